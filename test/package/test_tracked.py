@@ -40,6 +40,16 @@ def test_this_checkout_is_small(scripts):
     assert tracked.problems(sizes) == []
 
 
+def test_an_unsolved_merge_is_named(scripts, monkeypatch, tmp_path):
+    tracked, _ = scripts
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "good.md").write_text("a\n=======\n")
+    (tmp_path / "bad.json").write_text("<<<<<<< HEAD\n1\n=======\n2\n>>>>>>> other\n")
+    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
+    monkeypatch.setattr(tracked, "ROOT", tmp_path)
+    assert tracked.unmerged() == ["bad.json holds an unsolved merge"]
+
+
 def test_weights_of_studies_come_back_as_they_were(scripts, monkeypatch, tmp_path):
     _, weights = scripts
     for name in weights.KEPT:

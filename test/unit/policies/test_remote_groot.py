@@ -22,7 +22,7 @@ from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.base import Unreachable
-from vla_ros.policies.remote.codec import Malformed, pack, unpack_any
+from vla_ros.policies.remote.codec import Malformed, pack, unpack, unpack_groot
 
 CLOCK = SystemClock()
 SPACE = joints(ActionKind.JOINT_POSITION, ("a", "b", "g"), ("g",))
@@ -195,11 +195,17 @@ def test_an_array_whose_header_lies_is_malformed_and_takes_no_memory(shape: str)
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + b"\0" * 12
     with pytest.raises(Malformed):
-        unpack_any(pack({"a": {"__ndarray_class__": True, "as_npy": data}}))
+        unpack_groot(pack({"a": {"__ndarray_class__": True, "as_npy": data}}))
 
 
 def test_arrays_of_objects_are_never_read() -> None:
     stream = io.BytesIO()
     np.save(stream, np.array([{}], object), allow_pickle=True)
     with pytest.raises(Malformed, match="numbers of at most 8 bytes"):
-        unpack_any(pack({"a": {"__ndarray_class__": True, "as_npy": stream.getvalue()}}))
+        unpack_groot(pack({"a": {"__ndarray_class__": True, "as_npy": stream.getvalue()}}))
+
+
+def test_npy_arrays_are_read_from_groots_servers_alone() -> None:
+    said = pack({"a": np.arange(3)}, as_npy=True)
+    assert unpack_groot(said)["a"].tolist() == [0, 1, 2]
+    assert isinstance(unpack(said)["a"], dict), "a client of our server sends no files"

@@ -78,20 +78,23 @@ def unpack(data: bytes, max_bytes: int = MAX_BYTES) -> dict[Any, Any]:
 
     Arrays are read-only views of the message's bytes.
     """
-    message = unpack_any(data, max_bytes)
+    message = _unpacked(data, max_bytes, _Parts())
     if not isinstance(message, dict):
         raise Malformed(f"the message is a {type(message).__name__}, not a map")
     return message
 
 
-def unpack_any(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
-    """As :func:`unpack`, of a message that need be no map."""
+def unpack_groot(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
+    """As :func:`unpack`, of a message of a GR00T server, which need be no map."""
+    return _unpacked(data, max_bytes, _GrootParts())
+
+
+def _unpacked(data: bytes, max_bytes: int, parts: _Parts) -> Any:
     msgpack = need("msgpack")
     if len(data) > max_bytes:
         raise Malformed(f"a message of {len(data)} bytes, at most {max_bytes} are read")
     limits = {f"max_{kind}_len": MAX_LENGTH for kind in ("array", "map")}
     limits |= {f"max_{kind}_len": max_bytes for kind in ("bin", "str")}
-    parts = _Parts()
     try:
         message: Any = msgpack.unpackb(
             data, object_hook=parts.take_map, list_hook=parts.take_list, max_ext_len=0,
@@ -127,6 +130,14 @@ class _Parts:
             return _array(values)
         if b"__npgeneric__" in values:
             return _dtype(values[b"dtype"]).type(values[b"data"])
+        return values
+
+
+class _GrootParts(_Parts):
+    """As GR00T's servers say arrays and configs; nobody else is read so."""
+
+    def take_map(self, values: dict[Any, Any]) -> Any:
+        self._another()
         if "__ndarray_class__" in values:
             return _array_of_npy(values["as_npy"])
         if "__ModalityConfig_class__" in values:

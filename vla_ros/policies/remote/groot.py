@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.policies.base import Unreachable
-from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack_any
+from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack_groot
 from vla_ros.policies.remote.link import TOKEN, ServerError, last_line
 
 
@@ -114,7 +114,7 @@ class GrootLink:
         if not self._socket.poll(max(timeout_s, 0.001) * 1000):
             raise Unreachable(f"{self._url} does not answer: does a GR00T server run there?")
         try:
-            answer = unpack_any(self._socket.recv())
+            answer = unpack_groot(self._socket.recv())
         except Malformed:
             self.close()
             raise
