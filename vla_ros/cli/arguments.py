@@ -39,6 +39,7 @@ VERBS = {
     "lerobot": "set up LeRobot's environment, check its checkpoints",
     "collect": "record demonstrations of the scripted expert",
     "train": "train the small policy on simulated demonstrations",
+    "loop": "generations of a checkpoint: data, success, takeovers, age",
     "roofline": "what a model can reach on a device, calculated",
     "advise": "which ways of decoding meet a control rate and an age limit",
 }

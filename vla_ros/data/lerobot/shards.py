@@ -524,7 +524,8 @@ def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -
     told = str(source.absolute()) + repr(options.known or "")
     for name in ("meta/info.json", "metadata.yaml"):
         told += (source / name).read_text() if (source / name).is_file() else ""
-    made = out / f"imported-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+    made = out / f"imported-{source.absolute().stem}-{digest}"
     if made.is_dir():
         return made
 

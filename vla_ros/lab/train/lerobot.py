@@ -16,6 +16,8 @@ from typing import Any
 
 from vla_ros.core.errors import UserError
 from vla_ros.data.lerobot.dataset import is_dataset
+from vla_ros.engine.engine import sha256_on_disk
+from vla_ros.lab.train.options import PARENT, parent_of
 
 RUN, RECORD_FILE, POLICY = "lerobot", "training.json", "policy"
 _LAST = Path(RUN) / "checkpoints" / "last"
@@ -88,6 +90,7 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
     policy.unlink(missing_ok=True)
     policy.symlink_to((_LAST / "pretrained_model").as_posix())
     said = {"step": run.steps, "data_sha256": digest(Path(run.data)), "command": words}
+    said |= {PARENT: parent_of(out)}
     _write(out / RECORD_FILE, {**said, "options": asdict(run)})
     return policy
 
@@ -97,7 +100,8 @@ def _claim(run: LeRobotRun, out: Path) -> None:
     recipe = {name: value for name, value in asdict(run).items() if name not in ("steps", "device")}
     recipe = json.loads(json.dumps(recipe))
     if not path.exists():
-        _write(path, recipe)
+        there = Path(run.policy).is_dir()
+        _write(path, {**recipe, PARENT: sha256_on_disk(run.policy) if there else ""})
         return
     there = json.loads(path.read_text())
     if differing := sorted(name for name in recipe if recipe[name] != there.get(name)):

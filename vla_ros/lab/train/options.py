@@ -12,6 +12,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.engine.io.config import MOST_DELAY
 
 OPTIONS_FILE = "train.json"
+PARENT = "init_from_sha256"
 DECAYS = ("sqrt", "cosine")
 #: share of the steps after which the first round of on-policy correction begins
 _FIRST_ROUND = 0.4
@@ -90,14 +91,25 @@ class TrainOptions:
 
 
 def claim(options: TrainOptions, directory: Path) -> None:
-    """Write the options into a new run's directory."""
+    """Write the options into a new run's directory, with the SHA-256 of the checkpoint that it goes
+    on from: where ``init_from`` is a link it will be another one some day."""
+    from vla_ros.engine.engine import sha256_on_disk
+
     path = directory / OPTIONS_FILE
     if path.exists():
         return
     directory.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(options_json(options), indent=1) + "\n")
+    parent = sha256_on_disk(options.init_from) if options.init_from else ""
+    content = {**options_json(options), PARENT: parent}
+    scratch.write_text(json.dumps(content, indent=1) + "\n")
     scratch.replace(path)
+
+
+def parent_of(directory: Path) -> str:
+    """SHA-256 of the checkpoint that the run in ``directory`` went on from; "": none, unknown."""
+    path = directory / OPTIONS_FILE
+    return str(json.loads(path.read_text()).get(PARENT, "")) if path.exists() else ""
 
 
 def verify(options: TrainOptions, directory: Path) -> None:

@@ -41,7 +41,7 @@ from vla_ros.lab.train.flow import (
 from vla_ros.lab.train.frames import Frames, load_frames
 from vla_ros.lab.train.lora import LoraKind
 from vla_ros.lab.train.network import Network, Objective, make_objective
-from vla_ros.lab.train.options import TrainOptions, options_json
+from vla_ros.lab.train.options import PARENT, TrainOptions, options_json, parent_of
 
 # ------------------------------------------------------------------------------------------------
 # The models that can be trained, by name.
@@ -624,6 +624,7 @@ class Trainer:
             "seconds": round(self._seconds),
             "device": self.device.type,
             "options": options_json(self.options),
+            PARENT: parent_of(self.directory),
             "corrections": int(self.frames.person.sum()),
         }
         if len(self._held):
