@@ -120,7 +120,7 @@ class VlaPolicy:
         this policy corrects; InvalidAction as of :meth:`step`."""
         self._refuse(observation)
         said = action.copy()
-        said[:GRIPPER] = np.divide(said[:GRIPPER], self._scale, where=self._scale != 0)
+        said[:GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
         added = self._engine.correction(self._as_taught(observation), said, index)
         added[:GRIPPER] *= self._scale
         out: Floats = action + added

@@ -135,7 +135,8 @@ def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
         )
     if not asked.continues or asked.value in info.continues:
         return
-    able = [e.value for e in Execution if not e.continues or e.value in info.continues]
+    offered = [e for e in Execution if e is not Execution.CORRECTED or info.corrects]
+    able = [e.value for e in offered if not e.continues or e.value in info.continues]
     what = f"policy {info.name!r}, decoding {info.schedule!r},"
     raise ValueError(
         f"execution {asked.value!r}: {what} cannot continue a chunk: choose {', '.join(able)}"
