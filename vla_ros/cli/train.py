@@ -42,9 +42,9 @@ out. It changes nothing that the target says: `drafter: head` drafts with it. Of
 guesses all that is left at once; of a chunk, or with --recursive, token after token. pi0-FAST,
 which is of another robot, does not act: it answers the frames of --data.
 
-With --corrector it trains a small head for a flow policy of the tabletop (--target), which corrects
-each action of its chunks by the newest image: on --data, then on --dagger rounds (3) of own episodes
-with late chunks and a cube that is moved."""
+With --corrector it trains a small head for a flow policy of the tabletop (--target), which
+corrects each action of its chunks by the newest image: on --data, then on --dagger rounds (3) of
+own episodes with late chunks and a cube that is moved."""
 
 EPILOG = """\
 examples:

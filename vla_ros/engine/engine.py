@@ -176,6 +176,10 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
     def decode(self, request: RequestT, clock: Clock) -> DecodedT | None:
         """The answer that is now complete, perhaps to an earlier request; None: none is."""
 
+    def correction(self, observation: Observation, action: Floats, index: int) -> Floats:
+        """What to add to an action of a chunk; only where :attr:`info` says that it corrects."""
+        raise RuntimeError("this engine has no corrector")
+
     @abstractmethod
     def unnormalize(self, decoded: DecodedT) -> Inference:
         """Check the actions and bring them to units. InvalidAction: they are none."""
@@ -791,8 +795,8 @@ def load_flow_engine(
 
 
 def corrector_for(policy: LoadedPolicy) -> CorrectorConfig | None:
-    """The shape of a policy's corrector; None: of this family, or of actions that are relative to the
-    state of their observation, there are none."""
+    """The shape of a policy's corrector; None: of this family, or of actions that are relative to
+    the state of their observation, there are none."""
     config = policy.config
     if not isinstance(policy.model, VLMWithExpert) or policy.processors.relative:
         return None

@@ -116,8 +116,8 @@ class VlaPolicy:
         return self._in_units(self._engine.step(self._as_taught(observation), timeline, clock))
 
     def correct(self, observation: Observation, action: Floats, index: int) -> Floats:
-        """Action ``index`` of a chunk, float64 [7], as a newer frame has it. Where ``info`` says that
-        this policy corrects; InvalidAction as of :meth:`step`."""
+        """Action ``index`` of a chunk, float64 [7], as a newer frame has it. Where ``info`` says
+        that this policy corrects; InvalidAction as of :meth:`step`."""
         self._refuse(observation)
         said = action.copy()
         said[:GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)

@@ -42,7 +42,7 @@ from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import UNGATED
 from vla_ros.runtime.control.drivers import make_control
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
-from vla_ros.runtime.control.queue import Answer, Chunking, ChunkAction, Execution
+from vla_ros.runtime.control.queue import Answer, ChunkAction, Chunking, Execution
 from vla_ros.runtime.safety import Limits, Safety
 from vla_ros.runtime.worker.wire import ErrorKind, FrameRequest
 from vla_ros.runtime.worker.worker import Server, last_line, warm_up

@@ -8,8 +8,8 @@ On disk it is a folder ``corrector`` in the checkpoint that it was made for: ``c
 ``model.safetensors``.
 
 Source of the idea: arXiv 2509.23224 (A2C2: one residual an action, from the newest observation, the
-base policy's features, the action and its place in the chunk). The layout is our own: attention over
-the prefix with one query in place of its transformer.
+base policy's features, the action and its place in the chunk). The layout is our own: attention
+over the prefix with one query in place of its transformer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PLACES = 16  # numbers that say an action's place in the chunk
 @dataclass(frozen=True, slots=True)
 class CorrectorConfig:
     """``hidden``: numbers in a row of the prefix; ``state`` and ``actions``: values of the robot's
-    state and of an action; ``horizon``: actions of a chunk; ``width`` of the hidden layers, ``heads``
-    of ``head_dim`` numbers in the attention."""
+    state and of an action; ``horizon``: actions of a chunk; ``width`` of the hidden layers,
+    ``heads`` of ``head_dim`` numbers in the attention."""
 
     hidden: int
     state: int
@@ -112,7 +112,9 @@ def save_corrector(directory: Path, corrector: Corrector) -> None:
     (folder / _CONFIG).write_text(json.dumps(asdict(corrector.config), indent=1) + "\n")
 
 
-def find_corrector(directory: Path, wanted: CorrectorConfig, device: torch.device) -> Corrector | None:
+def find_corrector(
+    directory: Path, wanted: CorrectorConfig, device: torch.device
+) -> Corrector | None:
     """The corrector in a checkpoint's folder; None: it has none.
 
     CheckpointError: it cannot be read, or was made for a policy of another shape than ``wanted``,

@@ -202,7 +202,8 @@ class ChunkAction:
 
     ``answers`` are those that it rests on, the oldest first, and ``index`` is its own in the
     oldest one's chunk. ``rows`` [n, D]: this action, and what comes after it if nothing comes
-    between. ``corrected_ns``: the stamp of the newer frame by which this action was corrected, or 0.
+    between. ``corrected_ns``: the stamp of the newer frame by which this action was corrected,
+    or 0.
     """
 
     answers: tuple[Answer, ...]

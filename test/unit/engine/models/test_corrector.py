@@ -123,7 +123,9 @@ def test_with_nothing_added_an_action_stays_what_it_was_to_the_last_bit(tmp_path
 
 def test_what_it_says_is_added_in_units_and_the_gripper_stays_in_its_range(tmp_path):
     folder = folder_of(tmp_path, "pi0")
-    corrector = find_corrector(tmp_path, corrector_for(load_engine(EngineOptions(folder)).policy), CPU)
+    corrector = find_corrector(
+        tmp_path, corrector_for(load_engine(EngineOptions(folder)).policy), CPU
+    )
     corrector.out.bias = torch.nn.Parameter(torch.tensor([1.0, 0, 0, 0, 0, 0, 9.0]))
     save_corrector(tmp_path, corrector)
     policy = VlaPolicy(PolicySpec("vla", EngineOptions(folder)))

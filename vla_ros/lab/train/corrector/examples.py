@@ -2,8 +2,8 @@
 says of that moment, and what the expert would do.
 
 Two sources. Demonstrations: frames whose chunks began up to a chunk's length earlier; nothing moves
-in them by itself. The corrected policy's own episodes, with chunks that come late and the cube moved
-on the way, labeled by the expert (Ross et al. 2011): where a chunk is wrong.
+in them by itself. The corrected policy's own episodes, with chunks that come late and the cube
+moved on the way, labeled by the expert (Ross et al. 2011): where a chunk is wrong.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _SETTLED = 5e-4  # m between two frames: the fingers have stopped
 @dataclass(slots=True)
 class Examples:
     """N moments, lists of one entry each: ``rows`` bfloat16 [R, C], the policy's prefix; ``state``
-    [S], ``label`` [D] and ``bases`` [n, D] in model space, ``indices`` int64 [n]: what chunks say of
-    this moment, and at which of their places; ``episode``: the number of its episode."""
+    [S], ``label`` [D] and ``bases`` [n, D] in model space, ``indices`` int64 [n]: what chunks say
+    of this moment, and at which of their places; ``episode``: the number of its episode."""
 
     rows: list[torch.Tensor] = field(default_factory=list)
     state: list[torch.Tensor] = field(default_factory=list)
@@ -77,9 +77,7 @@ class Reader:
     def observation(self, image: Image, state: Floats) -> Observation:
         """A frame of its own."""
         self._stamp += 1
-        return Observation(
-            self._stamp, self._stamp, self._clock.steady_ns(), image, proprio=state
-        )
+        return Observation(self._stamp, self._stamp, self._clock.steady_ns(), image, proprio=state)
 
     def look(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         """The prefix [R, C] and the state [S] in model space."""

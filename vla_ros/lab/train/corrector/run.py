@@ -49,8 +49,8 @@ def run(
     stop: Callable[[], bool] = lambda: False,
 ) -> Ended:
     """Train a corrector for ``target`` and write ``directory/corrector``. In one sitting: where
-    ``stop`` ends it, what was learned until then is written. UserError: a target that can have none.
-    """
+    ``stop`` ends it, what was learned until then is written. UserError: a target that can have
+    none."""
     engine = load_engine(EngineOptions(target))
     config = _config(engine, target)
     assert isinstance(engine, FlowEngine)
@@ -73,9 +73,7 @@ def run(
             def trained(step: int, loss: float) -> None:
                 report(f"loss {loss:.3f}", step, options.steps)
 
-            corrector = train_corrector(
-                config, options, examples, own, corrector, trained, stop
-            )
+            corrector = train_corrector(config, options, examples, own, corrector, trained, stop)
     finally:
         environment.close()
     assert corrector is not None

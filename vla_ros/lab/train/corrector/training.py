@@ -22,8 +22,8 @@ class CorrectorOptions:
     """``steps`` with demonstrations alone and again after each of ``rounds`` of ``round_episodes``
     episodes of the policy's own. ``mixed``: share of a batch whose action is another example's, so
     that the head does not rely on it. ``own_weight``: how much more often than a demonstration's an
-    own episode's example is drawn. ``delays``, ``executed``: chunks of the own episodes come so many
-    steps late, each episode by another, and at least so many actions of each are executed.
+    own episode's example is drawn. ``delays``, ``executed``: chunks of the own episodes come so
+    many steps late, each episode by another, and at least so many actions of each are executed.
     ``nudge_m``: the cube is moved by so much on the way in them. ``expert_share`` of their steps
     are the expert's own."""
 
@@ -98,8 +98,8 @@ def train_corrector(
     step_done: Callable[[int, float], None],
     stop: Callable[[], bool],
 ) -> Corrector:
-    """Train from ``begin``, or from nothing, for ``options.steps``; ``step_done`` hears of each step
-    and its loss. Examples from number ``own`` on are of the policy's own episodes."""
+    """Train from ``begin``, or from nothing, for ``options.steps``; ``step_done`` hears of each
+    step and its loss. Examples from number ``own`` on are of the policy's own episodes."""
     torch.manual_seed(options.seed)
     corrector = Corrector(config) if begin is None else begin
     corrector.requires_grad_(True).train()
@@ -115,7 +115,9 @@ def train_corrector(
         with torch.autocast("cpu", torch.bfloat16):
             added = corrector(*given)
         wrong = (given[3] + added.float() - labels).abs()
-        loss = _PLACE * wrong[:, :3].mean() + _TURN * wrong[:, 3:6].mean() + _GRIP * wrong[:, 6].mean()
+        loss = (
+            _PLACE * wrong[:, :3].mean() + _TURN * wrong[:, 3:6].mean() + _GRIP * wrong[:, 6].mean()
+        )
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(corrector.parameters(), options.clip)
