@@ -140,7 +140,7 @@ def _variants(group: Any) -> None:
         type=words,
         default=["async"],
         metavar="E,..",
-        help="of chunks: sync, async, ensemble, rtc, rtc_trained (async)",
+        help="of chunks: sync, async, ensemble, rtc, rtc_trained, corrected (async)",
     )
     add("--rtc-mode", type=words, default=["guided"], metavar="M,..", help="of rtc: guided,"
         " guided_vjp (guided)")  # fmt: skip

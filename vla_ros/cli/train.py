@@ -40,7 +40,11 @@ With --head it trains a draft head for a checkpoint that exists (--target): the 
 simulation, the head learns to guess its tokens (OUT/draft_head), and is judged on episodes held
 out. It changes nothing that the target says: `drafter: head` drafts with it. Of single actions it
 guesses all that is left at once; of a chunk, or with --recursive, token after token. pi0-FAST,
-which is of another robot, does not act: it answers the frames of --data."""
+which is of another robot, does not act: it answers the frames of --data.
+
+With --corrector it trains a small head for a flow policy of the tabletop (--target), which
+corrects each action of its chunks by the newest image: on --data, then on --dagger rounds (3) of
+own episodes with late chunks and a cube that is moved."""
 
 EPILOG = """\
 examples:
@@ -56,6 +60,7 @@ examples:
                                                go on with what was recorded, corrections first
   vla-ros train --data run1 run2 --out runs/mine --init-from ~/openvla-7b --lora 32 --batch 16
                                                OpenVLA by LoRA
+  vla-ros train --corrector --target DIR --data data/box --out runs/corrector   execution: corrected
   vla-ros train --lerobot smolvla --data data/robot --out runs/smolvla --steps 20000
                                                LeRobot's own trainer, on what was exported
   vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
@@ -123,11 +128,12 @@ def add_parser(verbs: Verbs) -> None:
     add("--validation", type=float, metavar="SHARE", help="of the episodes, not trained on and"
         " judged by (0.1 of recordings and other people's sets; else 0)")  # fmt: skip
     add("--head", action="store_true", help="train a draft head for --target")
+    add("--corrector", action="store_true", help="train a corrector for --target, a flow policy")
     add("--recursive", action="store_true", help="head: one that is asked token after token, as"
         " EAGLE-3's; what a chunk policy gets anyway")  # fmt: skip
     add("--executed", type=int, metavar="S", help="head: actions of a chunk that are executed in"
         " the rollouts (half of it)")  # fmt: skip
-    add("--target", default="", metavar="DIR", help="head: the checkpoint that it drafts for")
+    add("--target", default="", metavar="DIR", help="head, corrector: the checkpoint it is for")
     add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
     add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
     add("--state-in-prompt", default="", choices=("robot", "padded"), help="head of pi0-FAST:"
@@ -268,6 +274,33 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     return 0
 
 
+def train_corrector(args: argparse.Namespace) -> int:
+    """Train a corrector; returns the exit status."""
+    from vla_ros.lab.train.corrector.run import run
+    from vla_ros.lab.train.corrector.training import CorrectorOptions
+
+    said = given(args, ("steps", "batch", "learning_rate", "seed"))
+    if args.dagger:
+        said |= {"rounds": args.dagger, "round_episodes": args.dagger_episodes}
+    progress, stop = Progress(), Stop(args.minutes)
+
+    def report(what: str, done: int, total: int) -> None:
+        progress.update("corrector", what, done, total)
+
+    try:
+        ended = run(args.target, tuple(args.data), CorrectorOptions(**said), args.out, report, stop)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    finally:
+        progress.end()
+        stop.restore()
+    print(
+        f"{ended.folder}: {ended.parameters} parameters; copied into {args.target}, it serves"
+        " `execution: corrected`"
+    )
+    return 0
+
+
 def train_lerobot(args: argparse.Namespace) -> int:
     """Let LeRobot train; returns the exit status."""
     from vla_ros.data.lerobot.dataset import python_of
@@ -293,8 +326,10 @@ RECIPE = (
 
 def run(args: argparse.Namespace) -> int:
     """Train; returns the exit status."""
-    if args.head != bool(args.target):
-        raise UserError("--head and --target, the checkpoint to draft for, go together")
+    if args.head and args.corrector:
+        raise UserError("--head and --corrector are two runs")
+    if (args.head or args.corrector) != bool(args.target):
+        raise UserError("--head or --corrector, and --target, whom it is for, go together")
     if not args.head and not args.data:
         raise UserError("give --data, from vla-ros collect")
     if args.lerobot_option and not args.lerobot:
@@ -326,6 +361,8 @@ def run(args: argparse.Namespace) -> int:
         keep_freed_memory()
     if args.head:
         return train_head(args, str(device))
+    if args.corrector:
+        return train_corrector(args)
     with Progress() as importing:
         if args.lora and args.learning_rate is None:
             args.learning_rate = 5e-4  # as OpenVLA's fine-tuning

@@ -181,6 +181,7 @@ class PolicyInfo:
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
     max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
+    corrects: bool = False  # it corrects actions of a chunk by a newer frame: execution corrected
 
 
 class PolicyState(IntEnum):
@@ -227,7 +228,9 @@ class Command:
 
     ``stamp_ns``/``received_ns`` are those of the observation it rests on (0 when it rests
     on none), ``latest_ns`` the stamp of the newest observation taken in by then. ``staleness_ns``:
-    how long after it was due the action of a policy was published. ``plan``, of the
+    how long after it was due the action of a policy was published. ``corrected_ns``: the stamp of
+    the newer observation by which the action was corrected, 0 for none; ages are counted from
+    ``stamp_ns`` all the same. ``plan``, of the
     first command of a chunk where somebody asked for it: all that will be published of the chunk
     if nothing comes between, this action first, float64 [n, D]; gated like each of them.
     """
@@ -248,3 +251,4 @@ class Command:
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     total_ms: float = 0.0
     plan: Floats | None = None
+    corrected_ns: int = 0

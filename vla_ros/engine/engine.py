@@ -61,10 +61,12 @@ from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.linear import can_prepack
 from vla_ros.engine.models.base import Inputs, PolicyConfig, Prefix
 from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
+from vla_ros.engine.models.corrector import Corrector, CorrectorConfig, find_corrector
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.openvla import Look, Prompt, VLAModel, camera_pixels
 from vla_ros.engine.models.pi0_fast import Pi0Fast
 from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
+from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
 
 SESSIONS = "the model of sessions"
@@ -173,6 +175,10 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
     @abstractmethod
     def decode(self, request: RequestT, clock: Clock) -> DecodedT | None:
         """The answer that is now complete, perhaps to an earlier request; None: none is."""
+
+    def correction(self, observation: Observation, action: Floats, index: int) -> Floats:
+        """What to add to an action of a chunk; only where :attr:`info` says that it corrects."""
+        raise RuntimeError("this engine has no corrector")
 
     @abstractmethod
     def unnormalize(self, decoded: DecodedT) -> Inference:
@@ -390,6 +396,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         self._preparation = policy.preparation()
         #: the newest in model space and the states that they are of, by stamp
         self._chunks: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.corrector: Corrector | None = None
         self.info = PolicyInfo(
             name="vla",
             schedule="flow",
@@ -494,6 +501,29 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
             target_passes=1,
             continues=observation.executing if decoded.guided else None,
         )
+
+    def take_corrector(self, corrector: Corrector) -> None:
+        """Let :meth:`correction` say something."""
+        self.corrector = corrector
+        self.info = replace(self.info, corrects=True)
+
+    def correction(self, observation: Observation, action: Floats, index: int) -> Floats:
+        """What to add to action ``index`` of a chunk, float64 [D] in units, now that this newer
+        frame is there. ``action`` [D] in units. InvalidAction as of :meth:`prepare`."""
+        assert self.corrector is not None, "ask info.corrects first"
+        inputs, scaler = self.prepare(observation), self.policy.processors.action
+        rows = self.model.read_rows(inputs).float()
+        with torch.inference_mode():
+            said = self.corrector(
+                rows[None],
+                torch.tensor([len(rows)], device=rows.device),
+                inputs.state[None, : self.corrector.config.state].to(rows.device),
+                scaler.normalize(torch.from_numpy(action).float())[None].to(rows.device),
+                torch.tensor([index], device=rows.device),
+            )[0].cpu()
+        # The difference of two values in units: nothing added is exactly nothing.
+        added = scaler.restore(said) - scaler.restore(torch.zeros_like(said))
+        return _finite(added[None].numpy(), "the corrector or the input is damaged")[0]
 
     def _capture(self, observation: Observation) -> None:
         """Capture what may come: pi0.5's prompt changes its length with the robot's state."""
@@ -753,7 +783,25 @@ def load_flow_engine(
         packed = packed_parts(device, dtype, options)
     place = Placement(device, dtype, capture, formats, packed=packed)
     policy = family_of(source).load(source, choice, place, options.seed)
-    return FastEngine(policy, options) if fast else FlowEngine(policy, options)
+    if fast:
+        return FastEngine(policy, options)
+    engine = FlowEngine(policy, options)
+    wanted = corrector_for(policy)
+    if isinstance(source, Path) and wanted is not None:
+        corrector = find_corrector(source, wanted, policy.model.device)
+        if corrector is not None:
+            engine.take_corrector(corrector)
+    return engine
+
+
+def corrector_for(policy: LoadedPolicy) -> CorrectorConfig | None:
+    """The shape of a policy's corrector; None: of this family, or of actions that are relative to
+    the state of their observation, there are none."""
+    config = policy.config
+    if not isinstance(policy.model, VLMWithExpert) or policy.processors.relative:
+        return None
+    hidden = config.shapes.text.hidden_size
+    return CorrectorConfig(hidden, config.state_dim, config.action_dim, config.horizon)
 
 
 def packed_parts(

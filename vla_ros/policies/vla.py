@@ -11,7 +11,15 @@ import numpy as np
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.types import (
+    GRIPPER,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Timeline,
+)
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.io.verdicts import Precision, require
@@ -75,6 +83,7 @@ class VlaPolicy:
             cameras=self._engine.cameras,
             conventions=str(used),
             contradiction=contradiction,
+            corrects=self._engine.info.corrects and space == END_EFFECTOR_DELTA,
         )
 
     def reset(self, instruction: Instruction) -> None:
@@ -105,6 +114,18 @@ class VlaPolicy:
         """See :class:`vla_ros.policies.base.Policy`."""
         self._refuse(observation)
         return self._in_units(self._engine.step(self._as_taught(observation), timeline, clock))
+
+    def correct(self, observation: Observation, action: Floats, index: int) -> Floats:
+        """Action ``index`` of a chunk, float64 [7], as a newer frame has it. Where ``info`` says
+        that this policy corrects; InvalidAction as of :meth:`step`."""
+        self._refuse(observation)
+        said = action.copy()
+        said[:GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
+        added = self._engine.correction(self._as_taught(observation), said, index)
+        added[:GRIPPER] *= self._scale
+        out: Floats = action + added
+        out[GRIPPER] = np.clip(out[GRIPPER], 0.0, 1.0)
+        return out
 
     def session(self, seed: int | None = None) -> VlaPolicy:
         """Another robot's session on the same weights, see :mod:`vla_ros.policies.sessions`."""

@@ -42,7 +42,7 @@ from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import UNGATED
 from vla_ros.runtime.control.drivers import make_control
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
-from vla_ros.runtime.control.queue import Answer, Chunking, Execution
+from vla_ros.runtime.control.queue import Answer, ChunkAction, Chunking, Execution
 from vla_ros.runtime.safety import Limits, Safety
 from vla_ros.runtime.worker.wire import ErrorKind, FrameRequest
 from vla_ros.runtime.worker.worker import Server, last_line, warm_up
@@ -310,15 +310,16 @@ class Brain:
         self.schedule = policy.info.schedule
         self.pipeline_depth = policy.info.pipeline_depth
         self.state_dim = policy.info.state_dim
-        self._server = Server(policy, self.clock)
+        self._policy, self._server = policy, Server(policy, self.clock)
         self._sequence = 0
         self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
         self.look: Callable[[Observation], Observation] = lambda observation: observation
         self.control = make_control(
-            limits, policy.info, self.clock, self, lockstep=True, chunking=chunking
-        )
+            limits, policy.info, self.clock, self, lockstep=True, chunking=chunking,
+            correct=self._corrected,
+        )  # fmt: skip
         self.control.activate()
 
     def begin(self, instruction: str) -> None:
@@ -351,6 +352,16 @@ class Brain:
         else:
             answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
             self.control.result(result.epoch, answer)
+
+    def _corrected(self, action: ChunkAction, newest: Observation) -> ChunkAction:
+        """The action as the newest frame has it, which takes no time here. Where that frame is the
+        action's own there is nothing newer to go by."""
+        if newest.stamp_ns == action.answer.inference.stamp_ns:
+            return action
+        policy: Any = self._policy
+        row = policy.correct(self.look(newest), action.action, action.index)
+        rows = np.concatenate((row[None], action.following))
+        return replace(action, rows=rows, corrected_ns=newest.stamp_ns)
 
     def publish(self, command: Command) -> None:
         self.publish_to(command)

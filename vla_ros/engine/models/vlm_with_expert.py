@@ -185,6 +185,17 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
         return x
 
+    def read_rows(self, given: Inputs) -> torch.Tensor:
+        """The prefix of an observation as the last layer reads it: [rows, C], normalized. It takes
+        the place of the prefix that was there."""
+        features = self.image_features(given.pixels)
+        with torch.inference_mode():
+            span, count = self.embed_prefix(features, given.ids)
+            x = self.captured(("prefill", *span.key), lambda: self.fill_kv_cache(span))
+            rows = norm(x[:count], self.config.shapes.text.rms_eps)
+        self._serial += 1
+        return rows
+
     def example(self, words: int, generator: torch.Generator) -> Inputs:
         config, side = self.config, self.config.image_size
         pixels = torch.rand(len(config.cameras), 3, side, side, generator=generator) * 2 - 1

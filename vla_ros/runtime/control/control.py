@@ -40,6 +40,8 @@ from vla_ros.runtime.control.queue import (
     ActionQueue,
     Answer,
     Chunking,
+    Correct,
+    Execution,
     RequestBuilder,
     check_inference,
     refuse_unless_able,
@@ -149,7 +151,8 @@ class Control:
     ``stale_policy: hold`` keeps; None where there was no recent measurement. ``plans``: commands
     carry what will follow of their chunk (:attr:`vla_ros.core.types.Command.plan`).
     ``inference_s``: L, as it was measured last. ``persistent`` outlives this loop. ``supply`` knows
-    what keeps frames from completing.
+    what keeps frames from completing. ``correct`` is asked for each action with ``execution:
+    corrected``, with the loop's lock held, and answers at once.
     """
 
     def __init__(
@@ -165,8 +168,12 @@ class Control:
         chunking: Chunking = Chunking(),
         inference_s: float = 0.0,
         persistent: PersistentState | None = None,
+        correct: Correct | None = None,
     ) -> None:
         refuse_unless_able(chunking, info)
+        self._correct = correct if chunking.execution is Execution.CORRECTED else None
+        if chunking.execution is Execution.CORRECTED and correct is None:
+            raise ValueError("execution 'corrected' runs in `vla-ros eval --no-ros` only, so far")
         self.lock = threading.RLock()
         self.clock, self.limits, self.info = clock, limits, info
         self.sink = sink
@@ -706,6 +713,8 @@ class Control:
             return True
         if self.queue.voided:
             self.sink.warn("late", self.queue.voided)
+        if action is not None and self._correct is not None and self.latest is not None:
+            action = self._correct(action, self.latest)
         through = self.gate.let_through(action, now)
         if self.gate.acted is not None:
             self.queue.executed(now.now_ns, as_said=not self.gate.acted.clamped)

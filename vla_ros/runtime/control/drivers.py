@@ -16,7 +16,7 @@ from vla_ros.core.types import Observation, PolicyInfo, PolicyState, StalePolicy
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control, ControlSink, Driver
 from vla_ros.runtime.control.goals import PersistentState
-from vla_ros.runtime.control.queue import Chunking
+from vla_ros.runtime.control.queue import Chunking, Correct
 from vla_ros.runtime.safety import Limits
 
 
@@ -32,12 +32,13 @@ def make_control(
     chunking: Chunking = Chunking(),
     inference_s: float = 0.0,
     persistent: PersistentState | None = None,
+    correct: Correct | None = None,
 ) -> Control:
     """The loop in lock-step, whose time is always simulated and where inference takes none of it,
     or in real time. Raises ValueError for a ``chunking`` that the policy cannot take part in.
 
     ``inference_s``: L, the inference time measured at warm-up. ``persistent``: of the loop before
-    it, where its owner had one.
+    it, where its owner had one. ``correct``: who corrects actions, for ``execution: corrected``.
     """
     return Control(
         limits,
@@ -50,6 +51,7 @@ def make_control(
         chunking=chunking,
         inference_s=0.0 if lockstep else inference_s,
         persistent=persistent,
+        correct=correct,
     )
 
 

@@ -301,6 +301,7 @@ class PublishGate:
             command = replace(
                 command,
                 chunk_index=origin.index,
+                corrected_ns=origin.corrected_ns,
                 chunk_length=len(inference.actions),
                 staleness_ns=now.now_ns - inference.stamp_ns - due * limits.period_ns,
                 stages_ms=stages_ms(origin.answer, now),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median_high
@@ -43,6 +43,7 @@ class Execution(str, Enum):
     ENSEMBLE = "ensemble"  # the weighted mean of what all chunks say of this moment
     RTC = "rtc"  # async, and the new chunk is guided to continue the old one
     RTC_TRAINED = "rtc_trained"  # async, and the network takes the actions under way as given
+    CORRECTED = "corrected"  # async, and each action is corrected by the newest frame
 
     @property
     def continues(self) -> bool:
@@ -127,9 +128,15 @@ class Chunking:
 def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
     """ValueError, in one line, for an execution that the policy knows nothing of."""
     asked = chunking.execution
+    if asked is Execution.CORRECTED and not info.corrects:
+        raise ValueError(
+            f"execution 'corrected': {info.checkpoint or f'policy {info.name!r}'} has no corrector:"
+            " make one with `vla-ros train --corrector`, or choose async"
+        )
     if not asked.continues or asked.value in info.continues:
         return
-    able = [e.value for e in Execution if not e.continues or e.value in info.continues]
+    offered = [e for e in Execution if e is not Execution.CORRECTED or info.corrects]
+    able = [e.value for e in offered if not e.continues or e.value in info.continues]
     what = f"policy {info.name!r}, decoding {info.schedule!r},"
     raise ValueError(
         f"execution {asked.value!r}: {what} cannot continue a chunk: choose {', '.join(able)}"
@@ -195,12 +202,14 @@ class ChunkAction:
 
     ``answers`` are those that it rests on, the oldest first, and ``index`` is its own in the
     oldest one's chunk. ``rows`` [n, D]: this action, and what comes after it if nothing comes
-    between.
+    between. ``corrected_ns``: the stamp of the newer frame by which this action was corrected,
+    or 0.
     """
 
     answers: tuple[Answer, ...]
     index: int
     rows: Floats
+    corrected_ns: int = 0
 
     @property
     def answer(self) -> Answer:
@@ -222,6 +231,10 @@ class ChunkAction:
         """Float64 [n - 1, D]."""
         rows: Floats = self.rows[1:]
         return rows
+
+
+#: an action and the newest frame -> the action as that frame has it
+Correct = Callable[[ChunkAction, Observation], ChunkAction]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,10 @@ from vla_ros.data.episodes import play as direct
 from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.data.episodes.store import Strip
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.engine import corrector_for
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.models.corrector import Corrector, save_corrector
 from vla_ros.engine.options import DECODINGS, REFERENCES
 from vla_ros.policies import load_policy
 from vla_ros.sim.expert import Expert
@@ -101,6 +104,28 @@ def test_a_state_of_eight_values_is_liberos(tmp_path):
     record = play(setup, Variant("flow", decoding="auto"))
     assert record.frames > 0
     assert "robot state" not in record.reason
+
+
+def test_a_corrector_that_adds_nothing_plays_as_async_and_one_that_adds_something_does_not(
+    tmp_path,
+):
+    write_random_flow(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
+    setup = replace(RANDOM, checkpoint=str(tmp_path), wrist=True, chunk=10, max_age_s=1.0)
+    how = {"decoding": "auto", "delay_frames": 2, "replan_interval": 4}
+    plain = play(setup, Variant("plain", **how))
+    corrected = Variant("corrected", execution="corrected", **how)
+    with pytest.raises(RunnerFailed, match="has no corrector: make one with"):
+        play(setup, corrected)
+    corrector = Corrector(corrector_for(load_engine(EngineOptions(str(tmp_path))).policy))
+    save_corrector(tmp_path, corrector)
+    same = play(setup, corrected)
+    assert (same.error, same.action_digest) == ("", plain.action_digest)
+    assert same.age_ms == plain.age_ms
+    corrector.out.bias.data += 0.5
+    save_corrector(tmp_path, corrector)
+    other = play(setup, corrected)
+    assert (other.error, other.steps) == ("", plain.steps)
+    assert other.action_digest != plain.action_digest
 
 
 def test_a_delay_is_held_at_first_and_is_the_age_of_every_action():

@@ -54,6 +54,7 @@ class Bench:
                 continues=kwargs.pop("continues", ()),
                 pipeline_depth=kwargs.pop("pipeline_depth", 1),
                 max_delay=kwargs.pop("max_delay", 0),
+                corrects=kwargs.pop("corrects", False),
             ),
             self.clock,
             self.out,

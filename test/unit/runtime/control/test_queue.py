@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +40,7 @@ class Line:
         limits = Limits(max_age_s=max_age_s)
         if lockstep:
             how["delay_frames"] = delay
+        of_bench = {name: how.pop(name) for name in ("corrects", "correct") if name in how}
         chunking = Chunking(**how)
         if fit:
             chunking = chunking.fitted(limits, PolicyInfo("p", chunk_length=H), delay * 0.05)
@@ -48,6 +50,7 @@ class Line:
             chunk=H,
             chunking=chunking,
             inference_s=delay * 0.05,
+            **of_bench,
         )
         self.delay = 0 if lockstep else delay
         self.asked = []  # step, frame, epoch
@@ -285,6 +288,40 @@ def test_a_policy_that_cannot_continue_a_chunk_is_refused_with_what_it_can(execu
         " choose sync, async, ensemble$",
     ):
         Bench(chunking=Chunking(Execution(execution)))
+
+
+def test_a_policy_without_a_corrector_is_refused_and_so_is_a_loop_that_cannot_ask_one():
+    corrected = Chunking(Execution.CORRECTED)
+    with pytest.raises(ValueError, match="execution 'corrected': policy 'zero' has no corrector"):
+        Bench(chunking=corrected)
+    with pytest.raises(ValueError, match="in `vla-ros eval --no-ros` only"):
+        Bench(chunking=corrected, corrects=True)
+
+
+def test_a_corrected_command_has_the_age_of_its_chunk_and_names_the_frame_that_corrected_it():
+    seen = []
+
+    def correct(action, newest):
+        seen.append((action.index, newest.stamp_ns))
+        rows = np.concatenate((action.action[None] * 0.5, action.following))
+        return replace(action, rows=rows, corrected_ns=newest.stamp_ns)
+
+    plain, bench = (Line(2, True, replan_interval=4), Line(
+        2, True, execution=Execution.CORRECTED, corrects=True, correct=correct,
+        replan_interval=4,
+    ))  # fmt: skip
+    for line in (plain, bench):
+        line.run(9)
+    before, after = (
+        [c for c in line.bench.out.commands if c.kind is CommandKind.POLICY]
+        for line in (plain, bench)
+    )
+    assert [c.stamp_ns for c in after] == [c.stamp_ns for c in before]
+    assert [c.chunk_index for c in after] == [i for i, _ in seen]
+    assert [c.corrected_ns for c in after] == [stamp for _, stamp in seen]
+    assert all(c.corrected_ns > c.stamp_ns for c in after)
+    assert all(c.corrected_ns == 0 for c in before)
+    np.testing.assert_allclose(after[0].action, before[0].action * 0.5)
 
 
 @pytest.mark.parametrize(

@@ -293,8 +293,9 @@ _CHUNKS = (
         "execution",
         "async",
         "How chunks of actions are executed: stand still for each; skip what"
-        " was executed since its observation; the mean of all chunks; or continue the chunk before,"
-        " guided or trained for it (flow policies)",
+        " was executed since its observation; the mean of all chunks; continue the chunk before,"
+        " guided or trained for it (flow policies); or correct each action by the newest frame"
+        " (in `vla-ros eval --no-ros` only)",
         choices=tuple(e.value for e in Execution),
     ),
     F(

@@ -1,0 +1,145 @@
+"""A corrector: what the newest image says of an action that was decided on an older one.
+
+A small network beside a flow policy with a VLM. Of the newest frame it reads the rows of the
+policy's own prefix (image and sentence, frozen) and the robot's state; of the chunk the action that
+is to be executed now, and its place in the chunk. What it says is added to that action.
+
+On disk it is a folder ``corrector`` in the checkpoint that it was made for: ``config.json`` and
+``model.safetensors``.
+
+Source of the idea: arXiv 2509.23224 (A2C2: one residual an action, from the newest observation, the
+base policy's features, the action and its place in the chunk). The layout is our own: attention
+over the prefix with one query in place of its transformer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, read_tensors
+
+FOLDER = "corrector"
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_MOST = 4.0  # an action is read as at most so many deviations
+_PLACES = 16  # numbers that say an action's place in the chunk
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectorConfig:
+    """``hidden``: numbers in a row of the prefix; ``state`` and ``actions``: values of the robot's
+    state and of an action; ``horizon``: actions of a chunk; ``width`` of the hidden layers,
+    ``heads`` of ``head_dim`` numbers in the attention."""
+
+    hidden: int
+    state: int
+    actions: int
+    horizon: int
+    width: int = 256
+    heads: int = 4
+    head_dim: int = 32
+
+
+class Corrector(nn.Module):
+    """Float32. At its beginning what it adds is zero."""
+
+    def __init__(self, config: CorrectorConfig) -> None:
+        super().__init__()
+        self.config = config
+        seen = config.hidden + config.state + config.actions + _PLACES
+        looked, width = config.heads * config.head_dim, config.width
+        self.places = nn.Embedding(config.horizon, _PLACES)
+        self.query = nn.Linear(seen, looked)
+        self.rows = nn.Linear(config.hidden, 2 * looked)
+        self.first = nn.Linear(seen + looked, width)
+        self.second = nn.Linear(width, width)
+        self.third = nn.Linear(width, width)
+        self.out = nn.Linear(width, config.actions)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(
+        self,
+        rows: torch.Tensor,
+        lengths: torch.Tensor,
+        state: torch.Tensor,
+        action: torch.Tensor,
+        index: torch.Tensor,
+    ) -> torch.Tensor:
+        """What to add to each of B actions [B, D], in model space.
+
+        ``rows`` [B, R, hidden]: prefixes, normalized, of which ``lengths`` int64 [B] are there and
+        the rest is padding; ``state`` [B, S] and ``action`` [B, D] in model space; ``index`` int64
+        [B]: the action's place in its chunk.
+        """
+        batch, count, _ = rows.shape
+        config = self.config
+        last = rows[torch.arange(batch, device=rows.device), lengths - 1].float()
+        action = action.clamp(-_MOST, _MOST)
+        seen = torch.cat((last / _MOST, state, action, self.places(index)), -1)
+        query = self.query(seen).view(batch, 1, config.heads, config.head_dim).transpose(1, 2)
+        both = self.rows(rows).view(batch, count, 2, config.heads, config.head_dim)
+        keys, values = both.permute(2, 0, 3, 1, 4)
+        there = torch.arange(count, device=rows.device) < lengths[:, None]
+        found = F.scaled_dot_product_attention(
+            query.to(keys.dtype), keys, values, attn_mask=there[:, None, None]
+        )
+        x = torch.cat((seen, found.transpose(1, 2).reshape(batch, -1).float()), -1)
+        x = F.gelu(self.first(x))
+        x = x + F.gelu(self.second(x))
+        x = x + F.gelu(self.third(x))
+        return self.out(x).float()
+
+
+def save_corrector(directory: Path, corrector: Corrector) -> None:
+    """Write ``directory/corrector``, in bf16."""
+    from safetensors.torch import save_file
+
+    folder = directory / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, tensor in corrector.state_dict().items()
+    }
+    save_file(tensors, str(folder / _WEIGHTS))
+    (folder / _CONFIG).write_text(json.dumps(asdict(corrector.config), indent=1) + "\n")
+
+
+def find_corrector(
+    directory: Path, wanted: CorrectorConfig, device: torch.device
+) -> Corrector | None:
+    """The corrector in a checkpoint's folder; None: it has none.
+
+    CheckpointError: it cannot be read, or was made for a policy of another shape than ``wanted``,
+    whose inner sizes do not count.
+    """
+    folder = directory / FOLDER
+    if not (folder / _CONFIG).is_file():
+        return None
+    found = read_json(folder / _CONFIG)
+    names = [field.name for field in fields(CorrectorConfig)]
+    if set(found) != set(names) or not all(type(found[n]) is int and found[n] > 0 for n in names):
+        raise CheckpointError(f"{folder / _CONFIG} describes no corrector of this version")
+    config = CorrectorConfig(**found)
+    shape = ("hidden", "state", "actions", "horizon")
+    if wrong := [
+        f"{name} {getattr(config, name)}, the policy's is {getattr(wanted, name)}"
+        for name in shape
+        if getattr(config, name) != getattr(wanted, name)
+    ]:
+        raise CheckpointError(f"{folder} is a corrector for another policy: {'; '.join(wrong)}")
+    with torch.device("meta"):
+        corrector = Corrector(config)
+    tensors = {name: tuple(tensor.shape) for name, tensor in corrector.state_dict().items()}
+    stored = read_headers([folder / _WEIGHTS])
+    check_tensors(folder, stored, Expected(tensors))
+    read = {n: t.to(device, torch.float32, copy=True) for n, t in read_tensors(stored, tensors)}
+    corrector.load_state_dict(read, assign=True)
+    return corrector.requires_grad_(False).eval()

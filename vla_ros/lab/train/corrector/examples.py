@@ -1,0 +1,248 @@
+"""What a corrector learns from: what the policy reads of a frame, what a chunk of an earlier frame
+says of that moment, and what the expert would do.
+
+Two sources. Demonstrations: frames whose chunks began up to a chunk's length earlier; nothing moves
+in them by itself. The corrected policy's own episodes, with chunks that come late and the cube
+moved on the way, labeled by the expert (Ross et al. 2011): where a chunk is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Floats, Image, Observation, Pose, Timeline
+from vla_ros.data.demonstrations import (
+    BODIES,
+    Track,
+    read_images,
+    read_info,
+    read_tracks,
+    shards,
+)
+from vla_ros.data.episodes.play import robot_state
+from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.models.corrector import Corrector
+from vla_ros.lab.train.collect import Driver, Taught
+from vla_ros.lab.train.frames import worth_training
+from vla_ros.runtime.control.observation import libero_oft
+from vla_ros.sim.env import AGENTVIEW, SimObservation
+from vla_ros.sim.expert import Expert
+
+_EVERY = 4  # frames of a demonstration from one chunk to the next
+_HAND = BODIES.index("gripper")
+_SWITCH = 0.05  # chance per step that the one who acts is drawn anew
+_STILL = 1e-3  # m and rad: no motion is asked for
+_SETTLED = 5e-4  # m between two frames: the fingers have stopped
+
+
+@dataclass(slots=True)
+class Examples:
+    """N moments, lists of one entry each: ``rows`` bfloat16 [R, C], the policy's prefix; ``state``
+    [S], ``label`` [D] and ``bases`` [n, D] in model space, ``indices`` int64 [n]: what chunks say
+    of this moment, and at which of their places; ``episode``: the number of its episode."""
+
+    rows: list[torch.Tensor] = field(default_factory=list)
+    state: list[torch.Tensor] = field(default_factory=list)
+    label: list[torch.Tensor] = field(default_factory=list)
+    bases: list[torch.Tensor] = field(default_factory=list)
+    indices: list[torch.Tensor] = field(default_factory=list)
+    episode: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, other: Examples) -> None:
+        """All of another's as well."""
+        for name in ("rows", "state", "label", "bases", "indices", "episode"):
+            getattr(self, name).extend(getattr(other, name))
+
+
+class Reader:
+    """A frozen flow policy as it is asked here, one frame at a time. Not thread-safe."""
+
+    def __init__(self, engine: FlowEngine, scale: Floats) -> None:
+        self._engine, self._clock, self._scale, self._stamp = engine, SystemClock(), scale, 0
+        self._scaler = engine.policy.processors.action
+
+    def begin(self, instruction: str) -> None:
+        """An episode."""
+        self._engine.reset(instruction)
+
+    def observation(self, image: Image, state: Floats) -> Observation:
+        """A frame of its own."""
+        self._stamp += 1
+        return Observation(self._stamp, self._stamp, self._clock.steady_ns(), image, proprio=state)
+
+    def look(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
+        """The prefix [R, C] and the state [S] in model space."""
+        inputs = self._engine.prepare(seen)
+        rows = self._engine.model.read_rows(inputs).to("cpu", torch.bfloat16)
+        return rows, inputs.state[: self._engine.info.state_dim].cpu()
+
+    def chunk(self, seen: Observation) -> Floats:
+        """Actions [H, D] in units."""
+        timeline = Timeline(seen.received_steady_ns).mark("queue", seen.received_steady_ns)
+        answer = self._engine.step(seen, timeline, self._clock)
+        assert answer is not None  # a flow policy answers every frame
+        return answer.actions
+
+    def normalized(self, actions: Floats) -> torch.Tensor:
+        """Actions [..., D] in units -> model space."""
+        return self._scaler.normalize(torch.from_numpy(np.asarray(actions, np.float32)))
+
+    def units(self, actions: torch.Tensor) -> Floats:
+        """Model space [..., D] -> units, the gripper from 0 to 1."""
+        out: Floats = self._scaler.restore(actions).double().numpy()
+        out[..., 6] = out[..., 6].clip(0.0, 1.0)
+        return out
+
+    def physical(self, action: Floats) -> Floats:
+        """Environment units [7] -> m, rad, and the gripper from 0 (closed) to 1 (open)."""
+        out = np.clip(action, -1.0, 1.0).astype(np.float64)
+        out[:6] *= self._scale
+        out[6] = 0.5 - 0.5 * out[6]
+        return out
+
+
+def of_demonstrations(directories: Sequence[Path], reader: Reader) -> Iterator[Examples]:
+    """The examples of each demonstration of the sets, one set after the other."""
+    number = 0
+    for path in (path for directory in directories for path in shards(directory)):
+        camera = read_info(path).cameras[0]
+        for track, images in zip(read_tracks(path), read_images(path, camera), strict=True):
+            yield _of_track(track, images, reader, number)
+            number += 1
+
+
+def _of_track(track: Track, images: Image, reader: Reader, number: int) -> Examples:
+    reader.begin(track.instruction)
+    found, chunks = Examples(), {}
+    keep = worth_training(track)
+    for at in range(len(track)):
+        hand = track.poses[at, _HAND].tolist()
+        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
+        state = libero_oft({"end_effector_pose": pose, "joint_states": track.gripper_states[at]})
+        assert state is not None
+        seen = reader.observation(images[at], np.asarray(state, np.float64))
+        if at % _EVERY == number % _EVERY:
+            chunks[at] = reader.chunk(seen)
+        there = [(b, at - b) for b, chunk in chunks.items() if at - b < len(chunk)]
+        if not keep[at] or not there:
+            continue
+        rows, own = reader.look(seen)
+        found.rows.append(rows)
+        found.state.append(own)
+        found.label.append(reader.normalized(reader.physical(track.actions[at])))
+        found.bases.append(reader.normalized(np.array([chunks[b][i] for b, i in there])))
+        found.indices.append(torch.tensor([i for _, i in there]))
+        found.episode.append(number)
+    return found
+
+
+class LateActor:
+    """Drives an episode with chunks that come ``delay`` steps late, of which ``executed`` are
+    carried out, each corrected; for stretches the expert acts (``share`` of the steps). Every step
+    becomes an example of ``found``. One episode.
+
+    A chunk takes over ``delay`` steps after its frame, at the action that is due then; until the
+    first one is there the robot stands still.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        corrector: Corrector | None,
+        instruction: str,
+        delay: int,
+        executed: int,
+        share: float,
+        rng: np.random.Generator,
+        number: int,
+    ) -> None:
+        reader.begin(instruction)
+        self.found = Examples()
+        self._reader, self._corrector, self._expert = reader, corrector, Expert(instruction)
+        self._delay, self._executed, self._share = delay, executed, share
+        self._rng, self._number, self._step = rng, number, -1
+        self._chunk: tuple[int, Floats] | None = None  # when its action 0 was due, and its actions
+        self._coming: tuple[int, Floats] | None = None  # of which frame
+        self._acts = False
+        self._before: tuple[Floats, bool] | None = None  # fingers, and whether they were to close
+
+    def drive(self, scale: Floats) -> Driver:
+        """For :func:`vla_ros.lab.train.collect.play`; ``scale`` [6] of the environment."""
+
+        def drive(seen: SimObservation) -> tuple[Taught | None, Floats]:
+            action = self._act(seen)
+            out = np.concatenate((action[:6] / scale, [1.0 - 2.0 * float(action[6] > 0.5)]))
+            return None, np.clip(out, -1.0, 1.0)
+
+        return drive
+
+    def _act(self, seen: SimObservation) -> Floats:
+        self._step += 1
+        state = robot_state(seen, 8)
+        assert state is not None
+        frame = self._reader.observation(seen.images[AGENTVIEW], state)
+        self._take_over(frame)
+        wanted = np.asarray(self._expert.act(seen.poses), np.float64)
+        if self._rng.uniform() < _SWITCH:
+            self._acts = bool(self._rng.uniform() < self._share)
+        at = self._step - self._chunk[0] if self._chunk else 0
+        if self._chunk is None or at >= len(self._chunk[1]):
+            return np.array([0, 0, 0, 0, 0, 0, 1.0]) if self._before is None else wanted
+        base = self._chunk[1][at]
+        rows, own = self._reader.look(frame)
+        said = self._reader.normalized(base)
+        if not self._idle(wanted, seen.gripper_qpos):
+            self._keep(rows, own, wanted, said, at)
+        done = wanted if self._acts else self._corrected(rows, own, base, said, at)
+        self._before = seen.gripper_qpos, done[6] <= 0.5
+        return done
+
+    def _take_over(self, frame: Observation) -> None:
+        """Let a chunk that is due take over, and ask for the next where it is time."""
+        if self._coming is not None and self._step - self._coming[0] >= self._delay:
+            began, actions = self._coming
+            first = self._chunk is None or self._step - self._chunk[0] >= len(self._chunk[1])
+            self._chunk = (self._step if first else began), actions
+            self._coming = None
+        at = self._step - self._chunk[0] if self._chunk else 0
+        if self._coming is None and (self._chunk is None or at >= self._executed):
+            self._coming = self._step, self._reader.chunk(frame)
+
+    def _idle(self, wanted: Floats, fingers: Floats) -> bool:
+        """Whether nothing in the frame says why to wait (frames.worth_training)."""
+        if self._before is None or np.abs(wanted[:6]).max() >= _STILL:
+            return False
+        settled = np.abs(fingers - self._before[0]).max() < _SETTLED
+        return bool(settled) and self._before[1] == (wanted[6] <= 0.5)
+
+    def _keep(
+        self, rows: torch.Tensor, own: torch.Tensor, wanted: Floats, said: torch.Tensor, at: int
+    ) -> None:
+        found = self.found
+        found.rows.append(rows)
+        found.state.append(own)
+        found.label.append(self._reader.normalized(wanted))
+        found.bases.append(said[None])
+        found.indices.append(torch.tensor([at]))
+        found.episode.append(self._number)
+
+    def _corrected(
+        self, rows: torch.Tensor, own: torch.Tensor, base: Floats, said: torch.Tensor, at: int
+    ) -> Floats:
+        if self._corrector is None:
+            return base
+        with torch.inference_mode():
+            added = self._corrector(
+                rows[None].float(), torch.tensor([len(rows)]), own[None], said[None],
+                torch.tensor([at]),
+            )[0]  # fmt: skip
+        return self._reader.units(said + added)
