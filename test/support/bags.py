@@ -94,6 +94,19 @@ def joints(stamp_ns: int, position: float = 0.0, topic: str = "/joint_states") -
     return Entry(topic, stamp_ns, kind, content)
 
 
+def status(stamp_ns: int, state: int) -> Entry:
+    """A PolicyStatus of which only the state says something."""
+    name = "vla_ros/msg/PolicyStatus"
+    text = ("reason", "policy", "schedule", "checkpoint", "checkpoint_sha256", "device", "dtype",
+            "instruction", "last_drop", "last_block")  # fmt: skip
+    fields = [field for field, _ in STORE.fielddefs[name][1] if field not in ("header", "state")]
+    said = {field: "" if field in text else 0 for field in fields}
+    said |= {field: 0.0 for field in fields if field.endswith(("_hz", "_s", "_ms"))}
+    said["acceptance"] = np.zeros(0)
+    content = _make(name, header=header(stamp_ns), state=state, **said)
+    return Entry("/policy/status", stamp_ns, name, content)
+
+
 def task(at_ns: int, text: str, topic: str = "/instruction") -> Entry:
     kind = "std_msgs/msg/String"
     return Entry(topic, at_ns, kind, _make(kind, data=text))

@@ -8,6 +8,7 @@ from pathlib import Path
 from vla_ros.cli.arguments import Verbs, add_verb
 from vla_ros.core.console import Progress
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.io.config import MOST_DELAY
 
 DESCRIPTION = """\
 Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
@@ -52,6 +53,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--workers", type=int, default=1, help="processes (1)")
     add("--suite", default="", metavar="S", help="of LIBERO, instead of the tabletop")
     add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
+    add("--delays", type=int, default=0, metavar="N", help="--policy: it acts on images that are 0"
+        " to N control periods old, each episode another (0)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--demos and --workers must be at least 1")
     if not 16 <= args.image_size <= 256:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
+    if not 0 <= args.delays <= MOST_DELAY or (args.delays and not args.policy):
+        raise UserError(f"--delays {args.delays}: of --policy, 0 to {MOST_DELAY}")
     if args.suite:
         _check_suite(args)
     try:
@@ -75,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         image_size=args.image_size,
         wrist=args.wrist,
         policy=args.policy,
+        delays=args.delays,
         interpolation=args.interpolation,
         two_ways=args.two_ways,
         suite=args.suite,

@@ -9,10 +9,10 @@ pytest.importorskip("torch")
 pytest.importorskip("mujoco")
 pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
 
-from support.bags import START, T, action, image, picture, task, write_bag
+from support.bags import START, T, action, image, picture, status, task, write_bag
 from support.train import data_set
 from vla_ros.cli.main import main
-from vla_ros.core.types import CommandKind
+from vla_ros.core.types import CommandKind, PolicyState
 from vla_ros.data.run_info import FILE, RunInfo
 from vla_ros.engine.engine import sha256_on_disk
 
@@ -25,6 +25,8 @@ def run_of(folder, sha256, person=(4, 5, 10)):
     entries = [task(START - T // 2, "put the lid on the jar")]
     for i in range(12):
         kind = CommandKind.TAKEOVER if i in person else CommandKind.POLICY
+        state = PolicyState.TAKEOVER if i in person else PolicyState.RUNNING
+        entries += [status(START + i * T, state)]
         moved = [0.01 * np.sin(i), 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
         entries += [image(START + i * T, picture(i))]
         entries += [action(START + i * T, moved, epoch=1 + i // 6, kind=kind)]

@@ -16,14 +16,14 @@ from typing import Any
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import CommandKind
+from vla_ros.core.types import CommandKind, PolicyState
 from vla_ros.data.bags import Bag
 from vla_ros.data.episodes.records import Spread
 from vla_ros.data.run_info import FILE as RUN_FILE
 from vla_ros.lab.report.rows import Outcome
 
 TRAINING, SUMMARY = "training.json", "summary.json"
-_COMMANDS, _EPISODES = "policy/action", "bridge/episode"
+_COMMANDS, _STATUS, _EPISODES = "policy/action", "policy/status", "bridge/episode"
 _SUCCESS, _FAILURE = 2, 3  # of EpisodeStatus.msg
 
 
@@ -133,17 +133,22 @@ def read_bag(folder: Path) -> tuple[str, Ran] | None:
         run = bag.run
         if run is None or not run.checkpoint_sha256:
             return None
-        topics = {topic.name: topic.name for topic in bag.topics}
-        commands = [name for name in topics if name.endswith(f"/{_COMMANDS}")]
-        episodes = [name for name in topics if name.endswith(f"/{_EPISODES}")]
+        commands, statuses, episodes = (
+            [topic.name for topic in bag.topics if topic.name.endswith(f"/{name}")]
+            for name in (_COMMANDS, _STATUS, _EPISODES)
+        )
         kinds: list[int] = []
         stamps: list[int] = []
         ages: list[float] = []
         outcomes: dict[int, int] = {}
-        for message in bag.messages(commands + episodes):
+        states: list[int] = []
+        for message in bag.messages(commands + statuses + episodes):
             content = bag.decode(message)
             if message.topic in episodes:
                 outcomes[int(content.episode)] = int(content.state)
+                continue
+            if message.topic in statuses:
+                states.append(int(content.state))
                 continue
             kinds.append(int(content.kind))
             stamps.append(message.stamp_ns)
@@ -152,13 +157,13 @@ def read_bag(folder: Path) -> tuple[str, Ran] | None:
                 ages.append((said - seen) / 1e6)
     ended = [state for state in outcomes.values() if state in (_SUCCESS, _FAILURE)]
     period_s = _period_s(run.parameters, stamps)
-    person = CommandKind.TAKEOVER
+    taken = PolicyState.TAKEOVER
     return run.checkpoint_sha256, Ran(
         folder,
         run.created,
         kinds.count(CommandKind.POLICY) * period_s,
-        kinds.count(person) * period_s,
-        sum(b == person != a for a, b in zip([-1, *kinds], kinds, strict=False)),
+        kinds.count(CommandKind.TAKEOVER) * period_s,
+        sum(b == taken != a for a, b in zip([-1, *states], states, strict=False)),
         Spread.of(ages),
         Outcome(ended.count(_SUCCESS), len(ended)) if ended else None,
     )

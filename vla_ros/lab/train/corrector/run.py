@@ -60,7 +60,7 @@ def run(
         examples = Examples()
         for found in of_demonstrations(data, reader):
             examples.add(found)
-            report("demonstrations", len(examples), 0)
+            report(f"{len(examples)} frames of demonstrations", 0, 0)
             if stop():
                 break
         own, corrector, solved = len(examples), None, []
