@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vla_ros.cli.arguments import Verbs, add_verb
 from vla_ros.cli.defaults import actions_of
@@ -143,6 +145,10 @@ def add_parser(verbs: Verbs) -> None:
         " environment: a family (act, smolvla, ...) or a checkpoint")  # fmt: skip
     add("--lerobot-option", action="append", default=[], metavar="NAME=VALUE", help="of"
         " lerobot-train, such as policy.chunk_size=16; may be given again")  # fmt: skip
+    add("--gpus", type=int, default=1, metavar="N", help="of --lerobot: processes, a GPU each, by"
+        " accelerate (1)")  # fmt: skip
+    add("--track", choices=("tensorboard", "wandb"), help="losses there too, of a policy's training"
+        " (LeRobot's: --lerobot-option wandb.enable=true)")  # fmt: skip
     add("--json", action="store_true", help="head: the result as one last line for a program")
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
@@ -188,8 +194,8 @@ class Stop:
 class Show:
     """The line that says how far a run is; losses are smoothed, the speed is in samples."""
 
-    def __init__(self, progress: Progress, steps: int) -> None:
-        self._progress, self._steps = progress, steps
+    def __init__(self, progress: Progress, steps: int, track: Track) -> None:
+        self._progress, self._steps, self._track = progress, steps, track
         self._began = False
         self._loss = self._patch = self._place = self._error = float("nan")
 
@@ -207,6 +213,42 @@ class Show:
         if step.validation is not None:
             said += f" held-out loss {step.validation.loss:.3f}"
         self._progress.update("train", said, step.step, self._steps)
+        losses = {"loss": step.loss, "patch_loss": step.patch_loss, "place_loss": step.place_loss}
+        losses |= {"error": step.error, "samples_per_s": step.samples_per_s}
+        if step.validation is not None:
+            losses["held_out_loss"] = step.validation.loss
+        self._track(losses, step.step)
+
+
+Track: TypeAlias = "Callable[[dict[str, float], int], None]"
+
+
+@contextlib.contextmanager
+def tracked(where: str | None, out: Path) -> Iterator[Track]:
+    """Somebody who is told the losses of a step: TensorBoard's file in ``out``, Weights & Biases, or
+    nobody. What a sitting after a stop adds belongs to the same curve. UserError: not installed."""
+    if where is None:
+        yield lambda losses, step: None
+    elif where == "tensorboard":
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UserError(f"--track tensorboard: {error}: pip install tensorboard") from error
+        with SummaryWriter(out / "tensorboard") as writer:  # type: ignore[no-untyped-call]
+
+            def write(losses: dict[str, float], step: int) -> None:
+                for name, value in losses.items():
+                    writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+
+            yield write
+    else:
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError(f"--track wandb: {error}: pip install wandb") from error
+        name = out.absolute().name
+        with wandb.init(project="vla_ros", name=name, id=name, dir=out, resume="allow") as run:
+            yield lambda losses, step: run.log(losses, step=step)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -311,7 +353,8 @@ def train_lerobot(args: argparse.Namespace) -> int:
     if args.device is None:
         args.device = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
     said = given(args, ("steps", "batch", "seed", "validation", "device"))
-    run = LeRobotRun(args.lerobot, str(args.data[0]), more=tuple(args.lerobot_option), **said)
+    more = tuple(args.lerobot_option)
+    run = LeRobotRun(args.lerobot, str(args.data[0]), more=more, gpus=args.gpus, **said)
     policy = train(run, args.out, python_of())
     print(f"{policy}: done; `policy: lerobot` runs it")
     return 0
@@ -332,8 +375,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--head or --corrector, and --target, whom it is for, go together")
     if not args.head and not args.data:
         raise UserError("give --data, from vla-ros collect")
-    if args.lerobot_option and not args.lerobot:
-        raise UserError("--lerobot-option is for --lerobot")
+    if (args.lerobot_option or args.gpus != 1) and not args.lerobot:
+        raise UserError("--lerobot-option and --gpus are for --lerobot")
+    if args.track and (args.lerobot or args.head or args.corrector):
+        raise UserError("--track is of a policy's training; LeRobot has wandb.enable=true")
     if args.lerobot:
         return train_lerobot(args)
     try:
@@ -378,8 +423,9 @@ def run(args: argparse.Namespace) -> int:
     stop = Stop(args.minutes)
     try:
         options = _options(args)
-        show = Show(progress, options.steps)
-        ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
+        with tracked(args.track, args.out) as track:
+            show = Show(progress, options.steps, track)
+            ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
         progress.end()
         print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
         if args.check and not stop.asked:

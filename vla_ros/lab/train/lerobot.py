@@ -22,12 +22,15 @@ from vla_ros.lab.train.options import PARENT, parent_of
 RUN, RECORD_FILE, POLICY = "lerobot", "training.json", "policy"
 _LAST = Path(RUN) / "checkpoints" / "last"
 _MODULE = "lerobot.scripts.lerobot_train"
+_MACHINE = ("steps", "device", "gpus")  # what may differ from sitting to sitting
+_LAUNCH = "accelerate.commands.launch"
 
 
 @dataclass(frozen=True, slots=True)
 class LeRobotRun:
     """``policy``: a family of LeRobot's (act, smolvla, ...), begun anew, or a checkpoint to go on
-    from. ``more``: its own options, NAME=VALUE. ``validation``: share of the episodes held out."""
+    from. ``more``: its own options, NAME=VALUE. ``validation``: share of the episodes held out.
+    ``gpus``: processes, started by accelerate where there are several."""
 
     policy: str
     data: str
@@ -37,11 +40,15 @@ class LeRobotRun:
     validation: float = 0.1
     device: str = "cpu"
     more: tuple[str, ...] = ()
+    gpus: int = 1
 
 
 def command(run: LeRobotRun, out: Path, python: str) -> list[str]:
     """The program that trains, or goes on where the last sitting's checkpoint is."""
-    words = [python, "-I", "-m", _MODULE]
+    words = [python, "-I", "-m"]
+    if run.gpus > 1:
+        words += [_LAUNCH, "--multi_gpu", f"--num_processes={run.gpus}", "-m"]
+    words.append(_MODULE)
     last = out / _LAST / "pretrained_model" / "train_config.json"
     if last.is_file():
         words += [f"--config_path={last.absolute()}", "--resume=true", f"--steps={run.steps}"]
@@ -97,7 +104,7 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
 
 def _claim(run: LeRobotRun, out: Path) -> None:
     path = out / "train.json"
-    recipe = {name: value for name, value in asdict(run).items() if name not in ("steps", "device")}
+    recipe = {name: value for name, value in asdict(run).items() if name not in _MACHINE}
     recipe = json.loads(json.dumps(recipe))
     if not path.exists():
         there = Path(run.policy).is_dir()

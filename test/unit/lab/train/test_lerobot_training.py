@@ -20,6 +20,10 @@ def test_a_family_begins_anew_and_a_checkpoint_goes_on(tmp_path):
     assert "--policy.path=lerobot/smolvla_base" in command(
         LeRobotRun("lerobot/smolvla_base", "d"), tmp_path, "python"
     )
+    several = command(LeRobotRun("act", "data/robot", gpus=4), tmp_path, "python")
+    assert several[1:6] == ["-I", "-m", "accelerate.commands.launch", "--multi_gpu",
+                            "--num_processes=4"]  # fmt: skip
+    assert several[6:8] == ["-m", "lerobot.scripts.lerobot_train"]
     last = tmp_path / "lerobot" / "checkpoints" / "last" / "pretrained_model"
     last.mkdir(parents=True)
     (last / "train_config.json").write_text("{}")
@@ -42,7 +46,9 @@ def test_a_data_set_is_told_by_all_of_its_files(tmp_path):
     [
         (["--lerobot", "act", "--data", "a", "b"], "one data set"),
         (["--lerobot", "act", "--data", "nowhere"], "no LeRobotDataset"),
-        (["--lerobot-option", "a=b", "--data", "x"], "is for --lerobot"),
+        (["--lerobot-option", "a=b", "--data", "x"], "are for --lerobot"),
+        (["--gpus", "2", "--data", "x"], "are for --lerobot"),
+        (["--lerobot", "act", "--data", "x", "--track", "wandb"], "wandb.enable=true"),
     ],
 )
 def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, words, said):

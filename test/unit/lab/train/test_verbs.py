@@ -67,6 +67,17 @@ def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(tmp_p
     assert "policy: done" in capsys.readouterr().out
 
 
+def test_losses_are_in_tensorboard_too(tmp_path, capsys):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ["train", "--data", str(data_set(tmp_path / "set")), "--out", str(tmp_path / "run")]
+    words += ["--arch", "tiny", "--batch", "4", "--threads", "1", "--device", "cpu"]
+    assert main([*words, "--steps", "3", "--track", "tensorboard"]) == 0
+    found = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
