@@ -7,8 +7,8 @@ trains the next one, which must not solve fewer of the same episodes than the on
 
     python benchmarks/loop.py runs/loop --checkpoint shipped:tabletop --generations 3
 
-OUT/loop.html is the page, OUT/handover.json how fast the person had the robot and how far it jumped.
-The same command goes on where it was stopped, but for a run, which begins anew.
+OUT/loop.html is the page, OUT/handover.json how fast the person had the robot and how far it
+jumped. The same command goes on where it was stopped, but for a run, which begins anew.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ from vla_ros.ros.nodes.policy.inputs import poses_of
 from vla_ros.sim.episode import Mode
 from vla_ros.sim.expert import Expert
 
-TASKS = ("stack_blue_on_yellow", "stack_yellow_on_red", "stack_green_on_blue", "stack_red_on_yellow")
+TASKS = (
+    "stack_blue_on_yellow",
+    "stack_yellow_on_red",
+    "stack_green_on_blue",
+    "stack_red_on_yellow",
+)
 SEED = 1_500_000  # of initial states: the evaluation's are below a million
 PATIENCE, HELP = 20, 40  # control steps: of watching, and of moving the robot past the policy
 TOWARDS = 0.25  # share of the expert's way that a person is content with
@@ -53,9 +58,9 @@ PERIOD_S = 0.05
 
 
 class Person(Listener):
-    """Watches, takes over where the robot is lost, and lets go. ``delays_s``: from the first command
-    of a takeover until the node moves the robot by it; ``jumps``: between neighboring commands where
-    the one who acts changes, m a period."""
+    """Watches, takes over where the robot is lost, and lets go. ``delays_s``: from the first
+    command of a takeover until the node moves the robot by it; ``jumps``: between neighboring
+    commands where the one who acts changes, m a period."""
 
     def __init__(self, domain: int) -> None:
         super().__init__("person", domain, simulated=False)
@@ -130,7 +135,9 @@ class Person(Listener):
 
 def drive(checkpoint: str, generation: int, args: argparse.Namespace) -> dict[str, Any]:
     """Record one generation's run into OUT/run-N; returns the person's figures."""
-    setup = Setup(checkpoint=checkpoint, mode=Mode.REALTIME, checkpoint_sha256=sha256_on_disk(checkpoint))
+    setup = Setup(
+        checkpoint=checkpoint, mode=Mode.REALTIME, checkpoint_sha256=sha256_on_disk(checkpoint)
+    )
     variant = Variant("auto", "auto")
     out = args.out / f"run-{generation}"
     shutil.rmtree(out, ignore_errors=True)
@@ -143,13 +150,16 @@ def drive(checkpoint: str, generation: int, args: argparse.Namespace) -> dict[st
     with GraphRunner(setup, (variant,)) as runner, Progress() as progress:
         words = [sys.executable, "-m", "vla_ros", "record", "-o", str(out), "--no-flight"]
         recorder = subprocess.Popen(
-            words, env={**os.environ, "ROS_DOMAIN_ID": str(runner.domain)}, stderr=subprocess.DEVNULL
+            words,
+            env={**os.environ, "ROS_DOMAIN_ID": str(runner.domain)},
+            stderr=subprocess.DEVNULL,
         )
         try:
             with Person(runner.domain) as person:
                 for number, job in enumerate(jobs):
                     solved += runner.play(job, variant).success
-                    said = f"generation {generation}: {solved} solved, {len(person.delays_s)} takeovers"
+                    said = f"generation {generation}: {solved} solved,"
+                    said += f" {len(person.delays_s)} takeovers"
                     progress.update("run", said, number + 1, len(jobs))
         finally:
             recorder.send_signal(signal.SIGTERM)
@@ -167,7 +177,14 @@ def verb(*words: object) -> None:
 
 
 def judge(checkpoint: str, generation: int, args: argparse.Namespace) -> None:
-    words: list[object] = ["eval", "--checkpoint", checkpoint, "--no-ros", "--decoding", "autoregressive"]
+    words: list[object] = [
+        "eval",
+        "--checkpoint",
+        checkpoint,
+        "--no-ros",
+        "--decoding",
+        "autoregressive",
+    ]
     words += ["--tasks", *args.tasks, "--episodes", args.judged, "--workers", 2]
     words += ["--out", args.out / f"eval-{generation}"]
     if generation:
@@ -207,9 +224,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     delays = np.array([d for one in handovers for d in one["delays_ms"]])
     jumps = np.array([j for one in handovers for j in one["jumps_mm"]])
     if len(delays):
-        print(f"{len(delays)} takeovers: the robot moved by them after {np.median(delays):.0f} ms"
-              f" (median), {delays.max():.0f} at most; largest jump {jumps.max():.1f} mm a period, of"
-              " the 100 that the simulation's limits allow")
+        print(
+            f"{len(delays)} takeovers: the robot moved by them after {np.median(delays):.0f} ms"
+            f" (median), {delays.max():.0f} at most; largest jump {jumps.max():.1f} mm a period, of"
+            " the 100 that the simulation's limits allow"
+        )
     (args.out / "handover.json").write_text(json.dumps(handovers) + "\n")
     verb("loop", args.out, "--json")
     return 0

@@ -28,7 +28,9 @@ def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "loop", DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("directories", type=Path, nargs="+", metavar="DIR", help="where runs, bags, evaluations are")
+    add(
+        "directories", type=Path, nargs="+", metavar="DIR", help="where runs, bags, evaluations are"
+    )
     add("--out", type=Path, metavar="FILE", help="the page (loop.html in the first DIR)")
     add_flag(parser, "--json")
 

@@ -225,8 +225,8 @@ Track: TypeAlias = "Callable[[dict[str, float], int], None]"
 
 @contextlib.contextmanager
 def tracked(where: str | None, out: Path) -> Iterator[Track]:
-    """Somebody who is told the losses of a step: TensorBoard's file in ``out``, Weights & Biases, or
-    nobody. What a sitting after a stop adds belongs to the same curve. UserError: not installed."""
+    """Somebody who is told the losses of a step: TensorBoard's file in ``out``, Weights & Biases,
+    or nobody. What a sitting after a stop adds is on the same curve. UserError: not installed."""
     if where is None:
         yield lambda losses, step: None
     elif where == "tensorboard":
@@ -243,7 +243,7 @@ def tracked(where: str | None, out: Path) -> Iterator[Track]:
             yield write
     else:
         try:
-            import wandb
+            import wandb  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise UserError(f"--track wandb: {error}: pip install wandb") from error
         name = out.absolute().name

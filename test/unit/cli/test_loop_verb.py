@@ -46,7 +46,10 @@ def robot(tmp_path_factory):
     home = tmp_path_factory.mktemp("robot")
     first, second = home / "first" / "policy", home / "second" / "policy"
     data = data_set(home / "demonstrations")
-    assert main(["train", "--data", str(data), "--out", str(first.parent), *TINY, "--steps", "80"]) == 0
+    assert (
+        main(["train", "--data", str(data), "--out", str(first.parent), *TINY, "--steps", "80"])
+        == 0
+    )
     assert main([*EVAL, "--checkpoint", str(first), "--out", str(home / "eval-first")]) == 0
     current = home / "current"
     current.symlink_to(first)
@@ -54,7 +57,10 @@ def robot(tmp_path_factory):
     words = ["train", "--data", str(bag), "--out", str(second.parent), *TINY, "--steps", "20"]
     assert main([*words, "--init-from", str(current)]) == 0
     words = [*EVAL, "--checkpoint", str(second), "--out", str(home / "eval-second")]
-    assert main([*words, "--against", str(home / "eval-first"), "--promote", str(current)]) in (0, 3)
+    assert main([*words, "--against", str(home / "eval-first"), "--promote", str(current)]) in (
+        0,
+        3,
+    )
     return home
 
 

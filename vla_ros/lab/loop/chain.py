@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +179,12 @@ def _period_s(parameters: Mapping[str, Mapping[str, Any]], stamps: Sequence[int]
     rate = float(parameters.get("policy", {}).get("control_rate_hz", 0.0) or 0.0)
     if rate:
         return 1.0 / rate
-    steps = sorted(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+    steps = sorted(b - a for a, b in pairwise(stamps))
     return steps[len(steps) // 2] / SECOND if steps else 0.0
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    """Records below the folders, each once; what is a checkpoint's or a bag's own is not entered."""
+    """The records below the folders, each once."""
     seen: set[Path] = set()
     for folder in folders:
         if not folder.is_dir():
@@ -263,4 +264,3 @@ def _count(found: dict[str, Generation]) -> None:
 
 def _named_by(ran: Sequence[Ran]) -> str:
     return f"ran in {ran[0].folder.name}" if ran else ""
-

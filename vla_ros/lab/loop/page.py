@@ -159,7 +159,9 @@ def _generation(one: Generation, f: Figures) -> Iterable[Cell]:
     if f.judged:
         outcome = f.judged.outcome
         bar = Bar(outcome.rate, *outcome.interval)
-        yield Cell(f"{100 * outcome.rate:.1f} %", "b", f"{outcome.successes}/{outcome.episodes}", bar)
+        yield Cell(
+            f"{100 * outcome.rate:.1f} %", "b", f"{outcome.successes}/{outcome.episodes}", bar
+        )
     else:
         yield cell(_DASH, "l")
     compared = f.judged if f.judged and f.judged.before else None
@@ -226,7 +228,9 @@ def _picture(found: _Found) -> Markup:
     title(right, "A person: share of the moving time, %")
     shares = [(i, 100 * f.person) for i, (_, f) in enumerate(found) if f.person is not None]
     right.bar([i for i, _ in shares], [share for _, share in shares], width=0.5, color=COLORS[0])
-    for (i, share), (_, f) in zip(shares, [p for p in found if p[1].person is not None], strict=True):
+    for (i, share), (_, f) in zip(
+        shares, [p for p in found if p[1].person is not None], strict=True
+    ):
         right.annotate(f"{f.takeovers:.1f}/min", (i, share), (0, 3), textcoords="offset points",
                        ha="center", fontsize=SIZE, color=INK)  # fmt: skip
     for axes in (left, right):
