@@ -375,7 +375,11 @@ class _Theirs:
         self._action = action_of(info, options.features, dataset)
         # Who acted, as LeRobot's DAgger rollout and our bags say it.
         self._marked = INTERVENTION in info.features
-        self.names = (*self._cameras.values(), self._action, *[INTERVENTION] * self._marked)
+        # Measured fingers say when a gripper still moves, and so why a policy stands there.
+        state = info.features[STATE].names if STATE in info.features else ()
+        self._fingers = [i for i, n in enumerate(state) if "finger" in n or "gripper" in n][:2]
+        marks = [INTERVENTION] * self._marked + [STATE] * bool(self._fingers)
+        self.names = (*self._cameras.values(), self._action, *marks)
         notes = [f"{role} is {name}" for role, name in self._cameras.items()]
         unused = [n for n in info.features if n not in self.names]
         if unused:
@@ -401,7 +405,7 @@ class _Theirs:
             labels=np.empty((0, 0, ACTION_DIM), np.float32),
             executed=np.empty((0, ACTION_DIM), np.float32),
             ee_pos=np.zeros((count, 3), np.float32),
-            gripper_states=np.zeros((count, 2), np.float32),
+            gripper_states=self._gripper(rows),
             poses=np.empty((0, len(BODIES), 7), np.float32),
             pixels={c: np.zeros((count, 0, 2), np.float32) for c in self._cameras},
             intervention=np.array(
@@ -414,6 +418,13 @@ class _Theirs:
             for camera, name in self._cameras.items()
         }
         return Demonstration(track, images)
+
+    def _gripper(self, rows: Sequence[Row]) -> Array:
+        """[T, 2] as it was measured, in the set's own unit; zeros where nobody did."""
+        if not self._fingers:
+            return np.zeros((len(rows), 2), np.float32)
+        found = _column(rows, STATE)[:, self._fingers]
+        return np.broadcast_to(found, (len(rows), 2)) if found.shape[1] == 1 else found
 
     def _physical(self, actions: Array) -> Array:
         closed, opened = self._options.gripper

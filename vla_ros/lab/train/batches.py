@@ -362,16 +362,30 @@ def family_weights(frames: Frames) -> torch.Tensor:
     return counts.clamp(min=1).rsqrt()[family] * frames.weight
 
 
+_BEFORE_S = 1.5  # of what a policy did before a person took over: it is not to be learned
+
+
 def weighted(frames: Frames, corrections: float, held: torch.Tensor) -> Frames:
-    """The same, drawn for training: nothing of the episodes ``held`` (int64), and what a person did
-    past a policy at least that share of the time, as in Sirius (arXiv 2211.08416)."""
+    """The same, drawn for training: nothing of the episodes ``held`` (int64), nothing of what made
+    a person take over, and what he did past the policy at least that share of the time, as in
+    Sirius (arXiv 2211.08416)."""
     weight = frames.weight * ~torch.isin(frames.episode, held)
+    weight = weight * ~_led_to_takeover(frames)
     chances = family_weights(replace(frames, weight=weight))
     person, rest = chances[frames.person].sum(), chances[~frames.person].sum()
     if person > 0 and rest > 0:
         more = corrections / (1.0 - corrections) * rest / person
         weight = torch.where(frames.person, weight * more.clamp(min=1.0), weight)
     return replace(frames, weight=weight)
+
+
+def _led_to_takeover(frames: Frames) -> torch.Tensor:
+    """bool [N]: a policy's own rows of the last moments before a person took over."""
+    found = torch.zeros_like(frames.person)
+    for _ in range(round(_BEFORE_S * frames.info.control_rate_hz)):
+        next_one = (found | frames.person)[1:] & (frames.episode[1:] == frames.episode[:-1])
+        found[:-1] |= next_one & ~frames.person[:-1]
+    return found
 
 
 def only(frames: Frames, held: torch.Tensor) -> Frames:

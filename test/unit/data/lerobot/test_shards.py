@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,6 +108,20 @@ def theirs(width=7, camera="observation.images.top", gripper=(1.0, -1.0)):
             numbers[camera] = rng.integers(0, 255, (48, 64, 3), dtype=np.uint8)
         rows.append(Row(i // 6, ("fold the towel", "open the drawer")[i // 6], {}, numbers))
     return Info(15.0, 2, 12, features, {}), rows
+
+
+def test_measured_fingers_say_when_a_gripper_still_moves(tmp_path, monkeypatch):
+    info, rows = theirs()
+    names = ("j1", "j2", "j3", "j4", "finger_left", "finger_right")
+    features = {**info.features}
+    features["observation.state"] = Feature("observation.state", "float32", (6,), names)
+    for i, row in enumerate(rows):
+        row.numbers["observation.state"][4:] = 0.001 * i, -0.001 * i
+    options = ImportOptions(gripper=(1.0, -1.0), image_size=32)
+    came_back(monkeypatch, tmp_path, replace(info, features=features), rows, options)
+    first = read_tracks(tmp_path / "after" / "shard-0000.hdf5")[0]
+    np.testing.assert_allclose(first.gripper_states[:, 0], 0.001 * np.arange(6), atol=1e-7)
+    np.testing.assert_allclose(first.gripper_states[:, 1], -0.001 * np.arange(6), atol=1e-7)
 
 
 def test_somebody_elses_set_is_learned_from_its_own_sentences(tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ def test_the_checkpoint_says_how_it_was_made(data, tmp_path):
 
 
 def corrected(directory):
-    """Four episodes; in the last three frames of the first a person acted."""
+    """Four episodes; in the last three frames of the first a person acted, after what led to it."""
     made = [demonstration(n, sentence=SENTENCES[0]) for n in range(4)]
     person = np.arange(10) >= 7
     made[0] = replace(made[0], track=replace(made[0].track, intervention=person))
@@ -141,7 +141,8 @@ def test_what_a_person_corrected_is_drawn_as_often_as_asked_and_held_out_episode
         chances = family_weights(weighted(frames, share, torch.tensor([2])))
         assert (chances[frames.episode == 2] == 0).all()
         got = float(chances[frames.person].sum() / chances.sum())
-        assert got == pytest.approx(max(share, 0.1))  # 3 of the 30 frames that are left
+        assert got == pytest.approx(max(share, 3 / 23))  # of the 30 frames 7 led to it
+        assert (chances[(frames.episode == 0) & ~frames.person] == 0).all()
     judged = family_weights(only(frames, torch.tensor([2]))) > 0
     assert judged.equal(frames.episode == 2)
 
