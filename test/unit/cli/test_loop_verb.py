@@ -79,6 +79,7 @@ def test_generations_are_joined_by_what_ran_and_not_by_names(robot, capsys):
     assert first["person_share"] == 0.25 and first["minutes"] == pytest.approx(0.01)
     assert first["takeovers_per_minute"] == pytest.approx(200)
     assert first["age_ms"] == [10.0, 10.0] and second["person_share"] is None
+    assert second["age_ms"] is None  # its evaluation is in lock-step
     assert found["left_out"] == []
 
 

@@ -20,6 +20,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import CommandKind, PolicyState
 from vla_ros.data.bags import Bag
 from vla_ros.data.episodes.records import Spread
+from vla_ros.data.replay import stamp_ns
 from vla_ros.data.run_info import FILE as RUN_FILE
 from vla_ros.lab.report.rows import Outcome
 
@@ -45,8 +46,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An evaluation. ``age_ms``: median and 95 % of the evidence's age when it acted, None where it
-    never did. ``won``, ``lost`` against the checkpoint ``before``, where it was told to compare."""
+    """An evaluation. ``age_ms``: median and 95 % of the evidence's age when it acted, None in
+    lock-step and where it never did. ``won``, ``lost`` against the checkpoint ``before``, where it was told to compare."""
 
     folder: Path
     where: str
@@ -154,7 +155,9 @@ def read_bag(folder: Path) -> tuple[str, Ran] | None:
             kinds.append(int(content.kind))
             stamps.append(message.stamp_ns)
             if kinds[-1] == CommandKind.POLICY:
-                said, seen = (_ns(s) for s in (content.header.stamp, content.observation_stamp))
+                said, seen = (
+                    stamp_ns(s) for s in (content.header.stamp, content.observation_stamp)
+                )
                 ages.append((said - seen) / 1e6)
     ended = [state for state in outcomes.values() if state in (_SUCCESS, _FAILURE)]
     period_s = _period_s(run.parameters, stamps)
@@ -168,10 +171,6 @@ def read_bag(folder: Path) -> tuple[str, Ran] | None:
         Spread.of(ages),
         Outcome(ended.count(_SUCCESS), len(ended)) if ended else None,
     )
-
-
-def _ns(stamp: Any) -> int:
-    return int(stamp.sec) * SECOND + int(stamp.nanosec)
 
 
 def _period_s(parameters: Mapping[str, Mapping[str, Any]], stamps: Sequence[int]) -> float:
@@ -228,7 +227,8 @@ def _judged(path: Path, of: Callable[[str], Generation]) -> None:
     sha256 = content.get("checkpoint_sha256")
     if not sha256 or not content.get("episodes"):
         return  # no checkpoint, or the summary of something else
-    age = content.get("observation_age_ms") or {}
+    real = content["mode"] == "realtime"  # in lock-step the world waits, and ages say nothing
+    age = (content.get("observation_age_ms") or {}) if real else {}
     against = content.get("against") or {}
     one = of(sha256)
     one.name = one.name or str(content.get("checkpoint", ""))

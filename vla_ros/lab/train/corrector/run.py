@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import Floats
 from vla_ros.data.demonstrations import digest, scales, shards
 from vla_ros.data.episodes.plan import dagger_seed
 from vla_ros.engine import EngineOptions, load_engine
@@ -109,7 +108,7 @@ def _round(
 ) -> tuple[Examples, int]:
     """Episodes of round ``number`` from 1, and how many of them were solved."""
     found, solved = Examples(), 0
-    spec, scale = environment.spec, _scale(environment)
+    spec, scale = environment.spec, scales(environment.spec)
     for index in range(options.round_episodes):
         task = spec.tasks[index % len(spec.tasks)]
         rng = np.random.default_rng([options.seed, number, index])
@@ -127,7 +126,3 @@ def _round(
         found.add(actor.found)
         report(f"round {number}: {solved} solved", index + 1, options.round_episodes)
     return found, solved
-
-
-def _scale(environment: Environment) -> Floats:
-    return scales(environment.spec)
