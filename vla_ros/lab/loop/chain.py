@@ -47,7 +47,8 @@ class Training:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """An evaluation. ``age_ms``: median and 95 % of the evidence's age when it acted, None in
-    lock-step and where it never did. ``won``, ``lost`` against the checkpoint ``before``, where it was told to compare."""
+    lock-step and where it never did. ``won``, ``lost`` against the checkpoint ``before``, where it
+    was told to compare."""
 
     folder: Path
     where: str
