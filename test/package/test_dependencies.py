@@ -56,6 +56,7 @@ WITHOUT = {
     "markupsafe": "jinja2 needs it",
     "robosuite": "requirements/libero.txt",
     "triton": "comes with torch's CUDA build",
+    "wandb": "used where it is installed: vla-ros train --track wandb",
 }
 
 
