@@ -5,7 +5,8 @@ robot's commands, and where for a second the robot has hardly gone where the exp
 it by ~/takeover/action for two seconds and lets go. What was recorded of all generations so far
 trains the next one, which must not solve fewer of the same episodes than the one before.
 
-    python benchmarks/loop.py runs/loop --checkpoint shipped:tabletop --generations 3
+    vla-ros collect --out data/tabletop --demos 1000
+    python benchmarks/loop.py runs/loop --checkpoint shipped:tabletop --demonstrations data/tabletop
 
 OUT/loop.html is the page, OUT/handover.json how fast the person had the robot and how far it
 jumped. The same command goes on where it was stopped, but for a run, which begins anew.
@@ -201,8 +202,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--tasks", nargs="+", default=TASKS)
     add("--episodes", type=int, default=8, help="of a run, a task")
     add("--judged", type=int, default=20, help="of an evaluation, a task")
-    add("--steps", type=int, default=300, help="of a training")
-    add("--learning-rate", type=float, default=4e-4)
+    add("--steps", type=int, default=400, help="of a training")
+    add("--learning-rate", type=float, default=3e-4)
+    add("--demonstrations", type=Path, nargs="*", default=[], help="learned from beside the runs")
     args = parser.parse_args(argv)
     args.out = args.out.absolute()
     args.best, best = 0, args.checkpoint  # the generation that the others must not fall behind
@@ -215,8 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         handovers.append(json.loads(log.read_text()))
         made = args.out / f"gen-{generation + 1}"
         runs = [args.out / f"run-{n}" for n in range(generation + 1)]
-        verb("train", "--data", *runs, "--out", made, "--init-from", best, "--steps", args.steps,
-             "--learning-rate", args.learning_rate, "--branches", 1)  # fmt: skip
+        verb("train", "--data", *args.demonstrations, *runs, "--out", made, "--init-from", best, "--steps", args.steps,
+             "--learning-rate", args.learning_rate)  # fmt: skip
         judge(str(made / "policy"), generation + 1, args)
         current = args.out / "current"
         if current.exists() and current.resolve() == (made / "policy").resolve():

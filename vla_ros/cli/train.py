@@ -413,10 +413,11 @@ def run(args: argparse.Namespace) -> int:
             args.learning_rate = 5e-4  # as OpenVLA's fine-tuning
         known = bounds_of(args.init_from) if args.init_from else None
         args.data, elsewhere = import_data(args.data or (), args.out, importing, known)
-    if elsewhere:
+    if all(elsewhere):
         args.branches = args.branches or 1
+    if any(elsewhere):
         args.validation = 0.1 if args.validation is None else args.validation
-    if args.check and elsewhere:
+    if args.check and all(elsewhere):
         raise UserError("--check plays in the tabletop, and --data is of another world")
     machine = Machine(device, args.workers, args.save_every, args.compile)
     progress = Progress()

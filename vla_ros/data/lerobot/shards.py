@@ -499,16 +499,16 @@ def import_data(
     out: Path,
     shown: Progress,
     known: tuple[str, tuple[float, ...]] | None = None,
-) -> tuple[list[Path], bool]:
+) -> tuple[list[Path], list[bool]]:
     """The folders of ``--data``, shards made of the LeRobotDatasets and bags among them; and
-    whether there is a set from elsewhere, of which its own sentences are all that is known.
+    which of them are from elsewhere, where their own sentences are all that is known.
     ``known`` as in ImportOptions. UserError."""
     options = ImportOptions(known=known)
     found = [
         imported(one, out, options, shown) if is_dataset(one) or is_bag(one) else one
         for one in folders
     ]
-    return found, any(map(_from_elsewhere, found))
+    return found, [_from_elsewhere(folder) for folder in found]
 
 
 def is_bag(path: Path) -> bool:

@@ -240,9 +240,9 @@ class Batches:
         self._shows = frames.shows.cpu()
         self._others = goal_weights(frames)
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
-        self.pointing = bool(
-            (self._things != NOWHERE).any()
-        )  # sentences name things that are known
+        self.knowing = bool(frames.info.objects)  # what is in an image, and where
+        # Sentences name things that are known.
+        self.pointing = bool((self._things != NOWHERE).any())
 
     def batch(self, step: int) -> Batch:
         """The batch of ``step``; the same one on every call."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from vla_ros.data.demonstrations import (
     SetInfo,
     Track,
     digest,
+    norm_stats,
     read_images,
     read_info,
     read_tracks,
@@ -110,6 +113,57 @@ class Frames:
             chunks=self.chunks.to(device),
             expert=self.expert.to(device),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a checkpoint was made of, all parts together. ``digest`` tells data apart."""
+
+    info: SetInfo
+    frames: int
+    demonstrations: int
+    digest: str
+
+    @classmethod
+    def of(cls, parts: Sequence[Frames]) -> Learned:
+        """Of several: a hash over theirs."""
+        digests = [part.digest for part in parts]
+        several = hashlib.sha256("".join(digests).encode()).hexdigest()
+        return cls(
+            parts[0].info,
+            sum(map(len, parts)),
+            sum(part.demonstrations for part in parts),
+            digests[0] if len(parts) == 1 else several,
+        )
+
+    def norm_stats(self) -> dict[str, Any]:
+        """As OpenVLA's configurations have them."""
+        scale = np.array(self.info.scale)
+        return norm_stats(self.info.environment, scale, self.frames, self.demonstrations)
+
+
+def load_parts(
+    directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
+) -> tuple[Frames, ...]:
+    """Each kind of data set by itself: what was collected, with labels for every sentence, then
+    what was recorded or is from elsewhere, where a row's own is all that is known.
+
+    UserError: as of load_frames; or the two are not of the same cameras, rate and scale.
+    """
+    kinds: dict[bool, list[Path]] = {False: [], True: []}
+    for directory in directories:
+        kinds[read_info(shards(directory)[0]).own_sentence].append(directory)
+    found = [of for of in kinds.values() if of]
+    if len(found) > 1:
+        one, other = (read_info(shards(of[0])[0]) for of in found)
+        for name in ("environment", "control_rate_hz", "scale"):
+            if getattr(one, name) != getattr(other, name):
+                raise UserError(
+                    f"{found[0][0]} and {found[1][0]} have another {name}"
+                    f" ({getattr(one, name)} and {getattr(other, name)}): recordings are of the"
+                    " scale of the checkpoint that --init-from names"
+                )
+    return tuple(load_frames(of, image_size, images, chunk, delays) for of in found)
 
 
 def load_frames(

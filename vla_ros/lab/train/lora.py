@@ -10,12 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import norm_stats
 from vla_ros.engine.io.config import ModelConfig, TextConfig
 from vla_ros.engine.io.convert.adapter import merge
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
@@ -23,7 +21,7 @@ from vla_ros.engine.io.openvla import STATISTICS, Checkpoint, load_checkpoint
 from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros.lab.train.batches import Layout
-from vla_ros.lab.train.frames import Frames
+from vla_ros.lab.train.frames import Frames, Learned
 from vla_ros.lab.train.network import Network, Objective, make_objective
 from vla_ros.lab.train.options import TrainOptions
 
@@ -180,15 +178,14 @@ class LoraKind:
         tokenize = PromptTokenizer(self._source.directory, self.config)
         return make_objective(frames, self.network, options, device, compiled, tokenize)
 
-    def write(self, frames: Frames, directory: Path) -> None:
+    def write(self, learned: Learned, directory: Path) -> None:
         """The base with the adapter merged into it, under the statistics of the new data."""
         base = self._source.directory
         self.network.adapted.save_pretrained(str(directory / ADAPTER), save_embedding_layers=False)
         merge(base, directory / ADAPTER, directory, self.config)
         copy_beside(base, directory)
         (directory / STATISTICS).unlink(missing_ok=True)  # of the base's data
-        scale = np.array(frames.info.scale)
-        stats = norm_stats(frames.info.environment, scale, len(frames), frames.demonstrations)
+        stats = learned.norm_stats()
         write_json(
             directory / "config.json", {**read_json(base / "config.json"), "norm_stats": stats}
         )

@@ -7,7 +7,7 @@ included, so a checkpoint is the state of this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -306,6 +306,18 @@ def make_objective(
     return TokenObjective(network, run, tokens, autocast, soft)
 
 
+class Turns:
+    """Parts of the data that do not fit into one batch, a step each in turn."""
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self._objectives = tuple(objectives)
+
+    def losses(self, step: int) -> Losses:
+        """See Objective."""
+        turn, part = divmod(step, len(self._objectives))
+        return self._objectives[part].losses(turn)
+
+
 class TokenObjective:
     """Behavior cloning of the answers' tokens, of several sentences an image."""
 
@@ -338,10 +350,16 @@ class TokenObjective:
         weights[:, 0] = _OWN
         return Losses(
             self._soft(logits, batch.tokens, weights),
-            patch_loss(patches, batch.patches),
+            self._patch_loss(patches, batch.patches),
             self._place_loss(places, batch.places),
             token_error(logits[:, 0], batch.tokens[:, 0], self._soft.actions),
         )
+
+    def _patch_loss(self, logits: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
+        """Zero where nobody knows what is in an image."""
+        if not self._batches.knowing:
+            return logits.new_zeros((), dtype=torch.float32)
+        return patch_loss(logits, patches)
 
     def _place_loss(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Zero where no sentence names a thing whose place is known."""

@@ -76,8 +76,9 @@ def run(
             "--dagger plays in the tabletop, and these demonstrations are of another world"
         )
     claim(options, directory)  # only now: options that do not work claim nothing
+    learned = trainer.learned
     report.say(
-        f"{len(trainer.frames)} frames of {trainer.frames.demonstrations} demonstrations,"
+        f"{learned.frames} frames of {learned.demonstrations} demonstrations,"
         f" step {trainer.step} of {options.steps}"
     )
     ends = (*options.round_steps(), options.steps)

@@ -13,17 +13,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import norm_stats
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.openvla import load_checkpoint, resolve, save_checkpoint
 from vla_ros.engine.io.random import PRESETS, write_tokenizer
@@ -38,9 +36,9 @@ from vla_ros.lab.train.flow import (
     scaling_of,
     write_flow,
 )
-from vla_ros.lab.train.frames import Frames, load_frames
+from vla_ros.lab.train.frames import Frames, Learned, load_parts
 from vla_ros.lab.train.lora import LoraKind
-from vla_ros.lab.train.network import Network, Objective, make_objective
+from vla_ros.lab.train.network import Network, Objective, Turns, make_objective
 from vla_ros.lab.train.options import PARENT, TrainOptions, options_json, parent_of
 
 # ------------------------------------------------------------------------------------------------
@@ -93,7 +91,7 @@ RECORD_FILE = "training.json"
 
 
 def export(
-    write: Callable[[Path], None], frames: Frames, record: dict[str, Any], directory: Path
+    write: Callable[[Path], None], learned: Learned, record: dict[str, Any], directory: Path
 ) -> None:
     """Let ``write`` fill a directory, with ``record`` (recipe, step, data) beside it.
 
@@ -103,8 +101,8 @@ def export(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     write(scratch)
-    whole = {**record, "data_sha256": frames.digest, "frames": len(frames)}
-    whole["demonstrations"] = frames.demonstrations
+    whole = {**record, "data_sha256": learned.digest, "frames": learned.frames}
+    whole["demonstrations"] = learned.demonstrations
     (scratch / RECORD_FILE).write_text(json.dumps(whole, indent=1) + "\n")
     if directory.exists():
         old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
@@ -115,12 +113,10 @@ def export(
         scratch.rename(directory)
 
 
-def write_tokens(network: Network, frames: Frames, directory: Path) -> None:
+def write_tokens(network: Network, learned: Learned, directory: Path) -> None:
     """OpenVLA's layout in bf16."""
     tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
-    scale = np.array(frames.info.scale)
-    stats = norm_stats(frames.info.environment, scale, len(frames), frames.demonstrations)
-    save_checkpoint(directory, network.config, tensors, stats, write_tokenizer)
+    save_checkpoint(directory, network.config, tensors, learned.norm_stats(), write_tokenizer)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -154,7 +150,7 @@ class Kind(Protocol):
         """What the network is to learn. UserError: unfit data."""
         ...
 
-    def write(self, frames: Frames, directory: Path) -> None:
+    def write(self, learned: Learned, directory: Path) -> None:
         """A checkpoint of the engine, in a directory that is there."""
         ...
 
@@ -201,9 +197,9 @@ class TokenKind:
         """See Kind."""
         return make_objective(frames, self.network, options, device, compiled=compiled)
 
-    def write(self, frames: Frames, directory: Path) -> None:
+    def write(self, learned: Learned, directory: Path) -> None:
         """See Kind."""
-        write_tokens(self.network, frames, directory)
+        write_tokens(self.network, learned, directory)
 
 
 class FlowKind:
@@ -246,7 +242,7 @@ class FlowKind:
         """See Kind."""
         return FlowObjective(frames, self.network, options, device, compiled)
 
-    def write(self, frames: Frames, directory: Path) -> None:
+    def write(self, learned: Learned, directory: Path) -> None:
         """See Kind."""
         write_flow(self.network, directory)
 
@@ -512,9 +508,11 @@ class Trainer:
         self.kind = kind_of(options)
         self._compiled = compiled
         self._sets: list[Path] = [Path(path) for path in options.data]
-        self.frames = self._load()
+        self.parts = self._load()
         # Of the data that the run began with: what a round adds is all learned from.
-        self._held = held_out(self.frames.demonstrations, options.validation, options.seed)
+        self._held = [
+            held_out(part.demonstrations, options.validation, options.seed) for part in self.parts
+        ]
         self.validation: Validation | None = None
         self.network = self.kind.build(len(self.frames.info.objects))
         self.kind.begin(options, self.frames)
@@ -525,12 +523,22 @@ class Trainer:
         self._resume()
         self._objective = self._make_objective()
 
+    @property
+    def frames(self) -> Frames:
+        """The data; of two parts the one that has labels for every sentence."""
+        return self.parts[0]
+
+    @property
+    def learned(self) -> Learned:
+        """All of it together."""
+        return Learned.of(self.parts)
+
     def add_data(self, directories: list[Path]) -> None:
         """Train on these data sets too, from the next step on."""
         new = [path for path in directories if path not in self._sets]
         if new:
             self._sets += new
-            self.frames = self._load()
+            self.parts = self._load()
             self._objective = self._make_objective()
 
     def train(
@@ -600,22 +608,22 @@ class Trainer:
         model = {n: t for n, t in self.network.state_dict().items() if n not in frozen}
         state = State(self.step, self._seconds, model, self._average, self._optimizer.state_dict())
         save_state(self.directory, state)
-        if self._judges is not None:
+        if self._judges:
             self.validation = self._judge(self._judges)
             with (self.directory / VALIDATION_FILE).open("a") as stream:
                 stream.write(json.dumps(asdict(self.validation)) + "\n")
 
-    def _judge(self, judges: Objective) -> Validation:
+    def _judge(self, judges: Sequence[Objective]) -> Validation:
         present = {n: p.detach().clone() for n, p in self._trained()}
         self._set_weights(self._average)
         with torch.no_grad():
-            found = [judges.losses(number) for number in range(_JUDGED)]
+            found = [one.losses(number) for one in judges for number in range(_JUDGED)]
         self._set_weights(present)
         loss, error = (
             sum(getattr(one, name).item() for one in found) / len(found)
             for name in ("action", "error")
         )
-        return Validation(self.step, len(self._held), loss, error)
+        return Validation(self.step, sum(map(len, self._held)), loss, error)
 
     def export(self, directory: Path) -> None:
         """Write the averaged weights as a checkpoint of the engine."""
@@ -625,15 +633,19 @@ class Trainer:
             "device": self.device.type,
             "options": options_json(self.options),
             PARENT: parent_of(self.directory),
-            "corrections": int(self.frames.person.sum()),
+            "corrections": sum(int(part.person.sum()) for part in self.parts),
         }
-        if len(self._held):
-            assert self._judges is not None
+        if self._judges:
             found = self.validation or self._judge(self._judges)
-            record["validation"] = {**asdict(found), "held_out": self._held.tolist()}
+            held = [part.tolist() for part in self._held]
+            record["validation"] = {
+                **asdict(found),
+                "held_out": held[0] if len(held) == 1 else held,
+            }
         present = {n: p.detach().clone() for n, p in self._trained()}
         self._set_weights(self._average)
-        export(lambda path: self.kind.write(self.frames, path), self.frames, record, directory)
+        learned = self.learned
+        export(lambda path: self.kind.write(learned, path), learned, record, directory)
         self._set_weights(present)
 
     def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
@@ -645,18 +657,24 @@ class Trainer:
         """What changes; what is frozen came from the checkpoint that the run begins with."""
         return [(n, p) for n, p in self.network.named_parameters() if p.requires_grad]
 
-    def _load(self) -> Frames:
+    def _load(self) -> tuple[Frames, ...]:
         kind = self.kind
-        return load_frames(self._sets, kind.image_size, kind.images, kind.chunk, kind.delays)
+        return load_parts(self._sets, kind.image_size, kind.images, kind.chunk, kind.delays)
 
     def _make_objective(self) -> Objective:
-        options, frames = self.options, self.frames.to(self.device)
-        self._judges: Objective | None = None
-        if len(self._held):
-            plain = replace(options, shift=0)
-            self._judges = self.kind.objective(plain, only(frames, self._held), self.device, False)
-        frames = weighted(frames, options.corrections, self._held)
-        return self.kind.objective(options, frames, self.device, self._compiled)
+        self._judges: list[Objective] = []
+        objectives = []
+        for part, held in zip(self.parts, self._held, strict=True):
+            frames, options = part.to(self.device), self.options
+            if part.info.own_sentence and len(self.parts) > 1:
+                options = replace(options, branches=1)  # of the others' there are several
+            if len(held):
+                plain, judged = replace(options, shift=0), only(frames, held)
+                self._judges.append(self.kind.objective(plain, judged, self.device, False))
+            frames = weighted(frames, options.corrections, held)
+            made = self.kind.objective(options, frames, self.device, self._compiled)
+            objectives.append(made)
+        return objectives[0] if len(objectives) == 1 else Turns(objectives)
 
     def _resume(self) -> None:
         state = load_state(self.directory, self.device)

@@ -228,3 +228,38 @@ def test_a_journal_forgets_what_came_after_the_saved_state(tmp_path):
         stream.write('{"step": 5, "lo')  # killed within a line
     Journal(tmp_path, 3).close()
     assert [entry.step for entry in read_journal(tmp_path)] == [0, 1, 2]
+
+
+def recordings(directory, sentence=SENTENCES[1], **more):
+    """A set from elsewhere: a row's own sentence, nobody knows where anything is."""
+    info = replace(INFO, objects=(), instructions=(sentence,), own_sentence=True, **more)
+    made = []
+    for seed in (50, 51, 52):
+        one = demonstration(seed, sentence=sentence)
+        track = replace(one.track, labels=one.track.actions[:, None], poses=one.track.poses[:0],
+                        pixels={"agentview": one.track.pixels["agentview"][:, :0]})  # fmt: skip
+        made.append(replace(one, track=track))
+    directory.mkdir()
+    write_shard(directory / "shard-0000.hdf5", info, made)
+    return directory
+
+
+def test_recordings_are_learned_beside_demonstrations_a_step_each_in_turn(data, tmp_path):
+    both = replace(options(data, steps=6, validation=0.3), data=(
+        str(recordings(tmp_path / "recorded")), str(data)))  # fmt: skip
+    assert run(both, tmp_path / "out", Machine(CPU), QUIET).done
+    curve = read_journal(tmp_path / "out")
+    # Where things are is known of every other batch alone.
+    assert [entry.patch_loss > 0 for entry in curve] == [True, False] * 3
+    card = json.loads((tmp_path / "out" / "policy" / "training.json").read_text())
+    assert (card["demonstrations"], card["frames"]) == (9, 90)
+    assert [len(part) for part in card["validation"]["held_out"]] == [2, 1]
+    stats = json.loads((tmp_path / "out" / "policy" / "config.json").read_text())["norm_stats"]
+    assert stats["tabletop"]["num_trajectories"] == 9
+
+
+def test_recordings_of_another_scale_are_refused_beside_demonstrations(data, tmp_path):
+    other = recordings(tmp_path / "recorded", scale=(0.1,) * 3 + (0.5,) * 3)
+    both = replace(options(data), data=(str(data), str(other)))
+    with pytest.raises(UserError, match="another scale .* --init-from"):
+        Trainer(both, tmp_path / "out", CPU)
