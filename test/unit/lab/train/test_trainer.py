@@ -261,5 +261,5 @@ def test_recordings_are_learned_beside_demonstrations_a_step_each_in_turn(data, 
 def test_recordings_of_another_scale_are_refused_beside_demonstrations(data, tmp_path):
     other = recordings(tmp_path / "recorded", scale=(0.1,) * 3 + (0.5,) * 3)
     both = replace(options(data), data=(str(data), str(other)))
-    with pytest.raises(UserError, match="another scale .* --init-from"):
+    with pytest.raises(UserError, match=r"another scale .* --init-from"):
         Trainer(both, tmp_path / "out", CPU)
