@@ -35,7 +35,7 @@ from vla_ros.core.clock import SECOND
 from vla_ros.core.console import Progress
 from vla_ros.core.types import CommandKind, Floats
 from vla_ros.data.episodes.records import Job, Setup, Variant
-from vla_ros.engine.engine import sha256_on_disk
+from vla_ros.engine.load import sha256_on_disk
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
@@ -217,8 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         handovers.append(json.loads(log.read_text()))
         made = args.out / f"gen-{generation + 1}"
         runs = [args.out / f"run-{n}" for n in range(generation + 1)]
-        verb("train", "--data", *args.demonstrations, *runs, "--out", made, "--init-from", best, "--steps", args.steps,
-             "--learning-rate", args.learning_rate)  # fmt: skip
+        verb("train", "--data", *args.demonstrations, *runs, "--out", made, "--init-from", best,
+             "--steps", args.steps, "--learning-rate", args.learning_rate)  # fmt: skip
         judge(str(made / "policy"), generation + 1, args)
         current = args.out / "current"
         if current.exists() and current.resolve() == (made / "policy").resolve():

@@ -60,7 +60,7 @@ def _used(copy: Path, rng: random.Random) -> None:
     from vla_ros.core.clock import SystemClock
     from vla_ros.core.types import Observation, Timeline
     from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-    from vla_ros.engine.engine import inspect
+    from vla_ros.engine.load import inspect
 
     if rng.random() < 0.3:
         inspect(str(copy))

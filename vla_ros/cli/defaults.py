@@ -26,7 +26,7 @@ def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
     policy will be given, "" for its own; the small ones of this package
     and random weights are known to be whole.
     """
-    from vla_ros.engine.engine import inspect
+    from vla_ros.engine.load import inspect
 
     if checkpoint.startswith(("random:", "shipped:")):
         return

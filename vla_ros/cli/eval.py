@@ -277,9 +277,9 @@ def environment_of(args: argparse.Namespace) -> str:
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.data.episodes.play import parse_words
-    from vla_ros.engine.engine import refuse_weights, sha256_on_disk
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.layers.formats import parse_formats
+    from vla_ros.engine.load import refuse_weights, sha256_on_disk
     from vla_ros.policies.conventions import conventions_of
     from vla_ros.sim.libero.suites import base_of
 

@@ -218,9 +218,9 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
         raise UserError("--bag, --images or --synthetic: one of them")
     if args.dtype == "float32" and not args.reference and not args.exact:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
-    from vla_ros.engine.engine import refuse_weights
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.layers.formats import parse_formats
+    from vla_ros.engine.load import refuse_weights
     from vla_ros.engine.options import EngineOptions
     from vla_ros.policies.base import PolicySpec
 

@@ -1,6 +1,7 @@
 """The inference engine: prepare, encode, decode, unnormalize; token and flow policies. No ROS here.
 
-``engine.py`` is the face and ``options.py`` what a caller may choose; ``decoding/`` from a prefix
+``engine.py`` is the face, ``load.py`` makes one of a checkpoint's name, ``options.py`` is what a
+caller may choose; ``decoding/`` from a prefix
 to tokens or a chunk, ``models/`` one file an architecture, ``layers/`` what they are made of,
 ``io/`` checkpoints on disk. What needs torch is imported when it is asked for: options and errors
 are for everybody.
@@ -14,14 +15,15 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.options import EngineOptions
 
 if TYPE_CHECKING:
-    from vla_ros.engine.engine import Engine, load_engine
+    from vla_ros.engine.engine import Engine
+    from vla_ros.engine.load import load_engine
 
 __all__ = ["CheckpointError", "Engine", "EngineOptions", "InvalidAction", "load_engine"]
 
 
 def __getattr__(name: str) -> Any:
     if name in ("Engine", "load_engine"):
-        from vla_ros.engine import engine
+        from vla_ros.engine import load
 
-        return getattr(engine, name)
+        return getattr(load, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

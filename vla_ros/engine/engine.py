@@ -42,32 +42,24 @@ from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.prefetch import Encoded, Newest, ObservationEncoder, Prefetcher
 from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.openvla import (
     Checkpoint,
-    fingerprint,
-    inspect_checkpoint,
     load_checkpoint,
     quantized,
-    refuse_formats,
-    resolve,
 )
-from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_formats
-from vla_ros.engine.io.random import PREFIX, PRESETS, load_random, parameters, random_config
+from vla_ros.engine.io.random import PREFIX, load_random
 from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer, read_normalizer
 from vla_ros.engine.layers.formats import parse_formats
-from vla_ros.engine.layers.graphs import Capture, CudaCapture
-from vla_ros.engine.layers.linear import can_prepack
+from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import Inputs, PolicyConfig, Prefix
 from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
-from vla_ros.engine.models.corrector import Corrector, CorrectorConfig, find_corrector
-from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.models.corrector import Corrector
+from vla_ros.engine.models.family import LoadedPolicy
 from vla_ros.engine.models.openvla import Look, Prompt, VLAModel, camera_pixels
 from vla_ros.engine.models.pi0_fast import Pi0Fast
-from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
-from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
-from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
+from vla_ros.engine.models.registry import flow_source
+from vla_ros.engine.options import AUTO, EngineOptions
 
 SESSIONS = "the model of sessions"
 NO_INSTRUCTION = "no instruction yet: call reset(text) before step()"
@@ -724,31 +716,7 @@ def _finite(values: Floats, why: str) -> Floats:
 
 
 # ------------------------------------------------------------------------------------------------
-# From options to an engine.
-
-
-def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) -> Engine[Any, Any]:
-    """Load a checkpoint and make its engine ready; ``packed``: parts of a flow policy to give a CPU
-    in its own order, None: by :func:`packed_parts`.
-
-    Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
-    """
-    if not options.checkpoint:
-        raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
-    if options.num_threads:
-        torch.set_num_threads(options.num_threads)
-    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no GPU here")
-    if options.weights:
-        refuse_weights(
-            options.checkpoint, options.weights, options.device, options.dtype, options.rtc_mode
-        )
-    source = flow_source(options.checkpoint)
-    if source is not None:
-        return load_flow_engine(source, options, packed)
-    options.check_family(TOKENS)
-    return TokenEngine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)
+# A checkpoint, and whether it fits the robot and the options.
 
 
 def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
@@ -756,70 +724,6 @@ def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dty
     if name.startswith(PREFIX):
         return load_random(name, seed, device, dtype)
     return load_checkpoint(name, device, dtype)
-
-
-def load_flow_engine(
-    source: Path | str, options: EngineOptions, packed: frozenset[str] | None = None
-) -> FlowEngine | FastEngine:
-    """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
-    fast = FAST in family_of(source).kinds
-    options.check_family(FAST if fast else FLOW)
-    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    capture: Capture | None = None
-    if device.type == "cuda" and options.cuda_graphs:
-        capture = CudaCapture(device)
-    choice = LoadOptions(
-        options.tokenizer or None,
-        options.flow_steps or None,
-        options.embodiment or None,
-        options.unnorm_key or None,
-        None if options.state_normalization == AUTO else options.state_normalization,
-        options.state_in_prompt or None,
-    )
-    check_layout(config_of(source, choice), options)  # before any weight is read
-    formats = parse_formats(options.weights)
-    refuse_flow_formats(source, formats, device, dtype, options.rtc_mode)
-    if packed is None:
-        packed = packed_parts(device, dtype, options)
-    place = Placement(device, dtype, capture, formats, packed=packed)
-    policy = family_of(source).load(source, choice, place, options.seed)
-    if fast:
-        return FastEngine(policy, options)
-    engine = FlowEngine(policy, options)
-    wanted = corrector_for(policy)
-    if isinstance(source, Path) and wanted is not None:
-        corrector = find_corrector(source, wanted, policy.model.device)
-        if corrector is not None:
-            engine.take_corrector(corrector)
-    return engine
-
-
-def corrector_for(policy: LoadedPolicy) -> CorrectorConfig | None:
-    """The shape of a policy's corrector; None: of this family, or of actions that are relative to
-    the state of their observation, there are none."""
-    config = policy.config
-    if not isinstance(policy.model, VLMWithExpert) or policy.processors.relative:
-        return None
-    hidden = config.shapes.text.hidden_size
-    return CorrectorConfig(hidden, config.state_dim, config.action_dim, config.horizon)
-
-
-def packed_parts(
-    device: torch.device, dtype: torch.dtype, options: EngineOptions
-) -> frozenset[str]:
-    """The parts of a flow policy whose matrices a CPU is given in its own order: not what a
-    gradient goes through, and only where it was measured to be faster.
-
-    A rule and no timing, so that every start on a machine says the same bits. Products with the
-    rows of a chunk are faster on every CPU that was tried (AVX2, float32: 1.05 to 1.5 times); with
-    the many rows of images and prompts with AVX-512 (1.1 to 1.5 times), and slower without (0.85).
-    """
-    if not can_prepack(device, dtype):
-        return frozenset()
-    parts = {HEAD}
-    if torch.backends.cpu.get_cpu_capability() == "AVX512":
-        parts |= {VISION, DECODER}
-    return frozenset(parts - {HEAD} if options.rtc_mode == RtcMode.GUIDED_VJP else parts)
 
 
 def _check_rtc(config: PolicyConfig, rtc: str) -> None:
@@ -884,72 +788,3 @@ def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer | Non
             f" {found.dim}"
         )
     return found
-
-
-# ------------------------------------------------------------------------------------------------
-# What a checkpoint on disk is, and whether it can be loaded, in the memory of one tensor.
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """``kind`` is "tokens" or the type of a flow policy; ``statistics`` the data sets whose
-    actions it may give, none where it was trained on one alone."""
-
-    directory: Path
-    kind: str
-    parameters: int
-    statistics: tuple[str, ...]
-
-
-def inspect(name: str, tokenizer: str = "") -> Inspection:
-    """Find all that loading would find wrong: every tensor there, of its shape, finite.
-
-    ``tokenizer``: the folder of the option of that name. CheckpointError in one line.
-    """
-    directory = resolve(name)
-    if is_flow(directory):
-        family = family_of(directory)
-        choices = family.choices(directory, LoadOptions(tokenizer=tokenizer or None))
-        for choice in choices[1:]:  # which one it will be is said later
-            family.open(directory, choice)
-        config, parameters = family.inspect(directory, choices[0])
-        return Inspection(directory, config.kind, parameters, tuple(family.data_sets(directory)))
-    layout = inspect_checkpoint(name)
-    return Inspection(layout.directory, "tokens", layout.parameters, tuple(layout.norm_stats))
-
-
-def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = "") -> None:
-    """CheckpointError, or ValueError, in one line where a checkpoint's weights cannot be in these
-    formats (:mod:`vla_ros.engine.layers.formats`) there; reads no weights."""
-    formats = parse_formats(weights)
-    if not formats:
-        return
-    place, kind = torch.device(device), getattr(torch, dtype)
-    source = flow_source(name)
-    if source is not None:
-        refuse_flow_formats(source, formats, place, kind, rtc)
-    else:
-        refuse_formats(name, formats, place, kind)
-
-
-def inspect_random(name: str) -> tuple[str, int]:
-    """The kind and the number of parameters that ``random:<preset>`` will have. Nothing is made.
-
-    CheckpointError in one line, with what there is.
-    """
-    preset = name.removeprefix(PREFIX)
-    if (config := random_config(name)) is not None:
-        return "tokens", parameters(config)
-    if preset in all_presets():
-        family, found = family_of(name), config_of(name)
-        return found.kind, family.parameters(found)
-    known = f", {PREFIX}".join(sorted({*PRESETS, *all_presets()}))
-    raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
-
-
-def sha256_on_disk(name: str) -> str:
-    """The ``checkpoint_sha256`` that an engine of ``name`` will have, without loading it."""
-    directory = resolve(name)
-    if is_flow(directory):
-        return family_of(directory).sha256(directory)
-    return fingerprint(directory)

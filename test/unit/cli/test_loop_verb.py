@@ -14,7 +14,7 @@ from support.train import data_set
 from vla_ros.cli.main import main
 from vla_ros.core.types import CommandKind, PolicyState
 from vla_ros.data.run_info import FILE, RunInfo
-from vla_ros.engine.engine import sha256_on_disk
+from vla_ros.engine.load import sha256_on_disk
 
 TINY = ["--arch", "tiny", "--batch", "4", "--threads", "1", "--device", "cpu"]
 EVAL = ["eval", "--no-ros", "--tasks", "reach_red_cube", "--episodes", "1", "--max-steps", "3"]

@@ -131,7 +131,7 @@ def test_a_policy_that_says_nothing_has_failed(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And that is kept, so that a node which asks is told why."""
-    from vla_ros.engine.engine import sha256_on_disk
+    from vla_ros.engine.load import sha256_on_disk
     from vla_ros.lab.precision import run
 
     sha256 = sha256_on_disk(str(checkpoint))

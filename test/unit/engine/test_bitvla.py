@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from support.engine import CLOCK, CPU, images
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
-from vla_ros.engine.engine import inspect
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.io.bitvla import EMBEDDING, FileRows
 from vla_ros.engine.io.config import ModelConfig, bitvla_json, parse_config
@@ -29,6 +28,7 @@ from vla_ros.engine.io.openvla import expected_shapes, load_checkpoint
 from vla_ros.engine.io.random import PRESETS, parameters, write_bitvla, write_tokenizer
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.ternary import Ternary
+from vla_ros.engine.load import inspect
 
 TEXT = "pick up the red cube"
 FRAMES = list(images(3, still=0.0))

@@ -15,9 +15,10 @@ from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.decoding.pieces import Together, alone
 from vla_ros.engine.decoding.runner import DecoderRunner
-from vla_ros.engine.engine import Engine, FlowEngine, load_engine
+from vla_ros.engine.engine import Engine, FlowEngine
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.io.lerobot import STATE_DIM
+from vla_ros.engine.load import load_engine
 
 TEXTS = ("pick up the red cube", "put the bowl on the plate and go back", "stop")
 FRAMES = list(images(12, seed=3))

@@ -192,7 +192,7 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     checkpoint = args.checkpoint or default_checkpoint([args.decoding])
     said = parse_overrides(args.param).get("policy", {})
     if args.weights:
-        from vla_ros.engine.engine import refuse_weights
+        from vla_ros.engine.load import refuse_weights
 
         with user_errors(ValueError):
             refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or "float32")

@@ -96,8 +96,8 @@ def require(checkpoint: str, precision: Precision) -> None:
 
     CheckpointError where there is no such checkpoint.
     """
-    from vla_ros.engine.engine import sha256_on_disk
     from vla_ros.engine.io.random import PREFIX
+    from vla_ros.engine.load import sha256_on_disk
 
     if (precision.dtype, precision.weights) == ("float32", ""):
         return

@@ -17,9 +17,10 @@ import numpy as np
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
-from vla_ros.engine.engine import FastEngine, load_engine
+from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.io.draft_head import FOLDER
 from vla_ros.engine.io.flow_config import FAST
+from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.registry import family_of, flow_source
 from vla_ros.engine.options import EngineOptions
 from vla_ros.lab.bench.flow import as_floats, weights_of

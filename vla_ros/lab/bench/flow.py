@@ -20,7 +20,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.request import Request, StageTimer
-from vla_ros.engine.engine import TokenEngine, load_engine, packed_parts
+from vla_ros.engine.engine import TokenEngine
 from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
 from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
@@ -30,6 +30,7 @@ from vla_ros.engine.layers.graphs import CudaCapture
 from vla_ros.engine.layers.linear import LowBit, LowBitLinear
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.ternary import Product, Ternary
+from vla_ros.engine.load import load_engine, packed_parts
 from vla_ros.engine.models.base import FlowPolicy, GraphedFunctions, PolicyConfig, Prefix
 from vla_ros.engine.models.family import Family, LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.language.bitnet import BitNetDecoder

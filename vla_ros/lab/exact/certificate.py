@@ -24,14 +24,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing
 from vla_ros.engine.decoding.flow_matching import Guidance
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import (
-    Engine,
-    FastEngine,
-    FlowEngine,
-    TokenEngine,
-    load_engine,
-    open_checkpoint,
-)
+from vla_ros.engine.engine import Engine, FastEngine, FlowEngine, TokenEngine, open_checkpoint
+from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
 from vla_ros.lab.bench.fast import GENERATE
 from vla_ros.lab.bench.fast import ROWS as FAST_WAYS

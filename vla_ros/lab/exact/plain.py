@@ -22,18 +22,12 @@ from vla_ros.engine.decoding.flow_matching import (
     guidance_gain,
 )
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import (
-    Engine,
-    FastEngine,
-    FlowChunk,
-    FlowEngine,
-    TokenEngine,
-    load_engine,
-)
+from vla_ros.engine.engine import Engine, FastEngine, FlowChunk, FlowEngine, TokenEngine
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.lerobot import expected_tensors
 from vla_ros.engine.layers.attention import Attention, prefill
 from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.base import FlowPolicy, Prefix
 from vla_ros.engine.models.language.hugging_face import build_causal_lm
 from vla_ros.engine.options import EngineOptions

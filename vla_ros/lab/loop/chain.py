@@ -199,7 +199,7 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _training(path: Path, of: Callable[[str], Generation]) -> None:
-    from vla_ros.engine.engine import sha256_on_disk  # torch: only where there is a checkpoint
+    from vla_ros.engine.load import sha256_on_disk  # torch: only where there is a checkpoint
 
     folder = path.parent
     if not (folder / "config.json").is_file():  # a draft head's, or LeRobot's, beside its policy

@@ -16,7 +16,7 @@ from typing import Any
 
 from vla_ros.core.errors import UserError
 from vla_ros.data.lerobot.dataset import is_dataset
-from vla_ros.engine.engine import sha256_on_disk
+from vla_ros.engine.load import sha256_on_disk
 from vla_ros.lab.train.options import PARENT, parent_of
 
 RUN, RECORD_FILE, POLICY = "lerobot", "training.json", "policy"

@@ -93,7 +93,7 @@ class TrainOptions:
 def claim(options: TrainOptions, directory: Path) -> None:
     """Write the options into a new run's directory, with the SHA-256 of the checkpoint that it goes
     on from: where ``init_from`` is a link it will be another one some day."""
-    from vla_ros.engine.engine import sha256_on_disk
+    from vla_ros.engine.load import sha256_on_disk
 
     path = directory / OPTIONS_FILE
     if path.exists():

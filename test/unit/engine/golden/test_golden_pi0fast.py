@@ -18,8 +18,9 @@ from golden.spot import STEP, TASK, trajectory
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FastEngine, sha256_on_disk
+from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.load import sha256_on_disk
 
 SYSTEM = SystemClock()
 ODD = (

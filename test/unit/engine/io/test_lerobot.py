@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from support.flow import load_folder
 from vla_ros.core.types import Observation
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import inspect
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.flow_config import (
     SMOLVLM2_500M,
@@ -33,6 +32,7 @@ from vla_ros.engine.io.lerobot import (
     write_random_flow,
 )
 from vla_ros.engine.io.processors import Scaler
+from vla_ros.engine.load import inspect
 from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.preparation import prompt_text
 from vla_ros.engine.models.registry import is_flow

@@ -12,9 +12,9 @@ import torch
 from support.engine import CLOCK, images
 from vla_ros.core.types import Instruction, Observation
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import corrector_for
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import (
     FOLDER,
     Corrector,

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from support.engine import CLOCK, Again
 from support.plugins import EXAMPLE
 from vla_ros.core.types import Observation, Timeline
-from vla_ros.engine.engine import FlowEngine, inspect, load_engine
+from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.load import inspect, load_engine
 from vla_ros.engine.models import registry
 from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.options import EngineOptions

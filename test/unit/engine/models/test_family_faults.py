@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.engine import FastEngine, FlowEngine, inspect
+from vla_ros.engine.engine import FastEngine, FlowEngine
+from vla_ros.engine.load import inspect
 from vla_ros.engine.models.registry import all_presets, config_of, family_of
 
 CLOCK = SystemClock()

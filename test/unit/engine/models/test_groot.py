@@ -16,10 +16,10 @@ from golden.groot.cases import QWEN
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import inspect
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.weights import FileWeights
+from vla_ros.engine.load import inspect
 from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.groot import (
     PRESETS,

@@ -11,9 +11,10 @@ import torch
 from support.engine import CLOCK, images
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FlowEngine, packed_parts
+from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION
 from vla_ros.engine.layers.linear import Int8, LowBitLinear, Prepacked, can_prepack
+from vla_ros.engine.load import packed_parts
 
 CPU = torch.device("cpu")
 FRONT, WRIST = images(2, still=0.0)
@@ -75,7 +76,7 @@ def test_the_chunk_is_that_of_plain_products(
     packed = engine_of(preset)
     assert any(isinstance(w, Prepacked) for w in weights_of(packed.model))
     said = chunk(packed)
-    monkeypatch.setattr("vla_ros.engine.engine.packed_parts", lambda *_: frozenset())
+    monkeypatch.setattr("vla_ros.engine.load.packed_parts", lambda *_: frozenset())
     plain = engine_of(preset)
     assert not weights_of(plain.model)
     assert np.abs(said - chunk(plain)).max() < 2e-5

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from vla_ros.engine.engine import inspect, sha256_on_disk
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.foreign import FLOW_KINDS, READS
+from vla_ros.engine.load import inspect, sha256_on_disk
 from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.registry import (
     FAMILIES,

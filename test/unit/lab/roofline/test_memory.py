@@ -10,11 +10,11 @@ import torch
 
 from vla_ros.cli.doctor import room_for
 from vla_ros.core.resources import config_path
-from vla_ros.engine.engine import load_engine
 from vla_ros.engine.io.openvla import expected_shapes
 from vla_ros.engine.io.random import PRESETS
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.pack import prefill_layout
+from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
 from vla_ros.lab.roofline import roofline as stages
 from vla_ros.lab.roofline.devices import load_devices

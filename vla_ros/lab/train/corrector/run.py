@@ -13,7 +13,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.data.demonstrations import digest, scales, shards
 from vla_ros.data.episodes.plan import dagger_seed
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FlowEngine, corrector_for
+from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import FOLDER, Corrector, CorrectorConfig, save_corrector
 from vla_ros.lab.train.collect import RENDER_SIZE, Episode, play
 from vla_ros.lab.train.corrector.examples import Examples, LateActor, Reader, of_demonstrations
