@@ -193,7 +193,7 @@ torch.set_num_threads(1)
 torch.ones(64, 64) @ torch.ones(64, 64)
 config = PRESETS["bitvla"]
 config = replace(config, text=replace(config.text, layers=4))
-forget_peak()
+forget_peak("cpu")
 before = resident_bytes("cpu")
 like = torch.empty(0, dtype=torch.bfloat16)
 parts = draw_bitvla(config, 0, like)

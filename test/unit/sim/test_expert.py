@@ -85,6 +85,17 @@ def test_it_bears_a_constant_error_of_6_mm(table, family):
     assert all(solved), solved
 
 
+@pytest.mark.parametrize("gap", [0.042, 0.050, 0.059])
+def test_a_cube_that_is_held_across_is_lifted_as_it_is(gap):
+    """A teacher that presses until it has turned teaches to wait for ever."""
+    turned = (0.0, 0.0, np.sin(0.3), np.cos(0.3))  # 0.6 rad about the vertical
+    lies, hand = (0.1, 0.05, 0.02), (0.101, 0.05, 0.022)
+    poses = {"gripper": Pose(hand, DOWN), "blue_cube": Pose(lies, turned), **fingers(gap)}
+    poses["red_cube"] = Pose((-0.1, 0.0, 0.02), UPRIGHT)
+    action = Expert("put the blue cube on the red cube").act(poses)
+    assert action[2] > 0.02 and action[6] == 0.0
+
+
 def test_it_tries_again_when_the_cube_is_taken_away(table):
     """The cube never comes along, and once it is moved 10 cm to the side."""
     poses = dict(table.reset("pick_red_cube", 0, render=False).poses)
