@@ -214,8 +214,8 @@ _CLIMB = (0.03, 0.10)  # m below where to be: from all to hardly any sideways mo
 _HARDLY = 0.1  # of the way aside, where climbing comes first
 _SLOPE, _MOUTH = 4.0, 0.013  # of the funnels over a place: height for distance, m of its bottom
 _BEYOND = 0.006  # m that they reach deeper than the place
-# m between the fingers; more, and a cube between them is loose. One that is held by two edges (up to
-# 0.059) is carried like that: an expert that waited for it to turn taught policies to wait.
+# m between the fingers; more, and a cube between them is loose. One that is held by two edges (up
+# to 0.059) is carried like that: an expert that waited for it to turn taught policies to wait.
 _GRIPPED = 0.062
 _RESTING = {"plate": 0.0255, "cube": 0.042}  # m, height of a cube above the pose it lies on
 
