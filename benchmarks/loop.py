@@ -5,8 +5,7 @@ robot's commands, and where for a second the robot has hardly gone where the exp
 it by ~/takeover/action for two seconds and lets go. What was recorded of all generations so far
 trains the next one, which must not solve fewer of the same episodes than the one before.
 
-    vla-ros collect --out data/tabletop --demos 1000
-    python benchmarks/loop.py runs/loop --checkpoint shipped:tabletop --demonstrations data/tabletop
+    python benchmarks/loop.py runs/loop --checkpoint shipped:tabletop --generations 3
 
 OUT/loop.html is the page, OUT/handover.json how fast the person had the robot and how far it
 jumped. The same command goes on where it was stopped, but for a run, which begins anew.
@@ -200,10 +199,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--checkpoint", default="shipped:tabletop")
     add("--generations", type=int, default=3)
     add("--tasks", nargs="+", default=TASKS)
-    add("--episodes", type=int, default=8, help="of a run, a task")
-    add("--judged", type=int, default=20, help="of an evaluation, a task")
-    add("--steps", type=int, default=400, help="of a training")
-    add("--learning-rate", type=float, default=3e-4)
+    add("--episodes", type=int, default=20, help="of a run, a task")
+    add("--judged", type=int, default=25, help="of an evaluation, a task")
+    add("--steps", type=int, default=200, help="of a training")
+    add("--learning-rate", type=float, default=1e-4)
     add("--demonstrations", type=Path, nargs="*", default=[], help="learned from beside the runs")
     args = parser.parse_args(argv)
     args.out = args.out.absolute()
