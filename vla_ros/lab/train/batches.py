@@ -240,7 +240,7 @@ class Batches:
         self._shows = frames.shows.cpu()
         self._others = goal_weights(frames)
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
-        self.knowing = bool(frames.info.objects)  # what is in an image, and where
+        self.has_objects = bool(frames.info.objects)  # what is in an image, and where
         # Sentences name things that are known.
         self.pointing = bool((self._things != NOWHERE).any())
 

@@ -116,7 +116,7 @@ class Frames:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class DataSummary:
     """What a checkpoint was made of, all parts together. ``digest`` tells data apart."""
 
     info: SetInfo
@@ -125,7 +125,7 @@ class Learned:
     digest: str
 
     @classmethod
-    def of(cls, parts: Sequence[Frames]) -> Learned:
+    def of(cls, parts: Sequence[Frames]) -> DataSummary:
         """Of several: a hash over theirs."""
         digests = [part.digest for part in parts]
         several = hashlib.sha256("".join(digests).encode()).hexdigest()

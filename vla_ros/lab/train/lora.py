@@ -21,7 +21,7 @@ from vla_ros.engine.io.openvla import STATISTICS, Checkpoint, load_checkpoint
 from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros.lab.train.batches import Layout
-from vla_ros.lab.train.frames import Frames, Learned
+from vla_ros.lab.train.frames import DataSummary, Frames
 from vla_ros.lab.train.network import Network, Objective, make_objective
 from vla_ros.lab.train.options import TrainOptions
 
@@ -178,7 +178,7 @@ class LoraKind:
         tokenize = PromptTokenizer(self._source.directory, self.config)
         return make_objective(frames, self.network, options, device, compiled, tokenize)
 
-    def write(self, learned: Learned, directory: Path) -> None:
+    def write(self, learned: DataSummary, directory: Path) -> None:
         """The base with the adapter merged into it, under the statistics of the new data."""
         base = self._source.directory
         self.network.adapted.save_pretrained(str(directory / ADAPTER), save_embedding_layers=False)

@@ -306,7 +306,7 @@ def make_objective(
     return TokenObjective(network, run, tokens, autocast, soft)
 
 
-class Turns:
+class Alternating:
     """Parts of the data that do not fit into one batch, a step each in turn."""
 
     def __init__(self, objectives: Sequence[Objective]) -> None:
@@ -357,7 +357,7 @@ class TokenObjective:
 
     def _patch_loss(self, logits: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
         """Zero where nobody knows what is in an image."""
-        if not self._batches.knowing:
+        if not self._batches.has_objects:
             return logits.new_zeros((), dtype=torch.float32)
         return patch_loss(logits, patches)
 

@@ -36,9 +36,9 @@ from vla_ros.lab.train.flow import (
     scaling_of,
     write_flow,
 )
-from vla_ros.lab.train.frames import Frames, Learned, load_parts
+from vla_ros.lab.train.frames import DataSummary, Frames, load_parts
 from vla_ros.lab.train.lora import LoraKind
-from vla_ros.lab.train.network import Network, Objective, Turns, make_objective
+from vla_ros.lab.train.network import Alternating, Network, Objective, make_objective
 from vla_ros.lab.train.options import PARENT, TrainOptions, options_json, parent_of
 
 # ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ RECORD_FILE = "training.json"
 
 
 def export(
-    write: Callable[[Path], None], learned: Learned, record: dict[str, Any], directory: Path
+    write: Callable[[Path], None], learned: DataSummary, record: dict[str, Any], directory: Path
 ) -> None:
     """Let ``write`` fill a directory, with ``record`` (recipe, step, data) beside it.
 
@@ -113,7 +113,7 @@ def export(
         scratch.rename(directory)
 
 
-def write_tokens(network: Network, learned: Learned, directory: Path) -> None:
+def write_tokens(network: Network, learned: DataSummary, directory: Path) -> None:
     """OpenVLA's layout in bf16."""
     tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
     save_checkpoint(directory, network.config, tensors, learned.norm_stats(), write_tokenizer)
@@ -150,7 +150,7 @@ class Kind(Protocol):
         """What the network is to learn. UserError: unfit data."""
         ...
 
-    def write(self, learned: Learned, directory: Path) -> None:
+    def write(self, learned: DataSummary, directory: Path) -> None:
         """A checkpoint of the engine, in a directory that is there."""
         ...
 
@@ -197,7 +197,7 @@ class TokenKind:
         """See Kind."""
         return make_objective(frames, self.network, options, device, compiled=compiled)
 
-    def write(self, learned: Learned, directory: Path) -> None:
+    def write(self, learned: DataSummary, directory: Path) -> None:
         """See Kind."""
         write_tokens(self.network, learned, directory)
 
@@ -242,7 +242,7 @@ class FlowKind:
         """See Kind."""
         return FlowObjective(frames, self.network, options, device, compiled)
 
-    def write(self, learned: Learned, directory: Path) -> None:
+    def write(self, learned: DataSummary, directory: Path) -> None:
         """See Kind."""
         write_flow(self.network, directory)
 
@@ -529,9 +529,9 @@ class Trainer:
         return self.parts[0]
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> DataSummary:
         """All of it together."""
-        return Learned.of(self.parts)
+        return DataSummary.of(self.parts)
 
     def add_data(self, directories: list[Path]) -> None:
         """Train on these data sets too, from the next step on."""
@@ -674,7 +674,7 @@ class Trainer:
             frames = weighted(frames, options.corrections, held)
             made = self.kind.objective(options, frames, self.device, self._compiled)
             objectives.append(made)
-        return objectives[0] if len(objectives) == 1 else Turns(objectives)
+        return objectives[0] if len(objectives) == 1 else Alternating(objectives)
 
     def _resume(self) -> None:
         state = load_state(self.directory, self.device)
