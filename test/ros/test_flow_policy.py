@@ -17,20 +17,25 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or u
 pytest.importorskip("torch", reason="torch is not installed: no flow policy here")
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 from sensor_msgs.msg import JointState
 
 from support.hub_folders import by_data_set
 from support.nodes import run_cli
 from support.policy_client import PolicyRig
+from support.processes import children
 from support.timing import QUIET
 from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
+from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
 from vla_ros.engine.io.turbovla import write_turbovla
+from vla_ros.engine.load import corrector_for
+from vla_ros.engine.models.corrector import Corrector, save_corrector
 from vla_ros.ros.bringup.environment import PROFILES, python_path
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
@@ -247,3 +252,48 @@ def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
     assert len(continued) >= 3
     assert {stamp_of(m.previous_stamp) for m in continued} <= there
     assert all(m.previous_index >= 4 - 1 and m.delay_steps >= 1 for m in continued)
+
+
+def test_each_action_is_corrected_by_a_newer_frame_in_a_second_worker(
+    start_policy, tmp_path: Path, arms
+) -> None:
+    """The corrector adds the same to every action, so that a corrected command tells itself apart
+    from its chunk's action. It is killed: actions go on without, then with it again."""
+    folder = tmp_path / "it"
+    write_random_flow(folder, ONE_CAMERA, seed=1)
+    corrector = Corrector(corrector_for(load_engine(EngineOptions(str(folder))).policy))
+    corrector.out.bias = torch.nn.Parameter(torch.full((7,), 0.5))
+    save_corrector(folder, corrector)
+    rig: PolicyRig = start_policy(
+        policy="vla", checkpoint=str(folder), execution="corrected", replan_interval=8,
+        delay_frames=2, max_age_s=3.0, num_threads=1, action_scale=[0.001] * 6,
+        detect_frozen=False,
+    )  # fmt: skip
+    rig.bring_up("reach the red cube")
+    arms.append(Arm(rig))
+
+    def corrected() -> list:
+        return [m for m in rig.commands.messages if stamp_of(m.correction_stamp)]
+
+    wait_until(lambda: len(corrected()) >= 20, 2 * LOADING, lambda: rig.status.last.reason)
+    said = rig.chunks.messages
+    chunks = {stamp_of(m.observation_stamp): np.reshape(m.actions, (-1, 7)) for m in said}
+    for message in corrected():
+        observed, by = stamp_of(message.observation_stamp), stamp_of(message.correction_stamp)
+        assert message.kind == CommandKind.POLICY
+        assert observed < by <= stamp_of(message.latest_observation_stamp)
+        assert stamp_of(message.valid_until) == observed + 3 * 10**9, "the age is its chunk's"
+        if observed in chunks:
+            added = np.asarray(message.action) - chunks[observed][message.chunk_index]
+            assert np.abs(added[:6]).min() > 1e-5
+    (second,) = set(children(rig.node.pid)) - {rig.status.last.worker_pid}
+    os.kill(second, signal.SIGKILL)
+    rig.node.wait_for_log("corrector lost: ", LOADING)
+    assert rig.status.last.state == State.RUNNING
+    after = len(rig.commands)
+    rig.wait_for(CommandKind.POLICY, after)
+    rig.node.wait_for_log("corrector is back", LOADING)
+    before = len(corrected())
+    wait_until(lambda: len(corrected()) > before, LOADING, lambda: rig.status.last.reason)
+    assert rig.status.last.state == State.RUNNING
+    rig.check_commands(3.0)

@@ -131,6 +131,7 @@ def action(
         observation_stamp=time(stamp_ns),
         receive_stamp=time(stamp_ns),
         latest_observation_stamp=time(stamp_ns),
+        correction_stamp=time(0),
         valid_until=time(stamp_ns + SECOND),
         sequence=0,
         epoch=epoch,

@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_space import ActionKind, ActionSpace
-from vla_ros.core.types import Executing, Inference, PolicyInfo, Timeline
+from vla_ros.core.types import Executing, Inference, PolicyInfo, Timeline, Uncorrected
 
 
 def executing_of(values: dict[str, Any] | None) -> Executing | None:
     """None stays None."""
     return None if values is None else Executing(**{n: int(v) for n, v in values.items()})
+
+
+def uncorrected_of(values: dict[str, Any] | None) -> Uncorrected | None:
+    """None stays None."""
+    if values is None:
+        return None
+    actions = np.array(values["actions"], np.float64)
+    return Uncorrected(int(values["stamp_ns"]), int(values["index"]), actions)
 
 
 def inference_of(body: dict[str, Any] | None) -> Inference | None:

@@ -77,6 +77,19 @@ class Executing:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncorrected:
+    """Actions of a chunk that a newer observation is to correct.
+
+    ``stamp_ns`` is the chunk's observation's, ``index`` the first one's place in it, ``actions``
+    float64 [n, D] are they.
+    """
+
+    stamp_ns: int
+    index: int
+    actions: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What the policy may look at for one decision.
 
@@ -89,7 +102,7 @@ class Observation:
     is what goes on meanwhile, for policies that continue it; None: the robot stands still, or was
     held to something else than its chunk. ``delay_steps``: how many control periods after this
     frame its action will be executed, by what was seen of late, for policies that take it into
-    account (``PolicyInfo.max_delay``).
+    account (``PolicyInfo.max_delay``). ``uncorrected``: what a corrector is to say anew.
     """
 
     stamp_ns: int
@@ -102,6 +115,7 @@ class Observation:
     more_images: Mapping[str, Image] = field(default_factory=dict)
     executing: Executing | None = None
     delay_steps: int = 0
+    uncorrected: Uncorrected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +152,9 @@ class Inference:
     older one than the observation just given. ``tokens`` are the action tokens in the
     target's vocabulary (empty for policies without a model), ``accepted`` the number of
     draft tokens accepted out of ``drafted``, per action dimension. ``continues`` is the chunk
-    that this one was made to continue, None where it was made by itself. ``told_delay``: its first
-    action was made for so many control periods after the observation (0: the policy is not told).
+    that this one was made to continue or to correct, None where it was made by itself.
+    ``told_delay``: its first action was made for so many control periods after the observation (0:
+    the policy is not told).
     ``captures``: CUDA graphs that were captured in service so far, each while the robot waited.
     """
 

@@ -168,8 +168,8 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
     def decode(self, request: RequestT, clock: Clock) -> DecodedT | None:
         """The answer that is now complete, perhaps to an earlier request; None: none is."""
 
-    def correction(self, observation: Observation, action: Floats, index: int) -> Floats:
-        """What to add to an action of a chunk; only where :attr:`info` says that it corrects."""
+    def correction(self, observation: Observation, actions: Floats, index: int) -> Floats:
+        """What to add to actions of a chunk; only where :attr:`info` says that it corrects."""
         raise RuntimeError("this engine has no corrector")
 
     @abstractmethod
@@ -499,23 +499,25 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         self.corrector = corrector
         self.info = replace(self.info, corrects=True)
 
-    def correction(self, observation: Observation, action: Floats, index: int) -> Floats:
-        """What to add to action ``index`` of a chunk, float64 [D] in units, now that this newer
-        frame is there. ``action`` [D] in units. InvalidAction as of :meth:`prepare`."""
+    def correction(self, observation: Observation, actions: Floats, index: int) -> Floats:
+        """What to add to the actions of a chunk from ``index`` on, float64 [n, D] in units, now
+        that this newer frame is there. ``actions`` [n, D] in units. InvalidAction as of
+        :meth:`prepare`."""
         assert self.corrector is not None, "ask info.corrects first"
         inputs, scaler = self.prepare(observation), self.policy.processors.action
-        rows = self.model.read_rows(inputs).float()
+        rows, count = self.model.read_rows(inputs).float(), len(actions)
+        state = inputs.state[None, : self.corrector.config.state].to(rows.device)
         with torch.inference_mode():
             said = self.corrector(
-                rows[None],
-                torch.tensor([len(rows)], device=rows.device),
-                inputs.state[None, : self.corrector.config.state].to(rows.device),
-                scaler.normalize(torch.from_numpy(action).float())[None].to(rows.device),
-                torch.tensor([index], device=rows.device),
-            )[0].cpu()
+                rows[None].expand(count, -1, -1),
+                torch.full((count,), len(rows), device=rows.device),
+                state.expand(count, -1),
+                scaler.normalize(torch.from_numpy(actions).float()).to(rows.device),
+                torch.arange(index, index + count, device=rows.device),
+            ).cpu()
         # The difference of two values in units: nothing added is exactly nothing.
         added = scaler.restore(said) - scaler.restore(torch.zeros_like(said))
-        return _finite(added[None].numpy(), "the corrector or the input is damaged")[0]
+        return _finite(added.numpy(), "the corrector or the input is damaged")
 
     def _capture(self, observation: Observation) -> None:
         """Capture what may come: pi0.5's prompt changes its length with the robot's state."""

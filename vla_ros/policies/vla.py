@@ -115,16 +115,16 @@ class VlaPolicy:
         self._refuse(observation)
         return self._in_units(self._engine.step(self._as_taught(observation), timeline, clock))
 
-    def correct(self, observation: Observation, action: Floats, index: int) -> Floats:
-        """Action ``index`` of a chunk, float64 [7], as a newer frame has it. Where ``info`` says
-        that this policy corrects; InvalidAction as of :meth:`step`."""
+    def correct(self, observation: Observation, actions: Floats, index: int) -> Floats:
+        """The actions of a chunk from ``index`` on, float64 [n, 7], as a newer frame has them.
+        Where ``info`` says that this policy corrects; InvalidAction as of :meth:`step`."""
         self._refuse(observation)
-        said = action.copy()
-        said[:GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
+        said = actions.copy()
+        said[:, :GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
         added = self._engine.correction(self._as_taught(observation), said, index)
-        added[:GRIPPER] *= self._scale
-        out: Floats = action + added
-        out[GRIPPER] = np.clip(out[GRIPPER], 0.0, 1.0)
+        added[:, :GRIPPER] *= self._scale
+        out: Floats = actions + added
+        out[:, GRIPPER] = np.clip(out[:, GRIPPER], 0.0, 1.0)
         return out
 
     def session(self, seed: int | None = None) -> VlaPolicy:

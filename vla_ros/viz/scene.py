@@ -378,6 +378,12 @@ class Reader:
         observed = stamp_ns(message.observation_stamp)
         age = (stamp_ns(message.header.stamp) - observed) / SECOND if observed else math.nan
         yield Numbers(f"{path}/age", ("observation age [s]",), (age,))
+        corrected = (
+            stamp_ns(message.correction_stamp) if hasattr(message, "correction_stamp") else 0
+        )
+        if corrected:  # older bags have none
+            age = (stamp_ns(message.header.stamp) - corrected) / SECOND
+            yield Numbers(f"{path}/correction_age", ("correction age [s]",), (age,))
         if kind is CommandKind.POLICY:
             staleness = float(getattr(message, "staleness_s", math.nan))
             yield Numbers(f"{path}/staleness", ("staleness [s]",), (staleness,))

@@ -296,7 +296,8 @@ class DirectRunner:
 
 
 class Brain:
-    """A loaded policy behind its control loop, as the policy node has it. It is the loop's Outlet.
+    """A loaded policy behind its control loop, as the policy node has it: the loop's sink, and its
+    corrector.
 
     ``publish_to`` is the episode's, ``asked`` what the last frame took, in ms, and gave. ``look``
     gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
@@ -318,7 +319,7 @@ class Brain:
         self.look: Callable[[Observation], Observation] = lambda observation: observation
         self.control = make_control(
             limits, policy.info, self.clock, self, lockstep=True, chunking=chunking,
-            correct=self._corrected,
+            corrector=self,
         )  # fmt: skip
         self.control.activate()
 
@@ -329,7 +330,7 @@ class Brain:
             self.control.recover()  # the reset forgot the frame that this would ask about
         self.control.set_instruction(instruction)
 
-    # ------------------------------------------------------------------ Outlet
+    # ------------------------------------------------------------------ the loop's sink
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
         """Ask the policy, here and now, and give the loop its answer."""
@@ -353,14 +354,17 @@ class Brain:
             answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
             self.control.result(result.epoch, answer)
 
-    def _corrected(self, action: ChunkAction, newest: Observation) -> ChunkAction:
+    def ask(self, action: ChunkAction, newest: Observation, instruction: Instruction) -> None:
+        """Nothing needs to be asked beforehand."""
+
+    def correct(self, action: ChunkAction, newest: Observation) -> ChunkAction:
         """The action as the newest frame has it, which takes no time here. Where that frame is the
         action's own there is nothing newer to go by."""
         if newest.stamp_ns == action.answer.inference.stamp_ns:
             return action
         policy: Any = self._policy
-        row = policy.correct(self.look(newest), action.action, action.index)
-        rows = np.concatenate((row[None], action.following))
+        row = policy.correct(self.look(newest), action.rows[:1], action.index)
+        rows = np.concatenate((row, action.following))
         return replace(action, rows=rows, corrected_ns=newest.stamp_ns)
 
     def publish(self, command: Command) -> None:

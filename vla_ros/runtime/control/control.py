@@ -26,6 +26,7 @@ from vla_ros.core.types import (
     PolicyState,
 )
 from vla_ros.runtime import safety
+from vla_ros.runtime.control.corrections import Corrector
 from vla_ros.runtime.control.gate import PublishGate
 from vla_ros.runtime.control.goals import (
     EpisodeTracker,
@@ -39,8 +40,8 @@ from vla_ros.runtime.control.observation import ClockWatch, FrameCheck, Measured
 from vla_ros.runtime.control.queue import (
     ActionQueue,
     Answer,
+    ChunkAction,
     Chunking,
-    Correct,
     Execution,
     RequestBuilder,
     check_inference,
@@ -151,8 +152,8 @@ class Control:
     ``stale_policy: hold`` keeps; None where there was no recent measurement. ``plans``: commands
     carry what will follow of their chunk (:attr:`vla_ros.core.types.Command.plan`).
     ``inference_s``: L, as it was measured last. ``persistent`` outlives this loop. ``supply`` knows
-    what keeps frames from completing. ``correct`` is asked for each action with ``execution:
-    corrected``, with the loop's lock held, and answers at once.
+    what keeps frames from completing. ``corrector`` is asked about each frame and for each action
+    with ``execution: corrected``.
     """
 
     def __init__(
@@ -168,12 +169,12 @@ class Control:
         chunking: Chunking = Chunking(),
         inference_s: float = 0.0,
         persistent: PersistentState | None = None,
-        correct: Correct | None = None,
+        corrector: Corrector | None = None,
     ) -> None:
         refuse_unless_able(chunking, info)
-        self._correct = correct if chunking.execution is Execution.CORRECTED else None
-        if chunking.execution is Execution.CORRECTED and correct is None:
-            raise ValueError("execution 'corrected' runs in `vla-ros eval --no-ros` only, so far")
+        self._corrector = corrector if chunking.execution is Execution.CORRECTED else None
+        if chunking.execution is Execution.CORRECTED and corrector is None:
+            raise ValueError("execution 'corrected' in lock-step is `vla-ros eval --no-ros`")
         self.lock = threading.RLock()
         self.clock, self.limits, self.info = clock, limits, info
         self.sink = sink
@@ -705,16 +706,14 @@ class Control:
     def act(self, now: Moment) -> bool:
         """Publish what comes next; False as of :meth:`PublishGate.let_through`."""
         persons = self.persons(now)
-        action = self.queue.take(now.now_ns, self.limits)
+        action = self._take(now)
         if persons:  # the policy goes on thinking, and nothing of it is executed
             self.queue.refused()
             self.queue.break_off(now.now_ns)
             self.gate.let_person_through(self.takeover, now)
             return True
-        if self.queue.voided:
-            self.sink.warn("late", self.queue.voided)
-        if action is not None and self._correct is not None and self.latest is not None:
-            action = self._correct(action, self.latest)
+        if action is not None and self._corrector is not None and self.latest is not None:
+            action = self._corrector.correct(action, self.latest)
         through = self.gate.let_through(action, now)
         if self.gate.acted is not None:
             self.queue.executed(now.now_ns, as_said=not self.gate.acted.clamped)
@@ -724,6 +723,21 @@ class Control:
         if self.safety.state is PolicyState.HOLD:
             self.queue.break_off(now.now_ns)
         return through
+
+    def _take(self, now: Moment) -> ChunkAction | None:
+        action = self.queue.take(now.now_ns, self.limits)
+        if self.queue.voided:
+            self.sink.warn("late", self.queue.voided)
+        return action
+
+    def ask_corrector(self) -> None:
+        """About the action that is next, by the newest frame: a frame or a chunk has come. A chunk
+        that is there takes over now, so that its first action is corrected too."""
+        if self._corrector is None or self.latest is None:
+            return
+        action = self._take(moment(self.clock))
+        if action is not None:
+            self._corrector.ask(action, self.latest, self.instruction)
 
     def watch_hold(self, now: Moment) -> None:
         """A HOLD that lasts is not left without a word from somebody."""

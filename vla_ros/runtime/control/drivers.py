@@ -15,8 +15,9 @@ from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.types import Observation, PolicyInfo, PolicyState, StalePolicy
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control, ControlSink, Driver
+from vla_ros.runtime.control.corrections import Corrector
 from vla_ros.runtime.control.goals import PersistentState
-from vla_ros.runtime.control.queue import Chunking, Correct
+from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.safety import Limits
 
 
@@ -32,13 +33,14 @@ def make_control(
     chunking: Chunking = Chunking(),
     inference_s: float = 0.0,
     persistent: PersistentState | None = None,
-    correct: Correct | None = None,
+    corrector: Corrector | None = None,
 ) -> Control:
     """The loop in lock-step, whose time is always simulated and where inference takes none of it,
     or in real time. Raises ValueError for a ``chunking`` that the policy cannot take part in.
 
     ``inference_s``: L, the inference time measured at warm-up. ``persistent``: of the loop before
-    it, where its owner had one. ``correct``: who corrects actions, for ``execution: corrected``.
+    it, where its owner had one. ``corrector``: who corrects actions, for ``execution:
+    corrected``.
     """
     return Control(
         limits,
@@ -51,7 +53,7 @@ def make_control(
         chunking=chunking,
         inference_s=0.0 if lockstep else inference_s,
         persistent=persistent,
-        correct=correct,
+        corrector=corrector,
     )
 
 
@@ -70,9 +72,11 @@ class RealtimeDriver(Driver):
     def offer(self, observation: Observation) -> None:
         if self._control.take_in(observation):
             self._control.resubmit()
+            self._control.ask_corrector()
 
     def answered(self) -> None:
         """The answer waits in the queue for its tick."""
+        self._control.ask_corrector()
 
     def tick(self, now: Moment) -> bool:
         """Watch, then publish one command. In simulated time periods are the simulation's: it may

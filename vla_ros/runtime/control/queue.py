@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median_high
@@ -233,10 +233,6 @@ class ChunkAction:
         return rows
 
 
-#: an action and the newest frame -> the action as that frame has it
-Correct = Callable[[ChunkAction, Observation], ChunkAction]
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A request under way. ``moving``: the robot had something to execute meanwhile."""
@@ -335,16 +331,19 @@ class ActionQueue:
         self.advance(now_ns, limits)
         if self._blends:
             return self._together(now_ns, limits)
+        candidate = self.next
+        if candidate is not None:
+            self._next = self._index + 1
+        return candidate
+
+    @property
+    def next(self) -> ChunkAction | None:
+        """What the newest chunk that has taken over says next; of no ensemble."""
         if self._current is None or self.exhausted:
             return None
         actions = self._current.inference.actions
-        candidate = ChunkAction(
-            (self._current,),
-            self._index,
-            actions[self._index : self.chunking.last_of(len(actions))],
-        )
-        self._next = self._index + 1
-        return candidate
+        rows = actions[self._index : self.chunking.last_of(len(actions))]
+        return ChunkAction((self._current,), self._index, rows)
 
     def advance(self, now_ns: int, limits: Limits) -> None:
         """Let an answer that is there take over, if it is time for it."""

@@ -23,7 +23,10 @@ LARGEST_GAP = 1_000_000  # commands that can be lost between two; more is anothe
 MAX_WRITERS = 16  # remembered, so that strangers cannot fill the memory
 RECENT_NS = 2 * SECOND  # a writer that was silent for longer may be gone
 #: measured per command or per action, by the names of MonitorReport.msg
-MEASURED = ("age_at_publish", "age_at_arrival", "staleness", "period_error", "inference", *STAGES)
+MEASURED = (
+    "age_at_publish", "age_at_arrival", "staleness", "correction_age", "period_error", "inference",
+    *STAGES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,9 @@ class CommandWatch:
             self.stale.add(steady)
         if seen.observed_ns:
             self._measured["staleness"].add(steady, seen.staleness_ms)
+        if seen.corrected_ns:
+            age = seen.published_ns - seen.corrected_ns
+            self._measured["correction_age"].add(steady, age / MS)
         stages = seen.stages
         for stage, duration in zip(STAGES, stages.durations_ms, strict=True):
             self._measured[stage].add(steady, duration)

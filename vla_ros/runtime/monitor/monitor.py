@@ -142,6 +142,7 @@ def observation_age(facts: Facts) -> Diagnostic:
         *_percentiles("at publish", age),
         *_percentiles("at arrival", report.age_at_arrival),
         *_percentiles("staleness", report.staleness),
+        *_percentiles("correction", report.correction_age),
         ("stale published", str(report.stale_published)),
     ]
     behind = f", staleness p99 {report.staleness.p99:.0f} ms" if report.staleness.count else ""

@@ -90,7 +90,8 @@ class StagesSeen:
 
 @dataclass(frozen=True, slots=True)
 class CommandSeen:
-    """One ActionCommand. ``observed_ns`` 0: it rests on no observation.
+    """One ActionCommand. ``observed_ns`` 0: it rests on no observation; ``corrected_ns`` 0: no
+    newer one corrected it.
 
     ``publisher`` is the GID of the writer it came from, empty where it is not known.
     """
@@ -101,6 +102,7 @@ class CommandSeen:
     observed_ns: int = 0
     stages: StagesSeen = StagesSeen()
     staleness_ms: float = 0.0
+    corrected_ns: int = 0
     publisher: bytes = b""
 
 
@@ -176,6 +178,7 @@ class GraphReport:
     age_at_publish: Distribution = NOTHING
     age_at_arrival: Distribution = NOTHING
     staleness: Distribution = NOTHING
+    correction_age: Distribution = NOTHING
     period_error: Distribution = NOTHING
     transport: Distribution = NOTHING
     queue: Distribution = NOTHING

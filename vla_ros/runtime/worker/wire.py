@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from vla_ros.core.plain import executing_of, inference_of, info_of
+from vla_ros.core.plain import executing_of, inference_of, info_of, uncorrected_of
 from vla_ros.core.types import (
     Inference,
     Instruction,
@@ -210,7 +210,7 @@ def encode_request(
     for image in images.values():
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise FrameRefused(f"image is {image.dtype} {image.shape}: it must be uint8 [H, W, 3]")
-    proprio = observation.proprio
+    proprio, uncorrected = observation.proprio, observation.uncorrected
     head = {
         "stamp": observation.stamp_ns,
         "received": observation.received_ns,
@@ -219,6 +219,8 @@ def encode_request(
         "proprio": None if proprio is None else np.asarray(proprio, np.float64).tolist(),
         "delay": observation.delay_steps,
         "executing": observation.executing and asdict(observation.executing),
+        "uncorrected": uncorrected
+        and asdict(replace(uncorrected, actions=uncorrected.actions.tolist())),
         "poses": {k: [*p.position, *p.quaternion] for k, p in observation.poses.items()},
         "text": instruction.text,
         "epoch": instruction.epoch,
@@ -248,6 +250,7 @@ def decode_request(frame: Frame) -> FrameRequest:
         more_images=images,
         executing=executing_of(head["executing"]),
         delay_steps=int(head["delay"]),
+        uncorrected=uncorrected_of(head["uncorrected"]),
     )
     return FrameRequest(frame.sequence, observation, Instruction(head["text"], head["epoch"]))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.engine import CLOCK, images
-from vla_ros.core.types import Instruction, Observation
+from vla_ros.core.types import Executing, Instruction, Observation, Timeline, Uncorrected
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
@@ -22,7 +22,8 @@ from vla_ros.engine.models.corrector import (
     find_corrector,
     save_corrector,
 )
-from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.base import PolicyRefused, PolicySpec
+from vla_ros.policies.correcting import load_corrector
 from vla_ros.policies.vla import VlaPolicy
 
 CPU = torch.device("cpu")
@@ -118,7 +119,7 @@ def test_with_nothing_added_an_action_stays_what_it_was_to_the_last_bit(tmp_path
     assert policy.info.corrects
     policy.reset(Instruction("pick up the red cube", 1))
     action = np.array([0.01, -0.02, 0.003, 0.1, 0.2, -0.3, 0.7])
-    assert policy.correct(frame(policy, 2), action, 3).tobytes() == action.tobytes()
+    assert policy.correct(frame(policy, 2), action[None], 3).tobytes() == action.tobytes()
 
 
 def test_what_it_says_is_added_in_units_and_the_gripper_stays_in_its_range(tmp_path):
@@ -130,13 +131,33 @@ def test_what_it_says_is_added_in_units_and_the_gripper_stays_in_its_range(tmp_p
     save_corrector(tmp_path, corrector)
     policy = VlaPolicy(PolicySpec("vla", EngineOptions(folder)))
     policy.reset(Instruction("pick up the red cube", 1))
-    action = np.zeros(7)
-    said = policy.correct(frame(policy, 2), action, 0)
+    said = policy.correct(frame(policy, 2), np.zeros((1, 7)), 0)[0]
     scaler = policy._engine.policy.processors.action
     one = scaler.restore(torch.eye(7)[0]) - scaler.restore(torch.zeros(7))
     assert said[0] == pytest.approx(float(one[0]), rel=1e-5)
     assert not said[1:6].any()
     assert 0.0 <= said[6] <= 1.0
+
+
+def test_in_a_worker_of_its_own_it_says_each_action_as_the_policy_would(tmp_path):
+    folder = folder_of(tmp_path, "pi0")
+    save_corrector(tmp_path, drawn(corrector_for(load_engine(EngineOptions(folder)).policy)))
+    spec = PolicySpec("vla", EngineOptions(folder))
+    policy, alone = VlaPolicy(spec), load_corrector(spec)
+    for one in (policy, alone):
+        one.reset(Instruction("pick up the red cube", 1))
+    actions = np.random.default_rng(0).uniform(-0.02, 0.02, (3, 7))
+    seen = replace(frame(policy, 5), uncorrected=Uncorrected(2, 1, actions))
+    said = alone.step(seen, Timeline(0), CLOCK)
+    assert (said.stamp_ns, said.continues) == (5, Executing(2, 1, 0))
+    singly = [policy.correct(seen, actions[i : i + 1], 1 + i)[0] for i in range(3)]
+    np.testing.assert_allclose(said.actions, singly, atol=1e-6)
+    assert np.abs(said.actions - actions).max() > 1e-3
+
+
+def test_a_worker_of_its_own_is_refused_where_there_is_none(tmp_path):
+    with pytest.raises(PolicyRefused, match="has no corrector"):
+        load_corrector(PolicySpec("vla", EngineOptions(folder_of(tmp_path, "pi0", False))))
 
 
 def test_a_policy_without_one_says_so(tmp_path):

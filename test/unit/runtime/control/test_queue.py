@@ -40,7 +40,7 @@ class Line:
         limits = Limits(max_age_s=max_age_s)
         if lockstep:
             how["delay_frames"] = delay
-        of_bench = {name: how.pop(name) for name in ("corrects", "correct") if name in how}
+        of_bench = {name: how.pop(name) for name in ("corrects", "corrector") if name in how}
         chunking = Chunking(**how)
         if fit:
             chunking = chunking.fitted(limits, PolicyInfo("p", chunk_length=H), delay * 0.05)
@@ -294,20 +294,24 @@ def test_a_policy_without_a_corrector_is_refused_and_so_is_a_loop_that_cannot_as
     corrected = Chunking(Execution.CORRECTED)
     with pytest.raises(ValueError, match="execution 'corrected': policy 'zero' has no corrector"):
         Bench(chunking=corrected)
-    with pytest.raises(ValueError, match="in `vla-ros eval --no-ros` only"):
+    with pytest.raises(ValueError, match="in lock-step is `vla-ros eval --no-ros`"):
         Bench(chunking=corrected, corrects=True)
 
 
 def test_a_corrected_command_has_the_age_of_its_chunk_and_names_the_frame_that_corrected_it():
     seen = []
 
-    def correct(action, newest):
-        seen.append((action.index, newest.stamp_ns))
-        rows = np.concatenate((action.action[None] * 0.5, action.following))
-        return replace(action, rows=rows, corrected_ns=newest.stamp_ns)
+    class Halves:
+        def ask(self, action, newest, instruction):
+            pass
+
+        def correct(self, action, newest):
+            seen.append((action.index, newest.stamp_ns))
+            rows = np.concatenate((action.action[None] * 0.5, action.following))
+            return replace(action, rows=rows, corrected_ns=newest.stamp_ns)
 
     plain, bench = (Line(2, True, replan_interval=4), Line(
-        2, True, execution=Execution.CORRECTED, corrects=True, correct=correct,
+        2, True, execution=Execution.CORRECTED, corrects=True, corrector=Halves(),
         replan_interval=4,
     ))  # fmt: skip
     for line in (plain, bench):

@@ -56,6 +56,7 @@ class Graph:
         publisher: bytes = b"p",
         transport_ms: float = 1.0,
         staleness_ms: float = 0.0,
+        correction_ms: float = 0.0,
     ) -> None:
         self.sequence += 1
         published = self.clock.now - round(transport_ms * MS)
@@ -67,6 +68,7 @@ class Graph:
             observed_ns=published - round(age_ms * MS),
             stages=stages or StagesSeen(rest, age_ms),
             staleness_ms=staleness_ms,
+            corrected_ns=published - round(correction_ms * MS) if correction_ms else 0,
             publisher=publisher,
         )
         self.monitor.command(seen, moment(self.clock))
@@ -160,6 +162,16 @@ def test_an_age_that_nobody_saw_is_not_zero() -> None:
     said = held.diagnostic("observation age")
     assert (said.level, said.message) == (Level.OK, "no command with an observation in the window")
     assert dict(said.values)["at publish p50"] == "-"
+
+
+def test_a_corrected_action_has_two_ages() -> None:
+    graph = Graph()
+    graph.run(50, age_ms=250.0)
+    graph.run(50, age_ms=250.0, correction_ms=40.0)
+    age, correction = graph.report.age_at_publish, graph.report.correction_age
+    assert (age.count, correction.count) == (100, 50)
+    assert correction.max == pytest.approx(40.0)
+    assert ("correction p50", "40.00 ms") in graph.diagnostic("observation age").values
 
 
 def test_staleness_is_that_of_new_actions() -> None:

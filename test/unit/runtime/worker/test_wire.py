@@ -19,6 +19,7 @@ from vla_ros.core.types import (
     PolicyInfo,
     Pose,
     Timeline,
+    Uncorrected,
 )
 from vla_ros.runtime.worker.mailbox import Frame
 from vla_ros.runtime.worker.wire import (
@@ -52,6 +53,7 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
         2**62, 3, 4, image, image[:2] if wrist else None, np.array(values), {text: pose},
         {"left": image[:3], "up": image[1:]},
         Executing(2**61, 7, 2) if wrist else None, 3,
+        Uncorrected(2**61, 4, np.array([values, values])) if wrist else None,
     )  # fmt: skip
     head, images = encode_request(sent, Instruction(text, 5))
     letter = Frame(6, head, tuple(i.reshape(-1).copy() for i in images))
@@ -68,6 +70,10 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
     assert seen.proprio.tolist() == values
     assert seen.poses == {text: pose}
     assert (seen.executing, seen.delay_steps) == (sent.executing, 3)
+    assert (seen.uncorrected is not None) == wrist
+    if seen.uncorrected is not None:
+        assert (seen.uncorrected.stamp_ns, seen.uncorrected.index) == (2**61, 4)
+        assert seen.uncorrected.actions.tolist() == [values, values]
 
 
 def test_what_an_inference_was_made_for_arrives() -> None:

@@ -77,6 +77,7 @@ def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
         observed_ns=stamp_of(message.observation_stamp),
         stages=stages_seen(message.stages),
         staleness_ms=_finite(message.staleness_s) * 1e3,
+        corrected_ns=stamp_of(message.correction_stamp),
         publisher=publisher,
     )
 

@@ -294,8 +294,8 @@ _CHUNKS = (
         "async",
         "How chunks of actions are executed: stand still for each; skip what"
         " was executed since its observation; the mean of all chunks; continue the chunk before,"
-        " guided or trained for it (flow policies); or correct each action by the newest frame"
-        " (in `vla-ros eval --no-ros` only)",
+        " guided or trained for it (flow policies); or correct each action by the newest frame,"
+        " in a second worker (flow policies with a corrector, realtime)",
         choices=tuple(e.value for e in Execution),
     ),
     F(

@@ -18,6 +18,7 @@ from rclpy.lifecycle import LifecycleNode
 from vla_ros.core.clock import SECOND, Clock, moment
 from vla_ros.core.types import Floats, PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
+from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs, needs_of
 from vla_ros.ros.nodes.policy.link import LoopLink
 from vla_ros.ros.nodes.policy.outputs import wanted
@@ -28,7 +29,7 @@ from vla_ros.ros.nodes.policy.takeover import TakeoverInputs
 from vla_ros.ros.nodes.policy.topics import LatencyWindows, PolicyTopics, status_message
 from vla_ros.runtime.control.drivers import Scheduling, Ticker, make_control
 from vla_ros.runtime.control.goals import PersistentState
-from vla_ros.runtime.control.queue import Chunking
+from vla_ros.runtime.control.queue import Chunking, Execution
 from vla_ros.runtime.control.requests import read_requests
 from vla_ros.runtime.safety import Limits
 from vla_ros.runtime.worker.executor import Executor
@@ -82,10 +83,12 @@ class PolicyRuntime:
         self._windows = LatencyWindows(values["latency_window_s"])
         self._link = LoopLink(log, clock, topics, self._windows, changed_state, self._renewed)
         self._link.spare = "loading" if values["warm_spare"] else ""
+        self._corrector: CorrectorLink | None = None
         log.info(f"loading policy '{spec.name}' ...")
         self._executor = self._worker(spec)
         try:
             ready = self._load(spec, limits, ending, log.warning)
+            self._load_corrector(spec, ready, ending, log)
             self._build(node, spec, limits, ready, sim_time, persistent)
         except BaseException:
             self._abandon()
@@ -120,6 +123,17 @@ class PolicyRuntime:
             else:
                 return ready
 
+    def _load_corrector(
+        self, spec: PolicySpec, ready: Ready, ending: threading.Event, log: Any
+    ) -> None:
+        """A worker that corrects what the other has said, where that is wanted."""
+        wanted = Execution(self._values["execution"]) is Execution.CORRECTED
+        if wanted and ready.info.corrects and not self._lockstep:
+            room = replace(self._room(), spare=False)
+            corrector = CorrectorLink(spec, self._clock, room, log, self._link.warn)
+            corrector.start(self._values["load_timeout_s"], ending)
+            self._corrector = corrector
+
     def _worker(self, spec: PolicySpec) -> Executor:
         link = self._link
         return Executor(spec, self._clock, self._room(), link.on_result, link.on_event)
@@ -150,7 +164,10 @@ class PolicyRuntime:
             chunking=chunking,
             inference_s=ready.inference_p99_ms / 1e3,
             persistent=persistent,
+            corrector=None if self._corrector is None else self._corrector.corrections,
         )
+        if self._corrector is not None:
+            self._corrector.attach(self.control)
         self.control.goals.topic_preempts = values["allow_topic_preempt"]
         if values["replay_requests_file"]:
             self.control.requests.recorded = read_requests(Path(values["replay_requests_file"]))
@@ -258,8 +275,9 @@ class PolicyRuntime:
         self._topics.close()
 
     def _end_worker(self) -> None:
-        if not self._executor.close(0.5):
-            self._link.warn("close", "the worker does not end: is it stuck in a driver?")
+        for worker in (self._executor, self._corrector):
+            if worker is not None and not worker.close(0.5):
+                self._link.warn("close", "the worker does not end: is it stuck in a driver?")
 
     def _tick(self, error_ns: int) -> None:
         with self.control.lock:
@@ -308,6 +326,8 @@ class PolicyRuntime:
         given = float(self._values["hang_timeout_s"])
         seconds = given or hang_timeout_s(limits, ready.inference_p99_ms / 1e3, self._load_s)
         self._executor.set_hang_timeout(seconds)
+        if self._corrector is not None:
+            self._corrector.set_hang_timeout(seconds)
 
     def _renewed(self, ready: Ready) -> None:
         """A worker in another's place may be slower: on a GPU that others use by now, say.

@@ -265,6 +265,7 @@ def command_message(
     out.observation_stamp = to_time(command.stamp_ns)
     out.receive_stamp = to_time(command.received_ns)
     out.latest_observation_stamp = to_time(command.latest_ns)
+    out.correction_stamp = to_time(command.corrected_ns)
     out.valid_until = to_time(command.valid_until_ns)
     out.sequence = command.sequence
     out.epoch = command.epoch
