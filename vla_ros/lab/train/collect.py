@@ -412,7 +412,7 @@ def _end_with_parent() -> None:
 
 OPTIONS_FILE = "collection.json"
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
-_SWITCH = 0.05  # chance per step that the one who acts is drawn anew, in on-policy rounds
+SWITCH = 0.05  # chance per step that the one who acts is drawn anew, in on-policy rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +613,7 @@ def _mixed(
     def drive(seen: SimObservation) -> tuple[Taught, Floats]:
         nonlocal expert_acts
         label = _taught(expert, seen, scale, side)
-        if rng.uniform() < _SWITCH:
+        if rng.uniform() < SWITCH:
             expert_acts = bool(rng.uniform() < expert_share)
         policy.see(seen)
         if expert_acts:

@@ -57,8 +57,8 @@ def asked(text: str, own: bool) -> Asked:
     return OwnSentence(text) if own else parse_instruction(text)
 
 
-_STILL = 1e-3  # environment units: no motion is asked for
-_SETTLED = 5e-4  # m between two frames: the fingers have stopped
+STILL = 1e-3  # environment units: no motion is asked for
+SETTLED = 5e-4  # m between two frames: the fingers have stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +250,11 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
     close, the image says why to stand still; once they have stopped nothing does, and a greedy
     policy that learned to wait there waits for ever. OpenVLA drops no-ops likewise.
     """
-    still = (np.abs(track.actions[:, :GRIPPER]) < _STILL).all(1)
+    still = (np.abs(track.actions[:, :GRIPPER]) < STILL).all(1)
     settled = np.zeros(len(track), dtype=bool)
     moved = np.abs(np.diff(track.gripper_states, axis=0)).max(1)
     obeyed = track.executed[:-1, GRIPPER] * track.actions[1:, GRIPPER] > 0
-    settled[1:] = (moved < _SETTLED) & obeyed
+    settled[1:] = (moved < SETTLED) & obeyed
     kept: npt.NDArray[np.bool_] = ~(still & settled) & has_picture(track)
     return kept
 

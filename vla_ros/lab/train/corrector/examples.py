@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from vla_ros.core.clock import SystemClock
-from vla_ros.core.types import Floats, Image, Observation, Pose, Timeline
+from vla_ros.core.types import GRIPPER, Floats, Image, Observation, Pose, Timeline
 from vla_ros.data.demonstrations import (
     BODIES,
     Track,
@@ -24,21 +24,20 @@ from vla_ros.data.demonstrations import (
     read_info,
     read_tracks,
     shards,
+    to_environment,
+    to_physical,
 )
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.models.corrector import Corrector
-from vla_ros.lab.train.collect import Driver, Taught
-from vla_ros.lab.train.frames import worth_training
+from vla_ros.lab.train.collect import SWITCH, Driver, Taught
+from vla_ros.lab.train.frames import SETTLED, STILL, worth_training
 from vla_ros.runtime.control.observation import libero_oft
 from vla_ros.sim.env import AGENTVIEW, SimObservation
 from vla_ros.sim.expert import Expert
 
 _EVERY = 4  # frames of a demonstration from one chunk to the next
 _HAND = BODIES.index("gripper")
-_SWITCH = 0.05  # chance per step that the one who acts is drawn anew
-_STILL = 1e-3  # m and rad: no motion is asked for
-_SETTLED = 5e-4  # m between two frames: the fingers have stopped
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class Reader:
     """A frozen flow policy as it is asked here, one frame at a time. Not thread-safe."""
 
     def __init__(self, engine: FlowEngine, scale: Floats) -> None:
-        self._engine, self._clock, self._scale, self._stamp = engine, SystemClock(), scale, 0
+        self._engine, self._clock, self.scale, self._stamp = engine, SystemClock(), scale, 0
         self._scaler = engine.policy.processors.action
 
     def begin(self, instruction: str) -> None:
@@ -102,13 +101,6 @@ class Reader:
         out[..., 6] = out[..., 6].clip(0.0, 1.0)
         return out
 
-    def physical(self, action: Floats) -> Floats:
-        """Environment units [7] -> m, rad, and the gripper from 0 (closed) to 1 (open)."""
-        out = np.clip(action, -1.0, 1.0).astype(np.float64)
-        out[:6] *= self._scale
-        out[6] = 0.5 - 0.5 * out[6]
-        return out
-
 
 def of_demonstrations(directories: Sequence[Path], reader: Reader) -> Iterator[Examples]:
     """The examples of each demonstration of the sets, one set after the other."""
@@ -138,7 +130,7 @@ def _of_track(track: Track, images: Image, reader: Reader, number: int) -> Examp
         rows, own = reader.look(seen)
         found.rows.append(rows)
         found.state.append(own)
-        found.label.append(reader.normalized(reader.physical(track.actions[at])))
+        found.label.append(reader.normalized(to_physical(track.actions[at], reader.scale)))
         found.bases.append(reader.normalized(np.array([chunks[b][i] for b, i in there])))
         found.indices.append(torch.tensor([i for _, i in there]))
         found.episode.append(number)
@@ -179,9 +171,9 @@ class LateActor:
         """For :func:`vla_ros.lab.train.collect.play`; ``scale`` [6] of the environment."""
 
         def drive(seen: SimObservation) -> tuple[Taught | None, Floats]:
-            action = self._act(seen)
-            out = np.concatenate((action[:6] / scale, [1.0 - 2.0 * float(action[6] > 0.5)]))
-            return None, np.clip(out, -1.0, 1.0)
+            action = self._act(seen).copy()
+            action[GRIPPER] = action[GRIPPER] > 0.5  # open or closed
+            return None, to_environment(action, scale)
 
         return drive
 
@@ -192,7 +184,7 @@ class LateActor:
         frame = self._reader.observation(seen.images[AGENTVIEW], state)
         self._take_over(frame)
         wanted = np.asarray(self._expert.act(seen.poses), np.float64)
-        if self._rng.uniform() < _SWITCH:
+        if self._rng.uniform() < SWITCH:
             self._acts = bool(self._rng.uniform() < self._share)
         at = self._step - self._chunk[0] if self._chunk else 0
         if self._chunk is None or at >= len(self._chunk[1]):
@@ -219,9 +211,9 @@ class LateActor:
 
     def _idle(self, wanted: Floats, fingers: Floats) -> bool:
         """Whether nothing in the frame says why to wait (frames.worth_training)."""
-        if self._before is None or np.abs(wanted[:6]).max() >= _STILL:
+        if self._before is None or np.abs(wanted[:GRIPPER]).max() >= STILL:
             return False
-        settled = np.abs(fingers - self._before[0]).max() < _SETTLED
+        settled = np.abs(fingers - self._before[0]).max() < SETTLED
         return bool(settled) and self._before[1] == (wanted[6] <= 0.5)
 
     def _keep(
