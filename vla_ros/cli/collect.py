@@ -55,6 +55,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
     add("--delays", type=int, default=0, metavar="N", help="--policy: it acts on images that are 0"
         " to N control periods old, each episode another (0)")  # fmt: skip
+    add("--unsteady", action="store_true", help="--policy: as in real time, images sooner or later"
+        " than it is told, actions lost, a cube moved on the way")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
     if not 0 <= args.delays <= MOST_DELAY or (args.delays and not args.policy):
         raise UserError(f"--delays {args.delays}: of --policy, 0 to {MOST_DELAY}")
+    if args.unsteady and not args.policy:
+        raise UserError("--unsteady is of --policy: an expert alone sees every frame")
     if args.suite:
         _check_suite(args)
     try:
@@ -81,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         wrist=args.wrist,
         policy=args.policy,
         delays=args.delays,
+        unsteady=args.unsteady,
         interpolation=args.interpolation,
         two_ways=args.two_ways,
         suite=args.suite,

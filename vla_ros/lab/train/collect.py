@@ -36,6 +36,7 @@ from vla_ros.data.demonstrations import (
     read_tracks,
     scales,
     to_environment,
+    to_physical,
     write_shard,
 )
 from vla_ros.data.episodes.plan import dagger_seed, expert_seed
@@ -266,12 +267,18 @@ class EnginePolicy:
         return first
 
 
+_LOST = 0.08  # chance per step that no action has come in time: the robot is held
+_LATER = ((-1, 0, 1, 2), (0.15, 0.55, 0.2, 0.1))  # steps beyond what was expected, how often
+_NUDGED, _NUDGE_M = 3, 0.04  # of so many episodes in one the cube is moved so far on the way
+
+
 class Late:
     """A policy that acts on what was seen ``delay`` steps ago, and knows it.
 
     ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
     in which it does not act. Until there is something that
     old the robot stands still with its gripper open, as it does until a first action has come.
+    ``unsteady``: draws by which images come sooner or later than it knows, and actions not at all.
     """
 
     def __init__(
@@ -279,25 +286,35 @@ class Late:
         act: Callable[[SimObservation, int], Floats | None],
         delay: int,
         interrupt: Callable[[], None] = lambda: None,
+        unsteady: np.random.Generator | None = None,
     ) -> None:
         self._act, self._delay, self.interrupt = act, delay, interrupt
-        self._seen: deque[SimObservation] = deque(maxlen=delay + 1)
+        self._unsteady, self._really = unsteady, delay
+        self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # where no action has come
+        self._seen: deque[SimObservation] = deque(maxlen=delay + 1 + max(_LATER[0]))
 
     def see(self, seen: SimObservation) -> None:
         """Another step; also where another one acts."""
         self._seen.append(seen)
+        if self._unsteady is not None:  # never an older image than the one before
+            later = int(self._unsteady.choice(_LATER[0], p=_LATER[1]))
+            self._really = min(self._really + 1, max(0, self._delay + later))
 
     def act(self) -> Floats | None:
         """For the step that was seen last."""
-        if len(self._seen) <= self._delay:
-            return np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)
-        return self._act(self._seen[0], self._delay)
+        lost = self._unsteady is not None and self._unsteady.uniform() < _LOST
+        if lost or len(self._seen) <= self._really:
+            return self.held.copy()
+        said = self._act(self._seen[-1 - self._really], self._delay)
+        if said is not None:
+            self.held[GRIPPER] = said[GRIPPER]
+        return said
 
 
-@lru_cache(maxsize=1)
-def shared_environment(wrist: bool) -> Environment:
+@lru_cache(maxsize=2)
+def shared_environment(wrist: bool, nudge_m: float = 0.0) -> Environment:
     """This process's tabletop, made once: it takes a second."""
-    environment = EnvConfig("tabletop", RENDER_SIZE, wrist)()
+    environment = EnvConfig("tabletop", RENDER_SIZE, wrist, nudge_m=nudge_m)()
     atexit.register(environment.close)  # OpenGL complains when the interpreter takes it down
     return environment
 
@@ -424,6 +441,8 @@ class CollectOptions:
     ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
+    ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
+    some actions not at all, and in one episode of three the cube is moved on the way.
     ``two_ways``: the expert swings out to the left or to the right, each episode anew.
     ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros.lab.train.collect_libero`).
     """
@@ -440,6 +459,7 @@ class CollectOptions:
     delays: int = 0
     two_ways: bool = False
     suite: str = ""
+    unsteady: bool = False
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -507,13 +527,16 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
         from vla_ros.lab.train import collect_libero  # it needs what is here
 
         return collect_libero.make_shard(options, directory, number)
-    environment = shared_environment(options.wrist)
+    environments = [shared_environment(options.wrist)] * _NUDGED
+    if options.unsteady:
+        environments[-1] = shared_environment(options.wrist, _NUDGE_M)
+    spec = environments[0].spec
     projection = _projection(options.image_size)
     kept: list[Demonstration] = []
     failed = 0
     first = number * options.per_shard
     for index in range(first, min(first + options.per_shard, options.demonstrations)):
-        episode = episode_of(options, environment.spec, index)
+        environment, episode = environments[index % _NUDGED], episode_of(options, spec, index)
         recorder = Recorder(
             options.image_size, options.cameras, OBJECTS, projection, options.interpolation
         )
@@ -522,7 +545,7 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
             kept.append(recorder.demonstration(episode, success))
         else:
             failed += 1
-    write_shard(shard_path(directory, number), set_info(options, environment.spec), kept)
+    write_shard(shard_path(directory, number), set_info(options, spec), kept)
     tracks = [one.track for one in kept]
     succeeded = sum(track.success for track in tracks)
     return ShardReport(len(kept), failed, succeeded, sum(map(len, tracks)))
@@ -592,7 +615,7 @@ def _driver(options: CollectOptions, episode: Episode, environment: Environment)
     policy = shared_policy(options.policy)
     policy.reset(episode.instruction)
     delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    late = Late(policy.act, delay, policy.interrupt)
+    late = Late(policy.act, delay, policy.interrupt, rng if options.unsteady else None)
     return _mixed(expert, side, late, scale, rng, options.expert_share)
 
 
@@ -618,6 +641,7 @@ def _mixed(
         policy.see(seen)
         if expert_acts:
             policy.interrupt()
+            policy.held[GRIPPER] = to_physical(label.action, scale)[GRIPPER]
         said = None if expert_acts else policy.act()
         return label, label.action if said is None else to_environment(said, scale)
 

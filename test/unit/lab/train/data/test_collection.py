@@ -14,6 +14,7 @@ from support.train import SIZE
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.demonstrations import (
+    BODIES,
     SetInfo,
     digest,
     norm_stats,
@@ -198,6 +199,53 @@ def test_a_late_policy_acts_on_what_was_seen_then_and_knows_it(delay):
     steps = [n for n in range(6) if n != 4]
     assert said == [still if n < delay else [n - delay] * 7 for n in steps]
     assert asked == [(n - delay, delay) for n in steps if n >= delay]
+
+
+def test_an_unsteady_one_sees_images_out_of_step_in_order_and_is_held_where_none_came():
+    asked, held, steps = [], 0, 2000
+
+    def act(seen, told):
+        asked.append((step - seen, told, seen))
+        return np.array([0.1] * 6 + [0.0])
+
+    late = Late(act, 2, unsteady=np.random.default_rng(0))
+    for step in range(steps):
+        late.see(step)
+        said = late.act()
+        if said[0] == 0.0:
+            held += 1
+            assert said.tolist() == [0] * 6 + [1.0 if not asked else 0.0], "the fingers as before"
+    ages = [age for age, _, _ in asked]
+    assert {told for _, told, _ in asked} == {2}, "what is expected is all that it knows"
+    assert set(ages) == {1, 2, 3, 4}
+    assert np.bincount(ages).argmax() == 2
+    seen = [image for _, _, image in asked]
+    assert seen == sorted(seen), "never an older image than the one before"
+    assert 0.05 < held / steps < 0.12
+
+
+def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
+    options = replace(
+        REACH, demonstrations=3, policy=policy, expert_share=1.0, unsteady=True, families=("pick",)
+    )
+    list(collect(options, tmp_path / "unsteady"))
+    list(collect(replace(options, unsteady=False), tmp_path / "steady"))
+    moved, still = (
+        [track for path in shards(tmp_path / name) for track in read_tracks(path)]
+        for name in ("unsteady", "steady")
+    )
+    assert [track.initial_state for track in moved] == [track.initial_state for track in still]
+    assert [_jump(track) > 0.03 for track in moved] == [False, False, True]
+    assert max(map(_jump, still)) < 0.03
+
+
+def _jump(track) -> float:
+    """The farthest that a cube came in one step in which the hand was not near it, m."""
+    cubes = [place for place, name in enumerate(BODIES) if "cube" in name]
+    places = track.poses[:, cubes, :3]
+    hand = track.poses[:-1, BODIES.index("gripper"), None, :3]
+    far = np.linalg.norm(places[:-1] - hand, axis=-1) > 0.06
+    return float((np.linalg.norm(np.diff(places, axis=0), axis=-1) * far).max())
 
 
 def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, monkeypatch):
