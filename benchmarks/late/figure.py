@@ -18,9 +18,9 @@ from vla_ros.lab.report.rows import Row, rows_of
 
 HERE = Path(__file__).parent
 SINGLE = {
-    "../tabletop/delay": "told nothing",
-    "tabletop-late": "told its delay",
-    "actionflow-late": "told its delay, ActionFlow",
+    "told-nothing": "told nothing",
+    "tabletop": "told its delay",
+    "actionflow": "told its delay, ActionFlow",
 }  # folder -> what the line is called
 PERIOD_MS = 50
 
@@ -40,7 +40,7 @@ def draw(path: Path) -> None:
     single = {name: rows(folder) for folder, name in SINGLE.items() if (HERE / folder).is_dir()}
     chunks = late_lines(rows("tabletop-flow"))
     figure, (left, right) = panels(2, width=10.4, height=3.8, same_rows=True)
-    title(left, "Single actions: shipped:tabletop and -late")
+    title(left, "Single actions: shipped:tabletop, and one told nothing")
     title(right, "Chunks of shipped:tabletop-flow, by execution")
     panel(left, {name: [(age_steps(r), r) for r in own] for name, own in single.items()})
     panel(right, {n: [(r.variant.delay_frames, r) for r in own] for n, own in chunks.items()})
