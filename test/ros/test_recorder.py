@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ pytest.importorskip(
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
 from support.nodes import Program
 from support.ros import keeping_all
@@ -102,6 +104,36 @@ def test_a_run_is_recorded_whole_and_its_hold_once_more(spawn_node, start_policy
         assert any(m.kind == CommandKind.STOP for m in decoded(last, "/policy/action"))
         times = [m.stamp_ns for m in last.messages(["/image", "/policy/action"])]
         assert (times[-1] - times[0]) / 1e9 < 4.0
+
+
+def test_bags_are_begun_and_ended_by_service(spawn_node, ros, tmp_path):
+    """As rosbag2's own recorder offers it. What a latched topic said before is in the second."""
+    output = tmp_path / "bag"
+    recorder = spawn_node("recorder", {**OPTIONS, "output": str(output), "flight": False})
+    recorder.wait_for_log("recording:")
+    robot = ros.publisher(String, "robot_description", qos.LATCHED)
+    robot.publish(String(data="<robot/>"))
+    health = ros.inbox(DiagnosticArray, "/diagnostics", keeping_all(qos.STATE))
+    wait_until(lambda: written(health) >= 1, 10.0, recorder.said)
+
+    def ask(service):
+        return ros.call(Trigger, f"/recorder/{service}")
+
+    again = ask("record")
+    assert not again.success and again.message == f"it records already, into {output}"
+    ended = ask("stop")
+    assert ended.success and str(output) in ended.message
+    with Bag(output) as bag:
+        assert [m.data for m in decoded(bag, "/robot_description")] == ["<robot/>"]
+        assert bag.run.ended == "asked"
+    nothing = ask("stop")
+    assert (nothing.success, nothing.message) == (False, "nothing is recorded")
+    begun = ask("record")
+    assert begun.success and begun.message.startswith(f"{output}_")
+    assert ask("stop").success
+    with Bag(Path(begun.message)) as bag:
+        assert [m.data for m in decoded(bag, "/robot_description")] == ["<robot/>"]
+    assert recorder.returncode is None
 
 
 @pytest.mark.timing

@@ -23,6 +23,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import SECOND, SystemClock
 from vla_ros.core.resources import version
@@ -141,6 +142,7 @@ def _plain(value: Any) -> Any:
 
 
 CLOSE_S = 12.0  # to write what is held, and the index; whoever ends the process gives it 16 s
+STOP_S = 5.0  # the same, of a bag that is ended while others wait
 ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
 _BAD = {PolicyState.HOLD: "hold", PolicyState.FAULT: "fault"}
 
@@ -187,7 +189,9 @@ class RecorderNode(Node):
         clock = SystemClock()
         self._created = datetime.now(timezone.utc)
         self._run = RunInfo(version=version(), created=self._created.isoformat(timespec="seconds"))
-        self._sink = self._open_sink(values, clock) if values["record"] else None
+        self._latched: dict[str, Record] = {}  # the newest of each: the next bag begins with them
+        self._values, self._time, self._first = values, clock, True
+        self._sink = self._open_sink(self._created) if values["record"] else None
         self._flight = self._open_flight(values, clock) if values["flight"] else None
         if self._sink is None and self._flight is None:
             raise ValueError("record and flight are both false: nothing to do")
@@ -196,6 +200,8 @@ class RecorderNode(Node):
         topics = [*TOPICS, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
+        self.create_service(Trigger, "~/record", self._on_record)
+        self.create_service(Trigger, "~/stop", self._on_stop)
         every(self, 0.1, self._poll)
         every(self, 1.0, self._asked.ask)
         self._diagnostics = Diagnostics(self)
@@ -206,16 +212,63 @@ class RecorderNode(Node):
 
     # ------------------------------------------------------------------ what is written
 
-    def _bag_path(self, values: dict[str, Any]) -> Path:
-        return Path(values["output"] or f"vla_ros_{self._created:%Y%m%d_%H%M%S}").absolute()
+    def _bag_path(self, begun: datetime) -> Path:
+        """``output`` itself for what is recorded first, and beside it for what follows."""
+        output = self._values["output"]
+        if output and self._first:
+            return Path(output).absolute()
+        return Path(f"{output or 'vla_ros'}_{begun:%Y%m%d_%H%M%S}").absolute()
 
-    def _open_sink(self, values: dict[str, Any], clock: SystemClock) -> BagSink:
+    def _open_sink(self, begun: datetime) -> BagSink:
+        values = self._values
         limits = SinkLimits(values["queue_mb"] * MB, values["min_free_mb"] * MB, values["flush_s"])
-        path = self._bag_path(values)
         try:
-            return BagSink(path, self._run, limits, clock, self._warn)
+            sink = BagSink(self._bag_path(begun), self._run, limits, self._time, self._warn)
         except OSError as error:
             raise ValueError(f"output: {error}") from None
+        self._first = False
+        return sink
+
+    def _on_record(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Begin a bag. What was said once, of latched topics, is in it too."""
+        if self._sink is not None and not self._sink.ended:
+            response.message = f"it records already, into {self._where()}"
+            return response
+        if self._sink is not None:
+            self._end_bag()
+        begun = datetime.now(timezone.utc)
+        self._run = replace(self._run, created=begun.isoformat(timespec="seconds"))
+        try:
+            self._sink = self._open_sink(begun)
+        except ValueError as error:
+            response.message = str(error)
+            return response
+        for record in self._latched.values():
+            self._sink.put(record)
+        self._begun_ns = self._time.steady_ns()
+        response.success, response.message = True, self._where()
+        self._say(f"recording: {self._where()}")
+        return response
+
+    def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Close the bag; flight records go on."""
+        if self._sink is None:
+            response.message = "nothing is recorded"
+            return response
+        response.message = self._end_bag()
+        response.success = True
+        return response
+
+    def _end_bag(self, timeout_s: float = STOP_S) -> str:
+        """Close it, and say what is in it."""
+        seconds, sink = self.seconds, self._sink
+        assert sink is not None
+        if not sink.close(timeout_s):
+            self._warn("the disk did not take the rest in time: the bag has no index")
+        said = f"{self.said} in {seconds:.0f} s: {self._where()}"
+        self._sink = None
+        self._say(said)
+        return said
 
     def _open_flight(self, values: dict[str, Any], clock: SystemClock) -> FlightRecorder:
         limits = FlightLimits(
@@ -225,7 +278,7 @@ class RecorderNode(Node):
             values["flight_bags"],
             values["flight_disk_mb"] * MB,
         )
-        beside = self._bag_path(values).parent if values["output"] else log_folder()
+        beside = Path(values["output"]).absolute().parent if values["output"] else log_folder()
         folder = Path(values["flight_folder"] or beside / "flight_records").absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -270,6 +323,8 @@ class RecorderNode(Node):
         def on_message(data: bytes, info: MessageInfo) -> None:
             received = int(info["received_timestamp"] or 0) or self._clock_now()
             record = Record(topic, received, data)
+            if topic.latched:
+                self._latched[topic.name] = record
             if self._sink is not None:
                 self._sink.put(record)
             if self._flight is not None:
@@ -350,16 +405,14 @@ class RecorderNode(Node):
 
     def close(self) -> None:
         """Write everything that is still held, and close the bags, within CLOSE_S."""
-        seconds, clock = self.seconds, SystemClock()
+        clock = SystemClock()
         until = clock.steady_ns() + round(CLOSE_S * SECOND)
         if self._flight is not None and not self._flight.finish(CLOSE_S / 2):
             self._warn("the disk did not take a flight record in time: it has no index")
         if self._sink is None:
             self._say(f"{self.said}: {self._where()}")
             return
-        if not self._sink.close((until - clock.steady_ns()) / SECOND):
-            self._warn("the disk did not take the rest in time: the bag has no index")
-        self._say(f"{self.said} in {seconds:.0f} s: {self._where()}")
+        self._end_bag((until - clock.steady_ns()) / SECOND)
 
 
 def main(
