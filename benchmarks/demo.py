@@ -36,9 +36,9 @@ def main() -> int:
     words.add_argument("out", type=Path)
     words.add_argument("--runs", type=int, default=200)
     words.add_argument("--busy", type=int, default=0)
-    ours, _, of_demo = " ".join(sys.argv[1:]).partition(" -- ")
-    given = words.parse_args(ours.split())
-    given.rest = of_demo.split()
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given = words.parse_args(sys.argv[1:end])
+    given.rest = sys.argv[end + 1 :]
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "runs.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []

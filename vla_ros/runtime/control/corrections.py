@@ -1,8 +1,8 @@
 """Corrections of a chunk's actions by newer frames (arXiv 2509.23224), which take time themselves.
 
-Somebody else, in the node a second worker, is asked about each frame. What he says holds for the
-actions that he was asked about until he has said something newer of them. An action of which he
-has said nothing goes out as its chunk has it.
+A corrector, in the node a second worker, is asked about each frame. Its answer holds for the
+actions that it was asked about until there is a newer one. An action without an answer goes out as
+its chunk has it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,8 @@ class Corrections:
         """An answer: of which frame, and about which chunk, it says itself."""
         chunk = inference.continues
         for asked in self._asked:
-            about = asked.answer.inference.stamp_ns
-            if chunk is not None and (asked.stamp_ns, about) == (
-                inference.stamp_ns,
-                chunk.stamp_ns,
-            ):
+            same_frame = asked.stamp_ns == inference.stamp_ns
+            if chunk and same_frame and asked.answer.inference.stamp_ns == chunk.stamp_ns:
                 self._said = _Said(asked, inference.actions)
                 return
 

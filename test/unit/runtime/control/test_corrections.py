@@ -124,8 +124,12 @@ def test_of_one_frame_and_two_chunks_each_answer_finds_its_own(bench, second):
     before = len(second.asked) - 1
     bench.answer(late, chunk(2))  # takes over now: asked about before its first tick
     assert [q[0].stamp_ns for q in second.asked[before:]] == [frame.stamp_ns] * 2
+    second.says(before, added=0.005)
     second.says(-1)
-    second.says(before, added=0.005)  # the older question, answered later
+    (command,) = bench.tick()
+    assert (round(command.action[0] / 0.001), command.corrected_ns) == (2, frame.stamp_ns)
+    np.testing.assert_allclose(command.action[2], 0.002)
+    second.says(before, added=0.005)  # of the chunk before: it corrects nothing of this one
     (command,) = bench.tick()
     assert (round(command.action[0] / 0.001), command.corrected_ns) == (2, 0)
 

@@ -63,7 +63,8 @@ class Examples:
 
 
 class Reader:
-    """A frozen flow policy as it is asked here, one frame at a time. Not thread-safe."""
+    """A frozen flow policy as it is asked here, one frame at a time. ``scale`` [6] is the
+    environment's. Not thread-safe."""
 
     def __init__(self, engine: FlowEngine, scale: Floats) -> None:
         self._engine, self._clock, self.scale, self._stamp = engine, SystemClock(), scale, 0
