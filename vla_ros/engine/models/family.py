@@ -8,6 +8,7 @@ inspecting and counting are the same for all. A new family is a model file on
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
 from vla_ros.engine.layers.formats import Formats
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import PolicyConfig
+from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation
 
 
@@ -176,8 +178,12 @@ class Family(ABC, Generic[C]):
         return every or [options]
 
     def sha256(self, directory: Path) -> str:
-        """What :attr:`LoadedPolicy.sha256` will be, without loading."""
-        return sha256_of_folder(directory)
+        """What :attr:`LoadedPolicy.sha256` will be, without loading. A corrector changes what the
+        robot does, so it counts."""
+        found = sha256_of_folder(directory)
+        if (beside := directory / CORRECTOR).is_dir():
+            return hashlib.sha256((found + sha256_of_folder(beside)).encode()).hexdigest()
+        return found
 
     def load(
         self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0

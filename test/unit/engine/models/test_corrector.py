@@ -14,7 +14,7 @@ from vla_ros.core.types import Executing, Instruction, Observation, Timeline, Un
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
-from vla_ros.engine.load import corrector_for
+from vla_ros.engine.load import corrector_for, sha256_on_disk
 from vla_ros.engine.models.corrector import (
     FOLDER,
     Corrector,
@@ -137,6 +137,17 @@ def test_what_it_says_is_added_in_units_and_the_gripper_stays_in_its_range(tmp_p
     assert said[0] == pytest.approx(float(one[0]), rel=1e-5)
     assert not said[1:6].any()
     assert 0.0 <= said[6] <= 1.0
+
+
+def test_what_runs_has_another_name_with_another_corrector(tmp_path):
+    folder = folder_of(tmp_path, "pi0", False)
+    wanted = corrector_for(load_engine(EngineOptions(folder)).policy)
+    names = [sha256_on_disk(folder)]
+    for corrector in (Corrector(wanted), drawn(wanted)):
+        save_corrector(tmp_path, corrector)
+        names.append(sha256_on_disk(folder))
+    assert len(set(names)) == 3
+    assert VlaPolicy(PolicySpec("vla", EngineOptions(folder))).info.checkpoint_sha256 == names[-1]
 
 
 def test_in_a_worker_of_its_own_it_says_each_action_as_the_policy_would(tmp_path):
