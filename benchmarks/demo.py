@@ -60,7 +60,8 @@ def main() -> int:
 
 def once(words: list[str]) -> str:
     """One demo; a line of what is kept of what it said."""
-    command = [sys.executable, "-m", "vla_ros", "demo", "--json", *words]
+    # the installed program: `python -m vla_ros` would take the checkout that it is run in
+    command = [str(Path(sys.executable).with_name("vla-ros")), "demo", "--json", *words]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found = json.loads(ended.stdout.splitlines()[-1])

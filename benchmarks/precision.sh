@@ -10,8 +10,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 runs=${RUNS:-runs/precision}
 episodes=${EPISODES:-20}
-all="float32 bfloat16 int8 decoder4head8 int4 bits3 bits2 positions_half positions_one_low
-    late_float32 late_int4" # the last two: of shipped:tabletop-late
+all="float32 bfloat16 int8 decoder4head8 int4 bits3 bits2 positions_half positions_one_low"
 precisions=${PRECISIONS:-$all}
 export OMP_NUM_THREADS=1
 mkdir -p "$runs/checkpoints" "$runs/gate" "$runs/draws"
@@ -22,17 +21,12 @@ options() { # of a precision, for gate and eval alike
     bfloat16) echo "--checkpoint shipped:tabletop --dtype bfloat16" ;;
     int8 | int4) echo "--checkpoint shipped:tabletop --dtype bfloat16 --weights vision=$1,decoder=$1,head=$1" ;;
     decoder4head8) echo "--checkpoint shipped:tabletop --dtype bfloat16 --weights decoder=int4,head=int8" ;;
-    late_float32) echo "--checkpoint shipped:tabletop-late --dtype float32" ;;
-    late_int4) echo "--checkpoint shipped:tabletop-late --dtype bfloat16 --weights vision=int4,decoder=int4,head=int4" ;;
     *) echo "--checkpoint $runs/checkpoints/$1 --dtype bfloat16" ;;
     esac
 }
 
 reference() { # what the gate holds it to
-    case $1 in
-    late*) echo shipped:tabletop-late ;;
-    *) echo shipped:tabletop ;;
-    esac
+    echo shipped:tabletop
 }
 
 for what in ${*:-checkpoints gate draws play summary}; do
@@ -54,7 +48,7 @@ for what in ${*:-checkpoints gate draws play summary}; do
             grep '^{' "$runs/gate/$name.txt" >"$runs/gate/$name.json"
         done ;;
     draws) # the same verdict on other frames? All by the limits of int4
-        for name in int4 late_int4 bits3; do
+        for name in int4 bits3; do
             for seed in 1 2 3 4; do
                 [ ! -s "$runs/draws/$name-$seed.json" ] || continue
                 # shellcheck disable=SC2046

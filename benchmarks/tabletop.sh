@@ -2,7 +2,7 @@
 # Every study of the shipped policy in the built-in simulation, kept under benchmarks/tabletop/.
 # Each is an evaluation of its own that can be stopped and goes on. On two quiet cores: an hour and a half.
 #   benchmarks/tabletop.sh             all of them
-#   benchmarks/tabletop.sh success     some: success schedules relaxed delay realtime slower replan
+#   benchmarks/tabletop.sh success     some: success schedules head relaxed realtime slower replan
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -14,7 +14,7 @@ study() {
     "$python" -m vla_ros eval --seed 0 "$@" --out "benchmarks/tabletop/$name"
 }
 some="reach_green_cube push_blue_cube_left pick_yellow_cube stack_red_on_blue"
-for what in ${*:-success schedules relaxed delay realtime slower replan}; do
+for what in ${*:-success schedules head relaxed realtime slower replan}; do
     case $what in
     success) # lock-step, every task, initial states that training never drew; drafted, the same
         study success --episodes 20 --no-ros --workers "$workers" \
@@ -23,11 +23,11 @@ for what in ${*:-success schedules relaxed delay realtime slower replan}; do
         study schedules --episodes 1 --no-ros --workers "$workers" \
             --decoding autoregressive,speculative,vanilla_speculative,generate,actionflow \
             --drafter temporal,model ;;
+    head) # the same with the trained draft head
+        study head --episodes 1 --no-ros --workers "$workers" --decoding speculative --drafter head ;;
     relaxed) # acceptance per dimension and success, exact and for every r
         study relaxed --episodes 1 --no-ros --workers "$workers" --decoding speculative \
             --relaxed-distance 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 ;;
-    delay) # what old evidence costs, free of any machine's speed
-        study delay --episodes 1 --no-ros --workers "$workers" --delay-frames 0,1,2,4,6,8 ;;
     realtime) # the world does not wait: every schedule through the ROS graph
         study realtime --tasks $some --episodes 5 --mode realtime \
             --decoding autoregressive,speculative,actionflow ;;

@@ -1,7 +1,7 @@
 """Bring back the weights of the studies' checkpoints from the history of this repository.
 
-`shipped:tabletop` and `shipped:tabletop-flow` are tracked; the four others, which only studies
-need, are 50 MB that every checkout would carry. Git keeps them by the name of their content, so
+`shipped:tabletop` and `shipped:tabletop-flow` are tracked; the three others, which only studies
+need, are 37 MB that every checkout would carry. Git keeps them by the name of their content, so
 what is written is the same to the last byte, and SHA-256 says so. `make install` and `make weights`
 run this; standard library only.
 """
@@ -18,10 +18,6 @@ from sources import ROOT
 SHIPPED = ROOT / "vla_ros" / "shipped"
 #: file below vla_ros/shipped -> git's name of its content, SHA-256
 KEPT = {
-    "tabletop-late/model.safetensors": (
-        "0834b9067fd05107f98386d277950944b1a290a3",
-        "01158168f425eb1b216f7c75cb5e4afc9fd06d8e95c11fd81a1c3b4851a4c6b6",
-    ),
     "tabletop-chunk/model.safetensors": (
         "dc608dae61e9a58793baa3ef71dc7d2bbbf66823",
         "46b246a682dfbb78904936007d1c0c116daef713e62e6d3b67e55130b6627a9a",
@@ -31,8 +27,8 @@ KEPT = {
         "bc8f584ecc54769d12f760dcd5560990f1879b4cd1891cc232554982e34bb3cc",
     ),
     "tabletop-draft/model.safetensors": (
-        "64906e50d5c1925db386a1ee899fd437ac5cab82",
-        "bc0f20048dab488fee1599249b3b7793db8c218de3b26b9a80e1a942c60dbd6a",
+        "2476e0361a885ee3acffcff093e90ce63d9df67a",
+        "aa700e89830d1384650d45d83a1a019a825c88e9c7338fe2e752759c97680545",
     ),
     "tabletop-oft/model.safetensors": (
         "27034cd99433e3746d1738b71745afd425ef4bf0",

@@ -15,5 +15,4 @@ play() {
 }
 play flow --checkpoint shipped:tabletop-flow --execution sync,async,ensemble,rtc,rtc_trained --replan-interval 4 \
     --image-delay-ms "${LATER:-100}"
-play late --checkpoint shipped:tabletop-late --decoding autoregressive,speculative,actionflow
 play tabletop --checkpoint shipped:tabletop --decoding autoregressive,speculative,actionflow

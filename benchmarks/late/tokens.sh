@@ -1,7 +1,6 @@
 #!/bin/sh
-# Single actions that are executed late: the shipped policy and the one that is told its delay, on the same
-# episodes, and ActionFlow, which is late by itself. In lock-step; 28 tasks x EPISODES. Stopped at any moment,
-# the same command goes on.
+# Single actions that are executed late (on fresh images: benchmarks/tabletop.sh success), and ActionFlow, which is
+# late by itself. In lock-step; 28 tasks x EPISODES. Stopped at any moment, the same command goes on.
 #   benchmarks/late/tokens.sh
 #   EPISODES=20 WORKERS=8 benchmarks/late/tokens.sh
 set -eu
@@ -11,9 +10,6 @@ play() {
     "$python" -m vla_ros eval --no-ros --seed 0 --episodes "${EPISODES:-5}" --workers "${WORKERS:-2}" \
         --device "${DEVICE:-cpu}" "$@"
 }
-for name in tabletop-late tabletop; do
-    play --checkpoint "shipped:$name" --decoding autoregressive --delay-frames "${DELAYS:-0,1,2,4,6,8}" \
-        --out "benchmarks/late/$name"
-done
-play --checkpoint shipped:tabletop-late --decoding actionflow --out benchmarks/late/actionflow-late
+play --checkpoint shipped:tabletop --decoding autoregressive --delay-frames "${DELAYS:-2,6}" \
+    --out benchmarks/late/tabletop
 play --checkpoint shipped:tabletop --decoding actionflow --out benchmarks/late/actionflow

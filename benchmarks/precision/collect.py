@@ -17,7 +17,6 @@ from vla_ros.data.episodes.store import read_records
 REFERENCES = {
     **dict.fromkeys(("float32", "bfloat16", "int8", "decoder4head8", "int4"), "float32"),
     **dict.fromkeys(("bits3", "bits2", "positions_half", "positions_one_low"), "float32"),
-    **dict.fromkeys(("late_float32", "late_int4"), "late_float32"),
 }
 
 

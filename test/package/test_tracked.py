@@ -65,12 +65,12 @@ def test_weights_of_studies_come_back_as_they_were(scripts, monkeypatch, tmp_pat
 
 def test_weights_that_git_does_not_have_are_named(scripts, monkeypatch, tmp_path, capsys):
     _, weights = scripts
-    (tmp_path / "tabletop-late").mkdir()
+    (tmp_path / "tabletop-oft").mkdir()
     monkeypatch.setattr(weights, "SHIPPED", tmp_path)
     monkeypatch.setattr(weights, "content", lambda blob: b"something else")
     assert weights.main() == 1
     said = capsys.readouterr().out
-    assert "tabletop-late/model.safetensors" in said and "git fetch --unshallow" in said
+    assert "tabletop-oft/model.safetensors" in said and "git fetch --unshallow" in said
 
 
 def test_restored_weights_are_not_tracked(scripts):

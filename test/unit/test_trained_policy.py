@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("mujoco")
 
-from support.weights import needs_weights
 from vla_ros.data.episodes.play import DirectRunner
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.sim.tasks import COLORS
@@ -59,11 +58,10 @@ def test_an_empty_sentence_moves_nothing(runner):
     assert record.reason in [f"step limit, the policy never acted: {why}" for why in told]
 
 
-LATE = Setup(checkpoint="shipped:tabletop-late", route="direct")
+LATE = Setup(checkpoint="shipped:tabletop", route="direct")
 DELAY = 6  # control steps of 50 ms
 
 
-@needs_weights("tabletop-late")
 @pytest.mark.parametrize("task", ["reach_green_cube", "push_blue_cube_left"])
 def test_one_that_is_told_its_delay_acts_for_the_moment_it_acts_in(task):
     variant = Variant("late", "autoregressive", delay_frames=DELAY)

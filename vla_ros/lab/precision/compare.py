@@ -316,7 +316,7 @@ ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "fp8
           "int4": 0.16}  # fmt: skip
 
 #: The share of tokens that may flip in no close call. Rounding to int4 turns one of some hundred
-#: where a policy is of two minds, which cost nothing (`shipped:tabletop-late`, 1 of 168); three
+#: where a policy is of two minds, which cost nothing (a policy told its delay, 1 of 168); three
 #: bits turned up to 2 of 168, 13 of 672, and lost episodes. Other formats turn none.
 CLEAR = {"int4": 0.01}
 

@@ -14,21 +14,19 @@ from vla_ros.engine.io.openvla import load_checkpoint, resolve
 from vla_ros.engine.models.family import Placement
 from vla_ros.lab.train.flow import FLOW_ARCHITECTURES
 
-studies = needs_weights("tabletop-draft", "tabletop-oft", "tabletop-late", "tabletop-chunk")
+studies = needs_weights("tabletop-draft", "tabletop-oft", "tabletop-chunk")
 CPU = torch.device("cpu")
 TARGET, DRAFT, CHUNKS = (f"shipped:tabletop{kind}" for kind in ("", "-draft", "-oft"))
-FLOW, LATE, SAID = (f"shipped:tabletop-{kind}" for kind in ("flow", "late", "chunk"))
+FLOW, SAID = (f"shipped:tabletop-{kind}" for kind in ("flow", "chunk"))
 
 
 def test_an_unknown_one_is_refused_with_those_there_are():
-    with pytest.raises(
-        CheckpointError, match=f"{TARGET}, {SAID}, {DRAFT}, {FLOW}, {LATE}, {CHUNKS}"
-    ):
+    with pytest.raises(CheckpointError, match=f"{TARGET}, {SAID}, {DRAFT}, {FLOW}, {CHUNKS}"):
         resolve(SHIPPED + "nothing")
 
 
 @studies
-@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS, LATE, SAID])
+@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS, SAID])
 def test_it_loads_and_says_how_it_was_made(name):
     checkpoint = load_checkpoint(name, CPU, torch.float32)
     record = json.loads((checkpoint.directory / "training.json").read_text())
@@ -57,17 +55,17 @@ def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
 
 
 def test_together_they_are_small():
-    names = TARGET, DRAFT, CHUNKS, FLOW, LATE, SAID
+    names = TARGET, DRAFT, CHUNKS, FLOW, SAID
     files = [file for name in names for file in resolve(name).iterdir()]
-    assert sum(file.stat().st_size for file in files) < 84e6
+    assert sum(file.stat().st_size for file in files) < 70e6
 
 
 @studies
 def test_which_are_told_how_late_their_actions_are_is_in_their_configuration():
     told = {
-        name: load_checkpoint(name, CPU, torch.float32).config.max_delay for name in (TARGET, LATE)
+        name: load_checkpoint(name, CPU, torch.float32).config.max_delay for name in (TARGET, SAID)
     }
-    assert told == {TARGET: 0, LATE: 8}
+    assert told == {TARGET: 8, SAID: 0}
 
 
 @studies
@@ -79,11 +77,9 @@ def test_one_says_its_chunks_token_by_token():
 
 def test_weights_that_this_copy_lacks_are_named_with_what_brings_them(tmp_path, monkeypatch):
     text = (resolve(TARGET) / "config.json").read_text()
-    (tmp_path / "tabletop-late").mkdir()
-    (tmp_path / "tabletop-late" / "config.json").write_text(text)
+    (tmp_path / "tabletop-oft").mkdir()
+    (tmp_path / "tabletop-oft" / "config.json").write_text(text)
     monkeypatch.setattr("vla_ros.engine.io.hub.SHIPPED_FOLDER", tmp_path)
     monkeypatch.setattr("vla_ros.engine.io.weights.SHIPPED_FOLDER", tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"weights of shipped:tabletop-late .* `make weights`"
-    ):
-        load_checkpoint(LATE, CPU, torch.float32)
+    with pytest.raises(CheckpointError, match=r"weights of shipped:tabletop-oft .* `make weights`"):
+        load_checkpoint(CHUNKS, CPU, torch.float32)
