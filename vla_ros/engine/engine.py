@@ -497,12 +497,12 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
     def take_corrector(self, corrector: Corrector) -> None:
         """Let :meth:`correction` say something."""
         self.corrector = corrector
-        self.info = replace(self.info, corrects=True)
+        self.info = replace(self.info, corrects=corrector.config.ahead + 1)
 
     def correction(self, observation: Observation, actions: Floats, index: int) -> Floats:
         """What to add to the actions of a chunk from ``index`` on, float64 [n, D] in units, now
-        that this newer frame is there. ``actions`` [n, D] in units. InvalidAction as of
-        :meth:`prepare`."""
+        that this newer frame is there. ``actions`` [n, D] in units, the first due with this frame,
+        ``info.corrects`` at most. InvalidAction as of :meth:`prepare`."""
         assert self.corrector is not None, "ask info.corrects first"
         inputs, scaler = self.prepare(observation), self.policy.processors.action
         rows, count = self.model.read_rows(inputs).float(), len(actions)
@@ -514,6 +514,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
                 state.expand(count, -1),
                 scaler.normalize(torch.from_numpy(actions).float()).to(rows.device),
                 torch.arange(index, index + count, device=rows.device),
+                torch.arange(count, device=rows.device),
             ).cpu()
         # The difference of two values in units: nothing added is exactly nothing.
         added = scaler.restore(said) - scaler.restore(torch.zeros_like(said))

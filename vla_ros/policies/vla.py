@@ -83,7 +83,7 @@ class VlaPolicy:
             cameras=self._engine.cameras,
             conventions=str(used),
             contradiction=contradiction,
-            corrects=self._engine.info.corrects and space == END_EFFECTOR_DELTA,
+            corrects=self._engine.info.corrects if space == END_EFFECTOR_DELTA else 0,
         )
 
     def reset(self, instruction: Instruction) -> None:
@@ -116,8 +116,8 @@ class VlaPolicy:
         return self._in_units(self._engine.step(self._as_taught(observation), timeline, clock))
 
     def correct(self, observation: Observation, actions: Floats, index: int) -> Floats:
-        """The actions of a chunk from ``index`` on, float64 [n, 7], as a newer frame has them.
-        Where ``info`` says that this policy corrects; InvalidAction as of :meth:`step`."""
+        """The actions of a chunk from ``index`` on, float64 [n, 7], as a newer frame has them, with
+        which the first is due; ``info.corrects`` at most. InvalidAction as of :meth:`step`."""
         self._refuse(observation)
         said = actions.copy()
         said[:, :GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)

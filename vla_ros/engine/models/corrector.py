@@ -2,7 +2,8 @@
 
 A small network beside a flow policy with a VLM. Of the newest frame it reads the rows of the
 policy's own prefix (image and sentence, frozen) and the robot's state; of the chunk the action that
-is to be executed now, and its place in the chunk. What it says is added to that action.
+is to be executed, its place in the chunk, and in how many control periods it is due: 0 with the
+frame, more where the answer itself takes time. What it says is added to that action.
 
 On disk it is a folder ``corrector`` in the checkpoint that it was made for: ``config.json`` and
 ``model.safetensors``.
@@ -29,14 +30,15 @@ from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, rea
 FOLDER = "corrector"
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _MOST = 4.0  # an action is read as at most so many deviations
-_PLACES = 16  # numbers that say an action's place in the chunk
+_PLACES = 16  # numbers that say an action's place in the chunk, and when it is due
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectorConfig:
     """``hidden``: numbers in a row of the prefix; ``state`` and ``actions``: values of the robot's
     state and of an action; ``horizon``: actions of a chunk; ``width`` of the hidden layers,
-    ``heads`` of ``head_dim`` numbers in the attention."""
+    ``heads`` of ``head_dim`` numbers in the attention; ``ahead``: control periods from a frame to
+    an action's execution, at most."""
 
     hidden: int
     state: int
@@ -45,6 +47,7 @@ class CorrectorConfig:
     width: int = 256
     heads: int = 4
     head_dim: int = 32
+    ahead: int = 3
 
 
 class Corrector(nn.Module):
@@ -53,9 +56,10 @@ class Corrector(nn.Module):
     def __init__(self, config: CorrectorConfig) -> None:
         super().__init__()
         self.config = config
-        seen = config.hidden + config.state + config.actions + _PLACES
+        seen = config.hidden + config.state + config.actions + 2 * _PLACES
         looked, width = config.heads * config.head_dim, config.width
         self.places = nn.Embedding(config.horizon, _PLACES)
+        self.periods = nn.Embedding(config.ahead + 1, _PLACES)
         self.query = nn.Linear(seen, looked)
         self.rows = nn.Linear(config.hidden, 2 * looked)
         self.first = nn.Linear(seen + looked, width)
@@ -72,18 +76,19 @@ class Corrector(nn.Module):
         state: torch.Tensor,
         action: torch.Tensor,
         index: torch.Tensor,
+        ahead: torch.Tensor,
     ) -> torch.Tensor:
         """What to add to each of B actions [B, D], in model space.
 
         ``rows`` [B, R, hidden]: prefixes, normalized, of which ``lengths`` int64 [B] are there and
         the rest is padding; ``state`` [B, S] and ``action`` [B, D] in model space; ``index`` int64
-        [B]: the action's place in its chunk.
+        [B]: the action's place in its chunk; ``ahead`` int64 [B]: control periods until it is due.
         """
         batch, count, _ = rows.shape
         config = self.config
         last = rows[torch.arange(batch, device=rows.device), lengths - 1].float()
         action = action.clamp(-_MOST, _MOST)
-        seen = torch.cat((last / _MOST, state, action, self.places(index)), -1)
+        seen = torch.cat((last / _MOST, state, action, self.places(index), self.periods(ahead)), -1)
         query = self.query(seen).view(batch, 1, config.heads, config.head_dim).transpose(1, 2)
         both = self.rows(rows).view(batch, count, 2, config.heads, config.head_dim)
         keys, values = both.permute(2, 0, 3, 1, 4)

@@ -17,7 +17,6 @@ import numpy as np
 from vla_ros.core.types import Floats, Inference, Instruction, Observation, Uncorrected
 from vla_ros.runtime.control.queue import Answer, ChunkAction
 
-AHEAD = 8  # actions that a frame is asked about: more will not be executed before the next answer
 _REMEMBERED = 64  # questions; newest wins, so that few are ever answered
 
 
@@ -45,10 +44,11 @@ class _Said:
 
 
 class Corrections:
-    """The newest answer of one who is asked by ``submit``. Not thread-safe: the loop's lock."""
+    """The newest answer of one who is asked by ``submit``, about ``most`` actions at once. Not
+    thread-safe: the loop's lock."""
 
-    def __init__(self, submit: Callable[[Observation, Instruction], None]) -> None:
-        self._submit = submit
+    def __init__(self, submit: Callable[[Observation, Instruction], None], most: int) -> None:
+        self._submit, self._most = submit, most
         self._asked: deque[_Asked] = deque(maxlen=_REMEMBERED)
         self._said: _Said | None = None
 
@@ -61,7 +61,7 @@ class Corrections:
             return
         self._asked.append(asked)
         stamp_ns = action.answer.inference.stamp_ns
-        uncorrected = Uncorrected(stamp_ns, action.index, action.rows[:AHEAD])
+        uncorrected = Uncorrected(stamp_ns, action.index, action.rows[: self._most])
         self._submit(replace(newest, executing=None, uncorrected=uncorrected), instruction)
 
     def answered(self, inference: Inference) -> None:

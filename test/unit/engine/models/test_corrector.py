@@ -40,6 +40,7 @@ def given(batch: int = 3, rows: int = 6) -> tuple[torch.Tensor, ...]:
         torch.randn(batch, SMALL.state, generator=draw),
         torch.randn(batch, SMALL.actions, generator=draw),
         torch.arange(batch),
+        torch.arange(batch),
     )
 
 
@@ -67,6 +68,14 @@ def test_padding_is_not_read():
     alone = [part[1:2] for part in given()]
     alone[0] = alone[0][:, :4]
     torch.testing.assert_close(drawn()(*alone)[0], drawn()(*given())[1])
+
+
+@pytest.mark.parametrize("place", [4, 5], ids=["index", "ahead"])
+def test_an_action_s_place_and_when_it_is_due_are_told_apart(place):
+    other = list(given())
+    other[place] = other[place].flip(0)
+    changed = (drawn()(*other) != drawn()(*given())).any(1)
+    assert changed.tolist() == [True, False, True]
 
 
 def test_its_folder_is_read_back(tmp_path):
@@ -116,7 +125,7 @@ def frame(policy: VlaPolicy, stamp: int) -> Observation:
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_nothing_added_an_action_stays_what_it_was_to_the_last_bit(tmp_path, kind):
     policy = VlaPolicy(PolicySpec("vla", EngineOptions(folder_of(tmp_path, kind))))
-    assert policy.info.corrects
+    assert policy.info.corrects == 4
     policy.reset(Instruction("pick up the red cube", 1))
     action = np.array([0.01, -0.02, 0.003, 0.1, 0.2, -0.3, 0.7])
     assert policy.correct(frame(policy, 2), action[None], 3).tobytes() == action.tobytes()
@@ -161,8 +170,11 @@ def test_in_a_worker_of_its_own_it_says_each_action_as_the_policy_would(tmp_path
     seen = replace(frame(policy, 5), uncorrected=Uncorrected(2, 1, actions))
     said = alone.step(seen, Timeline(0), CLOCK)
     assert (said.stamp_ns, said.continues) == (5, Executing(2, 1, 0))
-    singly = [policy.correct(seen, actions[i : i + 1], 1 + i)[0] for i in range(3)]
-    np.testing.assert_allclose(said.actions, singly, atol=1e-6)
+    np.testing.assert_allclose(said.actions, policy.correct(seen, actions, 1), atol=1e-6)
+    now = policy.correct(seen, actions[:1], 1)[0]
+    np.testing.assert_allclose(said.actions[0], now, atol=1e-6)
+    later = policy.correct(seen, actions[1:2], 2)[0]  # due with the frame, not a period later
+    assert np.abs(said.actions[1] - later).max() > 1e-4
     assert np.abs(said.actions - actions).max() > 1e-3
 
 
@@ -173,4 +185,4 @@ def test_a_worker_of_its_own_is_refused_where_there_is_none(tmp_path):
 
 def test_a_policy_without_one_says_so(tmp_path):
     policy = VlaPolicy(PolicySpec("vla", EngineOptions(folder_of(tmp_path, "pi0", False))))
-    assert not policy.info.corrects
+    assert policy.info.corrects == 0

@@ -54,7 +54,7 @@ class Bench:
                 continues=kwargs.pop("continues", ()),
                 pipeline_depth=kwargs.pop("pipeline_depth", 1),
                 max_delay=kwargs.pop("max_delay", 0),
-                corrects=kwargs.pop("corrects", False),
+                corrects=kwargs.pop("corrects", 0),
             ),
             self.clock,
             self.out,

@@ -10,11 +10,11 @@ import pytest
 
 from unit.runtime.control.bench import Bench
 from vla_ros.core.types import CommandKind, Executing, Inference, Timeline
-from vla_ros.runtime.control.corrections import AHEAD, Corrections
+from vla_ros.runtime.control.corrections import Corrections
 from vla_ros.runtime.control.queue import Chunking, Execution
 from vla_ros.runtime.safety import Limits
 
-H = 12
+H, MOST = 12, 8
 POLICY = CommandKind.POLICY
 
 
@@ -30,7 +30,7 @@ class Second:
 
     def __init__(self):
         self.asked = []
-        self.corrections = Corrections(lambda *question: self.asked.append(question))
+        self.corrections = Corrections(lambda *question: self.asked.append(question), MOST)
 
     def says(self, which=-1, added=0.002):
         observation, _ = self.asked[which]
@@ -57,7 +57,7 @@ def bench(second):
         limits=Limits(max_age_s=3.0),
         chunk=H,
         chunking=Chunking(Execution.CORRECTED, replan_interval=8),
-        corrects=True,
+        corrects=MOST,
         corrector=second.corrections,
     )
     made.control.activate()
@@ -88,7 +88,7 @@ def test_the_newest_word_counts_and_names_its_frame(bench, second):
     seen = bench.frame()
     assert second.says() == replace(seen, uncorrected=second.asked[-1][0].uncorrected)
     about = second.asked[-1][0].uncorrected
-    assert (about.stamp_ns, about.index, len(about.actions)) == (first.stamp_ns, 1, AHEAD)
+    assert (about.stamp_ns, about.index, len(about.actions)) == (first.stamp_ns, 1, MOST)
     (command,) = bench.tick()
     assert (command.stamp_ns, command.corrected_ns) == (first.stamp_ns, seen.stamp_ns)
     np.testing.assert_allclose(command.action[:3], [0.001, 0.0001, 0.002])
@@ -150,11 +150,11 @@ def test_what_is_said_of_actions_that_are_past_or_to_come_does_not_count(bench, 
     bench.answer(bench.frame(), chunk(1))
     bench.tick()
     bench.frame()
-    for _ in range(AHEAD):
+    for _ in range(MOST):
         bench.tick()
-    second.says()  # AHEAD + 1 periods late: it covered the actions until now
+    second.says()  # MOST + 1 periods late: it covered the actions until now
     (command,) = bench.tick()
-    assert (command.chunk_index, command.corrected_ns) == (AHEAD + 1, 0)
+    assert (command.chunk_index, command.corrected_ns) == (MOST + 1, 0)
 
 
 def test_the_gate_judges_what_was_corrected(bench, second):

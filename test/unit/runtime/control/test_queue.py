@@ -295,7 +295,7 @@ def test_a_policy_without_a_corrector_is_refused_and_so_is_a_loop_that_cannot_as
     with pytest.raises(ValueError, match="execution 'corrected': policy 'zero' has no corrector"):
         Bench(chunking=corrected)
     with pytest.raises(ValueError, match="in lock-step is `vla-ros eval --no-ros`"):
-        Bench(chunking=corrected, corrects=True)
+        Bench(chunking=corrected, corrects=4)
 
 
 def test_a_corrected_command_has_the_age_of_its_chunk_and_names_the_frame_that_corrected_it():
@@ -311,7 +311,7 @@ def test_a_corrected_command_has_the_age_of_its_chunk_and_names_the_frame_that_c
             return replace(action, rows=rows, corrected_ns=newest.stamp_ns)
 
     plain, bench = (Line(2, True, replan_interval=4), Line(
-        2, True, execution=Execution.CORRECTED, corrects=True, corrector=Halves(),
+        2, True, execution=Execution.CORRECTED, corrects=4, corrector=Halves(),
         replan_interval=4,
     ))  # fmt: skip
     for line in (plain, bench):

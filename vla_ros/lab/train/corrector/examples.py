@@ -1,5 +1,5 @@
 """What a corrector learns from: what the policy reads of a frame, what a chunk of an earlier frame
-says of that moment, and what the expert would do.
+says of that moment and of the next ones, and what the expert would do.
 
 Two sources. Demonstrations: frames whose chunks began up to a chunk's length earlier; nothing moves
 in them by itself. The corrected policy's own episodes, with chunks that come late and the cube
@@ -8,8 +8,9 @@ moved on the way, labeled by the expert (Ross et al. 2011): where a chunk is wro
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -42,15 +43,17 @@ _HAND = BODIES.index("gripper")
 
 @dataclass(slots=True)
 class Examples:
-    """N moments, lists of one entry each: ``rows`` bfloat16 [R, C], the policy's prefix; ``state``
-    [S], ``label`` [D] and ``bases`` [n, D] in model space, ``indices`` int64 [n]: what chunks say
-    of this moment, and at which of their places; ``episode``: the number of its episode."""
+    """N frames, lists of one entry each: ``rows`` bfloat16 [R, C], the policy's prefix; ``state``
+    [S], ``bases`` and ``labels`` [n, D] in model space: what chunks say of this moment and of later
+    ones, and what is right; ``indices`` and ``ahead`` int64 [n]: the base's place in its chunk and
+    the steps until it is due; ``episode``: the number of its episode."""
 
     rows: list[torch.Tensor] = field(default_factory=list)
     state: list[torch.Tensor] = field(default_factory=list)
-    label: list[torch.Tensor] = field(default_factory=list)
     bases: list[torch.Tensor] = field(default_factory=list)
+    labels: list[torch.Tensor] = field(default_factory=list)
     indices: list[torch.Tensor] = field(default_factory=list)
+    ahead: list[torch.Tensor] = field(default_factory=list)
     episode: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -58,7 +61,7 @@ class Examples:
 
     def add(self, other: Examples) -> None:
         """All of another's as well."""
-        for name in ("rows", "state", "label", "bases", "indices", "episode"):
+        for name in (one.name for one in fields(self)):
             getattr(self, name).extend(getattr(other, name))
 
 
@@ -103,20 +106,24 @@ class Reader:
         return out
 
 
-def of_demonstrations(directories: Sequence[Path], reader: Reader) -> Iterator[Examples]:
-    """The examples of each demonstration of the sets, one set after the other."""
+def of_demonstrations(
+    directories: Sequence[Path], reader: Reader, ahead: int
+) -> Iterator[Examples]:
+    """The examples of each demonstration of the sets, one set after the other, of actions that are
+    due up to ``ahead`` steps after their frame."""
     number = 0
     for path in (path for directory in directories for path in shards(directory)):
         camera = read_info(path).cameras[0]
         for track, images in zip(read_tracks(path), read_images(path, camera), strict=True):
-            yield _of_track(track, images, reader, number)
+            yield _of_track(track, images, reader, ahead, number)
             number += 1
 
 
-def _of_track(track: Track, images: Image, reader: Reader, number: int) -> Examples:
+def _of_track(track: Track, images: Image, reader: Reader, ahead: int, number: int) -> Examples:
     reader.begin(track.instruction)
     found, chunks = Examples(), {}
     keep = worth_training(track)
+    labels = reader.normalized(to_physical(track.actions, reader.scale))
     for at in range(len(track)):
         hand = track.poses[at, _HAND].tolist()
         pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
@@ -125,15 +132,21 @@ def _of_track(track: Track, images: Image, reader: Reader, number: int) -> Examp
         seen = reader.observation(images[at], np.asarray(state, np.float64))
         if at % _EVERY == number % _EVERY:
             chunks[at] = reader.chunk(seen)
-        there = [(b, at - b) for b, chunk in chunks.items() if at - b < len(chunk)]
+        there = [
+            (began, then)
+            for then in range(at, min(at + ahead + 1, len(track)))
+            for began, chunk in chunks.items()
+            if keep[then] and then - began < len(chunk)
+        ]
         if not keep[at] or not there:
             continue
         rows, own = reader.look(seen)
         found.rows.append(rows)
         found.state.append(own)
-        found.label.append(reader.normalized(to_physical(track.actions[at], reader.scale)))
-        found.bases.append(reader.normalized(np.array([chunks[b][i] for b, i in there])))
-        found.indices.append(torch.tensor([i for _, i in there]))
+        found.bases.append(reader.normalized(np.array([chunks[b][t - b] for b, t in there])))
+        found.labels.append(labels[[then for _, then in there]])
+        found.indices.append(torch.tensor([then - began for began, then in there]))
+        found.ahead.append(torch.tensor([then - at for _, then in there]))
         found.episode.append(number)
     return found
 
@@ -141,7 +154,7 @@ def _of_track(track: Track, images: Image, reader: Reader, number: int) -> Examp
 class LateActor:
     """Drives an episode with chunks that come ``delay`` steps late, of which ``executed`` are
     carried out, each corrected; for stretches the expert acts (``share`` of the steps). Every step
-    becomes an example of ``found``. One episode.
+    becomes an example of ``found``, and of the up to ``ahead`` frames before it. One episode.
 
     A chunk takes over ``delay`` steps after its frame, at the action that is due then; until the
     first one is there the robot stands still.
@@ -154,6 +167,7 @@ class LateActor:
         instruction: str,
         delay: int,
         executed: int,
+        ahead: int,
         share: float,
         rng: np.random.Generator,
         number: int,
@@ -162,6 +176,9 @@ class LateActor:
         self.found = Examples()
         self._reader, self._corrector, self._expert = reader, corrector, Expert(instruction)
         self._delay, self._executed, self._share = delay, executed, share
+        self._ahead = ahead
+        #: the newest examples: number, step, when action 0 of their chunk was due
+        self._kept: deque[tuple[int, int, int]] = deque(maxlen=ahead + 1)
         self._rng, self._number, self._step = rng, number, -1
         self._chunk: tuple[int, Floats] | None = None  # when its action 0 was due, and its actions
         self._coming: tuple[int, Floats] | None = None  # of which frame
@@ -220,13 +237,26 @@ class LateActor:
     def _keep(
         self, rows: torch.Tensor, own: torch.Tensor, wanted: Floats, said: torch.Tensor, at: int
     ) -> None:
-        found = self.found
+        """A frame of its own, and what is right now for the frames before it, where the chunk is
+        still the one that they were asked about."""
+        found, label = self.found, self._reader.normalized(wanted)
+        assert self._chunk is not None
+        self._kept.append((len(found), self._step, self._chunk[0]))
         found.rows.append(rows)
         found.state.append(own)
-        found.label.append(self._reader.normalized(wanted))
-        found.bases.append(said[None])
-        found.indices.append(torch.tensor([at]))
+        for parts in (found.bases, found.labels):
+            parts.append(torch.empty(0, len(said)))
+        for numbers in (found.indices, found.ahead):
+            numbers.append(torch.empty(0, dtype=torch.int64))
         found.episode.append(self._number)
+        for which, step, chunk in self._kept:
+            ahead = self._step - step
+            if chunk != self._chunk[0] or ahead > self._ahead:
+                continue
+            new = {"bases": said[None], "labels": label[None], "indices": torch.tensor([at])}
+            for name, value in {**new, "ahead": torch.tensor([ahead])}.items():
+                part = getattr(found, name)
+                part[which] = torch.cat((part[which], value))
 
     def _corrected(
         self, rows: torch.Tensor, own: torch.Tensor, base: Floats, said: torch.Tensor, at: int
@@ -236,6 +266,6 @@ class LateActor:
         with torch.inference_mode():
             added = self._corrector(
                 rows[None].float(), torch.tensor([len(rows)]), own[None], said[None],
-                torch.tensor([at]),
+                torch.tensor([at]), torch.tensor([0]),
             )[0]  # fmt: skip
         return self._reader.units(said + added)

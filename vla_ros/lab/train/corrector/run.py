@@ -58,7 +58,7 @@ def run(
     try:
         reader = Reader(engine, scales(environment.spec))
         examples = Examples()
-        for found in of_demonstrations(data, reader):
+        for found in of_demonstrations(data, reader, config.ahead):
             examples.add(found)
             report(f"{len(examples)} frames of demonstrations", 0, 0)
             if stop():
@@ -66,6 +66,7 @@ def run(
         own, corrector, solved = len(examples), None, []
         for number in range(options.rounds + 1):
             if number and not stop():
+                assert corrector is not None
                 found, good = _round(number, options, environment, reader, corrector, report)
                 examples.add(found)
                 solved.append(good)
@@ -104,7 +105,7 @@ def _round(
     options: CorrectorOptions,
     environment: Environment,
     reader: Reader,
-    corrector: Corrector | None,
+    corrector: Corrector,
     report: Report,
 ) -> tuple[Examples, int]:
     """Episodes of round ``number`` from 1, and how many of them were solved."""
@@ -118,7 +119,7 @@ def _round(
         sentence, most = said[int(rng.integers(len(said)))], task.max_steps
         actor = LateActor(
             reader, corrector, sentence, delay, max(delay, options.executed),
-            options.expert_share, rng, number * 1_000_000 + index,
+            corrector.config.ahead, options.expert_share, rng, number * 1_000_000 + index,
         )  # fmt: skip
         episode = Episode(
             task.name, sentence, index % task.initial_states, dagger_seed(number, index), most

@@ -77,7 +77,9 @@ class CorrectorBatches:
         places = [int(t * len(examples.bases[n])) for n, t in zip(which, turns, strict=True)]
         pairs = list(zip(which, places, strict=True))
         actions = torch.stack([examples.bases[n][p] for n, p in pairs])
+        labels = torch.stack([examples.labels[n][p] for n, p in pairs])
         indices = torch.stack([examples.indices[n][p] for n, p in pairs])
+        ahead = torch.stack([examples.ahead[n][p] for n, p in pairs])
         other = torch.rand(len(which), generator=draw) < options.mixed
         shuffled = actions[torch.randperm(len(which), generator=draw)]
         actions = torch.where(other[:, None], shuffled, actions)
@@ -85,8 +87,7 @@ class CorrectorBatches:
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(r) for r in rows])
         state = torch.stack([examples.state[n] for n in which])
-        labels = torch.stack([examples.label[n] for n in which])
-        return (padded, lengths, state, actions, indices), labels
+        return (padded, lengths, state, actions, indices, ahead), labels
 
 
 def train_corrector(

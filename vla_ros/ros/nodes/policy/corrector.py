@@ -31,7 +31,8 @@ from vla_ros.runtime.worker.wire import (
 
 class CorrectorLink:
     """Worker, what it said, and its news for the log. Threads: as of the loop's own link; nothing
-    it says counts before :meth:`attach`. ``warn`` is throttled by its first argument."""
+    it says counts before :meth:`attach`. ``most``: actions that it corrects at once; ``warn`` is
+    throttled by its first argument."""
 
     def __init__(
         self,
@@ -40,13 +41,14 @@ class CorrectorLink:
         limits: WorkerLimits,
         log: Any,
         warn: Callable[[str, str], None],
+        most: int,
     ) -> None:
         self._log, self._warn = log, warn
         self._control: Control | None = None
         self._executor = Executor(
             spec, clock, limits, self._on_result, self._on_event, load_corrector
         )
-        self.corrections = Corrections(self._submit)
+        self.corrections = Corrections(self._submit, most)
 
     def start(self, timeout_s: float, ending: threading.Event) -> Ready:
         """As of the executor: blocks, and raises PolicyRefused with nothing left behind."""

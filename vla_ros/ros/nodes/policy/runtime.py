@@ -130,7 +130,9 @@ class PolicyRuntime:
         wanted = Execution(self._values["execution"]) is Execution.CORRECTED
         if wanted and ready.info.corrects and not self._lockstep:
             room = replace(self._room(), spare=False)
-            corrector = CorrectorLink(spec, self._clock, room, log, self._link.warn)
+            corrector = CorrectorLink(
+                spec, self._clock, room, log, self._link.warn, ready.info.corrects
+            )
             corrector.start(self._values["load_timeout_s"], ending)
             self._corrector = corrector
 
