@@ -217,6 +217,14 @@ _BEYOND = 0.006  # m that they reach deeper than the place
 # m between the fingers; more, and a cube between them is loose. One that is held by two edges (up
 # to 0.059) is carried like that: an expert that waited for it to turn taught policies to wait.
 _GRIPPED = 0.062
+# m from a cube's center to another's, along the fingers' line and aside, within which a finger
+# would come down on that one: then the cube is taken across. An expert that did not look hung over
+# a cube that had been pushed beside another, and taught policies to.
+_ROOM = (0.082, 0.034)
+_TURNING = (
+    0.15,
+    0.15,
+)  # rad that are still to turn without staying above the others; m for each more
 _RESTING = {"plate": 0.0255, "cube": 0.042}  # m, height of a cube above the pose it lies on
 
 
@@ -271,12 +279,14 @@ def advise(goal: Goal, poses: Mapping[str, Pose], side: float = 0.0) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """``gap``: m between the fingers. ``hand`` [3]: from the object's center to the grip."""
+    """``gap``: m between the fingers. ``hand`` [3]: from the object's center to the grip.
+    ``crowded``: another cube is where a finger could come down."""
 
     scene: Scene
     gap: float
     hand: Floats
     side: float
+    crowded: bool
 
     def by(self, place: Floats) -> Floats:
         """Where to head for on the free way to ``place`` [3]."""
@@ -292,15 +302,31 @@ def _look(goal: Goal, poses: Mapping[str, Pose], side: float) -> _View:
     placing = goal.family in (Family.PICK, Family.STACK)
     target = np.array(_get(poses, goal.target).position) if placing else position
     left, right = (np.array(_get(poses, name).position) for name in FINGERS)
+    rotation, yaw = matrix(gripper.quaternion), upright_yaw(thing.quaternion)
+    others = [np.array(pose.position) for name, pose in poses.items() if name.endswith("_cube")]
+    ways = [other - position for other in others if np.hypot(*(other - position)[:2]) > 0.0]
+    turned = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
+    across = min((yaw - np.pi / 2, yaw + np.pi / 2), key=lambda turn: abs(turn - turned))
+    rooms = [_room(turn, ways) for turn in (yaw, across)]
+    crowded = min(rooms) < _ROOM[0]
     scene = Scene(
         gripper=grip,
-        rotation=matrix(gripper.quaternion),
+        rotation=rotation,
         object=position,
-        grasp_yaw=upright_yaw(thing.quaternion),
+        grasp_yaw=across if rooms[0] < min(_ROOM[0], rooms[1]) else yaw,
         target=target,
         start=position,
     )
-    return _View(scene, float(np.linalg.norm(left - right)), grip - position, side)
+    gap = float(np.linalg.norm(left - right))
+    return _View(scene, gap, grip - position, side, crowded)
+
+
+def _room(yaw: float, ways: Sequence[Floats]) -> float:
+    """How far from a cube, along the line of fingers turned by ``yaw``, the next one's center is,
+    m; ``ways`` [3] lead there. Infinite where none is in the fingers' way."""
+    along, aside = np.array([np.sin(yaw), -np.cos(yaw)]), np.array([np.cos(yaw), np.sin(yaw)])
+    level = [way[:2] for way in ways if abs(way[2]) < 2 * _HALF]
+    return min((abs(w @ along) for w in level if abs(w @ aside) < _ROOM[1]), default=np.inf)
 
 
 def _get(poses: Mapping[str, Pose], name: str) -> Pose:
@@ -362,6 +388,10 @@ def _grasp_and_place(goal: Goal, view: _View) -> Waypoint:
         return _to(np.array([scene.target[0], scene.target[1], _TRAVEL]), OPEN)
     grasp = _within(view.hand, 0.018, 0.014) or (between and view.gap < 0.07)
     height = _funnel(view.hand, _HOVER)
+    if view.crowded:
+        turn = axis_angle(downward(scene.grasp_yaw) @ scene.rotation.T)
+        free, rise = _TURNING
+        height = max(height, min(_HOVER, rise * (float(np.linalg.norm(turn)) - free)))
     down = view.by(scene.object + _up(height))
     return _to(down, CLOSED if grasp else OPEN, turned=True)
 
