@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from vla_ros.core.rotation import matrix
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Pose
@@ -303,30 +304,45 @@ def _look(goal: Goal, poses: Mapping[str, Pose], side: float) -> _View:
     target = np.array(_get(poses, goal.target).position) if placing else position
     left, right = (np.array(_get(poses, name).position) for name in FINGERS)
     rotation, yaw = matrix(gripper.quaternion), upright_yaw(thing.quaternion)
-    others = [np.array(pose.position) for name, pose in poses.items() if name.endswith("_cube")]
-    ways = [other - position for other in others if np.hypot(*(other - position)[:2]) > 0.0]
-    turned = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
-    across = min((yaw - np.pi / 2, yaw + np.pi / 2), key=lambda turn: abs(turn - turned))
-    rooms = [_room(turn, ways) for turn in (yaw, across)]
-    crowded = min(rooms) < _ROOM[0]
+    cubes = [np.array(pose.position) for name, pose in poses.items() if name.endswith("_cube")]
+    hand = np.arctan2(rotation[1, 0], rotation[0, 0])
+    turn, crowded = grasp_turn(np.array([yaw]), np.array([hand]), np.array([cubes]) - position)
     scene = Scene(
         gripper=grip,
         rotation=rotation,
         object=position,
-        grasp_yaw=across if rooms[0] < min(_ROOM[0], rooms[1]) else yaw,
+        grasp_yaw=float(turn[0]),
         target=target,
         start=position,
     )
     gap = float(np.linalg.norm(left - right))
-    return _View(scene, gap, grip - position, side, crowded)
+    return _View(scene, gap, grip - position, side, bool(crowded[0]))
 
 
-def _room(yaw: float, ways: Sequence[Floats]) -> float:
-    """How far from a cube, along the line of fingers turned by ``yaw``, the next one's center is,
-    m; ``ways`` [3] lead there. Infinite where none is in the fingers' way."""
-    along, aside = np.array([np.sin(yaw), -np.cos(yaw)]), np.array([np.cos(yaw), np.sin(yaw)])
-    level = [way[:2] for way in ways if abs(way[2]) < 2 * _HALF]
-    return min((abs(w @ along) for w in level if abs(w @ aside) < _ROOM[1]), default=np.inf)
+def grasp_turn(yaw: Floats, hand: Floats, ways: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """How the fingers are to be turned to grasp each of N cubes, rad [N], and whether another is
+    near enough to matter.
+
+    ``yaw`` [N]: the cube's own turn; ``hand`` [N]: the hand's, which is as good half a turn on;
+    ``ways`` [N, C, 3]: from its center to those of all cubes, m.
+    """
+    less, more = yaw - np.pi / 2, yaw + np.pi / 2
+    across = np.where(np.abs(less - hand) <= np.abs(more - hand), less, more)
+    straight, other = _room(yaw, ways), _room(across, ways)
+    turn = np.where(straight < np.minimum(_ROOM[0], other), across, yaw)
+    return turn, np.minimum(straight, other) < _ROOM[0]
+
+
+def _room(yaw: Floats, ways: Floats) -> Floats:
+    """How far from a cube, along the line of the fingers, the next one's center is, m [N];
+    infinite where none is in their way."""
+    along = np.stack((np.sin(yaw), -np.cos(yaw)), -1)
+    aside = np.stack((np.cos(yaw), np.sin(yaw)), -1)
+    flat = ways[..., :2]
+    off = np.abs((flat * along[:, None]).sum(-1)), np.abs((flat * aside[:, None]).sum(-1))
+    there = (np.hypot(*off) > 0.0) & (off[1] < _ROOM[1]) & (np.abs(ways[..., 2]) < 2 * _HALF)
+    out: Floats = np.where(there, off[0], np.inf).min(-1, initial=np.inf)
+    return out
 
 
 def _get(poses: Mapping[str, Pose], name: str) -> Pose:
@@ -388,10 +404,10 @@ def _grasp_and_place(goal: Goal, view: _View) -> Waypoint:
         return _to(np.array([scene.target[0], scene.target[1], _TRAVEL]), OPEN)
     grasp = _within(view.hand, 0.018, 0.014) or (between and view.gap < 0.07)
     height = _funnel(view.hand, _HOVER)
-    if view.crowded:
-        turn = axis_angle(downward(scene.grasp_yaw) @ scene.rotation.T)
+    if view.crowded:  # turned first, above the others
+        left = axis_angle(downward(scene.grasp_yaw) @ scene.rotation.T)
         free, rise = _TURNING
-        height = max(height, min(_HOVER, rise * (float(np.linalg.norm(turn)) - free)))
+        height = max(height, min(_HOVER, rise * (float(np.linalg.norm(left)) - free)))
     down = view.by(scene.object + _up(height))
     return _to(down, CLOSED if grasp else OPEN, turned=True)
 

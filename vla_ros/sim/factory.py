@@ -18,11 +18,10 @@ class EnvConfig:
     """Which environment to build. Calling it builds it, in the calling thread and process.
 
     ``suite`` is one of LIBERO's or LIBERO-PRO's, such as libero_object or libero_object_swap; '':
-    all of LIBERO's own. ``nudge_m``, of the
-    tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.tabletop`).
-    ``later``,
-    of the tabletop in the caller's process: images are rendered when they are looked at, which must
-    be before the next step (:mod:`vla_ros.sim.rendering`).
+    all of LIBERO's own. Of the tabletop: ``nudge_m``, the task's cube is moved by so much on the
+    way (:mod:`vla_ros.sim.tabletop`); ``crowded``, another one stands right beside it; ``later``,
+    in the caller's process, images are rendered when they are looked at, which must be before the
+    next step (:mod:`vla_ros.sim.rendering`).
     """
 
     name: str = "tabletop"
@@ -30,6 +29,7 @@ class EnvConfig:
     wrist: bool = True
     suite: str = ""
     nudge_m: float = 0.0
+    crowded: bool = False
     later: bool = False
 
     def __post_init__(self) -> None:
@@ -41,6 +41,8 @@ class EnvConfig:
             check_suite(self.suite)
         elif self.suite:
             raise SimError(f"{self.name} has no suite '{self.suite}'")
+        if self.crowded and self.name != "tabletop":
+            raise SimError(f"{self.name} is never crowded: that is for the tabletop")
         if self.nudge_m and self.name != "tabletop":
             raise SimError(f"{self.name} nudges nothing: nudge_m is for the tabletop")
         if not 0.0 <= self.nudge_m <= MOST_NUDGE_M:
@@ -70,4 +72,7 @@ class EnvConfig:
         except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
             raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
 
-        return Tabletop(self.image_size, self.wrist, nudge_m=self.nudge_m, later=self.later)
+        return Tabletop(
+            self.image_size, self.wrist, nudge_m=self.nudge_m, crowded=self.crowded,
+            later=self.later,
+        )  # fmt: skip

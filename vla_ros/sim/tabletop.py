@@ -38,6 +38,7 @@ from vla_ros.sim.tasks import (
     Goal,
     TableState,
     allowed,
+    crowded_placements,
     cube,
     out_of_reach,
     placements,
@@ -176,16 +177,17 @@ class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
     ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
-    (:class:`Nudge`). ``later``: images are rendered when they are looked at, which
-    must be before the next step (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to
-    render the cameras with.
+    (:class:`Nudge`). ``crowded``: another one stands right beside it. ``later``: images are
+    rendered when they are looked at, which must be before the next step
+    (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to render the cameras with.
     """
 
     def __init__(
         self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0,
-        nudge_m: float = 0.0, later: bool = False,
+        nudge_m: float = 0.0, crowded: bool = False, later: bool = False,
     ) -> None:  # fmt: skip
         self._nudge_m, self._steps = nudge_m, 0
+        self._placements = crowded_placements if crowded else placements
         self._later, self._shown = later, LaterImages((), self._image)
         self._nudge: Nudge | None = None
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
@@ -235,7 +237,7 @@ class Tabletop:
         mujoco.mj_resetData(self._model, self._data)
         self._data.qpos[self._joint_qpos[:7]] = scene.HOME
         self._data.qpos[self._joint_qpos[7:]] = _OPEN
-        for name, placement in placements(task, initial_state, seed).items():
+        for name, placement in self._placements(task, initial_state, seed).items():
             self._place(name, placement)
         mujoco.mj_forward(self._model, self._data)
         for _ in range(_SETTLE_STEPS):

@@ -128,6 +128,8 @@ HOLD_STEPS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
 
 _AREA = ((-0.08, -0.25), (0.16, 0.20))  # where cubes may lie: lower and upper corner, m
 _CLEARANCE = 0.11  # m between centers, so that the open hand fits in between
+_BESIDE = (0.046, 0.065)  # m between the centers of two that stand right beside each other
+_SKEW = 0.08  # rad, of the one from the other
 _PUSH_LANE = (0.10, 0.24)  # half-width and length that a push needs free, m
 
 
@@ -184,6 +186,25 @@ def placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
         placed = {cube(color): _draw(rng) for color in COLORS}
         if allowed(goal, placed):
             return placed
+
+
+def crowded_placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
+    """The same with another cube right beside the one that is to be grasped, at any of its sides:
+    as cubes lie that were pushed. Where nothing is grasped or there is no room, the same."""
+    goal, placed = GOALS[name], placements(name, index, seed)
+    if goal.family not in (Family.PICK, Family.STACK):
+        return placed
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index, 2])
+    at = placed[goal.object]
+    others = [other for other in placed if other not in (goal.object, goal.target)]
+    for other, turn in rng.permutation([(o, t) for o in range(len(others)) for t in range(4)]):
+        angle, away = at.yaw + turn * np.pi / 2, float(rng.uniform(*_BESIDE))
+        x, y = at.x + away * float(np.cos(angle)), at.y + away * float(np.sin(angle))
+        there = CubePlacement(x, y, at.yaw + float(rng.uniform(-_SKEW, _SKEW)))
+        moved = placed | {others[other]: there}
+        if allowed(goal, {n: p for n, p in moved.items() if n != goal.object}):
+            return moved
+    return placed
 
 
 def allowed(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:

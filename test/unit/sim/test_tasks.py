@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from vla_ros.sim.scene import CUBE_HALF, PLATE_TOP, PLATE_XY
-from vla_ros.sim.tasks import GOALS, TASKS, TableState, out_of_reach, placements, satisfied
+from vla_ros.sim.tasks import (
+    GOALS,
+    TASKS,
+    TableState,
+    crowded_placements,
+    out_of_reach,
+    placements,
+    satisfied,
+)
 
 HOME = np.array([-0.04, 0.0, 0.2])
 
@@ -92,3 +100,17 @@ def test_a_fallen_cube_ends_only_the_tasks_that_need_it():
 
 def test_names_are_unique():
     assert len({task.name for task in TASKS}) == len({task.instruction for task in TASKS}) == 28
+
+
+@pytest.mark.parametrize("name", ["pick_red_cube", "stack_green_on_blue", "push_red_cube_left"])
+def test_crowded_another_cube_stands_right_beside_the_one_that_is_grasped(name):
+    near = 0
+    for index in range(20):
+        plain, placed = placements(name, index, 5), crowded_placements(name, index, 5)
+        goal, moved = GOALS[name], [cube for cube in placed if placed[cube] != plain[cube]]
+        assert goal.object not in moved and goal.target not in moved and len(moved) <= 1
+        at = placed[goal.object]
+        for cube in moved:
+            assert 0.045 < np.hypot(placed[cube].x - at.x, placed[cube].y - at.y) < 0.066
+        near += len(moved)
+    assert near == 0 if name.startswith("push") else near >= 18

@@ -41,7 +41,7 @@ class Tables:
 
     ``family`` [N]: the number of the goal's; ``grip``, ``thing``, ``target`` [N, 3], ``gap`` [N];
     ``level`` and ``turned`` [N, 3]: the rotation still to make to the hand's own way down, and to
-    the way that the thing is grasped;
+    the way that the thing is grasped, ``crowded`` [N]: beside others;
     ``asked`` [2, N, 6]: what was asked one and two steps ago; ``side`` [N]: of a push, along y;
     ``swing`` [N]: the side of :mod:`vla_ros.sim.expert`.
     """
@@ -53,6 +53,7 @@ class Tables:
     gap: Floats
     level: Floats
     turned: Floats
+    crowded: Bools
     asked: Floats
     side: Floats
     swing: Floats
@@ -96,7 +97,13 @@ def tables_of(
     hand = wide[:, BODIES.index("gripper")]
     left, right = (wide[:, BODIES.index(f"finger_{name}"), :3] for name in ("left", "right"))
     rotation = matrices(hand[:, 3:])
-    cosine, sine = (f(upright_yaws(thing[:, 3:])) for f in (np.cos, np.sin))
+    cubes = [place for place, name in enumerate(BODIES) if name.endswith("_cube")]
+    turns, crowded = scripted.grasp_turn(
+        upright_yaws(thing[:, 3:]),
+        np.arctan2(rotation[:, 1, 0], rotation[:, 0, 0]),
+        wide[:, cubes, :3] - thing[:, None, :3],
+    )
+    cosine, sine = np.cos(turns), np.sin(turns)
     turn = np.zeros((len(wide), 3, 3))
     turn[:, 0, 0], turn[:, 0, 1], turn[:, 1, 0], turn[:, 1, 1] = cosine, -sine, sine, cosine
     turn[:, 2, 2] = 1.0
@@ -109,6 +116,7 @@ def tables_of(
         gap=np.linalg.norm(left - right, axis=1),
         level=axis_angles(downward(0.0) @ back),
         turned=axis_angles(turn @ downward(0.0) @ back),
+        crowded=crowded,
         asked=before[:, :, :GRIPPER].astype(np.float64).transpose(1, 0, 2) * scale,
         side=np.array([1.0 if goal.target == "right" else -1.0 for goal in goals]),
         swing=np.zeros(len(wide)) if swing is None else swing,
@@ -151,7 +159,11 @@ def _grasp_and_place(tables: Tables) -> tuple[Floats, Floats, Bools]:
     away = tables.target.copy()
     away[:, 2] = scripted._TRAVEL
     grasp = _within(hand, 0.018, 0.014) | (between & (tables.gap < 0.07))
-    down = _by(tables, tables.thing + _up(_funnel(hand, scripted._HOVER)))
+    free, rise = scripted._TURNING
+    left = np.minimum(scripted._HOVER, rise * (np.linalg.norm(tables.turned, axis=1) - free))
+    height = _funnel(hand, scripted._HOVER)
+    height = np.where(tables.crowded, np.maximum(height, left), height)
+    down = _by(tables, tables.thing + _up(height))
     cases = [gripped & there, gripped, near]
     place = np.select([c[:, None] for c in cases], [rest + hand, carried, away], down)
     shut, wide = waypoints.CLOSED, waypoints.OPEN

@@ -311,10 +311,10 @@ class Late:
         return said
 
 
-@lru_cache(maxsize=2)
-def shared_environment(wrist: bool, nudge_m: float = 0.0) -> Environment:
+@lru_cache(maxsize=3)
+def shared_environment(wrist: bool, nudge_m: float = 0.0, crowded: bool = False) -> Environment:
     """This process's tabletop, made once: it takes a second."""
-    environment = EnvConfig("tabletop", RENDER_SIZE, wrist, nudge_m=nudge_m)()
+    environment = EnvConfig("tabletop", RENDER_SIZE, wrist, nudge_m=nudge_m, crowded=crowded)()
     atexit.register(environment.close)  # OpenGL complains when the interpreter takes it down
     return environment
 
@@ -443,6 +443,7 @@ class CollectOptions:
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
     ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
     some actions not at all, and in one episode of three the cube is moved on the way.
+    ``crowded``: in one of three another cube stands right beside the one that is to be grasped.
     ``two_ways``: the expert swings out to the left or to the right, each episode anew.
     ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros.lab.train.collect_libero`).
     """
@@ -460,6 +461,7 @@ class CollectOptions:
     two_ways: bool = False
     suite: str = ""
     unsteady: bool = False
+    crowded: bool = False
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -530,6 +532,8 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
     environments = [shared_environment(options.wrist)] * _NUDGED
     if options.unsteady:
         environments[-1] = shared_environment(options.wrist, _NUDGE_M)
+    if options.crowded:
+        environments[0] = shared_environment(options.wrist, crowded=True)
     spec = environments[0].spec
     projection = _projection(options.image_size)
     kept: list[Demonstration] = []

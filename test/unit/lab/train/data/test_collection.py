@@ -239,6 +239,21 @@ def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
     assert max(map(_jump, still)) < 0.03
 
 
+def test_in_one_crowded_episode_of_three_another_cube_stands_beside_it(tmp_path):
+    options = replace(REACH, demonstrations=6, crowded=True, families=("pick",))
+    list(collect(options, tmp_path))
+    tracks = [track for path in shards(tmp_path) for track in read_tracks(path)]
+    assert len(tracks) == 6
+    assert [_nearest(track) < 0.07 for track in tracks] == [True, False, False] * 2
+
+
+def _nearest(track) -> float:
+    """Between the centers of any two cubes at the beginning, m."""
+    places = track.poses[0, [i for i, name in enumerate(BODIES) if "cube" in name], :2]
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    return float(apart[np.triu_indices(len(places), 1)].min())
+
+
 def _jump(track) -> float:
     """The farthest that a cube came in one step in which the hand was not near it, m."""
     cubes = [place for place, name in enumerate(BODIES) if "cube" in name]
