@@ -123,7 +123,7 @@ def _of_track(track: Track, images: Image, reader: Reader, ahead: int, number: i
     reader.begin(track.instruction)
     found, chunks = Examples(), {}
     keep = worth_training(track)
-    labels = reader.normalized(to_physical(track.actions, reader.scale))
+    labels = reader.normalized(to_physical(track.actions.astype(np.float64), reader.scale))
     for at in range(len(track)):
         hand = track.poses[at, _HAND].tolist()
         pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
