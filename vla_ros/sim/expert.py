@@ -222,6 +222,7 @@ _GRIPPED = 0.062
 # would come down on that one: then the cube is taken across. An expert that did not look hung over
 # a cube that had been pushed beside another, and taught policies to.
 _ROOM = (0.082, 0.034)
+_LEVEL = 0.03  # m of height: what it lies on is in no finger's way
 _TURNING = (
     0.15,
     0.15,
@@ -340,7 +341,7 @@ def _room(yaw: Floats, ways: Floats) -> Floats:
     aside = np.stack((np.cos(yaw), np.sin(yaw)), -1)
     flat = ways[..., :2]
     off = np.abs((flat * along[:, None]).sum(-1)), np.abs((flat * aside[:, None]).sum(-1))
-    there = (np.hypot(*off) > 0.0) & (off[1] < _ROOM[1]) & (np.abs(ways[..., 2]) < 2 * _HALF)
+    there = (np.hypot(*off) > 0.0) & (off[1] < _ROOM[1]) & (np.abs(ways[..., 2]) < _LEVEL)
     out: Floats = np.where(there, off[0], np.inf).min(-1, initial=np.inf)
     return out
 
