@@ -123,6 +123,7 @@ def _check_suite(args: argparse.Namespace) -> None:
         "--two-ways": args.two_ways,
         "--wrist": args.wrist,
         "--policy": args.policy,
+        "--crowded": args.crowded,
     }
     if said := [name for name, given in tabletop.items() if given]:
         raise UserError(f"{', '.join(said)}: of the tabletop alone, not with --suite")

@@ -223,10 +223,8 @@ _GRIPPED = 0.062
 # a cube that had been pushed beside another, and taught policies to.
 _ROOM = (0.082, 0.034)
 _LEVEL = 0.03  # m of height: what it lies on is in no finger's way
-_TURNING = (
-    0.15,
-    0.15,
-)  # rad that are still to turn without staying above the others; m for each more
+# rad that are still to turn without staying above the others, and m of height for each more
+_TURNING = (0.15, 0.15)
 _RESTING = {"plate": 0.0255, "cube": 0.042}  # m, height of a cube above the pose it lies on
 
 

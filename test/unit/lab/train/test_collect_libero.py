@@ -62,7 +62,9 @@ def test_things_appear_where_the_camera_looks() -> None:
     assert np.isnan(found["gripper"]).all() and np.isnan(found["plate_1"]).all()
 
 
-@pytest.mark.parametrize("words", [["--families", "reach"], ["--two-ways"], ["--wrist"]])
+@pytest.mark.parametrize(
+    "words", [["--families", "reach"], ["--two-ways"], ["--wrist"], ["--crowded"]]
+)
 def test_options_of_the_tabletop_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
