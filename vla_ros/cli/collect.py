@@ -57,8 +57,8 @@ def add_parser(verbs: Verbs) -> None:
         " to N control periods old, each episode another (0)")  # fmt: skip
     add("--unsteady", action="store_true", help="--policy: as in real time, images sooner or later"
         " than it is told, actions lost, a cube moved on the way")  # fmt: skip
-    add("--crowded", action="store_true", help="in one episode of three another cube stands right"
-        " beside the one that is to be grasped")  # fmt: skip
+    add("--crowded", action="store_true", help="in one episode of three one or two others stand"
+        " right beside the cube that is to be grasped")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

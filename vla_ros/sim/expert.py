@@ -218,10 +218,11 @@ _BEYOND = 0.006  # m that they reach deeper than the place
 # m between the fingers; more, and a cube between them is loose. One that is held by two edges (up
 # to 0.059) is carried like that: an expert that waited for it to turn taught policies to wait.
 _GRIPPED = 0.062
-# m from a cube's center to another's, along the fingers' line and aside, within which a finger
-# would come down on that one: then the cube is taken across. An expert that did not look hung over
-# a cube that had been pushed beside another, and taught policies to.
-_ROOM = (0.082, 0.034)
+# m from another cube's center to a finger that comes down: nearer, and it would come down on that
+# cube; then another turn of the hand is looked for. An expert that did not look hung over a cube
+# that had been pushed beside another, and taught policies to.
+_ROOM = 0.028
+_FINGER = (0.046, 0.006, 0.010)  # m from the grip to an open finger's middle; half its section
 _LEVEL = 0.03  # m of height: what it lies on is in no finger's way
 # rad that are still to turn without staying above the others, and m of height for each more
 _TURNING = (0.15, 0.15)
@@ -320,27 +321,32 @@ def _look(goal: Goal, poses: Mapping[str, Pose], side: float) -> _View:
 
 def grasp_turn(yaw: Floats, hand: Floats, ways: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """How the fingers are to be turned to grasp each of N cubes, rad [N], and whether another is
-    near enough to matter.
+    near enough to matter: as the cube lies, or across, or by two of its edges, in this order, the
+    first with room for the fingers, or else the one with most.
 
     ``yaw`` [N]: the cube's own turn; ``hand`` [N]: the hand's, which is as good half a turn on;
     ``ways`` [N, C, 3]: from its center to those of all cubes, m.
     """
-    less, more = yaw - np.pi / 2, yaw + np.pi / 2
-    across = np.where(np.abs(less - hand) <= np.abs(more - hand), less, more)
-    straight, other = _room(yaw, ways), _room(across, ways)
-    turn = np.where(straight < np.minimum(_ROOM[0], other), across, yaw)
-    return turn, np.minimum(straight, other) < _ROOM[0]
+    quarters = yaw[:, None] + np.pi / 4 * np.array([-2, -1, 1, 2])
+    quarters = np.take_along_axis(quarters, np.abs(quarters - hand[:, None]).argsort(1), 1)
+    sides = np.abs(np.sin(2 * (quarters - yaw[:, None]))) < 0.5  # not by edges
+    order = np.argsort(~sides, 1, kind="stable")  # across, nearest first; then by edges
+    turns = np.concatenate((yaw[:, None], np.take_along_axis(quarters, order, 1)), 1)
+    rooms = np.stack([np.minimum(_room(turn, ways), _ROOM) for turn in turns.T], 1)
+    first = rooms.argmax(1)
+    return turns[np.arange(len(yaw)), first], rooms[:, 0] < _ROOM
 
 
-def _room(yaw: Floats, ways: Floats) -> Floats:
-    """How far from a cube, along the line of the fingers, the next one's center is, m [N];
-    infinite where none is in their way."""
-    along = np.stack((np.sin(yaw), -np.cos(yaw)), -1)
-    aside = np.stack((np.cos(yaw), np.sin(yaw)), -1)
+def _room(turn: Floats, ways: Floats) -> Floats:
+    """How far from the fingers around a cube the next one's center is, m [N]; infinite where
+    there is none."""
     flat = ways[..., :2]
-    off = np.abs((flat * along[:, None]).sum(-1)), np.abs((flat * aside[:, None]).sum(-1))
-    there = (np.hypot(*off) > 0.0) & (off[1] < _ROOM[1]) & (np.abs(ways[..., 2]) < _LEVEL)
-    out: Floats = np.where(there, off[0], np.inf).min(-1, initial=np.inf)
+    along = np.abs((flat * np.stack((np.sin(turn), -np.cos(turn)), -1)[:, None]).sum(-1))
+    aside = np.abs((flat * np.stack((np.cos(turn), np.sin(turn)), -1)[:, None]).sum(-1))
+    middle, thick, wide = _FINGER
+    apart = np.hypot(np.maximum(np.abs(along - middle) - thick, 0.0), np.maximum(aside - wide, 0.0))
+    other = (np.hypot(along, aside) > 0.0) & (np.abs(ways[..., 2]) < _LEVEL)
+    out: Floats = np.where(other, apart, np.inf).min(-1, initial=np.inf)
     return out
 
 

@@ -19,7 +19,7 @@ class EnvConfig:
 
     ``suite`` is one of LIBERO's or LIBERO-PRO's, such as libero_object or libero_object_swap; '':
     all of LIBERO's own. Of the tabletop: ``nudge_m``, the task's cube is moved by so much on the
-    way (:mod:`vla_ros.sim.tabletop`); ``crowded``, another one stands right beside it; ``later``,
+    way (:mod:`vla_ros.sim.tabletop`); ``crowded``, others stand right beside it; ``later``,
     in the caller's process, images are rendered when they are looked at, which must be before the
     next step (:mod:`vla_ros.sim.rendering`).
     """

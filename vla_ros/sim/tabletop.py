@@ -177,7 +177,7 @@ class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
     ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
-    (:class:`Nudge`). ``crowded``: another one stands right beside it. ``later``: images are
+    (:class:`Nudge`). ``crowded``: others stand right beside it. ``later``: images are
     rendered when they are looked at, which must be before the next step
     (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to render the cameras with.
     """

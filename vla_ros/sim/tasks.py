@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -128,8 +128,8 @@ HOLD_STEPS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
 
 _AREA = ((-0.08, -0.25), (0.16, 0.20))  # where cubes may lie: lower and upper corner, m
 _CLEARANCE = 0.11  # m between centers, so that the open hand fits in between
-_BESIDE = (0.046, 0.065)  # m between the centers of two that stand right beside each other
-_SKEW = 0.08  # rad, of the one from the other
+_BESIDE = (0.003, 0.020)  # m between two that stand right beside each other
+_DRAWS = 50  # until another one beside has room
 _PUSH_LANE = (0.10, 0.24)  # half-width and length that a push needs free, m
 
 
@@ -189,22 +189,44 @@ def placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
 
 
 def crowded_placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
-    """The same with another cube right beside the one that is to be grasped, at any of its sides:
-    as cubes lie that were pushed. Where nothing is grasped or there is no room, the same."""
+    """The same with one or two cubes right beside the one that is to be grasped, at any side of it
+    and turned anyhow: as cubes lie that were pushed. Where nothing is grasped, the same."""
     goal, placed = GOALS[name], placements(name, index, seed)
     if goal.family not in (Family.PICK, Family.STACK):
         return placed
     rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index, 2])
-    at = placed[goal.object]
     others = [other for other in placed if other not in (goal.object, goal.target)]
-    for other, turn in rng.permutation([(o, t) for o in range(len(others)) for t in range(4)]):
-        angle, away = at.yaw + turn * np.pi / 2, float(rng.uniform(*_BESIDE))
-        x, y = at.x + away * float(np.cos(angle)), at.y + away * float(np.sin(angle))
-        there = CubePlacement(x, y, at.yaw + float(rng.uniform(-_SKEW, _SKEW)))
-        moved = placed | {others[other]: there}
-        if allowed(goal, {n: p for n, p in moved.items() if n != goal.object}):
-            return moved
+    for other in rng.permutation(others)[: rng.integers(1, 3)]:
+        rest = {n: p for n, p in placed.items() if n != other}
+        for _ in range(_DRAWS):
+            beside = _beside(placed[goal.object], rng)
+            below = {n: p for n, p in rest.items() if n == goal.target}
+            if allowed(goal, below | {other: beside}) and _disjoint(beside, rest.values()):
+                placed = rest | {other: beside}
+                break
     return placed
+
+
+def _beside(cube: CubePlacement, rng: np.random.Generator) -> CubePlacement:
+    angle, yaw = float(rng.uniform(-np.pi, np.pi)), float(rng.uniform(-0.7, 0.7))
+    away = _extent(cube.yaw - angle) + _extent(yaw - angle) + float(rng.uniform(*_BESIDE))
+    x, y = cube.x + away * float(np.cos(angle)), cube.y + away * float(np.sin(angle))
+    return CubePlacement(x, y, yaw)
+
+
+def _disjoint(one: CubePlacement, others: Iterable[CubePlacement]) -> bool:
+    """Whether a line across the middle separates it from each."""
+    for other in others:
+        angle = float(np.arctan2(other.y - one.y, other.x - one.x))
+        away = float(np.hypot(other.x - one.x, other.y - one.y))
+        if away < _extent(one.yaw - angle) + _extent(other.yaw - angle) + _BESIDE[0] / 2:
+            return False
+    return True
+
+
+def _extent(turn: float) -> float:
+    """From a cube's center to where it ends, in a direction so far from its edges', m."""
+    return CUBE_HALF * float(abs(np.cos(turn)) + abs(np.sin(turn)))
 
 
 def allowed(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:

@@ -97,8 +97,9 @@ def test_a_cube_that_is_held_across_is_lifted_as_it_is(gap):
 
 
 @pytest.mark.parametrize("family", ["pick", "stack"])
-def test_a_cube_with_another_right_beside_it_is_taken_across(family):
-    """Before, a finger came down on the other one in every second of these, and there it stayed."""
+def test_a_cube_with_others_right_beside_it_is_taken_where_the_fingers_have_room(family):
+    """Across, or by two of its edges: before, a finger came down on another one in every second of
+    these, and there it stayed."""
     table = EnvConfig(image_size=16, crowded=True)()
     tasks = names(family)
     solved = [solve(table, tasks[i % len(tasks)], i) for i in range(16)]

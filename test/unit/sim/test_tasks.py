@@ -103,14 +103,14 @@ def test_names_are_unique():
 
 
 @pytest.mark.parametrize("name", ["pick_red_cube", "stack_green_on_blue", "push_red_cube_left"])
-def test_crowded_another_cube_stands_right_beside_the_one_that_is_grasped(name):
+def test_crowded_one_or_two_stand_right_beside_the_one_that_is_grasped(name):
     near = 0
     for index in range(20):
         plain, placed = placements(name, index, 5), crowded_placements(name, index, 5)
         goal, moved = GOALS[name], [cube for cube in placed if placed[cube] != plain[cube]]
-        assert goal.object not in moved and goal.target not in moved and len(moved) <= 1
+        assert goal.object not in moved and goal.target not in moved and len(moved) <= 2
         at = placed[goal.object]
         for cube in moved:
-            assert 0.045 < np.hypot(placed[cube].x - at.x, placed[cube].y - at.y) < 0.066
-        near += len(moved)
+            assert 0.044 < np.hypot(placed[cube].x - at.x, placed[cube].y - at.y) < 0.08
+        near += bool(moved)
     assert near == 0 if name.startswith("push") else near >= 18

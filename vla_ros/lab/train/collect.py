@@ -443,7 +443,7 @@ class CollectOptions:
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
     ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
     some actions not at all, and in one episode of three the cube is moved on the way.
-    ``crowded``: in one of three another cube stands right beside the one that is to be grasped.
+    ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
     ``two_ways``: the expert swings out to the left or to the right, each episode anew.
     ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros.lab.train.collect_libero`).
     """
