@@ -37,7 +37,8 @@ def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> 
     fingers = np.cumsum(np.full((length, 2), 0.002), axis=0)
     pixels = rng.uniform(0, SIZE, (length, len(OBJECTS), 2))
     goal = parse_instruction(sentence)
-    labels = np.repeat(-actions[:, None], len(INSTRUCTIONS), axis=1)
+    labels = np.repeat(actions[:, None], len(INSTRUCTIONS), axis=1)
+    labels[..., 0] *= -1
     labels[:, INSTRUCTIONS.index(instruction_of(goal))] = actions
     track = Track(
         task=goal.object,

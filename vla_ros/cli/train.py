@@ -107,7 +107,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--patch-weight", type=float, default=1.0, help="of naming objects in patches (1)")
     add("--place-weight", type=float, default=0.5, help="of pointing at what is meant (0.5)")
     add("--shift", type=int, default=3, help="augmentation: largest shift, pixels; 0: off (3)")
-    add("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the products")
+    add("--dtype", choices=("bfloat16", "float32"), help="of the products (bfloat16, where the"
+        " processor has instructions for it)")  # fmt: skip
     add("--seed", type=int, default=0, help="weights and batches (0)")
     add("--wrist", action="store_true", help="a model of two images; data collected with --wrist")
     add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
@@ -385,8 +386,9 @@ def run(args: argparse.Namespace) -> int:
         import torch
 
         from vla_ros.data.lerobot.shards import import_data
-        from vla_ros.engine.layers.devices import usable_device
+        from vla_ros.engine.layers.devices import multiplies_bfloat16, usable_device
         from vla_ros.lab.train.flow import FLOW_ARCHITECTURES
+        from vla_ros.lab.train.options import dtype_of
         from vla_ros.lab.train.run import Machine, Reporter
         from vla_ros.lab.train.run import run as train
         from vla_ros.lab.train.trainer import keep_freed_memory
@@ -400,6 +402,7 @@ def run(args: argparse.Namespace) -> int:
             "--check plays token policies: play a flow policy with vla-ros eval --no-ros"
             f" --checkpoint {args.out / 'policy'}"
         )
+    args.dtype = args.dtype or dtype_of(args.out, multiplies_bfloat16(device))
     if args.threads:
         torch.set_num_threads(args.threads)
     if device.type == "cpu":

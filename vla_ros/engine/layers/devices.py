@@ -38,6 +38,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a CPU has instructions for it; one that has not takes some twenty times as long."""
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def cache_bytes(device: torch.device) -> int:
     """Of a GPU's second-level cache; 0 for a CPU."""
     if device.type != "cuda":

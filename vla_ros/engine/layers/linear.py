@@ -28,7 +28,7 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.layers.devices import first_that_runs, on_device
+from vla_ros.engine.layers.devices import first_that_runs, multiplies_bfloat16, on_device
 from vla_ros.engine.layers.gemm import Tuned, stopwatch
 from vla_ros.engine.layers.ternary import Ternary
 
@@ -510,7 +510,7 @@ def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
         return False
     weight, x = torch.eye(16, dtype=dtype), torch.arange(32).view(2, 16).to(dtype)
     try:
-        fast = dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        fast = dtype == torch.float32 or multiplies_bfloat16(device)
         packed = Prepacked.of(weight)
         return fast and torch.equal(packed.times(x), x) and torch.equal(packed.whole(), weight)
     except Exception:  # whatever a build of torch lacks: then its own product runs

@@ -158,6 +158,7 @@ class Layout:
         return shared & (place[:, None] >= place[None])
 
 
+_UNKNOWN = 1e-12  # chance of a sentence for which the image does not show what is to be done
 _FRESH = 2  # delays more, all of them 0: a policy that is told is not to be worse where it is quick
 
 
@@ -248,9 +249,9 @@ class Batches:
         """The batch of ``step``; the same one on every call."""
         draw = torch.Generator().manual_seed(mixed(self._seed, step))
         index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
-        goals = self._goals(index, draw)
-        wording = torch.randint(1 << 30, goals.shape, generator=draw)
         delay = self._delays(index, draw)
+        goals = self._goals(index, delay, draw)
+        wording = torch.randint(1 << 30, goals.shape, generator=draw)
         drawn = self._pictures(self._shows[index, delay], draw, step)
         tokens = self._answers(index, goals, draw)
         worded = wording % self._choices[goals]
@@ -267,14 +268,18 @@ class Batches:
         if self._told == 1:
             return torch.zeros_like(index)
         drawn = torch.randint(-_FRESH, self._told, index.shape, generator=draw).clamp(min=0)
-        return torch.minimum(drawn, self._shown[index])
+        return torch.minimum(drawn, self._shown[index, self._goal[index]])
 
-    def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-        """Goals int64 [B, K]: the one pursued, then others without repetition."""
+    def _goals(
+        self, index: torch.Tensor, delay: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
+        """Goals int64 [B, K]: the one pursued, then others without repetition, of those for which
+        the image shows what is to be done as long as there are enough."""
         own = self._goal[index][:, None]
         if self._branches == 1:
             return own
-        chances = self._others.expand(len(index), -1).scatter(1, own, 0.0)
+        known = self._shown[index] >= delay[:, None]
+        chances = (self._others * known).clamp(min=_UNKNOWN).scatter(1, own, 0.0)
         others = torch.multinomial(chances, self._branches - 1, generator=draw)
         return torch.cat((own, others), 1)
 

@@ -65,10 +65,11 @@ SETTLED = 5e-4  # m between two frames: the fingers have stopped
 class Frames:
     """``images`` uint8 [M, cameras, s, s, 3], ``pixels`` float32 [M, cameras, K, 2]: where things
     are in them. ``shows`` int64 [N, 1 + D]: the image of each row's moment, and those that many
-    frames before it; ``shown`` int64 [N]: how many frames there were before. ``values``
-    float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
-    [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the
-    frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted,
+    frames before it; ``shown`` int64 [N, G]: how many of them show what is to be done at that
+    moment for each of ``goals`` (:func:`foretold`). ``values`` float16 [N, G, 7] in [-1, 1] (see
+    units): what it is; ``goal`` int64 [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]:
+    for it, what to do now and in the frames that follow, the last of an episode repeated;
+    ``expert`` bool [N]: the expert acted,
     ``person`` bool [N]: a person did, past a policy. ``episode`` int64 [N] counts demonstrations;
     ``weight`` float64 [N]: how often a row is drawn, against others of its family.
     For what lies ahead of a frame (see ahead): ``poses`` float32 [N, BODIES, 7], ``fingers``
@@ -189,7 +190,7 @@ def load_frames(
     values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
     pixels = torch.empty(pictured, images, len(info.objects), 2)
     shows = torch.empty(total, 1 + delays, dtype=torch.long)
-    shown = torch.empty(total, dtype=torch.long)
+    shown = torch.empty(total, len(goals), dtype=torch.long)
     goal = torch.empty(total, dtype=torch.long)
     chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
     expert, person = torch.empty(total, dtype=torch.bool), torch.zeros(total, dtype=torch.bool)
@@ -205,8 +206,9 @@ def load_frames(
         there = slice(image, image + int(kept.sum()))
         places = np.stack([track.pixels[camera][kept] for camera in cameras], axis=1)
         pixels[there] = torch.from_numpy(places) * (image_size / info.image_size)
-        shown[rows] = torch.from_numpy(np.flatnonzero(mask[kept]))
-        shows[rows] = image + (shown[rows, None] - torch.arange(1 + delays)).clamp(min=0)
+        place = torch.from_numpy(np.flatnonzero(mask[kept]))
+        shows[rows] = image + (place[:, None] - torch.arange(1 + delays)).clamp(min=0)
+        shown[rows] = torch.from_numpy(foretold(track)[mask])
         image = there.stop
         values[rows] = torch.from_numpy(to_values(track.labels[mask].astype(np.float64))).half()
         follow = np.minimum(np.flatnonzero(mask)[:, None] + np.arange(chunk), len(track) - 1)
@@ -233,6 +235,22 @@ def load_frames(
         all(len(track.poses) == len(track) for track in flat), goals, info, len(flat),
         digest(paths),
     )  # fmt: skip
+
+
+def foretold(track: Track) -> npt.NDArray[np.int64]:
+    """How many of the images before each frame show what is to be done there for each sentence,
+    int64 [T, G]: those since the hand last opened where the teacher of that sentence would hold.
+
+    An image of a cube in the hand does not show that a policy lets go of it two periods later, nor
+    that this was a place for another sentence. The teacher opens then, to grasp it again: learned
+    as what comes after that image, it makes the policy let go.
+    """
+    dropped = (track.executed[:, None, GRIPPER] < 0) & (track.labels[:, :, GRIPPER] > 0)
+    number = np.arange(len(track))[:, None]
+    since = np.maximum.accumulate(np.where(dropped, number + 1, 0), axis=0)  # the first one after
+    out = np.zeros(since.shape, np.int64)
+    out[1:] = number[1:] - since[:-1]
+    return out
 
 
 def executed_before(track: Track) -> npt.NDArray[np.float32]:

@@ -112,6 +112,14 @@ def parent_of(directory: Path) -> str:
     return str(json.loads(path.read_text()).get(PARENT, "")) if path.exists() else ""
 
 
+def dtype_of(directory: Path, bfloat16: bool) -> str:
+    """Of the products, where nobody says it: as the run in ``directory`` began, which another
+    machine may go on with, or ``bfloat16`` where that is worth it."""
+    path = directory / OPTIONS_FILE
+    known = json.loads(path.read_text()) if path.exists() else {}
+    return str(known.get("dtype", "bfloat16" if bfloat16 else "float32"))
+
+
 def verify(options: TrainOptions, directory: Path) -> None:
     """Check that the options are those of the run in ``directory``, where there is one.
 

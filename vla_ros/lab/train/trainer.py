@@ -25,6 +25,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.openvla import load_checkpoint, resolve, save_checkpoint
 from vla_ros.engine.io.random import PRESETS, write_tokenizer
+from vla_ros.engine.layers.devices import multiplies_bfloat16
 from vla_ros.engine.models.registry import is_flow
 from vla_ros.lab.train.batches import held_out, only, weighted
 from vla_ros.lab.train.flow import (
@@ -413,8 +414,7 @@ def orthogonal(update: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
 
 def muon_for(device: torch.device) -> type[torch.optim.Muon]:
     """The quicker one."""
-    quick = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.optim.Muon if quick else Muon
+    return torch.optim.Muon if multiplies_bfloat16(device) else Muon
 
 
 class Optimizer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vla_ros.engine.layers.devices import multiplies_bfloat16
 from vla_ros.lab.train.trainer import Muon, muon_for
 
 SHAPES = ((24, 48), (48, 24), (32, 32))
@@ -35,6 +36,6 @@ def test_its_steps_are_those_of_torch_and_either_goes_on_from_the_others_state()
 
 def test_a_gpu_keeps_torchs_and_a_cpu_without_bf16_gets_ours() -> None:
     assert muon_for(torch.device("cuda")) is torch.optim.Muon
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if multiplies_bfloat16(torch.device("cpu")):
         pytest.skip("this CPU has bf16")
     assert muon_for(torch.device("cpu")) is Muon

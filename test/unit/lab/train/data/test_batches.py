@@ -126,7 +126,7 @@ def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(tmp_path):
             assert len(set(named)) == 1, "one image, one age, whatever the sentence"
             ages.append(named[0])
             row = int((frames.shows[:, 0] == image).nonzero()) + named[0]  # all are worth training
-            assert frames.shows[row, named[0]] == image and frames.shown[row] >= named[0]
+            assert frames.shows[row, named[0]] == image and frames.shown[row, 0] >= named[0]
             own = frames.values[row, frames.goal[row]].double().numpy()
             assert tokens[0].tolist() == actions.encode(own)
     assert set(ages) == set(range(5))

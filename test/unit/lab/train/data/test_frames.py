@@ -87,10 +87,25 @@ def test_the_images_before_a_frame_are_there_too(tmp_path):
     frames = load_frames([tmp_path / "set"], SIZE, 1, delays=3)
     assert len(frames) == 14 and len(frames.images) == len(frames.pixels) == 16
     moments = [0, 1, 2, 3, 4, 5, 7]
-    assert frames.shown.tolist() == moments * 2
+    assert frames.shown[:, 0].tolist() == moments * 2
     for row, moment in enumerate(moments * 2):
         first = 8 * (row >= 7)
         assert frames.shows[row].tolist() == [first + max(moment - k, 0) for k in range(4)]
     assert torch.equal(frames.images[frames.shows[:, 0]], plain.images)
     assert torch.equal(frames.pixels[frames.shows[:, 0]], plain.pixels)
     assert torch.equal(frames.values, plain.values)
+
+
+def test_no_older_image_is_paired_with_what_a_slip_of_the_policy_brought_about(tmp_path):
+    """The cube was in the hand, the policy opened, and what the teacher did about that was learned
+    as what comes after such an image: policies let go of cubes on their way."""
+    track = demonstration(0, length=8).track
+    track.labels[:, :2, 6], track.executed[:, 6] = 1.0, 1.0
+    track.executed[3, 6] = -1.0
+    (tmp_path / "set").mkdir()
+    slipped = replace(demonstration(0, length=8), track=track)
+    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [slipped])
+    frames = load_frames([tmp_path / "set"], SIZE, 1, delays=8)
+    assert frames.shown[:, 0].tolist() == frames.shown[:, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert frames.shown[:, 2].tolist() == list(range(8))  # its teacher would open too
+    assert frames.shows[7, :5].tolist() == [7, 6, 5, 4, 3]
