@@ -56,7 +56,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--delays", type=int, default=0, metavar="N", help="--policy: it acts on images that are 0"
         " to N control periods old, each episode another (0)")  # fmt: skip
     add("--unsteady", action="store_true", help="--policy: as in real time, images sooner or later"
-        " than it is told, actions lost, a cube moved on the way")  # fmt: skip
+        " than it is told, actions lost or not in time, a cube moved on the way")  # fmt: skip
     add("--crowded", action="store_true", help="in one episode of three one or two others stand"
         " right beside the cube that is to be grasped")  # fmt: skip
 

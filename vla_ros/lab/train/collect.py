@@ -267,7 +267,8 @@ class EnginePolicy:
         return first
 
 
-_LOST = 0.08  # chance per step that no action has come in time: the robot is held
+_LOST = 0.04  # chance per step that an action is lost: the robot is held
+_BUSY = (0.4, 1.8, 0.15)  # steps that an answer takes: least, most, and how unsteady (lognormal)
 _LATER = ((-1, 0, 1, 2), (0.15, 0.55, 0.2, 0.1))  # steps beyond what was expected, how often
 _NUDGED, _NUDGE_M = 3, 0.04  # of so many episodes in one the cube is moved so far on the way
 
@@ -278,7 +279,9 @@ class Late:
     ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
     in which it does not act. Until there is something that
     old the robot stands still with its gripper open, as it does until a first action has come.
-    ``unsteady``: draws by which images come sooner or later than it knows, and actions not at all.
+    ``unsteady``: draws by which images come sooner or later than it knows, and actions are lost. Of
+    a policy that knows a delay of some steps an answer may take more than one: then it has none for
+    some of them, as on a slow machine.
     """
 
     def __init__(
@@ -290,11 +293,15 @@ class Late:
     ) -> None:
         self._act, self._delay, self.interrupt = act, delay, interrupt
         self._unsteady, self._really = unsteady, delay
+        least, most, _ = _BUSY
+        self._busy = unsteady.uniform(least, min(most, max(delay, least))) if unsteady else 0.0
+        self._step, self._free = -1, 0.0  # which one is seen, and when the policy is done
         self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # where no action has come
         self._seen: deque[SimObservation] = deque(maxlen=delay + 1 + max(_LATER[0]))
 
     def see(self, seen: SimObservation) -> None:
         """Another step; also where another one acts."""
+        self._step += 1
         self._seen.append(seen)
         if self._unsteady is not None:  # never an older image than the one before
             later = int(self._unsteady.choice(_LATER[0], p=_LATER[1]))
@@ -302,13 +309,22 @@ class Late:
 
     def act(self) -> Floats | None:
         """For the step that was seen last."""
-        lost = self._unsteady is not None and self._unsteady.uniform() < _LOST
-        if lost or len(self._seen) <= self._really:
+        if len(self._seen) <= self._really or self._late():
             return self.held.copy()
         said = self._act(self._seen[-1 - self._really], self._delay)
         if said is not None:
             self.held[GRIPPER] = said[GRIPPER]
         return said
+
+    def _late(self) -> bool:
+        """Whether there is no answer for this step: it was lost, or the policy is still at it."""
+        if self._unsteady is None:
+            return False
+        if self._free >= self._step + 1:
+            return True
+        took = self._busy * float(self._unsteady.lognormal(0.0, _BUSY[2]))
+        self._free = max(self._free, self._step) + took
+        return bool(self._unsteady.uniform() < _LOST)
 
 
 @lru_cache(maxsize=3)
@@ -442,7 +458,8 @@ class CollectOptions:
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
     ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
-    some actions not at all, and in one episode of three the cube is moved on the way.
+    some actions not at all, an answer may take more than a period, and in one episode of three the
+    cube is moved on the way.
     ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
     ``two_ways``: the expert swings out to the left or to the right, each episode anew.
     ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros.lab.train.collect_libero`).

@@ -221,7 +221,23 @@ def test_an_unsteady_one_sees_images_out_of_step_in_order_and_is_held_where_none
     assert np.bincount(ages).argmax() == 2
     seen = [image for _, _, image in asked]
     assert seen == sorted(seen), "never an older image than the one before"
-    assert 0.05 < held / steps < 0.12
+    assert 0.02 < held / steps < 0.5
+
+
+@pytest.mark.parametrize("delay, least, most", [(0, 0.02, 0.06), (1, 0.02, 0.2), (4, 0.02, 0.5)])
+def test_who_takes_longer_than_a_step_for_an_answer_has_none_for_some(delay, least, most):
+    """A real-time demo on a slow machine has 14 new actions a second of the 20 that are wanted;
+    every twelfth was lost in the episodes that policies were taught on."""
+    shares = []
+    for seed in range(12):
+        rng, still = np.random.default_rng(seed), 0
+        late = Late(lambda seen, told: np.full(7, 0.5), delay, unsteady=rng)
+        for step in range(600):
+            late.see(step)
+            still += late.act()[0] == 0.0
+        shares.append(still / 600)
+    assert min(shares) >= least and max(shares) <= most
+    assert delay < 4 or max(shares) > 0.35
 
 
 def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
