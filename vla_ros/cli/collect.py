@@ -99,14 +99,17 @@ def run(args: argparse.Namespace) -> int:
     if args.policy:
         resolve(args.policy)
     args.out.mkdir(parents=True, exist_ok=True)
-    kept = failed = 0
+    kept = failed = solved = 0
     with Progress() as progress:
         there = len(list(args.out.glob(f"*{SUFFIX}")))
         progress.update("collect", "shards", there, options.shard_count)
         for made in collect(options, args.out, args.workers):
             kept += made.report.kept
             failed += made.report.failed
+            solved += made.report.succeeded
             said = f"shards: {kept} demonstrations, {failed} failed and discarded"
+            if args.policy:
+                said = f"shards: {kept} episodes, {solved} solved, the expert acting at times"
             progress.update("collect", said, made.shards_done, made.shards)
     demonstrations, frames = totals(args.out)
     size = sum(path.stat().st_size for path in args.out.glob(f"*{SUFFIX}")) / 1e6

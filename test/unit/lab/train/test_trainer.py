@@ -72,7 +72,7 @@ def test_killed_it_goes_on_as_if_nothing_had_happened(data, tmp_path):
     command = [
         sys.executable, "-m", "vla_ros", "train", "--data", str(data), "--arch", "tiny",
         "--steps", str(steps), "--batch", "8", "--warmup", "2", "--threads", "1",
-        "--save-every", "0.1", "--device", "cpu", "--out",
+        "--save-every", "0.1", "--device", "cpu", "--dtype", "bfloat16", "--out",
     ]  # fmt: skip
     process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60

@@ -354,3 +354,10 @@ def test_collect_says_what_it_made(tmp_path, capsys):
     assert "1/1  shards: 1 demonstrations, 0 failed and discarded" in shown.err
     assert main(arguments) == 0  # there already
     assert capsys.readouterr().out == shown.out
+
+
+def test_of_a_policy_collect_says_how_many_it_solved(policy, tmp_path, capsys):
+    arguments = ["collect", "--out", str(tmp_path), "--demos", "1", "--families", "reach"]
+    assert main([*arguments, "--image-size", str(SIZE), "--policy", policy, "--unsteady"]) == 0
+    (track,) = read_tracks(shards(tmp_path)[0])
+    assert f"1 episodes, {int(track.success)} solved" in capsys.readouterr().err
