@@ -10,7 +10,7 @@ from vla_ros.sim.env import FINGERS
 from vla_ros.sim.episode import environment_action
 from vla_ros.sim.expert import Expert, MissingPose
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.tasks import GOALS, TASKS, UnknownInstruction
+from vla_ros.sim.tasks import GOALS, TASKS, CubePlacement, UnknownInstruction, placements
 
 UPRIGHT = (0.0, 0.0, 0.0, 1.0)
 DOWN = (1.0, 0.0, 0.0, 0.0)
@@ -105,6 +105,24 @@ def test_a_cube_with_others_right_beside_it_is_taken_where_the_fingers_have_room
     solved = [solve(table, tasks[i % len(tasks)], i) for i in range(16)]
     table.close()
     assert sum(map(bool, solved)) >= 15, solved
+
+
+def test_out_of_a_corner_of_two_others_a_cube_is_taken_by_two_of_its_edges(table, monkeypatch):
+    """Both ways of its sides are blocked there: before, the hand stayed above."""
+
+    def cornered(name, index, seed):
+        placed = placements(name, index, seed)
+        at = placed[GOALS[name].object]
+        others = [other for other in placed if other != GOALS[name].object]
+        for turn, other in enumerate(others[:2]):
+            angle = at.yaw + (index + turn) * np.pi / 2
+            x, y = at.x + 0.055 * np.cos(angle), at.y + 0.055 * np.sin(angle)
+            placed[other] = CubePlacement(float(x), float(y), at.yaw)
+        return placed
+
+    monkeypatch.setattr(table, "_placements", cornered)
+    solved = [solve(table, names("pick")[i % 4], i) for i in range(8)]
+    assert sum(map(bool, solved)) >= 6, solved
 
 
 @pytest.mark.parametrize("off", [-0.006, 0.0, 0.006])
