@@ -209,3 +209,18 @@ def test_normalization_is_the_tower_s(tmp_path):
     pixels = Batches(frames, config, tokenize, 64, 1, 0, 0, CPU).batch(0).pixels
     low = torch.tensor([(0 - m) / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
     assert (pixels.amin((0, 1, 3, 4)) >= low).all()
+
+
+def test_no_sentence_is_drawn_for_which_an_older_image_does_not_show_what_is_to_be_done(tmp_path):
+    config = replace(CONFIG, max_delay=4)
+    frames = load_frames([data_set(tmp_path / "set")], SIZE, 1, delays=4)
+    hidden = torch.arange(len(frames.goals)) % 2 == 0
+    own = frames.shown[torch.arange(len(frames)), frames.goal].clone()
+    frames.shown[:, hidden] = 0
+    frames.shown[torch.arange(len(frames)), frames.goal] = own
+    drawn = Batches(frames, config, tokenize, 32, 3, 0, 0, CPU)
+    index = torch.arange(len(frames))
+    draw = torch.Generator().manual_seed(0)
+    older = drawn._goals(index, own.clamp(max=4), draw)[own > 0]
+    fresh = drawn._goals(index, torch.zeros_like(index), draw)
+    assert not hidden[older[:, 1:]].any() and hidden[fresh[:, 1:]].any()
