@@ -30,7 +30,7 @@ from vla_ros.ros.common.ending import FORCED, bounded, end_with_parent
 
 N = TypeVar("N", bound=Node)
 
-_REFUSED_S = 1.0  # to take a half-made node down; it usually takes a tenth of that
+_REFUSED_S = 5.0  # to take a half-made node down: a tenth of a second, on a busy machine some
 
 
 def make_executor() -> Executor:
