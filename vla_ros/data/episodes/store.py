@@ -184,8 +184,7 @@ def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 # What a policy said, frame by frame: an .npz an episode in the folder `tokens` of an evaluation.
 #
 # Each holds ``tokens`` int32 [frames, K], in the order of the frames, and ``success``, bool. What
-# an
-# evaluation's lines keep of them is a digest only; these are for studies of drafts.
+# an evaluation's lines keep of them is a digest only; these are for studies of drafts.
 
 
 FOLDER = "tokens"

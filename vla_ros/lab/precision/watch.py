@@ -374,10 +374,9 @@ def _patches(pixels: torch.Tensor, patch: int) -> torch.Tensor:
 # Watching a flow policy: vision, every layer's K and V, every velocity, on one frame at a time.
 #
 # What is chosen once, when a checkpoint is loaded (rows of the position table, bins of the state,
-# the
-# table of times), is held to stored integers there already
-# (:mod:`vla_ros.engine.models.golden_ints`);
-# here it is what those choices became in the engine that runs.
+# the table of times), is held to stored integers there already
+# (:mod:`vla_ros.engine.models.golden_ints`); here it is what those choices became in the engine
+# that runs.
 
 
 ROTARY_ACTIONS, PATCHES = "rotary positions of actions", "positions of patches"

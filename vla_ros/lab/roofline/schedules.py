@@ -280,8 +280,8 @@ def alternatives(alpha: float) -> list[float]:
 # A chunk said token by token is long (8 actions of 7 tokens: 56), so a draft goes many levels deep,
 # and each level is a pass of the head: one narrow layer, the way back to the target's width and the
 # 256 rows of the action bins (:mod:`vla_ros.engine.decoding.draft_heads`). The first pass of a
-# chunk is
-# the prefill with `temporal_tree`'s draft behind it, since there is nothing yet for a head to read.
+# chunk is the prefill with `temporal_tree`'s draft behind it, since there is nothing yet for a head
+# to read.
 
 
 LEVELS = 12  # at most, as the head has them

@@ -129,11 +129,9 @@ def run(
 #
 # The thread first: ``Executor.shutdown`` of rclpy (9.1.2) waits for nothing, whatever time it is
 # given, so what runs would go on over entities and guard conditions that are gone. Then the
-# executor,
-# then actions: ``Node.destroy_node`` destroys none of them, and the node's participant lives as
-# long
-# as one of them does, until Python collects it, in whatever thread, after its context and the
-# process's logging have ended. Then the node, and its context last.
+# executor, then actions: ``Node.destroy_node`` destroys none of them, and the node's participant
+# lives as long as one of them does, until Python collects it, in whatever thread, after its context
+# and the process's logging have ended. Then the node, and its context last.
 
 
 def leave(node: Node, executor: Executor, thread: threading.Thread, wait_s: float) -> bool:
