@@ -29,7 +29,7 @@ from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_format
 from vla_ros.engine.io.random import PREFIX, PRESETS, parameters, random_config
 from vla_ros.engine.layers.formats import parse_formats
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
-from vla_ros.engine.layers.linear import can_prepack
+from vla_ros.engine.layers.linear import can_prepack, has_wide_products
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
@@ -114,13 +114,13 @@ def packed_parts(
     gradient goes through, and only where it was measured to be faster.
 
     A rule and no timing, so that every start on a machine says the same bits. Products with the
-    rows of a chunk are faster on every CPU that was tried (AVX2, float32: 1.05 to 1.5 times); with
-    the many rows of images and prompts with AVX-512 (1.1 to 1.5 times), and slower without (0.85).
+    rows of a chunk are faster on every CPU that was tried (AVX2, float32: 1.05 to 1.5 times); those
+    with the many rows of images and prompts are not: see :func:`has_wide_products`.
     """
     if not can_prepack(device, dtype):
         return frozenset()
     parts = {HEAD}
-    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+    if has_wide_products(device, dtype):
         parts |= {VISION, DECODER}
     return frozenset(parts - {HEAD} if options.rtc_mode == RtcMode.GUIDED_VJP else parts)
 

@@ -8,6 +8,7 @@ target's two cameras a draft made for one sees the main one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 
@@ -27,9 +28,8 @@ def towers_equal(target: VLAModel, draft: VLAModel) -> bool:
     """Same pixels through the same towers, weights and all: the features are the same."""
     if not target.config.sees_like(draft.config):
         return False
-    first = target.vision.vision_backbone.state_dict()
-    second = draft.vision.vision_backbone.state_dict()
-    return all(torch.equal(first[name], second[name]) for name in first)
+    pairs = zip_longest(target.towers(), draft.towers(), fillvalue=("", torch.empty(0)))
+    return all(name == same and torch.equal(a, b) for (name, a), (same, b) in pairs)
 
 
 class ModelDrafter(Drafter):

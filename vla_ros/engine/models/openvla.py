@@ -7,7 +7,7 @@ only way into the decoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
@@ -25,7 +25,14 @@ from vla_ros.engine.layers.gemm import Tuner, choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.layers.kernels.fused import PLAIN, Heads
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import LowBit, can_prepack, replace_linear
+from vla_ros.engine.layers.linear import (
+    LowBit,
+    Prepacked,
+    can_prepack,
+    has_wide_products,
+    prepack_linear,
+    replace_linear,
+)
 from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.hugging_face import TransformersDecoder
@@ -84,10 +91,11 @@ class VLAModel:
         }
         self.vision = _vision(self.config, checkpoint)
         self.parameters = self.quantized + sum(t.numel() for t in self.tensors.values())
+        self.nbytes = self.quantized_bytes + sum(t.nbytes for t in self.tensors.values())
         text = self.config.text
         self.capture = _capture(device, options, capture)
         # torch.compile lays weights out itself, and fuses.
-        compiles = "decoder" in options.compile
+        compiles, compiles_vision = (part in options.compile for part in ("decoder", "vision"))
         #: what says how the decoder's products are done in captured passes; None: torch does them
         self.tuner: Tuner | None = None
         ours = options.backend == "own" and not (compiles or text.ternary)
@@ -97,6 +105,9 @@ class VLAModel:
         plain = compiles or options.decoding == "generate"
         prepack = not plain and can_prepack(device, dtype)
         sizes = text.hidden_size, text.intermediate_size
+        self._packed_vision: dict[str, Prepacked] = {}
+        if not compiles_vision and has_wide_products(device, dtype):
+            self._packed_vision = prepack_linear(self.vision, self.tensors)
         self.decoder: Decoder
         if text.ternary:
             self.decoder = BitNetDecoder(text, checkpoint)
@@ -143,7 +154,15 @@ class VLAModel:
     def unpacked(self) -> dict[str, torch.Tensor]:
         """All tensors that are not quantized, those that a CPU has packed made anew."""
         packed = self.decoder.unpacked() if isinstance(self.decoder, LlamaDecoder) else {}
-        return {**self.tensors, **packed}
+        eyes = {name: matrix.whole() for name, matrix in self._packed_vision.items()}
+        return {**self.tensors, **packed, **eyes}
+
+    def towers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The vision towers' tensors that are not quantized, by name, one at a time."""
+        packed = self._packed_vision
+        for name in sorted({*self.tensors, *packed}):
+            if name.startswith("vision_backbone."):
+                yield name, packed[name].whole() if name in packed else self.tensors[name]
 
     def _captures_passes(self) -> Capture | None:
         if self.capture is None or self.tuner is None:

@@ -616,7 +616,7 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     loading = peak_bytes(options.engine.device) - before
     inputs = _inputs(own.engine, options.engine.seed)
     own.chunk(inputs)
-    held = Held(_weight_bytes(own.engine), loading, resident_bytes(options.engine.device) - before)
+    held = Held(own.engine.model.nbytes, loading, resident_bytes(options.engine.device) - before)
     rows: dict[str, Row] = {"parallel": own}
     skipped: dict[str, str] = {}
     if "naive" in options.rows and own.engine.model.config.text.ternary:
@@ -635,7 +635,7 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     return FlowBenchResult(
         summaries(options, 0, config.chunk, spent, chunks, around),
         {
-            "parameters": _parameters(own.engine), "vision_tokens": config.towers[0].patches,
+            "parameters": own.engine.model.parameters, "vision_tokens": config.towers[0].patches,
             "prompt_tokens": own.rows, "action_tokens": config.chunk, "steps": 0,
             "views": config.images, "warm_up": options.warm_up, "timed": options.timed,
         },
@@ -690,11 +690,3 @@ def _floats(matrix: LowBit, dtype: torch.dtype) -> Any:
 
     made: Product = product
     return replace(matrix, product=made)
-
-
-def _parameters(engine: TokenEngine) -> int:
-    return sum(t.numel() for t in engine.model.tensors.values()) + engine.model.quantized
-
-
-def _weight_bytes(engine: TokenEngine) -> int:
-    return sum(t.nbytes for t in engine.model.tensors.values()) + engine.model.quantized_bytes

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import Executing
+from vla_ros.core.types import Executing, Inference, Observation
 from vla_ros.engine.decoding.flow_matching import Guidance
 from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.decoding.pieces import Together
 from vla_ros.engine.engine import Engine, FastEngine, FlowEngine, TokenEngine, open_checkpoint
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
@@ -77,6 +78,9 @@ CUDA_ENGINES: Mapping[str, Mapping[str, Any]] = {
 }
 #: With other engines these stand for all: single tokens, drafts and trees.
 _SHORT = ("autoregressive", "speculative, a draft always", "temporal tree, always")
+#: Robots whose frames are answered in one batch with the one that is judged.
+_OTHERS = 3
+_BESIDE = f"beside {_OTHERS} other robots"
 #: what `PolicyInfo.continues` calls them, and the option of each
 _RTC = {"rtc": ("guided", "guided_vjp"), "rtc_trained": ("conditioned",)}
 
@@ -124,6 +128,11 @@ def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, 
         report(name, len(said), 0)
         digest = engine.info.checkpoint_sha256
         said[name] = play(engine, frames)
+    for name, changed in _batches(options, said):
+        report(name, len(said), 0)
+        first = load_engine(replace(options, **changed))
+        others = [first.session() for _ in range(_OTHERS)]
+        said[name] = play(first.session(), frames, Batched(others, frames))
     wanted, covers = _references(options, frames, said, report)
     exact = None if options.dtype == "float32" else (
         _references(replace(options, dtype="float32"), frames, said, report)[0]
@@ -214,13 +223,60 @@ def _decodings(
         yield _named(name, group), engine
 
 
+def _batches(
+    options: EngineOptions, said: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The ways that are gone in a batch of sessions too, of those that were gone alone, and the
+    options of each."""
+    alone: dict[str, Mapping[str, Any]] = {name: WAYS[name] for name in _SHORT}
+    alone |= {name: way for name, way in FAST_WAYS.items() if name != GENERATE}
+    alone |= {"parallel": {}, "a chunk by itself": {}}
+    alone |= {f"rtc {mode}": {"rtc_mode": mode} for modes in _RTC.values() for mode in modes}
+    for name, changed in alone.items():
+        if name in said:
+            yield _named(name, _BESIDE), changed
+
+
 def _named(way: str, group: str) -> str:
     return f"{way}, {group}" if group else way
 
 
-def play(engine: Engine[Any, Any], frames: Sequence[Shown]) -> list[Said]:
+class Batched:
+    """Steps a session among ``others``, which are shown other frames than it, as several robots on
+    one policy: what can be one pass is one. Its place among them is another one every time."""
+
+    def __init__(self, others: Sequence[Engine[Any, Any]], frames: Sequence[Shown]) -> None:
+        self._others, self._frames = others, frames
+        self._texts = [""] * len(others)
+        self._count = 0
+
+    def __call__(self, judged: Engine[Any, Any], observation: Observation) -> Inference | None:
+        together: Together[int, Inference | None] = Together(())
+        crowd: list[tuple[Engine[Any, Any], Observation]] = []
+        for number, other in enumerate(self._others):
+            shown = self._frames[(self._count + 1 + number) % len(self._frames)]
+            if shown.instruction != self._texts[number]:
+                self._texts[number] = shown.instruction
+                other.reset(shown.instruction)
+            stamp = observation.stamp_ns + 1 + number  # frames come round again: time does not
+            crowd.append((other, replace(shown.observation, stamp_ns=stamp)))
+        mine = len(crowd) - self._count % (len(crowd) + 1)
+        crowd.insert(mine, (judged, observation))
+        self._count += 1
+        for number, (engine, seen) in enumerate(crowd):
+            together.add(number, engine.pieces(seen, began(), CLOCK))
+        answers: dict[int, Any] = {}
+        while len(answers) < len(crowd):
+            answers |= dict(together.turn())
+        found: Inference | None = answers[mine]
+        return found
+
+
+def play(
+    engine: Engine[Any, Any], frames: Sequence[Shown], batched: Batched | None = None
+) -> list[Said]:
     """The answers by frame. A frame continues the chunk of the one before it; behind an episode the
-    last frame comes again until a pipeline has answered."""
+    last frame comes again until a pipeline has answered. ``batched``: among those of others."""
     out: dict[int, Said] = {}
     numbers: dict[int, int] = {}  # of an episode, by stamp
     guided: dict[int, Guidance | None] = {}
@@ -229,7 +285,10 @@ def play(engine: Engine[Any, Any], frames: Sequence[Shown]) -> list[Said]:
         observation = replace(shown.observation, executing=executing)
         if isinstance(engine, FlowEngine):
             guided[observation.stamp_ns] = engine.guidance(observation)
-        found = engine.step(observation, began(), CLOCK)
+        if batched is None:
+            found = engine.step(observation, began(), CLOCK)
+        else:
+            found = batched(engine, observation)
         if found is not None and found.stamp_ns in numbers:
             out[numbers[found.stamp_ns]] = Said(
                 Answer(found.tokens, found.actions), guided.get(found.stamp_ns)
@@ -353,8 +412,8 @@ def apart(said: Sequence[Answer], wanted: Sequence[Answer]) -> float:
 def limit_of(wanted: Sequence[Answer], exact: Sequence[Answer] | None) -> float:
     """What a chunk may be off: twice as far as rounding moves the reference itself, since both
     sides round. ``exact``: the reference in float32, where this is another precision."""
-    again = [replace(each, actions=each.again) for each in wanted if each.again is not None]
-    own = apart(again, wanted) if again else 0.0
+    twice = [(each, replace(each, actions=each.again)) for each in wanted if each.again is not None]
+    own = apart([again for _, again in twice], [first for first, _ in twice])
     return max(FLOAT32, 2 * own, 0.0 if exact is None else 2 * apart(wanted, exact))
 
 

@@ -37,6 +37,9 @@ from vla_ros.lab.bench.flow_rivals import TransformersRow, of_weights
 from vla_ros.lab.reference import Generate
 
 CLOCK = SystemClock()
+#: of a number, relative: what other orders of float32 sums may have moved it by before the solver
+LAST_BITS = 4 * torch.finfo(torch.float32).eps
+REPEATED = 3  # times that a chunk begins so far beside
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +49,8 @@ class Answer:
     Of a reference that says tokens, ``logits`` [n, V] behind each of them, and ``noise``: how far
     these move when the same program computes the whole sequence at once, which is as right. Of one
     that rounds activations to integers, so that a last bit moves them by a step, ``again``: the
-    actions with attention computed in another order, which are as right.
+    actions with attention computed in another order, which are as right. Of a chunk that is pulled
+    back through the network, which makes last bits large: the furthest of some begun beside it.
     """
 
     tokens: tuple[int, ...]
@@ -268,6 +272,7 @@ class PlainFlow(_OfEngine):
         engine, model = self._engine, self._engine.model
         given, request = engine.prepare(observation), engine.encode(observation, began(), CLOCK)
         noise = model.noise(generator_for(engine.options.seed, observation.stamp_ns))
+        again = list[torch.Tensor]()
         if self._theirs is not None and guidance is None:
             chunk = self._theirs.chunk(RivalInputs(given.pixels, given.ids, given.state, noise))[0]
         elif noise is None:
@@ -278,8 +283,23 @@ class PlainFlow(_OfEngine):
         else:
             start = model.masked_noise(noise.to(model.device))
             chunk = integrate(model, request.prefix, start, guidance)
-        found = engine.unnormalize(FlowChunk(request, chunk.float(), guidance is not None))
-        return Answer((), found.actions)
+            if guidance is not None and guidance.mode is RtcMode.GUIDED_VJP:
+                again = [
+                    integrate(model, request.prefix, beside(start, seed), guidance)
+                    for seed in range(REPEATED)
+                ]
+        first, *others = [
+            engine.unnormalize(FlowChunk(request, each.float(), guidance is not None)).actions
+            for each in (chunk, *again)
+        ]
+        others.sort(key=lambda each: float(abs(each - first).max()))
+        return Answer((), first, again=others[-1] if others else None)
+
+
+def beside(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same numbers up to LAST_BITS, some more and some less."""
+    signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return x * (1 + LAST_BITS * signs).to(x)
 
 
 def integrate(

@@ -378,7 +378,7 @@ def test_no_head_changes_a_token(data: st.DataObject, seed: int, head: int, acti
             assert found.tokens == tuple(up_to(list(whole), model.ends))
             assert found.target_passes + sum(found.accepted) >= len(found.tokens)
             drafted += sum(found.drafted)
-    assert drafted > 4
+    assert drafted  # also where every answer ends early
 
 
 def test_a_head_is_told_the_spelling_and_what_it_names_is_drafted(tokens: FastTokens) -> None:

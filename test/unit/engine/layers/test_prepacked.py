@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.layers.linear import Prepacked, can_prepack, linear, plain, rows_of
+from vla_ros.engine.decoding.model_drafter import towers_equal
+from vla_ros.engine.layers.linear import (
+    LowBitLinear,
+    Prepacked,
+    can_prepack,
+    linear,
+    plain,
+    rows_of,
+)
+from vla_ros.engine.models import openvla
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 
@@ -49,18 +58,49 @@ def test_some_rows_of_a_packed_matrix() -> None:
     assert torch.equal(plain(some), weight[7:19])
 
 
+@pytest.fixture(params=[False, True], ids=["AVX2", "AVX512"])
+def wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the vision tower's matrices are packed too, as on a CPU with AVX-512."""
+    monkeypatch.setattr(openvla, "has_wide_products", lambda device, dtype: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
-def test_what_is_packed_is_kept_once_and_can_be_had_again(language: str) -> None:
+def test_what_is_packed_is_kept_once_and_can_be_had_again(language: str, wide: bool) -> None:
     checkpoint = tiny(tiny_config(language))
     before = dict(checkpoint.tensors)
     model = VLAModel(checkpoint, CPU, torch.float32)
     gone = set(before) - set(model.tensors)
-    assert len(gone) == 2 * 7 + (language == "llama_gqa")  # a tied head is the embedding too
+    eyes = {name for name in gone if not name.startswith("language_model.")}
+    # a tied head is the embedding too
+    assert len(gone - eyes) == 2 * 7 + (language == "llama_gqa")
+    maps = [m for m in model.vision.modules() if isinstance(m, LowBitLinear)]
+    assert len(eyes) == len(maps)
+    assert bool(eyes) == wide
+    assert wide != any(isinstance(m, torch.nn.Linear) for m in model.vision.modules())
     assert set(checkpoint.tensors) == set(before)  # whose it is
     again = model.unpacked()
     assert set(again) == set(before)
     assert all(torch.equal(again[name], before[name]) for name in before)
     assert model.parameters == sum(t.numel() for t in before.values())
+    assert model.nbytes == sum(t.nbytes for t in before.values())
+
+
+def test_a_packed_tower_sees_the_same_and_is_known_for_the_same(wide: bool) -> None:
+    model = VLAModel(tiny(seed=3), CPU, torch.float32)
+    pixels = tuple(torch.randn(1, 3, t.image_size, t.image_size) for t in model.config.towers)
+    whole = VLAModel(tiny(seed=3), CPU, torch.float32, EngineOptions(compile=("vision",)))
+    with torch.inference_mode():
+        wanted = torch.cat([t(p) for t, p in zip(whole.vision.vision_backbone.towers, pixels)], -1)  # noqa: B905
+    seen = model.features(pixels)
+    torch.testing.assert_close(seen, wanted.flatten(0, 1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.project(seen), whole.project(seen), atol=1e-5, rtol=1e-5)
+    assert towers_equal(model, whole)
+    other = tiny(seed=3)
+    name = next(n for n in other.tensors if n.startswith("vision_backbone.") and "qkv" in n)
+    other.tensors[name] = other.tensors[name].clone()
+    other.tensors[name].flatten()[0] += 1e-3
+    assert not towers_equal(model, VLAModel(other, CPU, torch.float32))
 
 
 def test_plain_weights_say_the_same() -> None:
@@ -93,6 +133,7 @@ def test_a_torch_without_these_calls_multiplies_by_itself(monkeypatch: pytest.Mo
 def test_where_nothing_is_packed() -> None:
     assert not can_prepack(torch.device("cuda"), torch.bfloat16)
     assert not can_prepack(CPU, torch.float16)
-    whole = VLAModel(tiny(), CPU, torch.float32, EngineOptions(compile=("decoder",)))
-    assert set(whole.tensors) == set(tiny().tensors)
-    assert set(engine_of(tiny(), "generate").model.tensors) == set(tiny().tensors)
+    both = EngineOptions(compile=("decoder", "vision"))
+    assert set(VLAModel(tiny(), CPU, torch.float32, both).tensors) == set(tiny().tensors)
+    words = {name for name in tiny().tensors if name.startswith("language_model.")}
+    assert words <= set(engine_of(tiny(), "generate").model.tensors)

@@ -17,6 +17,7 @@ from vla_ros.engine.decoding import speculative
 from vla_ros.engine.decoding.flow_matching import Euler
 from vla_ros.engine.io.random import write_random
 from vla_ros.engine.layers.pack import chain
+from vla_ros.engine.models import base, openvla
 from vla_ros.lab.exact.certificate import FLOAT32, WAYS, compare, limit_of, page, signed
 from vla_ros.lab.exact.plain import Answer
 
@@ -86,13 +87,43 @@ def test_a_wrong_guidance_is_found(
     status, found = certified(capsys, "random:smolvla-small")
     assert status == 0
     ways = {way["name"]: way for way in found["ways"]}
-    assert list(ways) == ["a chunk by itself", "rtc guided", "rtc guided_vjp"]
+    alone = ["a chunk by itself", "rtc guided", "rtc guided_vjp"]
+    assert list(ways) == [*alone, *(f"{name}, beside 3 other robots" for name in alone)]
     assert all(way["apart"] < FLOAT32 for way in ways.values())
-    assert len({way["answers_sha256"] for way in ways.values()}) == 3  # they did continue a chunk
+    # they did continue a chunk
+    assert len({ways[name]["answers_sha256"] for name in alone}) == 3
     monkeypatch.setattr(Euler, "ahead", lambda self, x, v, step: x + self.times[step] * v)
     status, found = certified(capsys, "random:smolvla-small")
     assert status == 1
-    assert [way["verdict"] == "different" for way in found["ways"]] == [False, True, True]
+    assert [way["verdict"] == "different" for way in found["ways"]] == [False, True, True] * 2
+
+
+def test_last_bits_that_a_pull_through_the_network_makes_large_are_no_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With these five frames it was called different, 4 times beyond the limit of other chunks."""
+    status, found = certified(capsys, "random:smolvla-small", "--frames", "5")
+    ways = {way["name"]: way for way in found["ways"]}
+    assert status == 0
+    assert ways["rtc guided"]["limit"] == FLOAT32
+    assert ways["rtc guided_vjp"]["apart"] < ways["rtc guided_vjp"]["limit"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("policy", "piece"), [("", openvla.Look), ("random:smolvla-small", base.FlowPiece)]
+)
+def test_a_robot_that_gets_anothers_part_of_a_shared_pass_is_found(
+    policy: str, piece: Any, checkpoint: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What a pass of several robots gave is handed out in another order: who is alone is right."""
+    given = piece.together
+    monkeypatch.setattr(piece, "together", lambda self, others: given(self, others)[::-1])
+    status, found = certified(capsys, policy or checkpoint)
+    assert status == 1
+    wrong = {way["name"] for way in found["ways"] if way["verdict"] == "different"}
+    assert wrong == {way["name"] for way in found["ways"] if "beside" in way["name"]}
+    assert len(wrong) == 3
 
 
 @pytest.mark.parametrize(
