@@ -62,7 +62,7 @@ class Chunking:
     ``delay_frames``: a chunk is there so many periods after its observation, at the earliest.
 
     ``conditioning_delay_steps``: what a policy that was trained for delays (it gives one action at
-    a time) is conditioned on, in control periods; None: the delay that is measured.
+    a time) is conditioned on, in control periods of motion; None: the delay that is measured.
     """
 
     execution: Execution = Execution.ASYNC
@@ -167,19 +167,21 @@ class Delays:
 
 
 class Lateness:
-    """How late single actions are executed, in control periods: the median of the newest ones.
+    """How late single actions are executed, in control periods of motion: the median of the newest.
 
     A policy that is conditioned on its delay needs the likely one, not the worst: an action made
-    for later than it is executed is as wrong as one made for earlier. Not thread-safe.
+    for later than it is executed is as wrong as one made for earlier. And it has to know where the
+    robot will be by then: periods without an action, in which the robot stood, do not count.
+    Not thread-safe.
     """
 
     def __init__(self, window: int, expected: int) -> None:
         self._expected = expected  # until one was seen
         self._seen: deque[int] = deque(maxlen=window)
 
-    def add(self, age_ns: int, period_ns: int) -> None:
-        """An action was executed whose observation is so old."""
-        self._seen.append((max(0, age_ns) + period_ns // 2) // period_ns)
+    def add(self, moved_ns: int, period_ns: int) -> None:
+        """An action is executed, and for so long the robot has moved since its observation."""
+        self._seen.append((max(0, moved_ns) + period_ns // 2) // period_ns)
 
     @property
     def steps(self) -> int:
@@ -274,6 +276,7 @@ class ActionQueue:
         self._asked: _Asked | None = None  # awaited
         self._last: _Asked | None = None
         self._executed: deque[int] = deque(maxlen=_REMEMBERED)  # when, as stamps
+        self._begun_ns: int | None = None  # when the first since the robot stood was executed
         self._broken_ns = 0  # chunks that did not see what was done then are not continued
         self.voided = ""
 
@@ -306,7 +309,7 @@ class ActionQueue:
 
     @property
     def delay_steps(self) -> int:
-        """Periods from a frame to the execution of its single action: for the policy."""
+        """Periods of motion from a frame to its single action's execution: for the policy."""
         given = self.chunking.conditioning_delay_steps
         return self._lateness.steps if given is None else given
 
@@ -358,7 +361,8 @@ class ActionQueue:
         start = self._executed_since(inference.stamp_ns) if length > 1 else 0
         self._note_delay(inference.stamp_ns, start, now_ns, limits.period_ns)
         if length == 1:
-            self._lateness.add(now_ns - inference.stamp_ns, limits.period_ns)
+            moved_ns = self._moved_since(inference.stamp_ns, now_ns, limits.period_ns)
+            self._lateness.add(moved_ns, limits.period_ns)
         if start >= length:
             self.voided = (
                 f"a chunk of {length} actions came after {start} had been executed: nothing is"
@@ -374,6 +378,7 @@ class ActionQueue:
     def executed(self, now_ns: int, as_said: bool) -> None:
         """The action taken last was published, ``as_said`` or held to a limit."""
         self._executed.append(now_ns)
+        self._begun_ns = now_ns if self._begun_ns is None else self._begun_ns
         self._index, self._refused = self._next, False
         if not as_said:
             self._broken_ns = now_ns
@@ -384,7 +389,7 @@ class ActionQueue:
 
     def break_off(self, now_ns: int) -> None:
         """The robot was stopped: what is left of the chunk is not to be continued."""
-        self._broken_ns = now_ns
+        self._broken_ns, self._begun_ns = now_ns, None
 
     @property
     def exhausted(self) -> bool:
@@ -418,6 +423,17 @@ class ActionQueue:
     def _executed_since(self, stamp_ns: int) -> int:
         """Actions published at that moment or later: the observation did not see their effect."""
         return len(self._executed) - bisect_left(self._executed, stamp_ns)
+
+    def _moved_since(self, stamp_ns: int, now_ns: int, period_ns: int) -> int:
+        """For how long the robot was moved by actions, each for a period. What lies before its
+        first one counts: what is to be known is how late actions are once it moves."""
+        begun_ns = now_ns if self._begun_ns is None else self._begun_ns
+        moved_ns, stamp_ns = max(0, begun_ns - stamp_ns), max(begun_ns, stamp_ns)
+        for at_ns in reversed(self._executed):
+            if at_ns + period_ns <= stamp_ns:
+                break
+            moved_ns += max(0, min(at_ns + period_ns, now_ns) - max(at_ns, stamp_ns))
+        return moved_ns
 
     def _together(self, now_ns: int, limits: Limits) -> ChunkAction | None:
         """What all chunks say of this moment whose observation is young enough."""

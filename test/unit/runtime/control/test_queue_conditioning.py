@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.runtime.control.bench import Bench
+from unit.runtime.control.test_queue_delays import answer
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import SECOND
-from vla_ros.runtime.control.queue import Chunking, Lateness
+from vla_ros.runtime.control.queue import ActionQueue, Chunking, Lateness
 from vla_ros.runtime.control.requests import RecordedRequest, RecordedRequests
 from vla_ros.runtime.safety import Limits
 
@@ -33,11 +35,57 @@ def test_it_is_told_how_late_its_actions_are_executed(periods: float) -> None:
     bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8)
     bench.control.activate()
     bench.control.set_instruction("reach")
-    for _ in range(12):
-        late(bench, periods)
-        bench.clock.advance(T)
+    whole, rest = int(periods), periods % 1.0
+    frames = []
+    for number in range(12 + whole):  # every period an answer, to a frame so many periods ago
+        frames.append(bench.frame())
+        bench.clock.advance(rest * T)
+        if number >= whole:
+            bench.answer(frames[number - whole])
+        bench.control.tick()
+        bench.clock.advance((1.0 - rest) * T)
     bench.frame()
     assert told(bench) == round(periods)
+
+
+def executed(line: ActionQueue, period: float, age: float) -> None:
+    """In that period an action goes out whose observation is so many periods old."""
+    now_ns = round(period * PERIOD)
+    line.put(answer(now_ns - round(age * PERIOD), 1))
+    assert line.take(now_ns, Limits(max_age_s=2.0)) is not None
+    line.executed(now_ns, as_said=True)
+
+
+def single() -> ActionQueue:
+    return ActionQueue(Chunking(), END_EFFECTOR_DELTA, chunk_length=1)
+
+
+def test_periods_in_which_the_robot_stood_are_no_delay() -> None:
+    """A machine that has an answer in two periods of three: 4 periods late, 2 or 3 of motion."""
+    line = single()
+    for period in (n for n in range(100, 130) if n % 3):
+        executed(line, period, 4)
+    assert line.delay_steps == 3
+
+
+def test_who_waits_for_every_answer_is_told_of_no_delay() -> None:
+    line = single()
+    for number in range(12):
+        executed(line, 100 + 4 * number, 3)
+    assert line.delay_steps == 0
+
+
+def test_the_first_actions_tell_how_late_those_in_motion_will_be() -> None:
+    line = single()
+    executed(line, 100, 5)
+    assert line.delay_steps == 5
+    for period in range(101, 110):
+        executed(line, period, 5)
+        assert line.delay_steps == 5
+    line.break_off(110 * PERIOD)  # stood still
+    executed(line, 150, 5)
+    executed(line, 151, 5)
+    assert line.delay_steps == 5
 
 
 def test_before_anything_was_seen_it_is_what_the_pipeline_and_the_model_take() -> None:

@@ -172,6 +172,7 @@ def test_a_single_action_is_asked_for_with_the_delay_of_late():
     limits = Limits(max_age_s=1.0)
     said = [line.delay_steps]
     for number, late in enumerate((3, 3, 1), 1):
+        line.break_off(100 * number * PERIOD)  # it stood, and begins to move
         line.put(answer(100 * number * PERIOD, 1))
         line.take((100 * number + late) * PERIOD, limits)
         line.executed((100 * number + late) * PERIOD, as_said=True)
