@@ -633,10 +633,10 @@ class LowBitLinear(torch.nn.Module):
 
     def __init__(self, weight: LowBit | Prepacked, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.weight, self._bias)
+        return linear(x, self.weight, self.bias)
 
 
 def replace_linear(

@@ -85,7 +85,7 @@ def test_the_limits_of_int4_lie_between_what_costs_nothing_and_what_loses_episod
         name="vla", engine=EngineOptions("shipped:tabletop", dtype="float32", num_threads=1)
     )
     used, _ = settle(spec)
-    asked = argparse.Namespace(bag=None, images=None, synthetic=False, frames=3, seed=0)
+    asked = argparse.Namespace(bag=None, images=None, synthetic=False, frames=12, seed=0)
     frames, _ = frames_of(asked, used, lambda *_: None)
     few = replace(spec, checkpoint=str(tmp_path / "few"), dtype="bfloat16")
     found = measure(few, frames, lambda *_: None, spec).comparison
