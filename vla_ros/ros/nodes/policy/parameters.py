@@ -316,8 +316,8 @@ _CHUNKS = (
     F(
         "conditioning_delay_steps",
         -1,
-        "Control periods of delay that a policy trained for delays is told; -1:"
-        " what is measured, pipeline included",
+        "Control periods of motion between image and action that a policy trained for delays is"
+        " told; -1: what is measured, pipeline included",
         -1,
         1000,
     ),
