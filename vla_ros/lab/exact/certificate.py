@@ -24,7 +24,6 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
 from vla_ros.engine.decoding.flow_matching import Guidance
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.decoding.pieces import Together
 from vla_ros.engine.engine import Engine, FastEngine, FlowEngine, TokenEngine, open_checkpoint
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
@@ -38,6 +37,7 @@ from vla_ros.lab.precision.run import Report
 from vla_ros.lab.precision.watch import Shown
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import settle
+from vla_ros.policies.sessions import Asked, step_together
 from vla_ros.policies.vla import engine_options
 
 KIND = "vla_ros certificate 1"
@@ -251,24 +251,21 @@ class Batched:
         self._count = 0
 
     def __call__(self, judged: Engine[Any, Any], observation: Observation) -> Inference | None:
-        together: Together[int, Inference | None] = Together(())
-        crowd: list[tuple[Engine[Any, Any], Observation]] = []
+        batch: list[tuple[Engine[Any, Any], Observation]] = []
         for number, other in enumerate(self._others):
             shown = self._frames[(self._count + 1 + number) % len(self._frames)]
             if shown.instruction != self._texts[number]:
                 self._texts[number] = shown.instruction
                 other.reset(shown.instruction)
             stamp = observation.stamp_ns + 1 + number  # frames come round again: time does not
-            crowd.append((other, replace(shown.observation, stamp_ns=stamp)))
-        mine = len(crowd) - self._count % (len(crowd) + 1)
-        crowd.insert(mine, (judged, observation))
+            batch.append((other, replace(shown.observation, stamp_ns=stamp)))
+        mine = len(batch) - self._count % (len(batch) + 1)
+        batch.insert(mine, (judged, observation))
         self._count += 1
-        for number, (engine, seen) in enumerate(crowd):
-            together.add(number, engine.pieces(seen, began(), CLOCK))
-        answers: dict[int, Any] = {}
-        while len(answers) < len(crowd):
-            answers |= dict(together.turn())
-        found: Inference | None = answers[mine]
+        asked = [Asked(engine, seen, began()) for engine, seen in batch]
+        found = step_together(asked, CLOCK)[mine]
+        if isinstance(found, Exception):
+            raise found
         return found
 
 
