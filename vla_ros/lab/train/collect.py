@@ -40,10 +40,12 @@ from vla_ros.data.demonstrations import (
     write_shard,
 )
 from vla_ros.data.episodes.plan import dagger_seed, expert_seed
+from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.engine import FlowEngine, TokenEngine
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.lab.train.frames import wordings
+from vla_ros.runtime.control.observation import LIBERO_STATE
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
 from vla_ros.sim.expert import Expert, advise, matrix
 from vla_ros.sim.factory import EnvConfig
@@ -224,17 +226,22 @@ class EnginePolicy:
     """A checkpoint on the engine, asked once a frame.
 
     Of a chunk that one pass gives (OpenVLA-OFT) the first action counts; of one that is said token
-    by token, which takes so much longer, the first EXECUTED are. Not thread-safe.
+    by token or comes of a flow policy, which takes so much longer, EXECUTED are: the first, or of a
+    flow policy those that are due once ``delay_steps`` are over. Not thread-safe.
     """
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
         engine = load_engine(EngineOptions(checkpoint, dtype=dtype, num_threads=threads or 0))
-        if not isinstance(engine, TokenEngine):
-            raise UserError(f"{checkpoint} is a flow policy: demonstrations are of token policies")
-        self.engine = engine
+        if not isinstance(engine, (TokenEngine, FlowEngine)):
+            raise UserError(f"{checkpoint}: collect --policy is for token and flow policies")
+        if engine.info.state_dim not in (0, LIBERO_STATE):
+            raise UserError(f"{checkpoint} reads a state of {engine.info.state_dim} numbers: the"
+                            f" tabletop's has LIBERO's {LIBERO_STATE}")  # fmt: skip
+        self.engine, self._flow = engine, isinstance(engine, FlowEngine)
         self._clock: Clock = SystemClock()
         self._stamp = 0
-        self._executed = 1 if self.engine.model.config.parallel else EXECUTED
+        one_pass = isinstance(engine, TokenEngine) and engine.model.config.parallel
+        self._executed = 1 if one_pass else EXECUTED
         self._rest: list[Floats] = []  # of a chunk that is being executed
 
     def reset(self, instruction: str) -> None:
@@ -255,7 +262,7 @@ class EnginePolicy:
         now = self._clock.steady_ns()
         observation = Observation(
             self._stamp, self._stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST),
-            delay_steps=delay_steps,
+            robot_state(seen, self.engine.info.state_dim), delay_steps=delay_steps,
         )  # fmt: skip
         timeline = Timeline(now).mark("queue", now)
         try:
@@ -263,7 +270,11 @@ class EnginePolicy:
         except InvalidAction:
             return None
         assert answer is not None  # the schedule that "auto" stands for answers every frame
-        first, *self._rest = answer.actions[: self._executed]
+        actions = answer.actions.copy()
+        if self._flow:
+            actions = actions[delay_steps:]
+            actions[:, GRIPPER] = actions[:, GRIPPER] > 0.5  # open or closed
+        first, *self._rest = actions[: self._executed]
         return first
 
 

@@ -260,8 +260,8 @@ def kind_of(options: TrainOptions) -> Kind:
         return LoraKind(options)
     if options.arch in FLOW_ARCHITECTURES:
         if options.rounds:
-            raise UserError("--dagger is for token policies: correct a flow policy with data that"
-                            " one of them has collected (vla-ros collect --policy)")  # fmt: skip
+            raise UserError("--dagger is for token policies: correct a flow policy with its own"
+                            " episodes (vla-ros collect --policy)")  # fmt: skip
         return FlowKind(options)
     if options.arch not in ARCHITECTURES:
         known = ", ".join((*ARCHITECTURES, *FLOW_ARCHITECTURES))

@@ -26,6 +26,7 @@ from vla_ros.data.demonstrations import (
     write_shard,
 )
 from vla_ros.data.episodes.plan import TRAINING
+from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine.io.random import write_random
 from vla_ros.lab.train import collect as collection
 from vla_ros.lab.train.collect import (
@@ -42,6 +43,7 @@ from vla_ros.lab.train.collect import (
     shared_environment,
     totals,
 )
+from vla_ros.lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork, write_flow
 from vla_ros.lab.train.frames import load_frames
 from vla_ros.lab.train.options import TrainOptions
 from vla_ros.lab.train.run import Machine, Reporter, check, round_directory, run, success_by_family
@@ -343,6 +345,39 @@ def test_two_cameras_train_a_model_of_two_images(tmp_path):
     policy.reset("move above the red cube")
     seen = environment.reset("reach_red_cube", 0)
     assert policy.act(seen) is None or len(policy.act(seen)) == 7
+
+
+@pytest.fixture(scope="module")
+def flow_policy(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("flow") / "tiny"
+    write_flow(FlowNetwork(FLOW_ARCHITECTURES["tiny-flow"], objects=6), directory)
+    return str(directory)
+
+
+def test_of_a_late_flow_policy_the_actions_of_a_chunk_count_that_are_due(flow_policy):
+    policy = EnginePolicy(flow_policy)
+    seen = shared_environment(False).reset("reach_red_cube", 0)
+    chunks, step = [], policy.engine.step
+
+    def kept(observation, timeline, clock):
+        assert observation.proprio == pytest.approx(robot_state(seen, 8))
+        chunks.append(step(observation, timeline, clock))
+        return chunks[-1]
+
+    policy.engine.step = kept
+    policy.reset("move above the red cube")
+    done = np.array([policy.act(seen, 1) for _ in range(5)])
+    assert len(chunks) == 2  # of 4 actions each
+    due = [*chunks[0].actions[1:5], chunks[1].actions[1]]
+    assert np.array_equal(done[:, :6], np.array(due)[:, :6])
+    assert set(done[:, 6]) <= {0.0, 1.0}
+
+
+def test_a_flow_policys_own_episodes_teach_a_flow_policy(flow_policy, tmp_path):
+    arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--families", "reach"]
+    assert main([*arguments, "--image-size", str(SIZE), "--policy", flow_policy]) == 0
+    recipe = TrainOptions((str(tmp_path / "set"),), "tiny-flow", 1, batch=4, warmup=1, shift=0)
+    assert run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print)).done
 
 
 def test_collect_says_what_it_made(tmp_path, capsys):
