@@ -16,6 +16,7 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.resources import config_path
 from vla_ros.data.episodes.play import DirectRunner
 from vla_ros.data.episodes.records import Job, Setup, Variant
+from vla_ros.engine.io.flow_config import read_flow_config
 from vla_ros.policies.units import scaling_for
 from vla_ros.sim.env import (
     AGENTVIEW,
@@ -29,6 +30,7 @@ from vla_ros.sim.env import (
 from vla_ros.sim.episode import Body, Desk, EpisodeRequest
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.so101 import world
+from vla_ros.sim.so101.expert import So101Expert
 
 pytest.importorskip("mujoco", reason="mujoco is not installed: no simulation here")
 MODEL = pytest.mark.skipif(
@@ -182,3 +184,38 @@ def test_a_robot_of_joints_without_a_command_stays_where_it_was_told_to_be():
     body.reset(EpisodeRequest("lift_cube"))
     body.step(None)
     assert np.array_equal(robot.executed[0], [0.1, 0.2, 0.3, 0.4, 0.5, 1.0])
+
+
+@MODEL
+def test_what_a_teacher_says_of_the_periods_ahead_is_what_it_then_does(arm):
+    seen = arm.reset(world.LIFT, 3, 1, render=False)
+    teacher = So101Expert("lift the red cube")
+    ahead = arm.ahead(teacher.act, 12)
+    for action in ahead:
+        assert teacher.act(seen.poses) == pytest.approx(action, abs=1e-9)
+        seen = arm.step(action, render=False).observation
+
+
+@MODEL
+def test_a_policy_of_its_own_is_taught_from_the_teacher_and_its_own_episodes(tmp_path: Path):
+    """The whole of benchmarks/so101.py at the smallest size: it plays, in degrees."""
+    program = Path(__file__).resolve().parents[3] / "benchmarks" / "so101.py"
+    small = ["--arch", "tiny-flow", "--init-from", "", "--demonstrations", "2", "--rounds", "1"]
+    small += ["--episodes", "1", "--steps", "2", "--part", "1", "--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "run"), *small],
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "1/1  round 1, the policy's, the teacher at times" in done.stderr
+    policy = tmp_path / "run" / "policy"
+    config = read_flow_config(policy)
+    assert (config.cameras, config.action_dim) == (("front", "wrist"), 6)
+    setup = Setup(
+        environment="so101", checkpoint=str(policy), route="direct", image_size=64, max_steps=3,
+        wrist=True, state=6, chunk=config.horizon,
+    )  # fmt: skip
+    variant = Variant("auto", decoding="auto")
+    with DirectRunner(setup, (variant,)) as runner:
+        record = runner.play(Job("auto", world.LIFT, 0, 0), variant)
+    assert (record.reason, record.error, record.steps) == ("step limit", "", 3)

@@ -47,7 +47,6 @@ from vla_ros.lab.train.batches import (
 )
 from vla_ros.lab.train.frames import NOWHERE, Frames, Pictures, mixed, places_of, wordings
 from vla_ros.lab.train.network import Losses, patch_loss, place_loss, sincos
-from vla_ros.lab.train.options import TrainOptions
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 
 # ------------------------------------------------------------------------------------------------
@@ -79,15 +78,14 @@ class Scaling:
         return Processors(self.state, self.action, "")
 
     def tensor(self) -> torch.Tensor:
-        """All of it as float32 [2, 15], for a run's state."""
+        """All of it as float32 [2, S + D], for a run's state."""
         parts = (self.state, self.action)
         return torch.stack([torch.cat([getattr(p, n) for p in parts]) for n in ("low", "high")])
 
 
-def scaling_from(tensor: torch.Tensor) -> Scaling:
-    """What :meth:`Scaling.tensor` gave."""
+def scaling_from(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Scaling:
+    """What :meth:`Scaling.tensor` gave; ``cut``: values of the state."""
     means, deviations = tensor.cpu().float()
-    cut = LIBERO_STATE
     return Scaling(
         Scaler("MEAN_STD", means[:cut], deviations[:cut]),
         Scaler("MEAN_STD", means[cut:], deviations[cut:]),
@@ -164,7 +162,7 @@ class FlowNetwork(nn.Module):
     @property
     def scaling(self) -> Scaling:
         """Units <-> model space."""
-        return scaling_from(self.scales)
+        return scaling_from(self.scales, self.config.state_dim)
 
     def forward(
         self,
@@ -392,7 +390,7 @@ class FlowBatch:
     [B, S]; ``actions`` [B, K, H, D]; ``noise`` [B, K, n, H, D]; ``time`` [B, K, n], 1 is noise;
     ``given`` bool [B, K, n, H]: rows without noise. Auxiliary: ``patches``, ``places``, ``words``
     as in :class:`vla_ros.lab.train.batches.Batch`, the words' places among ``ids``; ``spots``
-    [B, K, 2, 3] in m, where those things are, NaN for none.
+    [B, K, 2, 3] in m, where those things are, NaN for none. None, of the first two: not learned.
     """
 
     pixels: torch.Tensor
@@ -403,10 +401,23 @@ class FlowBatch:
     noise: torch.Tensor
     time: torch.Tensor
     given: torch.Tensor
-    patches: torch.Tensor
-    places: torch.Tensor
     words: torch.Tensor
     spots: torch.Tensor
+    patches: torch.Tensor | None = None
+    places: torch.Tensor | None = None
+
+
+def noisy(
+    config: FlowConfig, shape: tuple[int, ...], draw: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The ``noise``, ``time`` and ``given`` of a FlowBatch; ``shape``: B, K, n."""
+    horizon, width = config.horizon, config.action_width
+    noise = torch.randn(*shape, horizon, width, generator=draw)
+    # Source: openpi, Beta(1.5, 1): more often near noise, where most is decided.
+    time = torch.rand(shape, generator=draw) ** (1 / 1.5) * 0.999 + 0.001
+    count = torch.randint(1, LONGEST_GIVEN + 1, shape, generator=draw)
+    count = count.clamp(max=horizon - 1) * (torch.rand(shape, generator=draw) < _GIVEN)
+    return noise, time, torch.arange(horizon) < count[..., None]
 
 
 class FlowBatches:
@@ -454,14 +465,7 @@ class FlowBatches:
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
         drawn = self._pictures(self._shows[index], draw, step)
         which = self._first[goals] + wording % self._choices[goals]
-        horizon, width = self._config.horizon, self._config.action_width
-        shape = (*goals.shape, self._samples)
-        noise = torch.randn(*shape, horizon, width, generator=draw)
-        # Source: openpi, Beta(1.5, 1): more often near noise, where most is decided.
-        time = torch.rand(shape, generator=draw) ** (1 / 1.5) * 0.999 + 0.001
-        count = torch.randint(1, LONGEST_GIVEN + 1, shape, generator=draw)
-        count = count.clamp(max=horizon - 1) * (torch.rand(shape, generator=draw) < _GIVEN)
-        given = torch.arange(horizon) < count[..., None]
+        noise, time, given = noisy(self._config, (*goals.shape, self._samples), draw)
         side, patch = self._pictures.side, self._pictures.patch
         things = self._things[goals].to(self._device)
         places = places_of(drawn.centers[:, 0], things, side, patch)
@@ -620,37 +624,32 @@ def write_flow(network: FlowNetwork, directory: Path) -> None:
 _SPOT = 0.05  # m: the hand's longest step
 
 
+def tokenizer_for(config: FlowConfig) -> Callable[[str], list[int]]:
+    """Sentence -> the ids of its prompt."""
+    tokenizer = build_tokenizer()
+    return lambda text: list(tokenizer.encode(prompt_text(config.kind, text)).ids)
+
+
 class FlowObjective:
-    """Knows the data and the network. UserError: unfit data."""
+    """What ``network`` is to learn of the batches that ``batch`` draws for each step."""
 
     def __init__(
         self,
-        frames: Frames,
         network: FlowNetwork,
-        options: TrainOptions,
+        batch: Callable[[int], FlowBatch],
+        dtype: str,
         device: torch.device,
         compiled: bool = False,
     ) -> None:
-        tokenizer, kind = build_tokenizer(), network.config.kind
-
-        def tokenize(text: str) -> list[int]:
-            return list(tokenizer.encode(prompt_text(kind, text)).ids)
-
-        self._network = network
-        self._batches = FlowBatches(
-            frames, network.config, tokenize, network.scaling, options.batch, options.branches,
-            options.samples, options.seed, options.shift, device,
-        )  # fmt: skip
+        self._network, self._batch = network, batch
         self._forward: Callable[..., Any] = (
             torch.compile(network, dynamic=False) if compiled else network
         )
-        self._autocast = torch.autocast(
-            device.type, torch.bfloat16, enabled=options.dtype == "bfloat16"
-        )
+        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16")
 
     def losses(self, step: int) -> Losses:
         """See :class:`vla_ros.lab.train.network.Objective`."""
-        return self.losses_of(self._batches.batch(step))
+        return self.losses_of(self._batch(step))
 
     def losses_of(self, batch: FlowBatch) -> Losses:
         """Of a batch. The error is of the first action that is not given, as one step from the
@@ -671,12 +670,13 @@ class FlowObjective:
         with torch.no_grad():
             left = ((x - time * speed) - actions).abs().mean(-1)
             first = batch.given.sum(-1, keepdim=True)
-        return Losses(
-            wrong[open_rows].mean(),
-            patch_loss(patches, batch.patches),
-            place_loss(places, batch.places) + spot_loss(spots, batch.spots),
-            left.gather(-1, first).mean(),
-        )
+        place = spot_loss(spots, batch.spots)
+        if batch.places is not None:
+            place = place + place_loss(places, batch.places)
+        patch = place.new_zeros(())
+        if batch.patches is not None:
+            patch = patch_loss(patches, batch.patches)
+        return Losses(wrong[open_rows].mean(), patch, place, left.gather(-1, first).mean())
 
 
 def spot_loss(said: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:

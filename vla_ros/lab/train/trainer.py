@@ -30,11 +30,13 @@ from vla_ros.engine.models.registry import is_flow
 from vla_ros.lab.train.batches import held_out, only, weighted
 from vla_ros.lab.train.flow import (
     FLOW_ARCHITECTURES,
+    FlowBatches,
     FlowNetwork,
     FlowObjective,
     begin_from,
     go_on_from,
     scaling_of,
+    tokenizer_for,
     write_flow,
 )
 from vla_ros.lab.train.frames import DataSummary, Frames, load_parts
@@ -241,7 +243,12 @@ class FlowKind:
         self, options: TrainOptions, frames: Frames, device: torch.device, compiled: bool
     ) -> Objective:
         """See Kind."""
-        return FlowObjective(frames, self.network, options, device, compiled)
+        network = self.network
+        batches = FlowBatches(
+            frames, network.config, tokenizer_for(network.config), network.scaling, options.batch,
+            options.branches, options.samples, options.seed, options.shift, device,
+        )  # fmt: skip
+        return FlowObjective(network, batches.batch, options.dtype, device, compiled)
 
     def write(self, learned: DataSummary, directory: Path) -> None:
         """See Kind."""

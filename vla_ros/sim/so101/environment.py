@@ -8,11 +8,13 @@ Thread: one, from construction to close (:mod:`vla_ros.sim.env`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core.types import Floats, Image
+from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim.env import (
     AGENTVIEW,
     WRIST,
@@ -144,16 +146,34 @@ class So101:
             for pair in self._data.contact.geom.tolist()
         )
 
-    def _observe(self, render: bool) -> SimObservation:
-        data = self._data
-        turn = np.zeros(4)
+    def ahead(self, act: Callable[[Mapping[str, Pose]], Floats], steps: int) -> Floats:
+        """Float64 [steps, 6]: what ``act``, a teacher, does from now on where it is left alone. Of
+        an episode only; then the world is as it was."""
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        kept = np.empty(mujoco.mj_stateSize(self._model, kind))
+        mujoco.mj_getState(self._model, self._data, kept, kind)
+        actions = np.empty((steps, ACTIONS.width))
+        for number in range(steps):
+            actions[number] = act(self._poses())
+            self._move(actions[number])
+        mujoco.mj_setState(self._model, self._data, kept, kind)
+        mujoco.mj_forward(self._model, self._data)
+        return actions
+
+    def _poses(self) -> dict[str, Pose]:
+        data, turn = self._data, np.zeros(4)
         mujoco.mju_mat2Quat(turn, data.site_xmat[self._site])
-        gripper = pose_of(data.site_xpos[self._site], turn)
-        poses = {"gripper": gripper, CUBE: pose_of(data.xpos[self._cube], data.xquat[self._cube])}
+        poses = {"gripper": pose_of(data.site_xpos[self._site], turn)}
+        poses[CUBE] = pose_of(data.xpos[self._cube], data.xquat[self._cube])
         poses[TRAY] = pose_of(data.mocap_pos[self._box], data.mocap_quat[self._box])
         for finger, geom in self._pads.items():
             mujoco.mju_mat2Quat(turn, data.geom_xmat[geom])
             poses[finger] = pose_of(data.geom_xpos[geom], turn)
+        return poses
+
+    def _observe(self, render: bool) -> SimObservation:
+        data, poses = self._data, self._poses()
+        gripper = poses["gripper"]
         positions = data.qpos[self._qpos].copy()
         self._shown = LaterImages(self._spec.cameras if render else (), self._image)
         return SimObservation(
