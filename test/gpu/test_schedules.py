@@ -87,6 +87,31 @@ def test_graphs_say_what_eager_passes_say(
     assert {s: a.tokens for s, a in one.items()} == {s: a.tokens for s, a in other.items()}
 
 
+@pytest.mark.parametrize(
+    "name", ["autoregressive", "actionflow", "speculative", "speculative, trees"]
+)
+def test_nobody_waits_for_an_upload(name: str, device: str, make_engine, draft: str) -> None:
+    """torch raises where host memory that is not page-locked is copied, or a value is waited for
+    but by an event. (On a CPU nothing is uploaded.)"""
+    schedule, options = options_of(name, draft)
+    engine = make_engine(tiny_config("llama_gqa", "fused"), device, schedule, **options)
+    before = play(engine, EVENTS)
+    decide, on_gpu = engine.decoding.submit, device != "cpu"
+
+    def strictly(request: object) -> object:
+        if on_gpu:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            return decide(request)
+        finally:
+            if on_gpu:
+                torch.cuda.set_sync_debug_mode("default")
+
+    engine.decoding.submit = strictly
+    after = play(engine, EVENTS)
+    assert {s: a.tokens for s, a in after.items()} == {s: a.tokens for s, a in before.items()}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_graphs_logits_are_those_of_the_eager_pass(dtype: str, device: str, make_engine) -> None:
     """The same kernels of the same shapes: to the bit, padding and static buffers and all."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from support.engine import CLOCK, CPU, TEXTS, engine_of, images, tiny_config
+from support.engine import CLOCK, CPU, TEXTS, Again, engine_of, images, tiny_config
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.io.openvla import Checkpoint
 from vla_ros.engine.io.random import in_memory
@@ -75,6 +75,25 @@ def test_a_chunk_equals_the_reference(proprio: int, views: int) -> None:
     expected = engine.normalizer.restore(wanted)
     np.testing.assert_allclose(inference.actions, expected, atol=1e-4)
     assert np.ptp(inference.actions) > 1e-3
+
+
+@pytest.mark.parametrize(("proprio", "views"), [(0, 1), (8, 2)])
+def test_captured_it_says_the_same_and_captures_nothing_in_service(
+    proprio: int, views: int
+) -> None:
+    """Whatever the sentence's length: a graph's prompt is padded, and the padding is not seen."""
+    checkpoint, capture = oft(proprio, views), Again()
+    plain, graphed = engine_of(checkpoint, "parallel"), engine_of(checkpoint, "parallel", capture)
+    state = np.linspace(-3, 3, proprio) if proprio else None
+    found = []
+    for text in TEXTS:
+        for engine in (plain, graphed):
+            engine.reset(text)
+        wanted, got = (e.step(see(state), Timeline(0), CLOCK) for e in (plain, graphed))
+        assert wanted is not None and got is not None
+        np.testing.assert_allclose(got.actions, wanted.actions, atol=1e-5)
+        found.append(capture.captured)
+    assert found[0] == found[-1] > 0, "all at the first frame"
 
 
 def test_the_robots_state_and_the_wrist_are_asked_for() -> None:

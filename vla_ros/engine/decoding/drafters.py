@@ -21,6 +21,7 @@ from vla_ros.engine.decoding.temporal_prediction import (
     TemporalPredictor,
 )
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.devices import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class TemporalDrafter(Drafter):
         guess = self._guess(prefix, start, start + length)
         if not guess:
             return self._nothing
-        return Draft(torch.tensor(guess, dtype=torch.long, device=self._device))
+        return Draft(upload(guess, self._device, torch.long))
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         guess = self._guess(own, 0, self._positions)
@@ -292,7 +293,7 @@ class TemporalTreeDrafter(Drafter):
 def drafted(tree: DraftTree, there: Sequence[Sequence[int]], device: torch.device) -> Draft:
     """A tree with tokens in place of ranks, ``there`` being the candidates of its levels."""
     tokens = [there[level - 1][rank] for level, rank in zip(tree.levels, tree.ranks, strict=True)]
-    return Draft(torch.tensor(tokens, device=device), parents=tree.parents)
+    return Draft(upload(tokens, device, torch.long), parents=tree.parents)
 
 
 @lru_cache(512)

@@ -21,6 +21,7 @@ from vla_ros.engine.decoding.draft_tree import ROOT, Budget, Cost
 from vla_ros.engine.decoding.drafters import DECAY, Costs, Draft, Drafter
 from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.io.fast_tokens import FastTokens
+from vla_ros.engine.layers.devices import upload
 
 REMEMBERED = 4  # chunks: the one that is executed is among the newest
 OFF = (0, 1, -1, 2, -2)  # what a coefficient may be off by; a chain takes the first alone
@@ -110,7 +111,7 @@ class FastDrafter(Drafter):
         place = {path: number for number, (_, _, path) in enumerate(nodes)}
         parents = tuple(place.get(path[:-1], ROOT) for path in place)
         tokens = [path[-1] for path in place]
-        return Draft(torch.tensor(tokens, dtype=torch.long, device=self._device), parents=parents)
+        return Draft(upload(tokens, self._device, torch.long), parents=parents)
 
     def _nodes(self, said: list[int]) -> list[Node]:
         """What may follow, the likeliest first and nothing before what it follows."""

@@ -21,6 +21,7 @@ from enum import Enum
 import torch
 
 from vla_ros.core.types import Executing
+from vla_ros.engine.layers.devices import pinned
 
 #: x [H, D] and the number of a step -> velocity [H, D]
 Velocity = Callable[[torch.Tensor, int], torch.Tensor]
@@ -103,7 +104,8 @@ class Euler:
         _copy(sample.previous, guidance.previous, "guidance.previous")
         _copy(sample.weights, guidance.weights[:, None], "guidance.weights")
         gains = [guidance_gain(self.left(k), guidance.limit) for k in range(self.steps)]
-        sample.gains.copy_(torch.tensor(gains).view(-1, 1, 1))
+        gained = pinned(gains, sample.gains.device).view(-1, 1, 1)
+        sample.gains.copy_(gained, non_blocking=True)
 
     def run(
         self, sample: SampleBuffers, velocity: Velocity, mode: RtcMode | None = None
@@ -214,4 +216,4 @@ def generator_for(seed: int, stamp_ns: int) -> torch.Generator:
 def _copy(buffer: torch.Tensor, values: torch.Tensor, name: str) -> None:
     if values.shape != buffer.shape:
         raise ValueError(f"{name} is {list(values.shape)}, wanted {list(buffer.shape)}")
-    buffer.copy_(values)
+    buffer.copy_(pinned(values, buffer.device), non_blocking=True)

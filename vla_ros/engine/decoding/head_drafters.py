@@ -36,6 +36,7 @@ from vla_ros.engine.decoding.tree_growth import (
 )
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture, Outputs
 
 
@@ -95,7 +96,9 @@ class HeadDrafter(TemporalTreeDrafter):
         self.passes += 1
         with torch.inference_mode():
             self._taps_in.copy_(self._taps)
-            self._inputs.copy_(torch.tensor([[prefix[-1], known, *self._past]]))
+            self._inputs.copy_(
+                pinned([[prefix[-1], known, *self._past]], self._device), non_blocking=True
+            )
             ranked = self._guess()[0][known - 1 :]
             tokens = ranked.flatten()[_nodes(tree, self._device)]
         return Draft(tokens, parents=tree.parents)

@@ -17,6 +17,7 @@ from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.decoding.runner import prompt_lengths, resized
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.tokens import PromptTokenizer
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.models.openvla import Prompt, VLAModel, camera_pixels
 
@@ -147,7 +148,7 @@ class ModelDrafter(Drafter):
     def _catch_up(self, prefix: Sequence[int]) -> Pass:
         """The pass that puts prompt and the target's own tokens into the KV."""
         missing = [self._own_token(t) for t in prefix[self._fed :]]
-        tokens = torch.tensor(missing, dtype=torch.long, device=self._draft.device)
+        tokens = upload(missing, self._draft.device, torch.long)
         if self._length:
             return self._behind(len(missing)), None, tokens
         prompt = self._see()

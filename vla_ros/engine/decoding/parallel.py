@@ -18,6 +18,7 @@ from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import Decoded, Request
 from vla_ros.engine.decoding.runner import HIDDEN, PackPass
 from vla_ros.engine.io.tokens import Normalizer
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.models.oft import load_heads
 from vla_ros.engine.models.openvla import VLAModel
@@ -39,13 +40,19 @@ class Parallel(Decoding):
 
     def pieces(self, request: Request) -> Pieces[Decoded]:
         x = self.sequence(request)
-        layout = PackLayout(rows=tuple(self.rows(len(x))), prefill=len(x), causal=False)
-        (states,) = yield PackPass(self.runner, layout, x, gives=HIDDEN)
+        (states,) = yield PackPass(self.runner, self._layout(len(x)), x, gives=HIDDEN)
         request.stages.mark("prefill")
         with torch.inference_mode():
             actions = self.read(states)
             finite = bool(actions.isfinite().all())  # the one host sync
         return replace(request.answer((), 1, finite=finite), actions=actions)
+
+    def warm_up(self, request: Request) -> None:
+        x = self.sequence(request)
+        self.read(self.runner.hidden(self._layout(len(x)), x))
+
+    def _layout(self, length: int) -> PackLayout:
+        return PackLayout(rows=tuple(self.rows(length)), prefill=length, causal=False)
 
     def rows(self, length: int) -> range:
         """Which rows of a sequence of so many the head reads."""
@@ -74,7 +81,7 @@ class Parallel(Decoding):
                 f"this checkpoint needs {self._proprio.dim} values of robot state, there are {size}"
             )
         values = self._proprio.normalize(np.asarray(observed, dtype=np.float64))
-        state = torch.from_numpy(values).to(self.model.device, self.model.dtype)
+        state = upload(torch.from_numpy(values), self.model.device, self.model.dtype)
         with torch.inference_mode():
             embedded: torch.Tensor = self._heads.proprio_projector(state)
         return embedded

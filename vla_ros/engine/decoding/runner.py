@@ -140,9 +140,11 @@ class DecoderRunner:
         self._attention: MakeAttention = make if capture else lru_cache(PLANS)(make)
         self._choose: Pass = self._choices
         self._score: Pass = self._logits
+        self._show: Pass = self._states
         if capture is not None:
             self._choose = GraphCache(self._choices, capture)
             self._score = GraphCache(self._logits, capture)
+            self._show = GraphCache(self._states, capture)
 
     def run(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
@@ -173,9 +175,8 @@ class DecoderRunner:
 
     def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
         """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
-        with torch.inference_mode():
-            plan = self.planner.plan(layout)
-            return self._decode(x, plan.positions, self._attention(plan), plan.rows)
+        (states,) = self._pass(self._show, (layout,), x, None)
+        return states
 
     @property
     def kin(self) -> Hashable:
@@ -288,16 +289,20 @@ class DecoderRunner:
             embedded = embedded[drafts:]
         return torch.cat((prompt, embedded)) if len(embedded) else prompt
 
-    def _logits(
+    def _states(
         self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> tuple[torch.Tensor, ...]:
         (plan,) = plans
         x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
         if not self._taps:
-            states = self._decode(x, plan.positions, attention, plan.rows)
-            return (linear(states, self._head),)
-        states, taps = self._tap(x, plan.positions, attention, plan.rows, self._taps)
-        return linear(states, self._head), taps
+            return (self._decode(x, plan.positions, attention, plan.rows),)
+        return self._tap(x, plan.positions, attention, plan.rows, self._taps)
+
+    def _logits(
+        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        states, *taps = self._states(plans, prompt, tokens)
+        return linear(states, self._head), *taps
 
     def _choices(
         self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None

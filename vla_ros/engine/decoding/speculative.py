@@ -25,6 +25,7 @@ from vla_ros.engine.decoding.drafters import Draft, Drafter
 from vla_ros.engine.decoding.pieces import Pieces, alone
 from vla_ros.engine.decoding.request import Decoded, Reading, Request
 from vla_ros.engine.decoding.runner import BUCKET, PackPass
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, prefill_layout
 
 
@@ -62,7 +63,7 @@ class PartialAction(Sequence[int]):
     def last(self, device: torch.device) -> torch.Tensor:
         """The last token, int64 [1], on the device."""
         if self._newest is None:
-            return torch.tensor(self.tokens[-1:], device=device)
+            return upload(self.tokens[-1:], device, torch.long)
         return self._newest
 
     def append(self, choice: torch.Tensor, maximum: torch.Tensor) -> None:
@@ -313,7 +314,7 @@ class TreeSpeculative(Speculative):
         source = [self._nodes + node for node in result.path]
         target = list(range(self._trunk, self._trunk + len(source)))
         if source != target and len(action) < self.count:
-            moved = torch.tensor([source, target], device=self.model.device)
+            moved = upload([source, target], self.model.device, torch.long)
             self.runner.kv_cache.move(0, *moved)
 
     def warm_up(self, request: Request) -> None:

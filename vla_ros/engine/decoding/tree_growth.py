@@ -25,6 +25,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.decoding.draft_heads import RANKED, Embed, Expected, RecursiveHead
 from vla_ros.engine.decoding.draft_tree import ROOT, DraftTree, branches
+from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture, Outputs
 
 FRESH = 16  # known tokens taken in at once: more rows than a draft's levels, one tile of a GPU
@@ -270,7 +271,7 @@ class TreeGrower:
         numbers += [*range(start, end), *(spare for _ in missing)]
         numbers += [*places, *lasts[0], *lasts[1]]
         numbers += [int(self.tolerance(place) > 0) for place in places]
-        self._numbers.copy_(torch.tensor(numbers))
+        self._numbers.copy_(pinned(numbers, self._numbers.device), non_blocking=True)
 
     def _run(self, segment: Segment | None) -> Outputs:
         """Grow a segment, None: take the fresh tokens in. Outputs are overwritten by the next."""

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +36,26 @@ def synchronize(device: torch.device) -> None:
     """Wait for a GPU to finish; nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def pinned(
+    values: torch.Tensor | Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Numbers of the host as the ``device`` fetches them without anybody waiting: for a GPU in
+    page-locked memory, which torch hands out again when the transfer is over, not before. (From
+    other memory a copy waits for all that the device was given before.)"""
+    held = torch.as_tensor(values, dtype=dtype)
+    if device.type != "cuda" or held.is_cuda:
+        return held
+    with on_device(device):
+        return held.pin_memory()
+
+
+def upload(
+    values: torch.Tensor | Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Numbers of the host on the device; nobody waits."""
+    return pinned(values, device, dtype).to(device, non_blocking=True)
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -19,6 +19,7 @@ from itertools import groupby, pairwise
 
 import torch
 
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.kv_cache import KVCache
 
 
@@ -185,7 +186,7 @@ class Planner:
         )
         sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
         numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]
-        return Plan.of(shape, torch.tensor(numbers, dtype=torch.long).to(self._kv_cache.device))
+        return Plan.of(shape, upload(numbers, self._kv_cache.device, torch.long))
 
 
 def seen_by(token: TailToken) -> tuple[int, int, int, int]:

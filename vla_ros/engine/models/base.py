@@ -25,6 +25,7 @@ import torch
 from vla_ros.engine.decoding.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
 from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import StageTimer
+from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.graphs import Capture
 
 BUCKET = 16  # rows
@@ -267,7 +268,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         features = yield FlowPiece(self, ("images", pixels.shape), pixels)
         stages.mark("vision")
         with torch.inference_mode():
-            self.state.copy_(given.state)
+            self.state.copy_(pinned(given.state, self.device), non_blocking=True)
             self._span, count = self.embed_prefix(features, given.ids)
         yield FlowPiece(self, ("prefix",))
         self._serial += 1
@@ -286,7 +287,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         with torch.inference_mode():
             span = self.open(prefix, None)
             padded = None if guidance is None else guidance.padded(len(self.sample.x))
-            self.solver.load(self.sample, self.masked_noise(noise.to(self.device)), padded)
+            self.solver.load(self.sample, self.masked_noise(upload(noise, self.device)), padded)
             self.begin_chunk(span)
         self.given = self.sample.weights > 0 if mode is RtcMode.CONDITIONED else None
         going, velocity = self.solver.going(self.sample, mode), None
@@ -316,7 +317,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         ValueError as of :meth:`embed_prefix`.
         """
         with torch.inference_mode():
-            self.state.copy_(state)
+            self.state.copy_(pinned(state, self.device), non_blocking=True)
             span, count = self.embed_prefix(features, ids)
             self.captured(("prefill", *span.key), lambda: self.fill_kv_cache(span))
             mask = torch.arange(span.length, device=self.device) < count
@@ -350,7 +351,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         with torch.inference_mode():
             span = self.open(prefix, state)
             padded = None if guidance is None else guidance.padded(len(self.sample.x))
-            self.solver.load(self.sample, self.masked_noise(noise.to(self.device)), padded)
+            self.solver.load(self.sample, self.masked_noise(upload(noise, self.device)), padded)
             if mode is not RtcMode.GUIDED_VJP:
                 run = self.captured(("steps", *span.key, mode), lambda: self._steps(span, mode))
                 return run[: self.horizon].clone()

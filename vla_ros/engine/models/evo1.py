@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, Map, Take, as_it_is, mapped, matrix
 from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, round_up
@@ -219,7 +220,7 @@ class Evo1(FlowPolicy[ContextSpan]):
 
     def replace_state(self, span: ContextSpan, state: torch.Tensor) -> None:
         """The state's row is the only one of the context that is its own."""
-        self.state.copy_(state)
+        self.state.copy_(pinned(state, self.device), non_blocking=True)
         span.context[0].copy_(self.head.state_row(self.state))
         self.redo_chunk(span, slice(0, 1))
 

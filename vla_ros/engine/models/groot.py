@@ -52,6 +52,7 @@ from vla_ros.engine.io.processors import TextTokenizer
 from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder
+from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import FlowPolicy, Inputs, round_up
 from vla_ros.engine.models.eagle import (
@@ -371,11 +372,11 @@ class GrootModel(FlowPolicy[Context]):
             )
         context = self._laid_out(images, round_up(count, self.bucket), count)
         self._features[images].copy_(features)
-        self._places[images].copy_(torch.tensor(self._images))
-        self._x[:count].copy_(self.backbone.embed(ids.to(self.device)))
+        self._places[images].copy_(pinned(self._images, self.device), non_blocking=True)
+        self._x[:count].copy_(self.backbone.embed(upload(ids, self.device)))
         self._x[count : context.length].zero_()
         order = [*self._images, *self._words, *range(count, context.length)]
-        self._order[: context.length].copy_(torch.tensor(order))
+        self._order[: context.length].copy_(pinned(order, self.device), non_blocking=True)
         return context, count
 
     def _set_prompt(self, ids: list[int]) -> None:
@@ -427,7 +428,7 @@ class GrootModel(FlowPolicy[Context]):
 
     def replace_state(self, context: Context, state: torch.Tensor) -> None:
         """The head reads the state, the backbone does not."""
-        self.state.copy_(state)
+        self.state.copy_(pinned(state, self.device), non_blocking=True)
 
     def embed_suffix(self, x: torch.Tensor, step: int, with_state: bool = False) -> torch.Tensor:
         """Noisy actions -> rows: state, future tokens, actions."""

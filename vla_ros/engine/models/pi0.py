@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.quantize import HEAD, VISION, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.base import MASKED, joined
@@ -95,7 +96,7 @@ class Pi0(VLMWithExpert):
     def replace_state(self, span: KVSpan, state: torch.Tensor) -> None:
         if self.config.adaptive:
             super().replace_state(span, state)
-        self.state.copy_(state)
+        self.state.copy_(pinned(state, self.device), non_blocking=True)
 
     def mask(self, span: KVSpan, count: int) -> None:
         """Of pi0 the first row of the suffix mask is the state's: it sees no action."""

@@ -20,6 +20,7 @@ from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.io.flow_config import FAST, FlowConfig
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.processors import Processors, TextTokenizer
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.models.base import Inputs
 
 CPU = torch.device("cpu")
@@ -117,7 +118,7 @@ class LerobotPreparation(Preparation):
             raise InvalidAction(
                 f"with this state the prompt has {len(ids)} tokens, the most is {config.max_text}"
             )
-        return torch.tensor(ids, device=self._device)
+        return upload(ids, self._device)
 
 
 def state_bins(state: npt.NDArray[np.float32]) -> Ints:
