@@ -121,10 +121,9 @@ def add_parser(verbs: Verbs) -> None:
     add(
         "--delays",
         type=int,
-        default=0,
         metavar="N",
         help="learn to act on images that are 0 to N"
-        " control periods old, told how old (0: on fresh ones)",
+        " control periods old, told how old; 0: on fresh ones (as --init-from, else 0)",
     )
     add("--corrections", type=float, default=0.5, metavar="SHARE", help="of the frames drawn: at"
         " least so many in which a person had taken over, where there are such (0.5)")  # fmt: skip
@@ -415,6 +414,8 @@ def run(args: argparse.Namespace) -> int:
         if args.lora and args.learning_rate is None:
             args.learning_rate = 5e-4  # as OpenVLA's fine-tuning
         known = bounds_of(args.init_from) if args.init_from else None
+        if args.delays is None and args.init_from and not args.lora:
+            args.delays = told(args.init_from, args.arch)
         args.data, elsewhere = import_data(args.data or (), args.out, importing, known)
     if all(elsewhere):
         args.branches = args.branches or 1
@@ -455,6 +456,19 @@ def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     ((name, of),) = stats.items()
     low, high = (tuple(map(float, of["action"][end][:6])) for end in ("q01", "q99"))
     return (name, high) if low == tuple(-x for x in high) else None
+
+
+def told(checkpoint: str, arch: str) -> int:
+    """The largest delay that ``checkpoint`` is told, which a policy of ``arch`` goes on being."""
+    from vla_ros.engine.io.openvla import RANDOM, read_config, resolve
+    from vla_ros.engine.models.registry import is_flow
+    from vla_ros.lab.train.trainer import ARCHITECTURES
+
+    made = ARCHITECTURES.get(arch)
+    if checkpoint.startswith(RANDOM) or made is None or made.chunk > 1:
+        return 0
+    directory = resolve(checkpoint)
+    return 0 if is_flow(directory) else read_config(directory)[0].max_delay
 
 
 def _options(args: argparse.Namespace) -> TrainOptions:

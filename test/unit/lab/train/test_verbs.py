@@ -84,6 +84,18 @@ def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(tmp_p
     assert "policy: done" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("more", "told"), [([], 3), (["--delays", "0"], 0)])
+def test_who_is_told_its_delay_goes_on_being_told(tmp_path, more, told):
+    """Without a word the next checkpoint was told nothing, and acted too late in real time."""
+    small = ["--arch", "tiny", "--steps", "1", "--batch", "4", "--threads", "1", "--device", "cpu"]
+    words = ["train", "--data", str(data_set(tmp_path / "set")), *small]
+    assert main([*words, "--out", str(tmp_path / "first"), "--delays", "3"]) == 0
+    before = str(tmp_path / "first" / "policy")
+    assert main([*words, "--out", str(tmp_path / "on"), "--init-from", before, *more]) == 0
+    config = json.loads((tmp_path / "on" / "policy" / "config.json").read_text())
+    assert config["max_delay"] == told
+
+
 def test_losses_are_in_tensorboard_too(tmp_path, capsys):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
