@@ -32,6 +32,7 @@ def add_parser(verbs: Verbs) -> None:
         "directories", type=Path, nargs="+", metavar="DIR", help="where runs, bags, evaluations are"
     )
     add("--out", type=Path, metavar="FILE", help="the page (loop.html in the first DIR)")
+    add("--picture", type=Path, metavar="FILE", help="the page's picture too, such as loop.png")
     add_flag(parser, "--json")
 
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     require_rosbags()
     from vla_ros.core.console import show
     from vla_ros.lab.loop.chain import read_chain
-    from vla_ros.lab.loop.page import FILE, as_json, terminal_table, write_page
+    from vla_ros.lab.loop.page import FILE, as_json, save_picture, terminal_table, write_page
 
     chain = read_chain(args.directories)
     path = args.out or args.directories[0] / FILE
@@ -49,6 +50,11 @@ def run(args: argparse.Namespace) -> int:
         write_page(path, chain, command())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
+    if args.picture:
+        try:
+            save_picture(args.picture, chain)
+        except (ImportError, OSError, ValueError) as error:
+            raise UserError(f"{args.picture}: {error}") from error
     show(terminal_table(chain))
     for line in chain.left_out:
         print(f"left out: {line}")

@@ -93,6 +93,14 @@ def test_the_page_is_one_file_with_a_picture(robot, tmp_path, capsys):
     assert "src=" not in shown and "http" not in shown.replace("http://www.w3.org", "")
 
 
+def test_the_picture_is_written_as_its_name_says(robot, tmp_path, capsys):
+    picture = tmp_path / "loop.png"
+    assert main(["loop", str(robot), "--picture", str(picture)]) == 0
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert main(["loop", str(robot), "--picture", str(tmp_path / "loop.word")]) == 2
+    assert "loop.word: Format 'word' is not supported" in capsys.readouterr().err
+
+
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(robot, tmp_path, capsys):
     broken = tmp_path / "eval"
     broken.mkdir()

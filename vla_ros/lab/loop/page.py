@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from vla_ros.core.console import Table as Lines
 from vla_ros.lab.loop.chain import Chain, Generation, Judged
 from vla_ros.lab.report.figures import INK, SIZE, available, panels, success_axis, svg, title
@@ -18,6 +16,7 @@ from vla_ros.viz.pages import Bar, Cell, Line, Table, cell, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FILE = "loop.html"
 _DASH = "–"
@@ -66,7 +65,9 @@ def write_page(path: Path, chain: Chain, command: str) -> None:
         generations=_generations(found),
         trainings=_trainings(found),
         runs=_runs(chain.generations),
-        picture=_picture(found) if available() and len(found) > 1 else None,
+        picture=svg(drawn(found), "Success and takeovers by generation")
+        if available() and len(found) > 1
+        else None,
         left_out=chain.left_out,
         command=command,
     )
@@ -214,7 +215,13 @@ def _runs(generations: Sequence[Generation]) -> Table:
     return Table(tuple(map(Cell, heads, kinds)), tuple(lines))
 
 
-def _picture(found: _Found) -> Markup:
+def save_picture(path: Path, chain: Chain) -> None:
+    """The page's picture by itself; the suffix of ``path`` says how. OSError, ValueError: it cannot
+    be written so."""
+    drawn([(one, figures(one)) for one in chain.generations]).savefig(path, dpi=110)
+
+
+def drawn(found: _Found) -> Figure:
     """Success with its interval, and how much a person had to do, by generation."""
     figure, (left, right) = panels(2, height=3.0)
     success_axis(left)
@@ -236,11 +243,11 @@ def _picture(found: _Found) -> Markup:
     for axes in (left, right):
         _generation_axis(axes, found)
     right.set_ylim(0, max([share for _, share in shares], default=1.0) * 1.2 or 1.0)
-    return svg(figure, "Success and takeovers by generation")
+    return figure
 
 
 def _generation_axis(axes: Axes, found: _Found) -> None:
-    axes.set_xticks(range(len(found)), [str(one.number) for one, _ in found])
+    axes.set_xticks(range(len(found)), [f"{one.number}\n{one.name}" for one, _ in found])
     axes.set_xlim(-0.5, len(found) - 0.5)
     axes.set_xlabel("generation", fontsize=SIZE, color=INK)
 
