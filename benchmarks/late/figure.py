@@ -63,7 +63,7 @@ def chunks(folder: str) -> Mapping[str, list[Point]]:
 def draw(path: Path) -> None:
     figure, (left, right) = panels(2, width=10.4, height=3.8, same_rows=True)
     title(left, "Single actions: shipped:tabletop, and one told nothing")
-    title(right, "Chunks of shipped:tabletop-flow, by execution")
+    title(right, "Chunks of the flow policy before, by execution")
     panel(left, {name: single(folders) for name, folders in SINGLE.items()})
     panel(right, chunks("tabletop-flow"))
     figure.savefig(path, dpi=110)
