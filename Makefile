@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -82,6 +82,12 @@ test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS)
 JAZZY_TESTS ?= package/test_interfaces.py ros/test_demo.py ros/test_policy_faults.py ros/test_policy_lifecycle.py
 test-jazzy: ## on ROS 2 Jazzy: start, one demo, faults, lifecycle (all of the nodes: make test ROS=jazzy)
 	@$(MAKE) --no-print-directory test ROS=jazzy TESTS="$(JAZZY_TESTS)"
+
+# There are no wheels of Lyrical: these run over a sourced one, in an environment of their own.
+NO_LYRICAL = ==> test-lyrical skipped: no ROS 2 Lyrical is sourced here (source /opt/ros/lyrical/setup.bash)
+test-lyrical: ## on a sourced ROS 2 Lyrical: the same as test-jazzy (TESTS=ros: all of the nodes)
+	@[ "$(ROS_DISTRO)" = lyrical ] || { echo "$(NO_LYRICAL)"; exit 0; }; \
+	$(MAKE) --no-print-directory test OTHER=lyrical VENV=.venv-lyrical TESTS="$(or $(TESTS),$(JAZZY_TESTS))"
 
 # torch is not among it: PyPI's brings gigabytes of CUDA, JetPack's is of aarch64 alone.
 HUMBLE_TESTS ?= unit package/test_oldest_python.py package/test_install.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,3 +46,13 @@ def test_slow_tests_have_the_time_that_they_ask_for() -> None:
         for seconds in re.findall(r"mark\.timeout\((\d+)\)", text)
     ]
     assert int(given[1]) > sum(asked)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_test_lyrical_says_in_a_line_that_no_lyrical_is_sourced() -> None:
+    said = subprocess.run(
+        ["make", "--no-print-directory", "test-lyrical"],
+        cwd=ROOT, env={**os.environ, "ROS_DISTRO": "kilted"}, capture_output=True, text=True,
+        check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert len(said) == 1 and "no ROS 2 Lyrical is sourced here" in said[0]
