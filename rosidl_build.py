@@ -114,7 +114,7 @@ class Interfaces:
             f"{own}{FASTRTPS}": self._libraries((GENERATOR,), (FASTRTPS,), FASTRTPS, "fastcdr"),
             f"{self.package}_s__{TYPESUPPORT}": self._libraries(
                 (GENERATOR, FASTRTPS, INTROSPECTION),
-                ("rosidl_generator_py",),
+                ("rosidl_generator_py", TYPESUPPORT),
                 TYPESUPPORT,
                 "rosidl_runtime_c",
             ),
