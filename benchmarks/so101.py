@@ -301,17 +301,15 @@ class Batches:
         )
 
 
-def begin(network: FlowNetwork, checkpoint: str) -> int:
-    """Take over every weight of another flow policy that has the same shape; how many."""
+def begin(network: FlowNetwork, checkpoint: str) -> None:
+    """Take over every weight of another flow policy that has the same shape."""
     directory = resolve(checkpoint)
     expected = expected_tensors(read_flow_config(directory))
-    source, taken = FileWeights(directory / WEIGHTS, expected), 0
+    source = FileWeights(directory / WEIGHTS, expected)
     with torch.no_grad():
         for name, tensor in network.tensors().items():
             if expected.must.get(name) == tuple(tensor.shape):
                 tensor.copy_(source.take(name))
-                taken += 1
-    return taken
 
 
 def train(
