@@ -77,7 +77,7 @@ def test_what_is_lost_below_is_said_once_with_its_cause_and_remedies(start_polic
     )
     if not lines() and rig.now().frames_received > 600:
         pytest.skip("this machine's transport loses no fragment")
-    (line,) = lines()
+    (line,) = lines()  # also where not one of 1200 came
     assert "best-effort reader" in line and "reliability" in line
     assert "FASTDDS_DEFAULT_PROFILES_FILE" in line
     assert "pictures came" in rig.now().last_drop

@@ -18,12 +18,13 @@ from rclpy.parameter import Parameter
 from rclpy.subscription import Subscription
 
 try:
-    from rclpy.event_handler import SubscriptionEventCallbacks
+    from rclpy.event_handler import SubscriptionEventCallbacks, UnsupportedEventTypeError
 except ImportError:  # Humble
-    from rclpy.qos_event import SubscriptionEventCallbacks
+    from rclpy.qos_event import SubscriptionEventCallbacks, UnsupportedEventTypeError
 
 __all__ = [
     "SubscriptionEventCallbacks",
+    "UnsupportedEventTypeError",
     "awaiting_executor",
     "listener",
     "on_parameters",

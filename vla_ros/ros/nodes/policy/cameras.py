@@ -8,10 +8,10 @@ again, but does not match a best-effort writer at all, so the offer decides.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 from rclpy.clock import Clock as RosClock
@@ -24,6 +24,7 @@ from sensor_msgs.msg import CompressedImage
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.pixels import YUV, BadMessage
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.compat import SubscriptionEventCallbacks, UnsupportedEventTypeError
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_image
 
@@ -95,13 +96,22 @@ class CameraReader:
         profile: QoSProfile = qos.IMAGE_SUB if self._newest else qos.PART_SUB
         mine: Counter[bytes] = Counter()
         self._counts.append(mine)
-        return self._node.create_subscription(
+        loss = self._loss
+        wanted = partial(
+            self._node.create_subscription,
             self._kind,
             self._topic,
             lambda raw: self._on_image(raw, mine),
             qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
             raw=True,
         )
+        lost = SubscriptionEventCallbacks(
+            message_lost=lambda event: loss.lost(event.total_count_change)
+        )
+        try:
+            return wanted(event_callbacks=lost)
+        except UnsupportedEventTypeError:  # a middleware that does not count them
+            return wanted()
 
     def _all_offer_reliable(self) -> bool:
         """Of no writer yet: no."""
@@ -121,8 +131,8 @@ class CameraReader:
                 self._forget_left()
                 self._left, self._left_ns = self._subscription, self._clock.steady_ns()
                 self.reliable = wanted
-                self._subscription = self._subscribe()
                 self._loss = LossWatch()
+                self._subscription = self._subscribe()
         if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
         if told := self._loss.told(self._topic, self.reliable, self._clock.steady_ns()):
@@ -168,11 +178,11 @@ class CameraReader:
     def _note(self, raw: bytes) -> Moment:
         """A picture has come now."""
         received = moment(self._clock)
+        self._loss.came()
         try:
             stamp_ns = header_stamp(raw)
         except BadMessage:
             return received  # whoever reads the picture says so
-        self._loss.frame(stamp_ns, received.steady_ns)
         self._heard(stamp_ns, received)
         return received
 
@@ -211,57 +221,39 @@ class Decoder:
 
 
 class LossWatch:
-    """How many of a camera's pictures come, by the spacing of their stamps: where few come the
-    gaps between them are many periods, and the smallest is about one. One odd gap is no period:
-    what is told has been so in every window of :attr:`OVER_NS` for as long again. (The middleware
-    numbers what a writer sends, but rclpy's events executor raises for a callback that asks.)
-    Not thread-safe.
+    """How many of a camera's pictures come, and how many the middleware says were lost on the
+    way: told where of most of them, in two windows in a row. Not thread-safe.
     """
 
-    OVER_NS = 5 * SECOND
-    LEAST = 4  # pictures in that time
+    WINDOW_NS = 5 * SECOND
+    LEAST = 4  # lost in a window
     FEW = 0.5  # of those sent
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[int, int]] = deque()  # stamp, steady time of receipt
-        self._few_ns: int | None = None  # since when few come
+        self._came = self._lost = 0  # in this window
+        self._since_ns: int | None = None
+        self._few = False  # in the window before
         self._told = False
 
-    def frame(self, stamp_ns: int, steady_ns: int) -> None:
-        if self._seen and stamp_ns <= self._seen[-1][0]:
-            self._seen.clear()  # it began anew, or its clock was set
-            self._few_ns = None
-        self._seen.append((stamp_ns, steady_ns))
-        while steady_ns - self._seen[0][1] > self.OVER_NS:
-            self._seen.popleft()
+    def came(self) -> None:
+        self._came += 1
 
-    def share(self) -> tuple[int, int] | None:
-        """Pictures that came and that were sent in the last seconds; None where too few came, or
-        in too short a time, to tell."""
-        if len(self._seen) < self.LEAST:
-            return None
-        span = self._seen[-1][0] - self._seen[0][0]
-        if self._seen[-1][1] - self._seen[0][1] < 0.8 * self.OVER_NS:
-            return None
-        stamps = [stamp for stamp, _ in self._seen]
-        period = min(later - earlier for earlier, later in pairwise(stamps))
-        return len(stamps), 1 + round(span / period)
+    def lost(self, count: int) -> None:
+        self._lost += count
 
     def told(self, topic: str, reliable: bool, steady_ns: int) -> str:
         """One line, once, where far fewer come than are sent; else "". To be asked now and then."""
-        found = self.share()
-        if self._told or found is None:  # too few to tell are no sign that more come again
+        if self._since_ns is None:
+            self._since_ns = steady_ns
+        if self._told or steady_ns - self._since_ns < self.WINDOW_NS:
             return ""
-        if found[0] >= self.FEW * found[1]:
-            self._few_ns = None
+        came, sent = self._came, self._came + self._lost
+        few = self._lost >= self.LEAST and came < self.FEW * sent
+        self._told, self._few = few and self._few, few
+        self._came, self._lost, self._since_ns = 0, 0, steady_ns
+        if not self._told:
             return ""
-        if self._few_ns is None:
-            self._few_ns = steady_ns
-        if steady_ns - self._few_ns <= self.OVER_NS:
-            return ""
-        self._told = True
-        came, sent = found
-        line = f"{topic}: {came} of about {sent} pictures came in the last seconds: "
+        line = f"{topic}: {came} of {sent} pictures came in the last seconds: "
         if reliable:
             return line + "this machine or the network does not keep up: smaller or fewer pictures"
         return (
