@@ -19,13 +19,14 @@ class Consumer(Node):
         self.arm = self.create_publisher(Float64MultiArray, "arm/commands", 10)
         self.create_subscription(ActionCommand, "policy/action", self.on_command, 10)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.silence = self.create_timer(2 * PERIOD_S, self.stop, clock=steady)
+        self.silence = self.create_timer(2 * PERIOD_S, self.on_silence, clock=steady)
 
     def on_command(self, command: ActionCommand, info: dict) -> None:
         if command.kind not in (ActionCommand.KIND_POLICY, ActionCommand.KIND_TAKEOVER):
             self.stop()  # HELD: nothing new; STOP: old evidence, or the task was stopped. Always
             return
-        writer = bytes(info["publisher_gid"]["data"])  # a policy that is started anew is another
+        gid = info.get("publisher_gid")  # a policy that is started anew is another; since Kilted
+        writer = bytes(gid["data"]) if gid else b""
         number = (command.epoch, command.sequence)
         if number <= self.newest.get(writer, (-1, -1)):
             return  # it came before, or a newer one did: it keeps no watchdog alive
@@ -36,6 +37,10 @@ class Consumer(Node):
         self.silence.reset()
         self.moving = True
         self.arm.publish(Float64MultiArray(data=command.action))  # move: your driver here
+
+    def on_silence(self) -> None:
+        self.newest.pop(b"", None)  # who has no name may be started anew
+        self.stop()
 
     def stop(self) -> None:
         if self.moving:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
+pytest.importorskip("viser", reason="viser is not installed: make view")
 
 from vla_ros.core.resources import config_path
 from vla_ros.engine.options import EngineOptions

@@ -188,7 +188,8 @@ class GoalServer:
 
     def _end(self, served: _Served, ending: Ending) -> None:
         served.ending = ending
-        self._server.notify_execute(served.handle, None)  # calls _hand_over in the executor
+        if self._node.executor is not None:  # else at the process's end, where close() does it
+            self._server.notify_execute(served.handle, None)  # calls _hand_over in the executor
 
     def _hand_over(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
         served = self._served.pop(bytes(handle.goal_id.uuid))

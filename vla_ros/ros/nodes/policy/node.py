@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.callback_groups import CallbackGroup, ReentrantCallbackGroup
 from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -85,6 +86,12 @@ class PolicyNode(LifecycleNode):
         )
         self.goals = GoalServer(self)
         self.publish_status()
+
+    @cached_property
+    def default_callback_group(self) -> CallbackGroup:
+        """Of another kind than rclpy's: Jazzy and Humble would call nothing of the node while a
+        configure is awaited, neither stop nor get_state. (The events executor asks no group.)"""
+        return ReentrantCallbackGroup()
 
     # ------------------------------------------------------------------ lifecycle
 

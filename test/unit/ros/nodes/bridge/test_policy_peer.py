@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
+from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from support.wait import wait_until
@@ -16,7 +17,7 @@ def test_a_reset_that_is_not_answered_is_forgotten(ros, monkeypatch):
     monkeypatch.setattr(policy, "_RESET_S", 0.2)
 
     async def never(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        await ros.node.executor.create_future()
+        await Future(executor=ros.node.executor)
         return response
 
     ros.node.create_service(Trigger, "reset", never)
