@@ -79,7 +79,7 @@ test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS)
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
 
-JAZZY_TESTS ?= package/test_interfaces.py ros/test_demo.py ros/test_policy_faults.py ros/test_policy_lifecycle.py
+JAZZY_TESTS ?= package/test_interfaces.py $(addprefix ros/test_,consumer.py demo.py policy_configure.py policy_faults.py policy_goals.py policy_lifecycle.py)
 test-jazzy: ## on ROS 2 Jazzy: start, one demo, faults, lifecycle (all of the nodes: make test ROS=jazzy)
 	@$(MAKE) --no-print-directory test ROS=jazzy TESTS="$(JAZZY_TESTS)"
 
