@@ -12,6 +12,11 @@ from typing import Any
 
 import rclpy.subscription
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.callback_groups import (
+    CallbackGroup,
+    MutuallyExclusiveCallbackGroup,
+    ReentrantCallbackGroup,
+)
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -26,6 +31,7 @@ __all__ = [
     "SubscriptionEventCallbacks",
     "UnsupportedEventTypeError",
     "awaiting_executor",
+    "awaiting_group",
     "listener",
     "on_parameters",
 ]
@@ -36,8 +42,17 @@ def awaiting_executor(best: Callable[[], Executor]) -> Executor:
 
     Jazzy's events executor calls such a service and never awaits it: the caller hears nothing.
     """
-    jazzy = not hasattr(rclpy.subscription, "MessageInfo")  # Kilted has it
-    return SingleThreadedExecutor() if jazzy else best()
+    return SingleThreadedExecutor() if _before_kilted() else best()
+
+
+def awaiting_group() -> CallbackGroup:
+    """The callback group for a node with such a service. In rclpy's own, that executor calls
+    nothing else of the node while the service awaits, neither stop nor get_state."""
+    return ReentrantCallbackGroup() if _before_kilted() else MutuallyExclusiveCallbackGroup()
+
+
+def _before_kilted() -> bool:
+    return not hasattr(rclpy.subscription, "MessageInfo")
 
 
 def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:

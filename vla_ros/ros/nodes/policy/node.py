@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.callback_groups import CallbackGroup, ReentrantCallbackGroup
+from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -24,7 +24,7 @@ from rclpy.task import Future
 
 from vla_ros.core.types import PolicyState
 from vla_ros.policies.base import PolicyRefused
-from vla_ros.ros.common.compat import awaiting_executor, on_parameters
+from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_parameters
 from vla_ros.ros.common.parameters import check_fixed, declare
 from vla_ros.ros.common.spin import make_executor, run
 from vla_ros.ros.nodes.policy.goals import GoalServer
@@ -89,9 +89,8 @@ class PolicyNode(LifecycleNode):
 
     @cached_property
     def default_callback_group(self) -> CallbackGroup:
-        """Of another kind than rclpy's: Jazzy and Humble would call nothing of the node while a
-        configure is awaited, neither stop nor get_state. (The events executor asks no group.)"""
-        return ReentrantCallbackGroup()
+        """A configure that is awaited holds up no other callback."""
+        return awaiting_group()
 
     # ------------------------------------------------------------------ lifecycle
 
