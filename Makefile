@@ -80,7 +80,7 @@ test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS)
 	exit $$status
 
 JAZZY_TESTS ?= package/test_interfaces.py $(addprefix ros/test_,consumer.py demo.py policy_configure.py policy_faults.py policy_goals.py policy_lifecycle.py)
-test-jazzy: ## on ROS 2 Jazzy: start, one demo, faults, lifecycle (all of the nodes: make test ROS=jazzy)
+test-jazzy: ## on ROS 2 Jazzy: start, one demo, faults, lifecycle, goals, a consumer (all of the nodes: make test ROS=jazzy)
 	@$(MAKE) --no-print-directory test ROS=jazzy TESTS="$(JAZZY_TESTS)"
 
 # There are no wheels of Lyrical: these run over a sourced one, in an environment of their own.
