@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rclpy.clock import Clock as RosClock
@@ -97,21 +96,24 @@ class CameraReader:
         mine: Counter[bytes] = Counter()
         self._counts.append(mine)
         loss = self._loss
-        wanted = partial(
-            self._node.create_subscription,
-            self._kind,
-            self._topic,
-            lambda raw: self._on_image(raw, mine),
-            qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
-            raw=True,
-        )
         lost = SubscriptionEventCallbacks(
             message_lost=lambda event: loss.lost(event.total_count_change)
         )
+
+        def reader(events: SubscriptionEventCallbacks | None) -> Subscription:
+            return self._node.create_subscription(
+                self._kind,
+                self._topic,
+                lambda raw: self._on_image(raw, mine),
+                qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
+                event_callbacks=events,
+                raw=True,
+            )
+
         try:
-            return wanted(event_callbacks=lost)
+            return reader(lost)
         except UnsupportedEventTypeError:  # a middleware that does not count them
-            return wanted()
+            return reader(None)
 
     def _all_offer_reliable(self) -> bool:
         """Of no writer yet: no."""
