@@ -6,6 +6,8 @@ nothing is ever copied from frame to frame. Not thread-safe: one engine, one thr
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -40,6 +42,7 @@ class KVCache:
         self._view(slot_length)
         self._next = 0
         self._live: set[int] = set()
+        self._arrays: dict[int, list[tuple[Any, Any]]] = {}
 
     def _view(self, slot_length: int) -> None:
         self._entries = self._storage[:, :, :, :slot_length]
@@ -60,6 +63,15 @@ class KVCache:
         layers, _, heads, length, dim = self._storage.shape
         storage = self._storage[:, slot : slot + 1]
         return KVCache(layers // 2, 1, length, heads, dim, self.dtype, self.device, storage)
+
+    def arrays(self, slot: int) -> list[tuple[Any, Any]]:
+        """K and V of one slot by layer in this memory, as NumPy has them: [kv_heads, longest,
+        head_dim] of float32, or of bfloat16 as uint16."""
+        if slot not in self._arrays:
+            bits = torch.float32 if self.dtype == torch.float32 else torch.uint16
+            parts = [each.view(bits).numpy() for each in self._storage[:, slot]]
+            self._arrays[slot] = list(zip(parts[::2], parts[1::2], strict=True))
+        return self._arrays[slot]
 
     @property
     def device(self) -> torch.device:

@@ -1,7 +1,8 @@
 """Low-bit and prepacked weights [N, K]: int8, int4, fp8, ternary; :func:`linear` takes any of them.
 
 =========  ============================================================================
-int8       one scale a row, symmetric; activations stay bfloat16
+int8       one scale a row, symmetric; activations stay bfloat16, or on a CPU with VNNI are
+           rounded to eight bits, one scale a row (Dettmers et al., "LLM.int8()", 2022, section 2)
 int4       a scale and a middle for every 32 values of a row; activations stay bfloat16
 fp8        e4m3, one scale a row; the rows of x are rounded to e4m3 on the way in
            (Micikevicius et al., "FP8 formats for deep learning", 2022, section 3)
@@ -21,9 +22,11 @@ capability below 8.9) it saves memory, not time.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -88,6 +91,31 @@ def _int8_kernel(device: torch.device) -> int:
     if not most:
         raise RuntimeError("it is slower")
     return most
+
+
+@lru_cache
+def multiplies_integers(device: torch.device) -> bool:
+    """Whether int8 is multiplied as integers: by oneDNN, on a CPU with VNNI. Without, the inputs
+    would have seven bits (of eight, two products overflow the 16 bits of their sum)."""
+    if device.type != "cpu" or not torch.cpu._is_vnni_supported():
+        return False
+    ways = {"oneDNN's product of integers": _integers}
+    return bool(first_that_runs("int8", ways, "bfloat16 on the way")[1])
+
+
+def _integers() -> bool:
+    """Raises where it is wrong. Once more rows than one tile has, and a width that is no multiple
+    of anything."""
+    cpu = torch.device("cpu")
+    for width in (96, 45):
+        values, scale = _codes(48, width, 256, cpu).sub(128).to(torch.int8), _scales(48, cpu)
+        packed = IntegerProduct.of(values, scale)
+        if not torch.equal(packed.codes(), values):
+            raise RuntimeError("it does not give its codes back")
+        for count in (1, 20):
+            x = _inputs(count, width, cpu)
+            _same(packed.times(x), F.linear(x.float(), values.float()) * scale.float())
+    return True
 
 
 @lru_cache
@@ -201,25 +229,71 @@ Widen = Callable[[torch.Tensor], torch.Tensor]  # makes it bfloat16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class IntegerProduct:
+    """Int8 weights in the order that oneDNN multiplies integers in; ``values`` are opaque to
+    everything else, ``scale`` float32 and ``zero`` int64 [N].
+
+    The rows of x are rounded to 1 ... 255, their middle 128, by the largest of each. The sums are
+    integers, so a row's result does not depend on what stands beside it.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor
+    blocks: Any = None  # as Prepacked's
+
+    @staticmethod
+    def of(values: torch.Tensor, scale: torch.Tensor) -> IntegerProduct:
+        """int8 [N, K] and the scale of each row [N]."""
+        packed = torch.ops.onednn.qlinear_prepack(values.contiguous(), None)
+        zero = torch.zeros(len(scale), dtype=torch.int64)
+        return IntegerProduct(packed, scale.float(), zero, _blocks(packed, values))
+
+    def codes(self) -> torch.Tensor:
+        """int8 [N, K] again."""
+        return self.values.to_dense().t().contiguous()
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        """x bfloat16 [M, K] -> [M, N]."""
+        count = len(x)
+        if count == 1 and (alone := one_row()) and self.blocks is not None:
+            found = alone.multiply(self.blocks, self.scale.numpy(), alone.as_floats(x[0]))
+            return torch.from_numpy(found).to(x.dtype)[None]
+        exact = with_rows(x, max(count, few_rows())).float()
+        largest = exact.abs().amax(1, keepdim=True).clamp_min_(1e-30)
+        codes = torch.addcmul(_HALF_ABOVE, exact, 127 / largest).to(torch.uint8)  # rounds down
+        out = torch.ops.onednn.qlinear_pointwise(
+            codes, 1 / 127, 128, self.values, self.scale, self.zero,
+            None, 1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        return out.mul_(largest).to(x.dtype)[:count]
+
+
+_HALF_ABOVE = torch.full((1, 1), 128.5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Int8:
     """``values`` int8 [N, K], ``scale`` bfloat16 [N]: w = values * scale.
 
-    ``width``: K without zeros behind it, 0 where there are none. ``few``: rows of x up to which the
-    kernel is taken, as :meth:`ready` found.
+    ``width``: K without zeros behind it, 0 where there are none. ``few``: rows of x up to which
+    torch's kernel for bfloat16 x is taken. ``packed`` holds the values instead of ``values`` where
+    integers are multiplied. Both as :meth:`ready` found.
     """
 
     values: torch.Tensor
     scale: torch.Tensor
     width: int = 0
     few: int = 0
+    packed: IntegerProduct | None = None
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.scale)
 
     @property
     def shape(self) -> tuple[int, int]:
         """N, K."""
-        return len(self.values), self.width or self.values.shape[1]
+        return len(self.scale), self.width or self.values.shape[1]
 
     @property
     def parameters(self) -> int:
@@ -227,7 +301,7 @@ class Int8:
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes + self.scale.nbytes
+        return max(self.values.nbytes, self.parameters) + self.scale.nbytes
 
     @staticmethod
     def of(weight: torch.Tensor) -> Int8:
@@ -243,20 +317,29 @@ class Int8:
         return Int8(torch.cat([p.values for p in parts]), torch.cat([p.scale for p in parts]))
 
     def rows(self, start: int, stop: int) -> Int8:
-        return replace(self, values=self.values[start:stop], scale=self.scale[start:stop])
+        scale = self.scale[start:stop]
+        if self.packed is not None:
+            return Int8(self.packed.codes()[start:stop], scale).ready()
+        return replace(self, values=self.values[start:stop], scale=scale)
 
     def whole(self) -> torch.Tensor:
         """The matrix again, bfloat16 [N, K]."""
-        return self.values[:, : self.shape[1]].bfloat16() * self.scale[:, None]
+        codes = self.values if self.packed is None else self.packed.codes()
+        return codes[:, : self.shape[1]].bfloat16() * self.scale[:, None]
 
     def ready(self) -> Int8:
         """As the product wants it."""
-        width = self.shape[1]
+        width, device = self.shape[1], self.values.device
+        if multiplies_integers(device):
+            packed = IntegerProduct.of(self.values, self.scale)
+            return Int8(self.values[:0], self.scale, width, packed=packed)
         values = with_columns(self.values, rounded(width, _COLUMNS)).contiguous()
-        return Int8(values, self.scale, width, int8_rows(values.device))
+        return Int8(values, self.scale, width, int8_rows(device))
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """x bfloat16 [M, K] -> [M, N]; the matrix must be :meth:`ready`."""
+        if self.packed is not None:
+            return self.packed.times(x)
         x = with_columns(x, self.values.shape[1])
         if len(x) <= self.few:
             return torch._weight_int8pack_mm(x.contiguous(), self.values, self.scale)
@@ -481,9 +564,11 @@ def as_bfloat16(values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepacked:
-    """``values``: opaque to everything but the product. For inference: no gradient, no writing."""
+    """``values``: opaque to everything but the product. For inference: no gradient, no writing.
+    ``blocks``: their memory as ``kernels/one_row_numba.py`` reads it, None where it cannot."""
 
     values: torch.Tensor
+    blocks: Any = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -491,16 +576,66 @@ class Prepacked:
     @staticmethod
     def of(weight: torch.Tensor) -> Prepacked:
         """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
-        return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
+        weight = weight.detach().contiguous()
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        return Prepacked(packed, _blocks(packed, weight))
 
     def whole(self) -> torch.Tensor:
         """The matrix again [N, K], as it was to the bit."""
         return self.values.to_dense()
 
-    def times(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x [..., K] -> [..., N]."""
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.values, bias, "none", [], "")
-        return out
+    def times(
+        self, x: torch.Tensor, bias: torch.Tensor | None = None, gelu: str | None = None
+    ) -> torch.Tensor:
+        """x [..., K] -> [..., N]; ``gelu``: of the sums, "none" exactly or "tanh"."""
+        count = len(x)
+        if x.dim() == 2 and count < few_rows():
+            alone = one_row() if count == 1 and gelu is None else None
+            if alone is not None and self.blocks is not None:
+                found = alone.multiply(self.blocks, alone.NO_SCALE, alone.as_floats(x[0]))
+                one = torch.from_numpy(found)[None].to(x.dtype)
+                return one if bias is None else one + bias
+            x = with_rows(x, few_rows())
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.values, bias, "none" if gelu is None else "gelu", [], gelu or ""
+        )
+        return out[:count]
+
+
+@lru_cache
+def _numba() -> Any:
+    """The module ``kernels/one_row_numba.py`` where Numba is installed and right, and reads faster
+    than oneDNN: measured with AVX-512, where one row's product reads at 25 GB/s (one core of a
+    Zen 4), oneDNN's at 16."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if not wide or importlib.util.find_spec("numba") is None:
+        return None
+
+    def tried() -> Any:
+        from vla_ros.engine.layers.kernels import one_row_numba
+
+        one_row_numba.check()
+        return one_row_numba
+
+    return first_that_runs("a pass of one token", {"Numba": tried}, "torch")[1]
+
+
+def one_row() -> Any:
+    """The functions for one row on one core, None where torch's are to be taken."""
+    return _numba() if torch.get_num_threads() == 1 and not torch.compiler.is_compiling() else None
+
+
+def _blocks(packed: torch.Tensor, matrix: torch.Tensor) -> Any:
+    functions = _numba()
+    return None if functions is None else functions.blocks(packed, matrix)
+
+
+@lru_cache
+def few_rows() -> int:
+    """The least rows that oneDNN multiplies at its best, so that fewer get zeros behind them: with
+    AVX-512 four are read at 17 to 21 GB/s where one is at 14 to 16, two at 12 to 14 (one core of a
+    Zen 4)."""
+    return 4 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 1
 
 
 def prepack_linear(
@@ -637,6 +772,14 @@ class LowBitLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.weight, self.bias)
+
+
+def linear_gelu(made: Any, x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """GELU of a map with a weight and a bias, such as ``nn.Linear``: within the product where the
+    weight is prepacked, and so before the sums are rounded."""
+    if isinstance(made.weight, Prepacked):
+        return made.weight.times(x, made.bias, approximate)
+    return F.gelu(made(x), approximate=approximate)
 
 
 def replace_linear(

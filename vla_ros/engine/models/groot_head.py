@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.quantize import HEAD, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.layers.linear import linear_gelu
 from vla_ros.engine.models.base import MASKED, Span
 from vla_ros.engine.models.linear import Linear, behind_norm, parts_shapes, read_linear
 from vla_ros.engine.models.transformer import attend
@@ -274,7 +275,7 @@ class BasicTransformerBlock:
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """x + MLP(norm(x))."""
-        return x + self._down(F.gelu(self._up(plain_norm(x)), approximate="tanh"))
+        return x + self._down(linear_gelu(self._up, plain_norm(x), "tanh"))
 
     def attend_itself(
         self, x: torch.Tensor, normed: torch.Tensor, mask: torch.Tensor | None = None

@@ -19,8 +19,9 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields, TextConfig
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Shape, Weights
+from vla_ros.engine.layers.attention import attend_all
 from vla_ros.engine.layers.kernels.fused import rotate
-from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.layers.linear import linear, linear_gelu
 from vla_ros.engine.models.base import MASKED
 from vla_ros.engine.models.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.models.transformer import (
@@ -387,9 +388,9 @@ class _Block:
         qkv = self._qkv(_plain_norm(x))
         heads = qkv.view(views, count, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         qk = rotate(heads[:2].float(), cos, sin).to(x.dtype)
-        out = F.scaled_dot_product_attention(qk[0], qk[1], heads[2], scale=1.0)
+        out = attend_all(qk[0], qk[1], heads[2], 1.0)
         x = x + self._proj(out.transpose(1, 2).reshape(views, count, width))
-        return x + self._fc2(F.gelu(self._fc1(_plain_norm(x)), approximate="tanh"))
+        return x + self._fc2(linear_gelu(self._fc1, _plain_norm(x), "tanh"))
 
 
 class _PatchMerger:
@@ -420,7 +421,7 @@ class _PatchMerger:
             x = _plain_norm(x.reshape(-1, self._wide))
         else:
             x = _plain_norm(x).reshape(-1, self._wide)
-        return self._fc2(F.gelu(self._fc1(x)))
+        return self._fc2(linear_gelu(self._fc1, x))
 
 
 def _plain_norm(x: torch.Tensor) -> torch.Tensor:

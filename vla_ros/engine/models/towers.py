@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
+from vla_ros.engine.layers.attention import attend_all
+from vla_ros.engine.layers.linear import linear_gelu
 
 Features = Callable[[], torch.Tensor]
 Both = Callable[[Features, Features], tuple[torch.Tensor, torch.Tensor]]
@@ -44,7 +45,7 @@ class Attention(nn.Module):
         batch, count, width = x.shape
         qkv = self.qkv(x).view(batch, count, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        out = F.scaled_dot_product_attention(q, k, v)
+        out = attend_all(q, k, v)
         return self.proj(out.transpose(1, 2).reshape(batch, count, width))
 
 
@@ -58,7 +59,7 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc2(F.gelu(self.fc1(x), approximate=self._approximate))
+        return self.fc2(linear_gelu(self.fc1, x, self._approximate))
 
 
 class Block(nn.Module):
@@ -170,8 +171,9 @@ class Projector(nn.Module):
         self.fused = fused
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.fc2(F.gelu(self.fc1(x)))
-        return self.fc3(F.gelu(x)) if self.fused else x
+        if not self.fused:
+            return self.fc2(linear_gelu(self.fc1, x))
+        return self.fc3(linear_gelu(self.fc2, linear_gelu(self.fc1, x)))
 
 
 class Vision(nn.Module):

@@ -17,6 +17,7 @@ from vla_ros.engine.layers.linear import (
     LowBit,
     as_bfloat16,
     linear,
+    multiplies_integers,
     quantize,
     rounded_rows,
     rows_of,
@@ -66,11 +67,53 @@ def test_products_are_those_of_the_matrix(kind: str, count: int, shape: tuple[in
     if kind == "fp8":  # which rounds its inputs too
         rows, factor = rounded_rows(x)
         given = rows.float() * factor[:, None]
+    ready = made.ready()
+    if isinstance(ready, Int8) and ready.packed is not None:  # and so does a CPU with VNNI
+        step = given.abs().amax(1, keepdim=True) / 127
+        given = (given / step).round() * step
     exact = F.linear(given, made.whole().float())
-    out = linear(x, made.ready())
+    out = linear(x, ready)
     assert out.shape == exact.shape
     assert out.dtype == torch.bfloat16
     assert float((out.float() - exact).norm() / exact.norm()) < 0.01
+
+
+@pytest.fixture(params=[False, True], ids=["bfloat16", "integers"])
+def integers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether int8 is multiplied as integers, as on a CPU with VNNI."""
+    if request.param and not multiplies_integers(torch.device("cpu")):
+        pytest.skip("this CPU has no VNNI")
+    monkeypatch.setattr(low_bit, "multiplies_integers", lambda device: request.param)
+    return bool(request.param)
+
+
+def test_int8_is_held_once_and_can_be_had_again(integers: bool) -> None:
+    weight, x = matrix(96, 50), matrix(5, 50, 1)
+    made, ready = Int8.of(weight), Int8.of(weight).ready()
+    assert (ready.packed is not None) == integers
+    assert ready.values.numel() in (0, 96 * 64)  # padded for torch's kernel, or let go
+    assert ready.shape == made.shape
+    assert len(ready) == 96
+    assert ready.parameters == made.parameters
+    assert torch.equal(ready.whole(), made.whole())
+    part = ready.rows(32, 64)
+    assert torch.equal(part.whole(), made.whole()[32:64])
+    torch.testing.assert_close(linear(x, part), linear(x, ready)[:, 32:64], rtol=0, atol=0)
+
+
+def test_a_row_of_integers_is_what_it_is_alone() -> None:
+    """Sums of integers are exact, so an answer does not depend on how many rows a pass has."""
+    if not multiplies_integers(torch.device("cpu")):
+        pytest.skip("this CPU has no VNNI")
+    made, x = quantize(matrix(300, 130), "int8").ready(), matrix(89, 130, 1)
+    together = linear(x, made)
+    for count in (1, 2, 3, 4, 7, 64):
+        assert torch.equal(linear(x[:count], made), together[:count])
+    assert not linear(torch.zeros(2, 130).bfloat16(), made).any()
+    x[1, 5] = float("nan")
+    found = linear(x, made)
+    assert found[1].isnan().all()
+    assert torch.equal(found[2:], together[2:])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,7 +153,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
 @settings(deadline=None, max_examples=10)
 @given(count=st.integers(1, 40), width=st.integers(1, 80), rows=st.integers(1, 12))
 def test_sizes_of_no_kernel_are_padded(kind: str, count: int, width: int, rows: int) -> None:
-    """int8's kernel does not fail for another width, it gives other numbers: so never without."""
+    """int8's kernel for bfloat16 x does not fail for another width, it gives other numbers."""
     made = quantize(matrix(count, width), kind)
     x = torch.ones(rows, width).bfloat16()
     exact = made.whole().float().sum(1).expand(rows, count)

@@ -15,6 +15,7 @@ from vla_ros.engine.layers.linear import (
     Prepacked,
     can_prepack,
     linear,
+    linear_gelu,
     plain,
     rows_of,
 )
@@ -137,3 +138,19 @@ def test_where_nothing_is_packed() -> None:
     assert set(VLAModel(tiny(), CPU, torch.float32, both).tensors) == set(tiny().tensors)
     words = {name for name in tiny().tensors if name.startswith("language_model.")}
     assert words <= set(engine_of(tiny(), "generate").model.tensors)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_gelu_within_the_product(rows: int, dtype: torch.dtype, approximate: str) -> None:
+    plain_map = torch.nn.Linear(48, 40).to(dtype).requires_grad_(False)
+    packed = LowBitLinear(Prepacked.of(plain_map.weight), plain_map.bias)
+    x = torch.randn(rows, 48).to(dtype)
+    sums = F.linear(x.double(), plain_map.weight.double(), plain_map.bias.double())
+    wanted = F.gelu(sums, approximate=approximate)
+    limit = 1e-5 if dtype == torch.float32 else 1e-2
+    for each in (plain_map, packed):
+        found = linear_gelu(each, x, approximate)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), wanted, atol=limit, rtol=limit)

@@ -6,16 +6,28 @@ the tests. Q, K, V are one product, gate and up another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.layers.attention import Attention, CpuAttention
+from vla_ros.engine.layers.devices import first_that_runs
 from vla_ros.engine.layers.gemm import Tuner
-from vla_ros.engine.layers.kernels.fused import PLAIN, Between, signed
-from vla_ros.engine.layers.linear import LowBit, Prepacked, Weight, linear, stacked
+from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, signed
+from vla_ros.engine.layers.linear import (
+    Int8,
+    LowBit,
+    Prepacked,
+    Weight,
+    linear,
+    one_row,
+    stacked,
+)
 from vla_ros.engine.models.language.base import PackedLayers
 
 
@@ -100,6 +112,36 @@ class LlamaDecoder(PackedLayers):
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self.embedding)
 
+    def tapped(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        rows: torch.Tensor,
+        layers: Sequence[int],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :class:`~vla_ros.engine.models.language.base.Decoder`. A single token on one core of
+        a CPU goes through functions of its own, where all weights can be read so."""
+        if len(x) == 1 and isinstance(attention, CpuAttention) and one_row() is not None:
+            alone, run = attention.alone, self._one_row
+            if alone is not None and run is not None:
+                cos, sin = self._cos[positions], self._sin[positions]
+                entries = alone.kv_cache.arrays(alone.slot)
+                return run(x, cos, sin, entries, alone.place, alone.sees, layers)
+        return super().tapped(x, positions, attention, rows, layers)
+
+    @cached_property
+    def _one_row(self) -> Any:
+        """The layers for one token on one core, tried once; None where torch's are to be taken."""
+        functions = one_row()
+        made = [_for_one_row(layer, functions) for layer in self._layers] if functions else []
+        if not made or not all(made):
+            return None
+        run = functions.OneRow(made, self._final_norm, self.config.rms_eps)
+        heads, dtype = Heads(self.config.heads, self.config.kv_heads), self._cos.dtype
+        ways = {"Numba": lambda: run.tried(heads, self.config.head_dim, dtype)}
+        return first_that_runs("a pass of one token", ways, "torch")[1]
+
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, self.config.rms_eps)
 
@@ -119,6 +161,23 @@ class LlamaDecoder(PackedLayers):
         x, normed = add_norm(x, linear(out, layer.out), layer.norm2, eps)
         out = linear(silu_mul(linear(normed, layer.gate_up)), layer.down)
         return add_norm(x, out, self._final_norm if last else self._layers[number + 1].norm1, eps)
+
+
+def _for_one_row(layer: Layer, functions: Any) -> tuple[Any, ...]:
+    """What the function of a layer takes; () where a matrix cannot be read so."""
+    pairs = []
+    for weight in (layer.qkv, layer.out, layer.gate_up, layer.down):
+        if isinstance(weight, Int8) and weight.packed is not None:
+            pairs.append((weight.packed.blocks, weight.packed.scale.numpy()))
+        else:
+            blocks = weight.blocks if isinstance(weight, Prepacked) else None
+            pairs.append((blocks, functions.NO_SCALE))
+    if any(blocks is None for blocks, _ in pairs):
+        return ()
+    norm1, norm2 = functions.as_floats(layer.norm1), functions.as_floats(layer.norm2)
+    bias = functions.NO_SCALE if layer.qkv_bias is None else functions.as_floats(layer.qkv_bias)
+    qkv, out, gate_up, down = pairs
+    return norm1, qkv, bias, out, norm2, gate_up, down
 
 
 def rope_tables(

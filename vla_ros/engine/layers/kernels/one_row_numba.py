@@ -1,0 +1,361 @@
+"""A pass of one token on one core of a CPU: a layer of Llama's is one function, by Numba.
+
+Such a pass waits for its weights, so they have to come as fast as memory gives them, and little may
+stand between: torch takes 18 operators a layer, and oneDNN's product of one row reads at two thirds
+of that pace. Weights are read where oneDNN keeps them, so none lies twice in memory: blocks of 64
+rows of the matrix, a block column by column, of bfloat16 two columns in a word and of int8 four.
+oneDNN promises this order to nobody, so :func:`blocks` compares it with the matrix.
+
+Sums are float32, those of int8 integers. Nothing is rounded to bfloat16 on the way but what goes to
+the KV cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, types
+from numba.extending import overload
+
+from vla_ros.engine.layers.kernels.fused import Heads
+
+WIDE = 64  # rows of a matrix that lie side by side
+_FAST = {"reassoc", "contract", "nsz"}  # sums in any order; NaN and infinity stay what they are
+_U16 = np.uint32(16)
+_HIGH = np.uint32(0xFFFF0000)
+NO_SCALE = np.empty(0, np.float32)
+#: of a word: how many columns' values of a row it holds, and what they are compared as
+_VALUES = {torch.float32: (1, np.uint32), torch.bfloat16: (2, np.uint16), torch.int8: (4, np.int8)}
+
+
+def blocks(packed: torch.Tensor, matrix: torch.Tensor) -> np.ndarray[Any, Any] | None:
+    """oneDNN's memory of ``packed`` as words uint32 (float32 as such) [N / 64, K / values, 64];
+    valid as long as ``packed`` lives. None where it has another order than the ``matrix`` [N, K]
+    of float32, bfloat16 or int8 would have here, or another size."""
+    count, width = matrix.shape
+    values, kind = _VALUES[matrix.dtype]
+    if count % WIDE or width % (16 * values):
+        return None
+    words = count * width // values
+    if torch.ops.mkldnn._nbytes(packed) < 4 * words:
+        return None
+    address = torch.ops.mkldnn.data_ptr(packed)
+    flat = np.ctypeslib.as_array((ctypes.c_uint32 * words).from_address(address))
+    found = flat.reshape(count // WIDE, width // values, WIDE)
+    for block in {0, len(found) - 1}:
+        rows = matrix[block * WIDE : (block + 1) * WIDE].contiguous()
+        wanted = rows.view(torch.int16 if values == 2 else rows.dtype).numpy().view(kind)
+        own = found[block].view(kind).reshape(-1, WIDE, values).transpose(1, 0, 2)
+        if not np.array_equal(own.reshape(WIDE, width), wanted):
+            return None
+    return found.view(np.float32) if values == 1 else found
+
+
+def product(weight: Any, scale: Any, x: Any) -> Any:
+    """Weights as :func:`blocks` gives them, of int8 with the ``scale`` float32 [N] of each row
+    (else float32 [0]), times x float32 [K] -> float32 [N]. Within Numba's functions alone."""
+    raise NotImplementedError
+
+
+@overload(product, jit_options={"fastmath": _FAST})
+def _product(weight: Any, scale: Any, x: Any) -> Any:
+    if weight.dtype == types.float32:
+        return _of_float32
+    return _of_words
+
+
+def _of_float32(weight: Any, scale: Any, x: Any) -> Any:
+    count, width, _ = weight.shape
+    out = np.empty(count * WIDE, np.float32)
+    for b in range(count):
+        sums = np.zeros(WIDE, np.float32)
+        for k in range(width):
+            for j in range(WIDE):
+                sums[j] += x[k] * weight[b, k, j]
+        out[b * WIDE : (b + 1) * WIDE] = sums
+    return out
+
+
+def _of_words(weight: Any, scale: Any, x: Any) -> Any:
+    if len(scale):
+        return of_int8(weight, scale, x)
+    return of_bfloat16(weight, x)
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def of_bfloat16(weight: Any, x: Any) -> Any:
+    count, pairs, _ = weight.shape
+    out = np.empty(count * WIDE, np.float32)
+    for b in range(count):
+        sums = np.zeros(WIDE, np.float32)
+        for p in range(pairs):
+            even, odd = x[2 * p], x[2 * p + 1]
+            for j in range(WIDE):
+                both = weight[b, p, j]
+                low = np.uint32(both << _U16).view(np.float32)
+                sums[j] += even * low + odd * np.uint32(both & _HIGH).view(np.float32)
+        out[b * WIDE : (b + 1) * WIDE] = sums
+    return out
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def of_int8(weight: Any, scale: Any, x: Any) -> Any:
+    """x is rounded as ``IntegerProduct`` rounds it."""
+    count, quads, _ = weight.shape
+    largest, finite = np.float32(1e-30), np.float32(0)
+    for k in range(len(x)):
+        largest = max(largest, abs(x[k]))
+        finite += x[k] * np.float32(0)  # 0, or NaN
+    codes = np.empty(len(x), np.int32)
+    for k in range(len(x)):
+        codes[k] = np.int32(np.float32(128.5) + x[k] * (np.float32(127) / largest)) - 128
+    factor = largest / np.float32(127) + finite
+    out = np.empty(count * WIDE, np.float32)
+    for b in range(count):
+        sums = np.zeros(WIDE, np.int32)
+        for q in range(quads):
+            c0, c1, c2, c3 = codes[4 * q], codes[4 * q + 1], codes[4 * q + 2], codes[4 * q + 3]
+            for j in range(WIDE):
+                four = np.int32(weight[b, q, j])
+                sums[j] += (
+                    c0 * np.int32(np.int32(four << 24) >> 24)
+                    + c1 * np.int32(np.int32(four << 16) >> 24)
+                    + c2 * np.int32(np.int32(four << 8) >> 24)
+                    + c3 * np.int32(four >> 24)
+                )
+        for j in range(WIDE):
+            out[b * WIDE + j] = np.float32(sums[j]) * scale[b * WIDE + j] * factor
+    return out
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def multiply(weight: Any, scale: Any, x: Any) -> Any:
+    """:func:`product`, for who has no function of Numba's around it."""
+    return product(weight, scale, x)
+
+
+def wide(value: Any) -> Any:
+    """A bfloat16 as uint16, or a float32 -> float32."""
+    raise NotImplementedError
+
+
+@overload(wide, inline="always")
+def _wide(value: Any) -> Any:
+    return _same if value == types.float32 else _widened
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _widened(value: Any) -> Any:
+    return np.uint32(np.uint32(value) << _U16).view(np.float32)
+
+
+def store(row: Any, value: Any, place: int) -> None:
+    """Puts a float32 into a row of bfloat16 (as uint16, to the nearest even) or float32."""
+    raise NotImplementedError
+
+
+@overload(store, inline="always")
+def _store(row: Any, value: Any, place: int) -> Any:
+    return _put if row.dtype == types.float32 else _put_rounded
+
+
+def _put(row: Any, value: Any, place: int) -> None:
+    row[place] = value
+
+
+def _put_rounded(row: Any, value: Any, place: int) -> None:
+    bits = np.float32(value).view(np.uint32)
+    up = np.uint32(0x7FFF) + np.uint32((bits >> _U16) & np.uint32(1))
+    bits = np.uint32(0x7FC00000) if np.isnan(value) else np.uint32(bits + up)
+    row[place] = np.uint16(bits >> _U16)
+
+
+@njit(fastmath=_FAST, boundscheck=False, inline="always")
+def _exp(x: Any) -> Any:
+    """Cephes' expf, within two units of the last place, in a form that is done 16 at a time."""
+    x = np.float32(min(max(x, np.float32(-87.0)), np.float32(88.0)))
+    whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    r = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    power = np.uint32(np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23)).view(np.float32)
+    return (p * r * r + r + np.float32(1)) * power
+
+
+@njit(fastmath=_FAST, boundscheck=False, inline="always")
+def _normed(x: Any, weight: Any, eps: Any) -> Any:
+    total = np.float32(0)
+    for i in range(len(x)):
+        total += x[i] * x[i]
+    factor = np.float32(1) / np.sqrt(total / np.float32(len(x)) + eps)
+    out = np.empty_like(x)
+    for i in range(len(x)):
+        out[i] = x[i] * factor * weight[i]
+    return out
+
+
+@njit(fastmath=_FAST, boundscheck=False, inline="always")
+def _rotate(head: Any, cos: Any, sin: Any, out: Any) -> None:
+    half = len(head) // 2
+    for d in range(half):
+        out[d] = head[d] * cos[d] + head[d + half] * sin[d]
+        out[d + half] = head[d + half] * cos[d + half] + head[d] * sin[d + half]
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def attend(qkv: Any, cos: Any, sin: Any, keys: Any, values: Any, place: int, sees: Any) -> Any:
+    """A fused projection float32 [(H + 2 G) D] -> what its H queries see float32 [H D], after K
+    and V were put into ``place`` of ``keys`` and ``values`` [G, S, D]. ``sees`` are entries."""
+    groups, _, dim = keys.shape
+    heads = len(qkv) // dim - 2 * groups
+    turned = np.empty(dim, np.float32)
+    for g in range(groups):
+        at = (heads + g) * dim
+        _rotate(qkv[at : at + dim], cos, sin, turned)
+        for d in range(dim):
+            store(keys[g, place], turned[d], d)
+            store(values[g, place], qkv[at + groups * dim + d], d)
+    out, scores = np.zeros(heads * dim, np.float32), np.empty(len(sees), np.float32)
+    scale = np.float32(1) / np.sqrt(np.float32(dim))
+    for h in range(heads):
+        g = h // (heads // groups)
+        _rotate(qkv[h * dim : (h + 1) * dim], cos, sin, turned)
+        largest = np.float32(-np.inf)
+        for i in range(len(sees)):
+            row, score = keys[g, sees[i]], np.float32(0)
+            for d in range(dim):
+                score += turned[d] * wide(row[d])
+            scores[i] = score * scale
+            largest = max(largest, scores[i])
+        total = np.float32(0)
+        for i in range(len(sees)):
+            scores[i] = _exp(scores[i] - largest)
+            total += scores[i]
+        mine = out[h * dim : (h + 1) * dim]
+        for i in range(len(sees)):
+            row, share = values[g, sees[i]], scores[i] / total
+            for d in range(dim):
+                mine[d] += share * wide(row[d])
+    return out
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def layer(
+    x: Any,
+    eps: Any,
+    norm1: Any,
+    qkv: Any,
+    bias: Any,
+    out: Any,
+    norm2: Any,
+    gate_up: Any,
+    down: Any,
+    cos: Any,
+    sin: Any,
+    keys: Any,
+    values: Any,
+    place: int,
+    sees: Any,
+) -> None:
+    """The residual stream ``x`` float32 [C] becomes that behind the layer. ``qkv``, ``out``,
+    ``gate_up`` and ``down`` are pairs of weight and scale, see :func:`product`; ``bias`` [0] for
+    none; the rest as for :func:`attend`."""
+    made = product(qkv[0], qkv[1], _normed(x, norm1, eps))
+    for i in range(len(bias)):
+        made[i] += bias[i]
+    seen = attend(made, cos, sin, keys, values, place, sees)
+    added = product(out[0], out[1], seen)
+    for i in range(len(x)):
+        x[i] += added[i]
+    both = product(gate_up[0], gate_up[1], _normed(x, norm2, eps))
+    half = len(both) // 2
+    middle = np.empty(half, np.float32)
+    for i in range(half):
+        middle[i] = both[i] / (np.float32(1) + _exp(-both[i])) * both[half + i]
+    added = product(down[0], down[1], middle)
+    for i in range(len(x)):
+        x[i] += added[i]
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def normed(x: Any, weight: Any, eps: Any) -> Any:
+    """RMSNorm of float32 [C]."""
+    return _normed(x, weight, eps)
+
+
+def check() -> None:
+    """Products of both ends of what there is. Raises where they are wrong."""
+    random = torch.Generator().manual_seed(0)
+    matrix = torch.randint(-127, 128, (2 * WIDE, 128), generator=random, dtype=torch.int8)
+    x = torch.randn(128, generator=random)
+    for kind, columns in ((torch.float32, 1), (torch.bfloat16, 2), (torch.int8, 4)):
+        rows = matrix.to(kind).view(2, WIDE, -1, columns).transpose(1, 2).contiguous()
+        words = rows.view(torch.float32 if columns == 1 else torch.int32).flatten(2).numpy()
+        scale = np.ones(2 * WIDE if columns == 4 else 0, np.float32)
+        found = multiply(words if columns == 1 else words.view(np.uint32), scale, x.numpy())
+        exact = matrix.float() @ x
+        off = float((torch.from_numpy(found) - exact).norm() / exact.norm())
+        if not off < (0.02 if columns == 4 else 1e-5):
+            raise RuntimeError(f"its product in {kind} is off by {off:.2g}")
+
+
+def as_floats(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Any tensor as float32, contiguous."""
+    return x.detach().float().contiguous().numpy()
+
+
+class OneRow:
+    """Layers of Llama's for one token; each is the arguments ``norm1`` to ``down`` of
+    :func:`layer`. ``final_norm`` [C]."""
+
+    def __init__(
+        self, layers: Sequence[tuple[Any, ...]], final_norm: torch.Tensor, eps: float
+    ) -> None:
+        self._layers, self._eps = list(layers), np.float32(eps)
+        self._final_norm = as_floats(final_norm)
+
+    def tried(self, heads: Heads, dim: int, dtype: torch.dtype) -> OneRow:
+        """Compiles, and multiplies zeros: 5 seconds, later starts have it from Numba's cache.
+        Raises what does not run here, and where the result is no numbers."""
+        bits = torch.float32 if dtype == torch.float32 else torch.uint16
+        entries = torch.zeros(heads.kv, 2, dim, dtype=dtype).view(bits).numpy()
+        cache = [(entries, entries.copy())] * len(self._layers)
+        x, turn = torch.zeros(1, len(self._final_norm), dtype=dtype), torch.zeros(1, dim)
+        states, _ = self(x, turn, turn, cache, 0, np.zeros(1, np.int64))
+        if not states.isfinite().all():
+            raise RuntimeError("it does not give numbers")
+        return self
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cache: Sequence[tuple[Any, Any]],
+        place: int,
+        sees: Any,
+        taps: Sequence[int] = (),
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [1, C], cos and sin [1, D], of each layer keys and values [G, S, D] -> normed [1, C],
+        and what the layers ``taps`` gave [1, taps * C]."""
+        stream = as_floats(x[0]) if x.dtype != torch.float32 else x[0].numpy().copy()
+        turn, seen = (as_floats(cos[0]), as_floats(sin[0])), []
+        for number, (own, entries) in enumerate(zip(self._layers, cache, strict=True)):
+            layer(stream, self._eps, *own, *turn, *entries, place, sees)
+            if number in taps:
+                seen.append((number, torch.from_numpy(stream.copy())))
+        states = torch.from_numpy(normed(stream, self._final_norm, self._eps)).to(x.dtype)[None]
+        found = dict(seen)
+        tapped = torch.cat([found[n] for n in taps])[None] if taps else x[:, :0]
+        return states, tapped.to(x.dtype)
