@@ -85,6 +85,7 @@ def make_decoding(parts: DecodingParts) -> Decoding:
     if name in references:
         return references[name](parts)
     if name == "autoregressive":
+        model.prepare_one_row()
         return Autoregressive(model, tokens, longest)
     if name == "actionflow":
         return ActionFlow(model, tokens, longest)
@@ -356,6 +357,7 @@ def model_drafter(parts: DecodingParts, *, share: bool) -> ModelDrafter:
             checkpoint, target.device, target.dtype, target.options, target.capture, target.both
         )
     draft: VLAModel = parts.shared[key]
+    draft.prepare_one_row()
     sampling = options.decoding == "speculative" and options.acceptance == "sampling"
     return ModelDrafter(
         target,

@@ -240,14 +240,13 @@ class IntegerProduct:
     values: torch.Tensor
     scale: torch.Tensor
     zero: torch.Tensor
-    blocks: Any = None  # as Prepacked's
+    blocks: Any = None  # see for_one_row
 
     @staticmethod
     def of(values: torch.Tensor, scale: torch.Tensor) -> IntegerProduct:
         """int8 [N, K] and the scale of each row [N]."""
         packed = torch.ops.onednn.qlinear_prepack(values.contiguous(), None)
-        zero = torch.zeros(len(scale), dtype=torch.int64)
-        return IntegerProduct(packed, scale.float(), zero, _blocks(packed, values))
+        return IntegerProduct(packed, scale.float(), torch.zeros(len(scale), dtype=torch.int64))
 
     def codes(self) -> torch.Tensor:
         """int8 [N, K] again."""
@@ -256,7 +255,8 @@ class IntegerProduct:
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """x bfloat16 [M, K] -> [M, N]."""
         count = len(x)
-        if count == 1 and (alone := one_row()) and self.blocks is not None:
+        alone = one_row() if count == 1 and self.blocks is not None else None
+        if alone is not None:
             found = alone.multiply(self.blocks, self.scale.numpy(), alone.as_floats(x[0]))
             return torch.from_numpy(found).to(x.dtype)[None]
         exact = with_rows(x, max(count, few_rows())).float()
@@ -319,7 +319,8 @@ class Int8:
     def rows(self, start: int, stop: int) -> Int8:
         scale = self.scale[start:stop]
         if self.packed is not None:
-            return Int8(self.packed.codes()[start:stop], scale).ready()
+            part = Int8(self.packed.codes()[start:stop], scale).ready()
+            return part if self.packed.blocks is None else for_one_row(part)  # type: ignore[return-value]
         return replace(self, values=self.values[start:stop], scale=scale)
 
     def whole(self) -> torch.Tensor:
@@ -565,7 +566,7 @@ def as_bfloat16(values: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepacked:
     """``values``: opaque to everything but the product. For inference: no gradient, no writing.
-    ``blocks``: their memory as ``kernels/one_row_numba.py`` reads it, None where it cannot."""
+    ``blocks``: see :func:`for_one_row`."""
 
     values: torch.Tensor
     blocks: Any = None
@@ -576,9 +577,7 @@ class Prepacked:
     @staticmethod
     def of(weight: torch.Tensor) -> Prepacked:
         """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
-        weight = weight.detach().contiguous()
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        return Prepacked(packed, _blocks(packed, weight))
+        return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
 
     def whole(self) -> torch.Tensor:
         """The matrix again [N, K], as it was to the bit."""
@@ -590,8 +589,8 @@ class Prepacked:
         """x [..., K] -> [..., N]; ``gelu``: of the sums, "none" exactly or "tanh"."""
         count = len(x)
         if x.dim() == 2 and count < few_rows():
-            alone = one_row() if count == 1 and gelu is None else None
-            if alone is not None and self.blocks is not None:
+            able = count == 1 and gelu is None and self.blocks is not None
+            if able and (alone := one_row()) is not None:
                 found = alone.multiply(self.blocks, alone.NO_SCALE, alone.as_floats(x[0]))
                 one = torch.from_numpy(found)[None].to(x.dtype)
                 return one if bias is None else one + bias
@@ -625,9 +624,19 @@ def one_row() -> Any:
     return _numba() if torch.get_num_threads() == 1 and not torch.compiler.is_compiling() else None
 
 
-def _blocks(packed: torch.Tensor, matrix: torch.Tensor) -> Any:
-    functions = _numba()
-    return None if functions is None else functions.blocks(packed, matrix)
+def for_one_row(weight: Weight) -> Weight:
+    """The same weight, whose memory can be read as ``kernels/one_row_numba.py`` does it (its
+    ``blocks``) where that is possible: for who has passes of one row on one core. (To import Numba
+    takes half a second, and to compile the first time some.)"""
+    functions = one_row()
+    if functions is None:
+        return weight
+    if isinstance(weight, Prepacked):
+        return replace(weight, blocks=functions.blocks(weight.values, weight.whole()))
+    if isinstance(weight, Int8) and (packed := weight.packed) is not None:
+        blocks = functions.blocks(packed.values, packed.codes())
+        return replace(weight, packed=replace(packed, blocks=blocks))
+    return weight
 
 
 @lru_cache
@@ -728,7 +737,8 @@ def rows_of(weight: Weight, rows: range) -> Weight:
     if isinstance(weight, Int8 | Fp8 | Ternary | Tuned):
         return weight.rows(rows.start, rows.stop)
     if isinstance(weight, Prepacked):
-        return Prepacked.of(weight.whole()[rows.start : rows.stop])
+        part = Prepacked.of(weight.whole()[rows.start : rows.stop])
+        return part if weight.blocks is None else for_one_row(part)
     return weight[rows.start : rows.stop]
 
 

@@ -131,6 +131,11 @@ class VLAModel:
         if self.capture is not None:
             self._see = GraphedVision(self._see, self.capture.apart())
 
+    def prepare_one_row(self) -> None:
+        """For who has passes of a single token; see the decoder's."""
+        if isinstance(self.decoder, LlamaDecoder):
+            self.decoder.prepare_one_row()
+
     @property
     def patches(self) -> int:
         """Tokens of a frame's images."""

@@ -14,7 +14,7 @@ from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_confi
 from vla_ros.engine.layers import linear as layers
 from vla_ros.engine.layers.attention import Alone, CpuAttention
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import Int8, Prepacked, linear
+from vla_ros.engine.layers.linear import Int8, Prepacked, for_one_row, linear
 from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, chain
 from vla_ros.engine.models.language.llama import LlamaDecoder
 
@@ -37,9 +37,9 @@ def weight_of(kind: str, rows: int, width: int) -> tuple[Any, torch.Tensor]:
     exact = torch.randn(rows, width, generator=torch.Generator().manual_seed(1)) * width**-0.5
     if kind == "int8":
         few = Int8.of(exact.bfloat16())
-        return few.ready(), few.whole()
+        return for_one_row(few.ready()), few.whole()
     exact = exact.to(getattr(torch, kind))
-    return Prepacked.of(exact), exact
+    return for_one_row(Prepacked.of(exact)), exact
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +99,10 @@ def decoder_of(language: str, kind: str) -> LlamaDecoder:
     if kind == "int8":
         names = [n for n in tensors if n.startswith("language_model.") and "_proj.weight" in n]
         few = {name: Int8.of(tensors.pop(name)) for name in names}
-    return LlamaDecoder(text, tensors, quantized=few, prepack=True)
+    decoder = LlamaDecoder(text, tensors, quantized=few, prepack=True)
+    decoder.prepare_one_row()
+    assert decoder._one_row is not None
+    return decoder
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +134,6 @@ def test_a_layer_is_that_of_torchs_operators(
             states, tapped = decoder.tapped(x, plan.positions, attention, plan.rows, taps)
         assert tapped.shape == (1, len(taps) * cfg.hidden_size)
         found.append((states, tapped, torch.stack(list(cache.both))))
-    assert decoder._one_row is not None
     assert not torch.equal(found[0][2], filling.unflatten(0, (-1, 2))[:, :, :, :, :20])
     limit = {"float32": 1e-5, "bfloat16": 0.01, "int8": 0.03}[kind]
     for own, wanted in zip(*found, strict=True):

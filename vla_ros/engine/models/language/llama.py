@@ -7,8 +7,7 @@ the tests. Q, K, V are one product, gate and up another.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from vla_ros.engine.layers.linear import (
     LowBit,
     Prepacked,
     Weight,
+    for_one_row,
     linear,
     one_row,
     stacked,
@@ -89,6 +89,7 @@ class LlamaDecoder(PackedLayers):
         cos, sin = rope_tables(config, max_positions, self.embedding)
         self._cos, self._sin = cos, signed(sin)
         self._scale = config.head_dim**-0.5
+        self._one_row: Any = None  # see prepare_one_row
 
     @property
     def head(self) -> Weight:
@@ -120,27 +121,40 @@ class LlamaDecoder(PackedLayers):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`~vla_ros.engine.models.language.base.Decoder`. A single token on one core of
-        a CPU goes through functions of its own, where all weights can be read so."""
-        if len(x) == 1 and isinstance(attention, CpuAttention) and one_row() is not None:
-            alone, run = attention.alone, self._one_row
-            if alone is not None and run is not None:
-                cos, sin = self._cos[positions], self._sin[positions]
-                entries = alone.kv_cache.arrays(alone.slot)
-                return run(x, cos, sin, entries, alone.place, alone.sees, layers)
-        return super().tapped(x, positions, attention, rows, layers)
+        """See :class:`~vla_ros.engine.models.language.base.Decoder`."""
+        alone = attention.alone if isinstance(attention, CpuAttention) else None
+        if alone is None or self._one_row is None or one_row() is None:
+            return super().tapped(x, positions, attention, rows, layers)
+        cos, sin = self._cos[positions], self._sin[positions]
+        entries = alone.kv_cache.arrays(alone.slot)
+        return self._one_row(  # type: ignore[no-any-return]
+            x, cos, sin, entries, alone.place, alone.sees, layers
+        )
 
-    @cached_property
-    def _one_row(self) -> Any:
-        """The layers for one token on one core, tried once; None where torch's are to be taken."""
-        functions = one_row()
-        made = [_for_one_row(layer, functions) for layer in self._layers] if functions else []
-        if not made or not all(made):
-            return None
+    def prepare_one_row(self) -> None:
+        """For who has passes of a single token: on one core of a CPU they go through functions of
+        their own from here on, where all weights can be read so and it runs when it is tried."""
+        functions = one_row() if self.embedding.device.type == "cpu" else None
+        if functions is None or self._one_row is not None:
+            return
+        self._head = for_one_row(self._head)
+        self._layers = [
+            replace(
+                layer,
+                qkv=for_one_row(layer.qkv),
+                out=for_one_row(layer.out),
+                gate_up=for_one_row(layer.gate_up),
+                down=for_one_row(layer.down),
+            )
+            for layer in self._layers
+        ]
+        made = [_for_one_row(layer, functions) for layer in self._layers]
+        if not all(made):
+            return
         run = functions.OneRow(made, self._final_norm, self.config.rms_eps)
         heads, dtype = Heads(self.config.heads, self.config.kv_heads), self._cos.dtype
         ways = {"Numba": lambda: run.tried(heads, self.config.head_dim, dtype)}
-        return first_that_runs("a pass of one token", ways, "torch")[1]
+        self._one_row = first_that_runs("a pass of one token", ways, "torch")[1]
 
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, self.config.rms_eps)
