@@ -14,11 +14,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vla_ros.core.errors import UserError
 from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.layers.linear import multiplies_integers
 
 FOLDER = "precision"
-_VERSION = 2  # of what is measured; a new one makes old verdicts void
+_VERSION = 3  # of what is measured; a new one makes old verdicts void
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,11 @@ class Precision:
 
     @property
     def file(self) -> str:
-        """The name of its file."""
-        return f"{self.weights or 'stored'}-{self.dtype}-{self.device}.json".replace(",", "+")
+        """The name of its file. A CPU that multiplies int8 as integers has one of its own."""
+        kind = self.device
+        if "int8" in self.weights and multiplies_integers(torch.device(kind)):
+            kind += "-vnni"
+        return f"{self.weights or 'stored'}-{self.dtype}-{kind}.json".replace(",", "+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def test_no_value_is_off_by_more_than_half_a_step(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 100, 600])
 @pytest.mark.parametrize("shape", [(1040, 64), (48, 160), (27, 50)])
 def test_products_are_those_of_the_matrix(kind: str, count: int, shape: tuple[int, int]) -> None:
     made = quantize(matrix(*shape), kind)
