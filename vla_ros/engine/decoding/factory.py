@@ -84,11 +84,11 @@ def make_decoding(parts: DecodingParts) -> Decoding:
         )
     if name in references:
         return references[name](parts)
-    if name == "autoregressive":
-        model.prepare_one_row()
-        return Autoregressive(model, tokens, longest)
     if name == "actionflow":
         return ActionFlow(model, tokens, longest)
+    model.prepare_one_row()
+    if name == "autoregressive":
+        return Autoregressive(model, tokens, longest)
     unordered = "relaxed", "linear", "temporal_tree", "heterospec"
     asked = options.acceptance, options.draft_extrapolation, options.drafter, name
     if any(name in unordered for name in asked) and not model.actions.ordered:

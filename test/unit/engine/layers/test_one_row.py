@@ -16,6 +16,7 @@ from vla_ros.engine.layers.attention import Alone, CpuAttention
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import Int8, Prepacked, for_one_row, linear
 from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, chain
+from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 
 KINDS = ["float32", "bfloat16", "int8"]
@@ -143,6 +144,7 @@ def test_a_layer_is_that_of_torchs_operators(
 
 def test_a_policy_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frame after frame, each token of ``autoregressive`` a pass of one."""
+    monkeypatch.setattr(openvla, "_CACHES", 0)
     answers, events = [], stream(6, {0: TEXTS[0], 3: TEXTS[1]})
     for functions in (layers._numba(), None):
         monkeypatch.setattr(layers, "_numba", lambda functions=functions: functions)
@@ -150,6 +152,10 @@ def test_a_policy_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         answers.append({s: a.tokens for s, a in play(engine, events).items()})
         assert (engine.model.decoder._one_row is not None) == (functions is not None)
     assert answers[0] == answers[1]
+
+
+def test_what_the_caches_hold_is_left_as_it_is() -> None:
+    assert engine_of(tiny(), decoding="autoregressive").model.decoder._one_row is None
 
 
 def test_more_threads_are_torchs() -> None:
