@@ -90,10 +90,17 @@ def _check(args: argparse.Namespace) -> int:
 
     folder = args.folder.expanduser()
     try:
-        show(Table(("wanted", "offered", "parameter"), _rows(read_features(folder), args.cameras)))
+        features = read_features(folder)
+        more = _more_roles(features, args.cameras)
+        show(Table(("wanted", "offered", "parameter"), _rows(features, args.cameras, more)))
         spec = PolicySpec(
             "lerobot",
-            EngineOptions(str(folder), device=args.device, flow_cameras=args.cameras),
+            EngineOptions(
+                str(folder),
+                device=args.device,
+                flow_cameras=args.cameras,
+                camera_roles=more,
+            ),
             worker_python=args.python,
         )
         executor = Executor(spec, SystemClock(), WorkerLimits(), lambda _: None, lambda _: None)
@@ -112,11 +119,23 @@ def _check(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(features: Features, cameras: str) -> Iterator[tuple[str, str, str]]:
+def _more_roles(features: Features, cameras: str) -> tuple[str, ...]:
+    """What a robot must have beside main and wrist: as said, else as many as there are cameras."""
+    from vla_ros.policies.lerobot.checkpoint import IMAGES
+
+    if cameras:
+        said = dict.fromkeys(pair.partition("=")[2] for pair in cameras.split())
+        return tuple(role for role in said if role not in ("main", "wrist", "none"))
+    return tuple(camera.name.removeprefix(IMAGES) for camera in features.cameras[2:])
+
+
+def _rows(
+    features: Features, cameras: str, more: tuple[str, ...]
+) -> Iterator[tuple[str, str, str]]:
     """What the checkpoint wants or gives, what it is here, and which parameter says so."""
     from vla_ros.policies.lerobot.checkpoint import ACTION, STATE, cameras_of
 
-    roles = {camera: role for role, camera in cameras_of(features, cameras).items()}
+    roles = {camera: role for role, camera in cameras_of(features, cameras, more).items()}
     for camera in features.cameras:
         role = roles.get(camera, "absent")
         yield str(camera), role, f"cameras.{role}.topic"

@@ -2,7 +2,7 @@
 
 =========  ============================================================================
 int8       one scale a row, symmetric; activations stay bfloat16, or on a CPU with VNNI are
-           rounded to eight bits, one scale a row (Dettmers et al., "LLM.int8()", 2022, section 2)
+           rounded to eight bits, one scale a row
 int4       a scale and a middle for every 32 values of a row; activations stay bfloat16
 fp8        e4m3, one scale a row; the rows of x are rounded to e4m3 on the way in
            (Micikevicius et al., "FP8 formats for deep learning", 2022, section 3)

@@ -43,9 +43,13 @@ def copy(checkpoints: Path, tmp_path: Path):
 
 
 def start(
-    make_bench: MakeBench, folder: Path, flow_cameras: str = "", **fields
+    make_bench: MakeBench,
+    folder: Path,
+    flow_cameras: str = "",
+    camera_roles: tuple[str, ...] | None = None,
+    **fields,
 ) -> tuple[Bench, Ready]:
-    roles = MORE.get(folder.name, ())
+    roles = MORE.get(folder.name, ()) if camera_roles is None else camera_roles
     engine = EngineOptions(
         str(folder), camera_roles=roles, seed=5, num_threads=1, flow_cameras=flow_cameras
     )
