@@ -202,7 +202,7 @@ def _readers(torch: Any, matrix: Any, vector: Any) -> tuple[Callable[[], Any], .
 
 def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float) -> Device:
     """The best over the numbers of threads: on a busy machine more are not always faster."""
-    from vla_ros.engine.layers.linear import Prepacked, can_prepack
+    from vla_ros.engine.layers.linear import Prepacked, can_prepack, for_one_row
 
     n, width = 1024, 2048
     products: dict[str, list[Callable[[], Any]]] = {}
@@ -213,6 +213,9 @@ def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float
             products[name].append(partial(Prepacked.of(a).times, a))
     matrix = _numbers(torch, size // (4 * width), width, dtype=torch.float32)
     vector = _numbers(torch, width, dtype=torch.float32)
+    readers = [*_readers(torch, matrix, vector)]
+    if can_prepack(matrix.device, torch.float32):  # one row, as the engine multiplies it
+        readers.append(partial(for_one_row(Prepacked.of(matrix)).times, vector[None]))  # type: ignore[union-attr]
     read = matrix.numel() * 4
     flops, bytes_s = dict.fromkeys(products, 0.0), 0.0
     for count in threads:
@@ -221,8 +224,8 @@ def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float
         for name, ways in products.items():
             seconds = min(_best(way, each / len(ways)) for way in ways)
             flops[name] = max(flops[name], 2 * n**3 / seconds)
-        for kernel in _readers(torch, matrix, vector):
-            bytes_s = max(bytes_s, read / _best(kernel, each / 2))
+        for kernel in readers:
+            bytes_s = max(bytes_s, read / _best(kernel, each / len(readers)))
     how = f"torch, {max(threads)} thread(s)"
     compute = {name: _measured_rate(f, f"{how}, {n} x {n} product") for name, f in flops.items()}
     return _this_device(compute, bytes_s, read, how)
