@@ -212,7 +212,7 @@ class JoinedAttention(Attention):
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleToken:
     """A pack of one token: its slot, the entry that its K and V go to, and int64 [n] those that it
     sees, its own among them."""
 
@@ -230,10 +230,10 @@ class CpuAttention(PackedAttention):
         # Under torch.compile there would be code for every slot and entry.
         compiling = torch.compiler.is_compiling()
         self._runs = [] if compiling else _runs(plan.slot.tolist(), plan.index.tolist())
-        self.alone: Alone | None = None
+        self.alone: SingleToken | None = None
         if not compiling and not plan.shape.prefill and plan.shape.tail == 1:
             sees = seen(plan.sees, kv_cache.slot_length)[0].nonzero()[:, 0].numpy()
-            self.alone = Alone(kv_cache, int(plan.slot), int(plan.index), sees)
+            self.alone = SingleToken(kv_cache, int(plan.slot), int(plan.index), sees)
 
     def write(self, layer: int, fresh: torch.Tensor) -> None:
         few = 0 < len(self._runs) <= MANY
@@ -297,8 +297,8 @@ def attend_all(
     16 heads 2.6 against 4.3. Their scores are rounded once more, as in transformers' eager
     attention.
     """
-    eager = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    if eager or not _by_products(q.device, q.dtype):
+    torchs = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    if torchs or not _by_products(q.device, q.dtype):
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     batch, heads, count, dim = q.shape
     scale = dim**-0.5 if scale is None else scale

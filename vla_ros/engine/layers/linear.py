@@ -597,7 +597,8 @@ class Prepacked:
     ) -> torch.Tensor:
         """x [..., K] -> [..., N]; ``gelu``: of the sums, "none" exactly or "tanh"."""
         count = len(x)
-        if x.dim() == 2 and count < few_rows():
+        padded = x.dim() == 2 and count < few_rows()
+        if padded:
             able = count == 1 and gelu is None and self.blocks is not None
             if able and (alone := one_row()) is not None:
                 found = alone.multiply(self.blocks, alone.NO_SCALE, alone.as_floats(x[0]))
@@ -607,7 +608,7 @@ class Prepacked:
         out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self.values, bias, "none" if gelu is None else "gelu", [], gelu or ""
         )
-        return out[:count]
+        return out[:count] if padded else out
 
 
 @lru_cache

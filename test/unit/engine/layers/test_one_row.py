@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine.layers import linear as layers
-from vla_ros.engine.layers.attention import Alone, CpuAttention
+from vla_ros.engine.layers.attention import CpuAttention, SingleToken
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import Int8, Prepacked, for_one_row, linear
 from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, chain
@@ -130,7 +130,7 @@ def test_a_layer_is_that_of_torchs_operators(
         cache.resize(20)
         plan = Planner(cache).plan(PackLayout((0,), tail=(token,)))
         attention = CpuAttention(cache, plan)
-        assert isinstance(attention.alone, Alone)
+        assert isinstance(attention.alone, SingleToken)
         with torch.inference_mode():
             states, tapped = decoder.tapped(x, plan.positions, attention, plan.rows, taps)
         assert tapped.shape == (1, len(taps) * cfg.hidden_size)

@@ -52,6 +52,13 @@ def test_the_product_is_that_of_the_matrix(
     torch.testing.assert_close(got.double(), wanted, atol=limit * 4, rtol=limit)
 
 
+@pytest.mark.parametrize("shape", [(16,), (1, 16), (1, 3, 16), (2, 1, 16)])
+def test_any_number_of_dimensions(shape: tuple[int, ...]) -> None:
+    """More results than inputs, so that nothing can be cut off unseen."""
+    weight, x = torch.randn(40, 16), torch.randn(shape)
+    torch.testing.assert_close(linear(x, Prepacked.of(weight)), F.linear(x, weight))
+
+
 def test_some_rows_of_a_packed_matrix() -> None:
     weight = torch.randn(30, 16)
     some = rows_of(Prepacked.of(weight), range(7, 19))

@@ -295,7 +295,7 @@ def normed(x: Any, weight: Any, eps: Any) -> Any:
 
 
 def check() -> None:
-    """Products of both ends of what there is. Raises where they are wrong."""
+    """A product in each format, against torch's. Raises where one is wrong."""
     random = torch.Generator().manual_seed(0)
     matrix = torch.randint(-127, 128, (2 * WIDE, 128), generator=random, dtype=torch.int8)
     x = torch.randn(128, generator=random)
