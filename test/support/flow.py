@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from golden.flow.seeded import draw, weight
-from vla_ros.engine.decoding.flow_matching import generator_for
+from support.engine import Again
+from vla_ros.engine.decoding.flow_matching import Guidance, generator_for
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.flow_config import FlowConfig, Shapes
 from vla_ros.engine.io.lerobot import LerobotFamily
+from vla_ros.engine.io.quantize import DECODER, HEAD, PreparedWeights
 from vla_ros.engine.io.weights import Expected
+from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.golden_ints import position_ids
@@ -84,6 +87,25 @@ def model_of(
     family = SmolVLA if config.kind == "smolvla" else Pi0
     weights = MemoryWeights(tensors_of(config))
     return family(config, weights, position_ids(config, table), LIKE.to(dtype), capture)
+
+
+def tuned_model(
+    config: FlowConfig, tuner: Tuner, dtype: torch.dtype = torch.float32
+) -> VLMWithExpert:
+    """The same with the tuner's weights, and graphs that stand in."""
+    family = SmolVLA if config.kind == "smolvla" else Pi0
+    weights = PreparedWeights(MemoryWeights(tensors_of(config)), (DECODER, HEAD), tuner.of)
+    capture = tuner.while_capturing(Again())
+    return family(config, weights, position_ids(config, "exact"), LIKE.to(dtype), capture)
+
+
+def chunk_of(
+    model: VLMWithExpert, config: FlowConfig, name: str = "a", guidance: Guidance | None = None
+) -> torch.Tensor:
+    """A chunk of two views and a short prompt."""
+    pixels, ids, state = inputs_of(config, 2, 11, name)
+    prefix = model.prefill(model.image_features(pixels), ids, state)
+    return model.sample_actions(prefix, None, noise_of(config, name), guidance)
 
 
 def inputs_of(

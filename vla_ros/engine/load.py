@@ -28,6 +28,7 @@ from vla_ros.engine.io.openvla import (
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_formats
 from vla_ros.engine.io.random import PREFIX, PRESETS, parameters, random_config
 from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.layers.gemm import choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.linear import can_prepack, has_wide_products
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
@@ -82,9 +83,15 @@ def load_flow_engine(
     check_layout(config_of(source, choice), options)  # before any weight is read
     formats = parse_formats(options.weights)
     refuse_flow_formats(source, formats, device, dtype, options.rtc_mode)
-    if packed is None:
+    tuner = None
+    if capture is not None and options.gemm == AUTO and not fast:
+        tuner = choose_tuner(device, dtype)
+    if tuner is not None and capture is not None:
+        capture = tuner.while_capturing(capture)
+        packed = tuned_parts(options)
+    elif packed is None:
         packed = packed_parts(device, dtype, options)
-    place = Placement(device, dtype, capture, formats, packed=packed)
+    place = Placement(device, dtype, capture, formats, packed=packed, tuner=tuner)
     policy = family_of(source).load(source, choice, place, options.seed)
     if fast:
         return FastEngine(policy, options)
@@ -123,6 +130,12 @@ def packed_parts(
     if has_wide_products(device, dtype):
         parts |= {VISION, DECODER}
     return frozenset(parts - {HEAD} if options.rtc_mode == RtcMode.GUIDED_VJP else parts)
+
+
+def tuned_parts(options: EngineOptions) -> frozenset[str]:
+    """The parts of a flow policy whose products are timed on a GPU: not what a gradient goes
+    through."""
+    return frozenset({DECODER} if options.rtc_mode == RtcMode.GUIDED_VJP else {DECODER, HEAD})
 
 
 # ------------------------------------------------------------------------------------------------

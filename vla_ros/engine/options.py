@@ -281,7 +281,8 @@ class EngineOptions:
     gemm: str = _option(
         "torch",
         "on CUDA, products of captured passes by torch, whose bits are the same at every start; or"
-        " timed before service and each done by the fastest of Triton's kernels and torch's (auto)",
+        " timed before service and each done by the fastest of Triton's kernels and torch's (auto),"
+        " in flow policies together with the norm, RoPE, activation or sum around it",
         choices=(AUTO, "torch"),
         of=TOKENS,
     )

@@ -50,7 +50,6 @@ from vla_ros.engine.layers.linear import (
     KINDS,
     LowBit,
     LowBitLinear,
-    Prepacked,
     Stored,
     Weight,
     kind_of,
@@ -311,12 +310,14 @@ class QuantizingWeights:
         return few.ready(), None if bias is None else bias.to(like)
 
 
-class PackedWeights:
-    """Weights whose matrices, where no format has them, come laid out once in the order that a CPU
-    multiplies in: those of some ``parts``. Others' products could have gradients."""
+class PreparedWeights:
+    """Weights whose matrices, where no format has them, come as ``prepare`` makes them: laid out as
+    a CPU multiplies, or tuned. Those of some ``parts``: others' products could have gradients."""
 
-    def __init__(self, within: Weights, parts: Collection[str]) -> None:
-        self.within, self.parts = within, parts
+    def __init__(
+        self, within: Weights, parts: Collection[str], prepare: Callable[[torch.Tensor], Weight]
+    ) -> None:
+        self.within, self.parts, self.prepare = within, parts, prepare
 
     def take(self, name: str) -> torch.Tensor:
         """See Weights."""
@@ -463,16 +464,17 @@ def _made(weights: Weights, name: str, part: str, like: torch.Tensor, make: Make
     def take(one: str) -> torch.Tensor:
         return weights.take(one).to(like.device)
 
-    source, packed = weights, False
+    source, prepare = weights, None
     while (within := getattr(source, "within", None)) is not None:  # such as checked tables
-        packed |= isinstance(source, PackedWeights) and part in source.parts
+        if isinstance(source, PreparedWeights) and part in source.parts:
+            prepare = source.prepare
         source = within
     if isinstance(source, QuantizingWeights | QuantizedWeights):
         weight, bias = source.made(name, part, like, make, take)
     else:
         weight, bias = plain(like, make, take)
-    if packed and isinstance(weight, torch.Tensor):
-        weight = Prepacked.of(weight)
+    if prepare is not None and isinstance(weight, torch.Tensor):
+        weight = prepare(weight)
     return weight, bias
 
 

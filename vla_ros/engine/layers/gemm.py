@@ -1,4 +1,6 @@
 """GEMM autotuner for unquantized weights [N, K]: Triton's kernels timed beside torch's product.
+Of flow policies also what lies around a product (norm, RoPE, activation, residual), as one kernel
+beside torch's several: :func:`fastest`.
 
 cuBLAS chooses its kernels by rules; which one it takes for one row (a decode pass, bound by
 reading the weights) or for 300 (a packed pass, bound by how evenly tiles fill the device) is often
@@ -14,11 +16,11 @@ next, ``gemm: torch`` leaves all products to torch. Not measured on a GPU so far
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +84,7 @@ Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tens
 
 FEW = 16  # rows that fit one tile of a tensor core
 _TOLERANCE = 0.01  # of the result's norm: it is rounded to bfloat16 once
+_SEVERAL = 0.03  # where torch rounds on the way too
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,23 @@ _MANY = (
     Tile(64, 256, 64, warps=8),
     Tile(128, 256, 64, warps=8),
 )
+_PAIRED_FEW = (
+    Tile(64, 16, 128, stages=4),
+    Tile(64, 32, 64, stages=4),
+    Tile(64, 32, 128),
+    Tile(64, 64, 64),
+)
+_PAIRED_MANY = (
+    Tile(64, 64, 64),
+    Tile(128, 32, 64, warps=8, stages=4),
+    Tile(128, 64, 64, warps=8),
+)
+_ATTENTION = (
+    Tile(16, 32, 0, stages=2),
+    Tile(32, 32, 0, stages=2),
+    Tile(64, 32, 0, warps=8, stages=2),
+    Tile(64, 64, 0, warps=8, stages=2),
+)
 
 
 def ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
@@ -149,29 +169,64 @@ def ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
     return _UP_TO_SIXTEEN if rows <= FEW else _MANY
 
 
+def paired_ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
+    """The same of products whose results go together by twos, such as gate and up: a tile has so
+    many columns of either, and K is not split, as the norm is over all of it."""
+    if dtype == torch.float32:
+        return ()
+    return _PAIRED_FEW if rows <= 64 else _PAIRED_MANY
+
+
+def sum_ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
+    """Of products whose results are added to something."""
+    return tuple(way for way in ways(max(rows, FEW), dtype) if isinstance(way, Tile))
+
+
+def attention_ways(dtype: torch.dtype) -> tuple[Way, ...]:
+    """Of attention: ``rows`` queries (tokens times the heads that share K and V) by ``columns``
+    entries."""
+    return () if dtype == torch.float32 else _ATTENTION
+
+
 def check_product(
     call: Product, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
     """Against torch's. Raises whatever the call raises, and ValueError where it gives something
     else."""
-    wanted = F.linear(x, weight, bias).float()
-    off = float((call(x, weight, bias).float() - wanted).norm() / wanted.norm())
-    if not off < _TOLERANCE:
+    _check(call(x, weight, bias), F.linear(x, weight, bias))
+
+
+def _check(
+    found: torch.Tensor | tuple[torch.Tensor, ...],
+    wanted: torch.Tensor | tuple[torch.Tensor, ...],
+    limit: float = _TOLERANCE,
+) -> None:
+    one, other = _flat(found), _flat(wanted)
+    off = float((one - other).norm() / other.norm())
+    if not off < limit:
         raise ValueError(f"its result is off by {off:.2g}")
+
+
+def _flat(made: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    parts = (made,) if isinstance(made, torch.Tensor) else made
+    return torch.cat([part.float().flatten() for part in parts])
 
 
 Function = TypeVar("Function")
 Captured = TypeVar("Captured")
+Result = TypeVar("Result", bound="torch.Tensor | tuple[torch.Tensor, ...]")
 
 TORCH = "torch"
+PRODUCT = "product"
 _STEP = 16  # more rows than few are told apart in steps, as prompts are padded
 _GAIN = 0.97  # of torch's time: what is hardly faster is not worth another rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is taken for x [rows, width] times a weight [count, width], and the microseconds of one
-    such product in that way and in torch's."""
+    """What is taken for x [rows, width] times a weight [count, width] (of attention: for ``rows``
+    queries and ``count`` entries), and the microseconds of one such call in that way and in
+    torch's. ``kind`` says what is done besides."""
 
     rows: int
     count: int
@@ -179,14 +234,7 @@ class Choice:
     way: str
     us: float
     torch_us: float
-
-
-@dataclass(slots=True, eq=False)
-class _Shape:
-    """All weights of one shape, and what is taken for them by their numbers of rows."""
-
-    weights: list[torch.Tensor] = field(default_factory=list)
-    taken: dict[int, Product] = field(default_factory=dict)
+    kind: str = PRODUCT
 
 
 class Tuner:
@@ -198,18 +246,19 @@ class Tuner:
 
     def __init__(self, make: Callable[[Way], Product], seconds: Stopwatch, cold: int = 0) -> None:
         self._make, self._seconds, self._cold = make, seconds, cold
-        self._shapes: dict[torch.Size, _Shape] = {}
+        self._weights: dict[torch.Size, list[Tuned]] = {}
+        self._taken: dict[Hashable, Way | None] = {}
         self._choosing = False
         #: what was found, in the order in which it was
         self.choices: list[Choice] = []
-        #: ways that do not run here, or give something else
-        self.unfit: set[Way] = set()
+        #: ways that do not run here, or give something else, by what they were to do
+        self.unfit: set[tuple[str, Way]] = set()
 
     def of(self, weight: torch.Tensor) -> Tuned:
         """That weight, which stays where it is."""
-        shape = self._shapes.setdefault(weight.shape, _Shape())
-        shape.weights.append(weight)
-        return Tuned(weight, self)
+        tuned = Tuned(weight, self)
+        self._weights.setdefault(weight.shape, []).append(tuned)
+        return tuned
 
     def while_capturing(
         self, capture: Callable[[Function], Captured]
@@ -224,13 +273,42 @@ class Tuner:
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> Product:
         """For x [M, K] and a weight of :meth:`of`."""
-        shape, rows = self._shapes[weight.shape], _step(len(x))
-        taken = shape.taken.get(rows)
-        if taken is None:
+        key = PRODUCT, _step(len(x)), weight.shape
+        if key not in self._taken:
             if not self._choosing:
                 return F.linear
-            taken = shape.taken[rows] = self._choose(shape.weights, rows)
-        return taken
+            like = x.new_empty(key[1], x.shape[1])
+            self._taken[key] = self._choose(
+                PRODUCT,
+                self._weights[weight.shape],
+                (like,),
+                lambda way, tuned, x: self._product(way)(x, tuned.values, None),
+                ways(len(like), x.dtype),
+            )
+        return self._product(self._taken[key])
+
+    def _product(self, way: Way | None) -> Product:
+        return F.linear if way is None else self._make(way)
+
+    def fastest(
+        self,
+        kind: str,
+        weight: Tuned | None,
+        given: tuple[torch.Tensor, ...],
+        run: Callable[..., Result],
+        some: Sequence[Way],
+    ) -> Result:
+        """``run(way, weight, *given)`` in the fastest of ``some`` ways; None is torch's.
+
+        Tried with numbers of its own in the place of ``given``, and any weights of this shape; so
+        ``run`` writes nothing that is not written again.
+        """
+        shape = () if weight is None else weight.values.shape
+        key = kind, *(one.shape for one in given), shape
+        if self._choosing and key not in self._taken:
+            weights = [None] if weight is None else self._weights[weight.values.shape]
+            self._taken[key] = self._choose(kind, weights, given, run, some)
+        return run(self._taken.get(key), weight, *given)
 
     @contextmanager
     def _may_choose(self) -> Iterator[None]:
@@ -240,33 +318,43 @@ class Tuner:
         finally:
             self._choosing = before
 
-    def _choose(self, weights: Sequence[torch.Tensor], rows: int) -> Product:
-        first, some = weights[0], _cold(weights, self._cold)
-        count, width = first.shape
+    def _choose(
+        self,
+        kind: str,
+        weights: Sequence[Any],
+        given: tuple[torch.Tensor, ...],
+        run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]],
+        some: Sequence[Way],
+    ) -> Way | None:
+        first, rows = weights[0], given[0].shape[-2]
+        count, width = given[1].shape[-2:] if first is None else first.values.shape
+        several = weights if first is None else _cold(weights, self._cold)
         random = torch.Generator().manual_seed(rows)
-        x = torch.randn(rows, width, generator=random).to(first.device, first.dtype)
+        trial = [torch.randn(x.shape, generator=random).to(x) for x in given]
 
-        def seconds(product: Product) -> float:
-            return self._seconds(lambda: [product(x, weight, None) for weight in some]) / len(some)
+        def seconds(way: Way | None) -> float:
+            calls = self._seconds(lambda: [run(way, weight, *trial) for weight in several])
+            return calls / len(several)
 
-        own = seconds(F.linear)
-        taken: Product = F.linear
-        best, name = own * _GAIN, TORCH
-        for way in ways(rows, first.dtype):
-            if way in self.unfit:
+        wanted, limit = run(None, first, *trial), _TOLERANCE if kind == PRODUCT else _SEVERAL
+        own = seconds(None)
+        taken, best = None, own * _GAIN
+        for way in some:
+            if (kind, way) in self.unfit:
                 continue
-            product = self._make(way)
             try:
-                check_product(product, x, first)
-                took = seconds(product)
+                _check(run(way, first, *trial), wanted, limit)
+                took = seconds(way)
             except Exception as error:  # too little shared memory, say: others are tried
-                self.unfit.add(way)
-                say(f"GEMM: {way} is left out ({reason(error)})")
+                self.unfit.add((kind, way))
+                what = "GEMM" if kind == PRODUCT else kind
+                say(f"{what}: {way} is left out ({reason(error)})")
                 continue
             if took < best:
-                best, name, taken = took, str(way), product
-        us = own if name == TORCH else best
-        self.choices.append(Choice(rows, count, width, name, us * 1e6, own * 1e6))
+                best, taken = took, way
+        us = own if taken is None else best
+        name = TORCH if taken is None else str(taken)
+        self.choices.append(Choice(rows, count, width, name, us * 1e6, own * 1e6, kind))
         return taken
 
 
@@ -297,10 +385,10 @@ def _step(rows: int) -> int:
     return rows if rows <= FEW else -(-rows // _STEP) * _STEP
 
 
-def _cold(weights: Sequence[torch.Tensor], bytes_wanted: int) -> Sequence[torch.Tensor]:
+def _cold(weights: Sequence[Tuned], bytes_wanted: int) -> Sequence[Tuned]:
     """As many weights as it takes for the first to have left the cache when it comes again, as in
     a pass, where all others lie between; all of them if they are too few."""
-    enough = -(-bytes_wanted // max(weights[0].nbytes, 1))
+    enough = -(-bytes_wanted // max(weights[0].values.nbytes, 1))
     return weights[: max(enough, 1)]
 
 

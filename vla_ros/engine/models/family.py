@@ -22,14 +22,16 @@ import torch
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.engine.io.files import cached, give_back_freed
 from vla_ros.engine.io.quantize import (
-    PackedWeights,
+    PreparedWeights,
     QuantizingWeights,
     Record,
 )
 from vla_ros.engine.io.random import PREFIX, digest_of, fingerprint_of
 from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
 from vla_ros.engine.layers.formats import Formats
+from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.linear import Prepacked
 from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation
@@ -58,7 +60,8 @@ class LoadOptions:
 class Placement:
     """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
     ``formats`` of its weights; ``record`` notes what a directory in these formats holds;
-    ``packed``: the parts whose other matrices are laid out as a CPU multiplies them."""
+    ``packed``: the parts whose other matrices are laid out as a CPU multiplies them, or are the
+    ``tuner``'s where there is one."""
 
     device: torch.device
     dtype: torch.dtype
@@ -66,6 +69,7 @@ class Placement:
     formats: Formats = Formats()
     record: Record | None = None
     packed: frozenset[str] = frozenset()
+    tuner: Tuner | None = None
 
     @property
     def like(self) -> torch.Tensor:
@@ -76,7 +80,10 @@ class Placement:
         """The weights, whose matrices come in their formats."""
         if self.formats:
             weights = QuantizingWeights(weights, self.formats, self.record)
-        return PackedWeights(weights, self.packed) if self.packed else weights
+        if not self.packed:
+            return weights
+        prepare = Prepacked.of if self.tuner is None else self.tuner.of
+        return PreparedWeights(weights, self.packed, prepare)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,25 +18,31 @@ from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.quantize import HEAD, VISION, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
+from vla_ros.engine.layers.gemm import Tuned
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.base import MASKED, joined
 from vla_ros.engine.models.linear import linear_shapes, read_linear
 from vla_ros.engine.models.transformer import (
+    Layer,
+    Modulation,
+    Rope,
+    added,
     attend,
     layer_shapes,
-    mlp,
     norm,
     norm_scale,
+    normed_gate_up,
+    normed_heads,
     read_layer,
-    split,
+    tuner_of,
 )
 from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,
     KVSpan,
     VLMWithExpert,
     action_shapes,
-    append,
+    appended,
+    behind,
     vlm_shapes,
 )
 
@@ -83,7 +89,7 @@ class Pi0(VLMWithExpert):
         self.action_out_proj = read_linear(weights, "action_out_proj").on(like.device)
         if config.adaptive:
             self.action_in_proj = read_linear(weights, "action_in_proj").on(like.device)
-            self._ada_rms = _AdaRms(weights, config, times, like)
+            self._ada_rms = _AdaRms(weights, config, times, like, self._expert)
         else:
             self.action_time_mlp = ActionTimeMlp(weights, times, like)
             self.state_proj = read_linear(weights, "state_proj").on(like.device)
@@ -124,26 +130,24 @@ class Pi0(VLMWithExpert):
         expert, x = self.config.shapes.expert, joined([rows for *_, rows in suffixes])
         count = len(suffixes[0][2])
         first = 0 if count > self.horizon else self.state_rows
-        cos, sin = (
-            joined([part[first : first + count] for part in parts])
-            for parts in zip(*((model.cos, model.sin) for model, *_ in suffixes), strict=True)
-        )
+        tables = ([model.cos for model, *_ in suffixes], [model.sin for model, *_ in suffixes])
+        rotary = Rope(*(joined([t[first : first + count] for t in table]) for table in tables))
         masks = [model._seen(span, count, first) for model, span, _ in suffixes]
         given = _given([model for model, *_ in suffixes])
+        heads = expert.heads, expert.kv_heads
         for number, layer in enumerate(self._expert):
-            h, gate = self._norm(x, number, 0, step, given)
-            qkv = split(linear(h, layer.qkv), expert.heads, expert.kv_heads, cos, sin)
+            change = self._modulation(number, 0, step, given)
+            into = behind(suffixes[0][1], number, first, count) if len(suffixes) == 1 else None
+            qkv = normed_heads(x, layer, expert, heads, rotary, into, change)
             out = []
             each = zip(suffixes, masks, *(part.split(count, 1) for part in qkv), strict=True)
             for (_, span, _), mask, q, k, v in each:
-                begin = span.length + first
-                keys = append(span.joint_keys[number], begin, k)
-                out.append(attend(q, keys, append(span.joint_values[number], begin, v), mask))
-            made = linear(joined(out), layer.out)
-            x = x + (made if gate is None else made * gate)
-            h, gate = self._norm(x, number, 1, step, given)
-            made = mlp(h, layer, expert)
-            x = x + (made if gate is None else made * gate)
+                keys, values = appended(span, number, first, k, v, there=into is not None)
+                out.append(attend(q, keys, values, mask, tuner_of(layer.out)))
+            x = added(x, joined(out), layer.out, None if change is None else change.gate)
+            change = self._modulation(number, 1, step, given)
+            made = normed_gate_up(x, layer, expert, change)
+            x = added(x, made, layer.down, None if change is None else change.gate)
         x = joined([rows[-self.horizon :] for rows in x.split(count)])
         made = norm(x.float(), expert.rms_eps)
         if self.config.adaptive:
@@ -161,15 +165,16 @@ class Pi0(VLMWithExpert):
             return None
         return mask[:, : span.length + first + count]
 
-    def _norm(
-        self, x: torch.Tensor, layer: int, which: int, step: int, given: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The normalized rows, and in pi0.5 the gate of what is made of them."""
-        h = norm(x, self.config.shapes.expert.rms_eps)
+    def _modulation(
+        self, layer: int, which: int, step: int, given: torch.Tensor | None
+    ) -> Modulation | None:
+        """Of one of a layer's norms in pi0.5."""
         if not self.config.adaptive:
-            return h, None
+            return None
         scale, shift, gate = _at(self._ada_rms.layers[:, layer, which], step, given)
-        return torch.addcmul(shift, h, scale), gate
+        products = self._ada_rms.products
+        known = products[layer][which][step] if products and given is None else None
+        return Modulation(scale, shift, gate, known)
 
 
 def _at(table: torch.Tensor, step: int, given: torch.Tensor | None) -> torch.Tensor:
@@ -192,10 +197,17 @@ class _AdaRms:
     """adaRMS for every step: ``layers`` [N, L, 2, 3, w] and ``final`` [N, 3, w].
 
     The three are 1 + scale, shift and gate; ``final`` is float32, like what it is applied to.
+    ``products`` are the shifts times the weight behind their norm, [N, ...] float32 by layer and
+    norm, where that weight is tuned.
     """
 
     def __init__(
-        self, weights: Weights, config: FlowConfig, times: torch.Tensor, like: torch.Tensor
+        self,
+        weights: Weights,
+        config: FlowConfig,
+        times: torch.Tensor,
+        like: torch.Tensor,
+        expert: Sequence[Layer],
     ) -> None:
         first, second = (
             read_linear(weights, f"time_mlp_{n}").on(like.device) for n in ("in", "out")
@@ -213,6 +225,15 @@ class _AdaRms:
             rows = [[table(f"layers.{i}.{n}") for n in NORMS] for i in range(count)]
             self.layers = torch.stack([torch.stack(pair, 1) for pair in rows], 1).to(like)
             self.final = table("norm")
+            self.products = [
+                [
+                    self.layers[:, number, which, 1].float() @ weight.values.float().T
+                    for which, weight in enumerate((layer.qkv, layer.gate_up))
+                    if isinstance(weight, Tuned)
+                ]
+                for number, layer in enumerate(expert)
+                if isinstance(layer.qkv, Tuned)
+            ]
 
 
 def pi0_expected(config: FlowConfig) -> Expected:

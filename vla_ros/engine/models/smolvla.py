@@ -17,27 +17,30 @@ from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.quantize import HEAD, VISION, matrix
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.models.base import MASKED, joined
 from vla_ros.engine.models.linear import linear_shapes, read_linear
 from vla_ros.engine.models.siglip import pixel_shuffle
 from vla_ros.engine.models.transformer import (
     Layer,
+    Rope,
+    added,
     attend,
     layer_shapes,
-    mlp,
     norm,
     norm_scale,
+    normed_gate_up,
+    normed_heads,
     read_layer,
-    split,
+    tuner_of,
 )
 from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,
     KVSpan,
     VLMWithExpert,
     action_shapes,
-    append,
+    appended,
+    behind,
     vlm_shapes,
 )
 
@@ -128,33 +131,38 @@ class SmolVLA(VLMWithExpert):
         self, suffixes: Sequence[tuple[SmolVLA, KVSpan, torch.Tensor]], step: int
     ) -> Sequence[torch.Tensor]:
         expert, rows = self.config.shapes.expert, joined([rows for *_, rows in suffixes])
+        count, table = self.horizon, self.rotary
+        # Across, actions count from position 0.
+        across = Rope(*(joined([t[:count]] * len(suffixes)) for t in (table.cos, table.sin)))
+        tables = ([model.cos for model, *_ in suffixes], [model.sin for model, *_ in suffixes])
+        jointly = Rope(*map(joined, tables))
         for number, layer in enumerate(self._expert):
-            projected = linear(norm(rows, expert.rms_eps), layer.qkv).split(self.horizon)
-            out = [
-                model._attend_across(span, self._cross[number], own)
-                if number in self._cross
-                else model._attend_jointly(span, number, own)
-                for (model, span, _), own in zip(suffixes, projected, strict=True)
-            ]
-            rows = rows + linear(joined(out), layer.out)
-            rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
+            place, tuner = self._cross.get(number), tuner_of(layer.out)
+            if place is not None:
+                q, *_ = normed_heads(rows, layer, expert, (expert.heads, 0), across)
+                out = [
+                    attend(own, *model._across(span, place), tuner)
+                    for (model, span, _), own in zip(suffixes, q.split(count, 1), strict=True)
+                ]
+            else:
+                into = behind(suffixes[0][1], number, 0, count) if len(suffixes) == 1 else None
+                heads = expert.heads, expert.kv_heads
+                qkv = normed_heads(rows, layer, expert, heads, jointly, into)
+                out = []
+                each = zip(suffixes, *(part.split(count, 1) for part in qkv), strict=True)
+                for (_, span, _), own, k, v in each:
+                    keys, values = appended(span, number, 0, k, v, there=into is not None)
+                    out.append(attend(own, keys, values, span.suffix_mask, tuner))
+            rows = added(rows, joined(out), layer.out)
+            rows = added(rows, normed_gate_up(rows, layer, expert), layer.down)
         return self.action_out_proj(norm(rows.float(), expert.rms_eps)).split(self.horizon)
 
-    def _attend_jointly(self, span: KVSpan, number: int, qkv: torch.Tensor) -> torch.Tensor:
-        """Attention to the prefix and to the actions so far."""
-        expert, begin = self.config.shapes.expert, span.length
-        q, k, v = split(qkv, expert.heads, expert.kv_heads, self.cos, self.sin)
-        keys = append(span.joint_keys[number], begin, k)
-        return attend(q, keys, append(span.joint_values[number], begin, v), span.suffix_mask)
-
-    def _attend_across(self, span: KVSpan, place: int, q: torch.Tensor) -> torch.Tensor:
-        """Attention to the prefix alone; actions count from position 0 here."""
-        expert, count = self.config.shapes.expert, len(q)
-        heads = q.view(count, expert.heads, -1).transpose(0, 1)
-        q = rotate(heads.float(), self.rotary.cos[:count], self.rotary.sin[:count]).to(q.dtype)
-        mask = span.suffix_mask[:1, : span.length] if self.padded else None
+    def _across(
+        self, span: KVSpan, place: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """K and V of the prefix alone, and the mask of its padding."""
         keys, values = self._cross_kv[:, place, :, : span.length]
-        return attend(q, keys, values, mask)
+        return keys, values, span.suffix_mask[:1, : span.length] if self.padded else None
 
 
 def cross_layers(config: FlowConfig) -> list[int]:

@@ -3,11 +3,16 @@
 Sources: transformers ``modeling_gemma.py`` and ``modeling_llama.py``. What does not depend on
 the input is done once at load, in float32: the weight of a norm and the scale of the scores go
 into the projection behind them, Q, K, V become one product, gate and up another.
+
+A layer is four steps and its attention; where its weights are :class:`~vla_ros.engine.layers.gemm.
+Tuned`, each is one Triton kernel if that was faster than torch's when a pass was captured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +20,14 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.quantize import Take, matrix
 from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.layers.gemm import (
+    Tuned,
+    Tuner,
+    Way,
+    attention_ways,
+    paired_ways,
+    sum_ways,
+)
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
 
@@ -61,9 +74,13 @@ def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 def mlp(x: torch.Tensor, layer: Layer, config: TextConfig) -> torch.Tensor:
     """GeGLU (tanh) of Gemma, SwiGLU of Llama."""
-    gate, up = linear(x, layer.gate_up).chunk(2, -1)
+    return linear(_gate_up(x, layer.gate_up, config), layer.down)
+
+
+def _gate_up(x: torch.Tensor, weight: Weight, config: TextConfig) -> torch.Tensor:
+    gate, up = linear(x, weight).chunk(2, -1)
     act = F.gelu(gate, approximate="tanh") if config.kind == "gemma" else F.silu(gate)
-    return linear(act * up, layer.down)
+    return act * up
 
 
 def forward(
@@ -75,10 +92,136 @@ def forward(
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """A whole layer over rows [n, C], which see each other but for what ``mask`` [n, n] hides."""
-    qkv = linear(norm(x, config.rms_eps), layer.qkv, layer.bias)
-    q, k, v = split(qkv, config.heads, config.kv_heads, cos, sin)
-    x = x + linear(attend(q, k, v, mask), layer.out)
-    return x + mlp(norm(x, config.rms_eps), layer, config)
+    q, k, v = normed_heads(x, layer, config, (config.heads, config.kv_heads), Rope(cos, sin))
+    x = added(x, attend(q, k, v, mask, tuner_of(layer.out)), layer.out)
+    return added(x, normed_gate_up(x, layer, config), layer.down)
+
+
+# ------------------------------------------------------------------------------------------------
+# The steps of a layer.
+
+Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Result = TypeVar("Result", bound="torch.Tensor | tuple[torch.Tensor, ...]")
+
+
+@dataclass(frozen=True, slots=True)
+class Modulation:
+    """What pi0.5's adaRMS makes of one norm: the normed rows times ``scale`` plus ``shift``, and
+    what is made of them times ``gate``; [C] each, or [n, C] where rows have times of their own.
+    ``product``: the shift times the weight that is behind the norm [N], where that is known."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+    gate: torch.Tensor
+    product: torch.Tensor | None = None
+
+
+def normed_heads(
+    x: torch.Tensor,
+    layer: Layer,
+    config: TextConfig,
+    heads: tuple[int, int],
+    rope: Rope,
+    into: tuple[torch.Tensor, torch.Tensor] | None = None,
+    modulation: Modulation | None = None,
+) -> Heads:
+    """Norm, Q K V and RoPE: x [n, C] -> q [H, n, d], k and v [G, n, d]; ``heads``: H, G, 0 of what
+    a layer has not; ``rope`` holds the n positions. K and V go to ``into``, two [G, n, d].
+    """
+
+    def run(way: Way | None, weight: Weight, x: torch.Tensor) -> Heads:
+        if way is None:
+            made = linear(_normed(x, config, modulation), weight, layer.bias)
+            q, k, v = split(made, *heads, rope.cos, rope.sin)
+            if into is None:
+                return q, k, v
+            return q, into[0].copy_(k), into[1].copy_(v)
+        from vla_ros.engine.layers.kernels import layer_triton
+
+        assert isinstance(weight, Tuned)
+        bias, scale = _folded(modulation, layer.bias)
+        every = layer_triton.normed_heads(
+            x, weight.values, bias, scale, config.rms_eps, heads, rope.cos, rope.sin, into, way
+        )
+        q, k, v = every.transpose(0, 1).split((heads[0], heads[1], heads[1]))
+        return (q, k, v) if into is None else (q, *into)
+
+    some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
+    return _fastest("norm + QKV + RoPE", layer.qkv, (x,), run, some)
+
+
+def normed_gate_up(
+    x: torch.Tensor, layer: Layer, config: TextConfig, modulation: Modulation | None = None
+) -> torch.Tensor:
+    """Norm, gate and up, and the one's activation times the other: x [n, C] -> [n, M]."""
+
+    def run(way: Way | None, weight: Weight, x: torch.Tensor) -> torch.Tensor:
+        if way is None:
+            return _gate_up(_normed(x, config, modulation), weight, config)
+        from vla_ros.engine.layers.kernels import layer_triton
+
+        assert isinstance(weight, Tuned)
+        bias, scale = _folded(modulation, None)
+        gelu = config.kind == "gemma"
+        return layer_triton.normed_gate_up(x, weight.values, bias, scale, config.rms_eps, gelu, way)
+
+    some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
+    return _fastest("norm + gate x up", layer.gate_up, (x,), run, some)
+
+
+def added(
+    x: torch.Tensor, made: torch.Tensor, weight: Weight, gate: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x [n, C] + ``gate`` times the product of ``made`` [n, K] and a weight [C, K]."""
+
+    def run(way: Way | None, weight: Weight, x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        if way is None:
+            product = linear(made, weight)
+            return x + (product if gate is None else product * gate)
+        from vla_ros.engine.layers.kernels.gemm_triton import product as triton_product
+
+        assert isinstance(weight, Tuned)
+        return triton_product(made, weight.values, None, way, gate, x)
+
+    some = sum_ways(len(x), x.dtype) if gate is None or gate.dim() == 1 else ()
+    return _fastest("product + residual", weight, (x, made), run, some)
+
+
+def _normed(x: torch.Tensor, config: TextConfig, modulation: Modulation | None) -> torch.Tensor:
+    h = norm(x, config.rms_eps)
+    return h if modulation is None else torch.addcmul(modulation.shift, h, modulation.scale)
+
+
+def _foldable(modulation: Modulation | None) -> bool:
+    """Whether it can go into the product behind the norm."""
+    return modulation is None or modulation.product is not None
+
+
+def _folded(
+    modulation: Modulation | None, bias: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The bias of the product, and the scale of what goes into it."""
+    if modulation is None:
+        return bias, None
+    assert bias is None  # no expert with adaRMS has one
+    return modulation.product, modulation.scale
+
+
+def _fastest(
+    kind: str,
+    weight: Weight,
+    given: tuple[torch.Tensor, ...],
+    run: Callable[..., Result],
+    some: Sequence[Way],
+) -> Result:
+    if some and isinstance(weight, Tuned) and not torch.is_grad_enabled():
+        return weight.tuner.fastest(kind, weight, given, run, some)
+    return run(None, weight, *given)
+
+
+def tuner_of(weight: Weight) -> Tuner | None:
+    """Who chooses how it is multiplied; None: nobody."""
+    return weight.tuner if isinstance(weight, Tuned) else None
 
 
 def split(
@@ -94,26 +237,59 @@ def split(
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    tuner: Tuner | None = None,
 ) -> torch.Tensor:
     """q [H, m, d] (scaled), k and v [G, S, d], mask [m or 1, S] added to the scores -> [m, H d].
 
     On a CPU two plain products: its SDPA packs K and V anew on every call.
     """
+
+    def run(
+        way: Way | None, weight: None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        if way is not None:
+            from vla_ros.engine.layers.kernels import layer_triton
+
+            return layer_triton.attend(q, k, v, mask, way)
+        return (_attend_sdpa if q.is_cuda else _attend_products)(q, k, v, mask)
+
+    some = attention_ways(q.dtype)
+    if tuner is None or not some or torch.is_grad_enabled():
+        return run(None, None, q, k, v)
+    return tuner.fastest("attention", None, (q, k, v), run, some)
+
+
+def _attend_products(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
     heads, count, dim = q.shape
-    if q.is_cuda:
-        added = None if mask is None else mask.expand(count, -1)[None, None]
-        out = F.scaled_dot_product_attention(
-            q[None], k[None], v[None], attn_mask=added, scale=1.0, enable_gqa=heads != len(k)
-        )[0]
-    else:
-        folded = q.reshape(len(k), -1, dim)
-        scores = torch.matmul(folded, k.transpose(1, 2))
-        if mask is not None:
-            scores.view(heads, count, -1).add_(mask)
-        weights = scores.softmax(-1, dtype=torch.float32).to(v)
-        out = torch.matmul(weights, v).view(heads, count, dim)
+    folded = q.reshape(len(k), -1, dim)
+    scores = torch.matmul(folded, k.transpose(1, 2))
+    if mask is not None:
+        scores.view(heads, count, -1).add_(mask)
+    weights = scores.softmax(-1, dtype=torch.float32).to(v)
+    out = torch.matmul(weights, v).view(heads, count, dim)
     return out.transpose(0, 1).reshape(count, heads * dim)
+
+
+def _attend_sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Heads that share K and V are rows of one head: with a mask torch has no kernel that takes
+    fewer of K and V (pytorch#191085), and copies them, with all scores in float32."""
+    heads, count, dim = q.shape
+    group = heads // len(k)
+    if mask is not None:
+        mask = mask.expand(group * count, -1) if len(mask) == 1 else mask.repeat(group, 1)
+        mask = mask[None, None]
+    folded = q.reshape(len(k), group * count, dim)
+    out = F.scaled_dot_product_attention(folded[None], k[None], v[None], attn_mask=mask, scale=1.0)
+    # On CUDA its heads lie beside each other, so with several groups this is no view.
+    return out.reshape(heads, count, dim).transpose(0, 1).reshape(count, heads * dim)
 
 
 def read_layer(

@@ -18,19 +18,21 @@ from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.quantize import DECODER
 from vla_ros.engine.io.weights import Shape, Weights
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined, round_up
 from vla_ros.engine.models.linear import Linear, linear_shapes, read_linear
 from vla_ros.engine.models.siglip import SigLip, read_siglip, siglip_shapes
 from vla_ros.engine.models.transformer import (
     Layer,
+    Rope,
+    added,
     attend,
     layer_shapes,
-    mlp,
     norm,
+    normed_gate_up,
+    normed_heads,
     read_layer,
     rope,
-    split,
+    tuner_of,
 )
 
 
@@ -168,22 +170,32 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         """Of the last layer only K and V are needed. Every span attends to itself."""
         text, x = self.config.shapes.text, joined([span.x for _, span in spans])
         sizes = [span.length for _, span in spans]
-        cos, sin = (joined([t[:n] for n in sizes]) for t in (self.rotary.cos, self.rotary.sin))
+        table = self.rotary
+        rotary = Rope(*(joined([t[:n] for n in sizes]) for t in (table.cos, table.sin)))
         for number, layer in enumerate(self.layers):
             heads = text.heads if len(layer.out) else 0
-            qkv = linear(norm(x, text.rms_eps), layer.qkv)
-            parts = (part.split(sizes, 1) for part in split(qkv, heads, text.kv_heads, cos, sin))
+            buffers = [(span.keys[number], span.values[number]) for _, span in spans]
+            into = buffers[0] if len(spans) == 1 else None
+            made = normed_heads(x, layer, text, (heads, text.kv_heads), rotary, into)
+            parts = (part.split(sizes, 1) for part in made)
             out = []
-            for (model, span), q, k, v in zip(spans, *parts, strict=True):
-                span.keys[number].copy_(k)
-                span.values[number].copy_(v)
+            for (model, span), own, q, k, v in zip(spans, buffers, *parts, strict=True):
+                if into is None:
+                    own[0].copy_(k)
+                    own[1].copy_(v)
                 if heads:
-                    masked = model.padded or model.prefix_is_masked
-                    out.append(attend(q, k, v, span.prefix_mask if masked else None))
+                    hidden = model._hidden(span)
+                    out.append(attend(q, own[0], own[1], hidden, tuner_of(layer.out)))
             if heads:
-                x = x + linear(joined(out), layer.out)
-                x = x + mlp(norm(x, text.rms_eps), layer, text)
+                x = added(x, joined(out), layer.out)
+                x = added(x, normed_gate_up(x, layer, text), layer.down)
         return x
+
+    def _hidden(self, span: KVSpan) -> torch.Tensor | None:
+        """The mask of the prefix's rows; None: they see all there is."""
+        if self.prefix_is_masked:
+            return span.prefix_mask
+        return span.prefix_mask[:1] if self.padded else None  # all rows see the same
 
     def read_rows(self, given: Inputs) -> torch.Tensor:
         """The prefix of an observation as the last layer reads it: [rows, C], normalized. It takes
@@ -255,14 +267,36 @@ def time_table(
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 
-def append(buffer: torch.Tensor, begin: int, rows: torch.Tensor) -> torch.Tensor:
-    """The buffer [G, S, d] up to the end of ``rows`` [G, n, d], which are written behind its
-    first ``begin`` ones. Under autograd, which cannot follow a buffer, a copy of it."""
+def behind(
+    span: KVSpan, layer: int, first: int, count: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Where K and V [G, n, d] of ``count`` rows of the suffix go, from its row ``first`` on. Under
+    autograd, which cannot follow a buffer, nowhere."""
     if torch.is_grad_enabled():
-        return torch.cat((buffer[:, :begin], rows), 1)
-    end = begin + rows.shape[1]
-    buffer[:, begin:end].copy_(rows)
-    return buffer[:, :end]
+        return None
+    begin = span.length + first
+    both = span.joint_keys[layer], span.joint_values[layer]
+    return both[0][:, begin : begin + count], both[1][:, begin : begin + count]
+
+
+def appended(
+    span: KVSpan, layer: int, first: int, k: torch.Tensor, v: torch.Tensor, there: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V of prefix and suffix [G, S, d] up to the end of these, [G, n, d] each, which are
+    written from the suffix's row ``first`` on, unless they are ``there`` already (:func:`behind`).
+    """
+    begin, count = span.length + first, k.shape[1]
+    both = span.joint_keys[layer], span.joint_values[layer]
+    if torch.is_grad_enabled():
+        keys, values = (
+            torch.cat((buffer[:, :begin], rows), 1)
+            for buffer, rows in zip(both, (k, v), strict=True)
+        )
+        return keys, values
+    if not there:
+        for buffer, rows in zip(both, (k, v), strict=True):
+            buffer[:, begin : begin + count].copy_(rows)
+    return both[0][:, : begin + count], both[1][:, : begin + count]
 
 
 def vlm_shapes(config: FlowConfig, tower: str, text: str) -> dict[str, Shape]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tails import Case, cases
+from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.backends import check_tail
 from vla_ros.engine.layers.gemm import check_product, ways
 from vla_ros.engine.layers.kernels.fused import (
@@ -143,20 +146,116 @@ def tune_an_engine() -> None:
     """Graphs whose products are Triton's say what torch's say."""
     from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
     from support.tuned import MadeUp
-    from vla_ros.engine import engine, factory, model
+    from vla_ros.engine import engine
+    from vla_ros.engine.decoding import factory
     from vla_ros.engine.layers.gemm import TORCH, choose_tuner
     from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.models import openvla
 
     engine.MAX_TEXT = factory.MAX_TEXT = 48  # few lengths of prompts to prepare for
     assert choose_tuner(CPU, torch.float32) is not None  # what is tried there is right
     made = MadeUp({TORCH: 2.0, "GEMV 4x512": 1.0}, kernel=lambda way: partial(product, way=way))
-    model.choose_tuner = lambda device, dtype: made.tuner  # type: ignore[assignment]
+    openvla.choose_tuner = lambda device, dtype: made.tuner  # type: ignore[assignment]
     checkpoint, events = tiny(tiny_config("llama_gqa"), dim=2, seed=1), stream(2, {0: TEXTS[0]})
-    tuned = play(engine_of(checkpoint, "autoregressive", Again()), events)
+    tuned = play(engine_of(checkpoint, "autoregressive", Again(), gemm="auto"), events)
     few = [choice.way for choice in made.tuner.choices if choice.rows == 1]
     assert few and set(few) == {"GEMV 4x512"} and not made.tuner.unfit
     plain = play(engine_of(checkpoint, "autoregressive", Again(), gemm="torch"), events)
     assert [a.tokens for a in tuned.values()] == [a.tokens for a in plain.values()]
+
+
+@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@given(st.data())
+def compare_steps(data: st.DataObject) -> None:
+    """The steps of a flow policy's layer, of sizes that fit no block: without K and V or Q, with
+    adaRMS, where K and V are written, masks of one row and of all."""
+    from vla_ros.engine.layers.gemm import Tile
+    from vla_ros.engine.layers.kernels.layer_triton import attend, normed_gate_up, normed_heads
+    from vla_ros.engine.models import transformer
+
+    dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16)))
+    limit = 1e-5 if dtype == torch.float32 else 0.03
+    rows, width, middle = (data.draw(st.integers(1, most)) for most in (70, 80, 60))
+    query, kv = data.draw(st.sampled_from(((4, 1), (6, 3), (3, 0), (0, 2))))
+    dim = 2 * data.draw(st.integers(1, 20))
+    way = data.draw(st.sampled_from((Tile(16, 16, 32, stages=1), Tile(64, 32, 16, stages=1))))
+    random = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random).to(dtype)
+
+    def near(one: torch.Tensor, other: torch.Tensor) -> None:
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert float((one.float() - other.float()).norm()) <= limit * float(other.float().norm())
+
+    def folded(weight: torch.Tensor) -> torch.Tensor | None:
+        return None if change is None else change.shift.float() @ weight.float().T
+
+    x = normal(rows, width + 3)[:, :width]
+    qkv, gate_up = normal((query + 2 * kv) * dim, width), normal(2 * middle, width)
+    layer = transformer.Layer(qkv * width**-0.5, qkv, gate_up * width**-0.5, qkv)
+    change = None
+    if data.draw(st.booleans()):
+        change = transformer.Modulation(1 + normal(width), normal(width), normal(width))
+    scale = None if change is None else change.scale
+    gelu = data.draw(st.booleans())
+    config = TextConfig("gemma" if gelu else "llama", 1, width, middle, 1, 8, 8, dim)
+
+    wanted = transformer.normed_gate_up(x, layer, config, change)
+    up = layer.gate_up
+    near(normed_gate_up(x, up, folded(up), scale, config.rms_eps, gelu, way), wanted)
+    rope = transformer.Rope(*torch.randn(2, rows, dim // 2, generator=random).repeat(1, 1, 2))
+    buffers = torch.zeros(2, kv, rows + 5, dim, dtype=dtype)
+    into = (buffers[0, :, 2 : rows + 2], buffers[1, :, 2 : rows + 2])
+    q, k, v = transformer.normed_heads(x, layer, config, (query, kv), rope, None, change)
+    given = x, layer.qkv, folded(layer.qkv), scale, config.rms_eps, (query, kv), rope.cos, rope.sin
+    for there in (None, into):
+        every = normed_heads(*given, there, way).transpose(0, 1)
+        near(every, torch.cat((q, k, v)))
+    near(into[0], k)
+    near(into[1], v)
+    assert not buffers[:, :, :2].any() and not buffers[:, :, rows + 2 :].any()
+    if query and kv:
+        mask = data.draw(st.sampled_from((None, 1, rows)))
+        hidden = None
+        if mask is not None:
+            hidden = torch.zeros(mask, rows + 5, dtype=dtype)
+            hidden[:, 1:3] = float("-inf")
+            hidden[0, 4:] = float("-inf")
+        near(attend(q, *buffers, hidden, way), transformer.attend(q, *buffers, hidden))
+
+
+def check_flow_layers() -> None:
+    """pi0, pi0.5 and SmolVLA of odd sizes: each step of each layer by its kernel, which is held to
+    torch's when it is chosen, and the chunk to torch's chunk."""
+    from support.engine import Again
+    from support.flow import chunk_of, model_of, tiny_flow, tuned_model
+    from vla_ros.engine.layers import gemm
+    from vla_ros.engine.layers.gemm import PRODUCT, Tile, Tuner
+    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.models import transformer
+
+    some = (Tile(32, 16, 32, stages=1), Tile(16, 32, 16, stages=1))
+    gemm.ways = lambda rows, dtype: ()  # products alone stay torch's
+    transformer.paired_ways = transformer.sum_ways = lambda rows, dtype: some  # type: ignore[assignment]
+    transformer.attention_ways = lambda dtype: some  # type: ignore[assignment]
+    for kind in ("pi0", "pi05", "smolvla"):
+        for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
+            # What is timed later is faster; torch's own comes first.
+            spent = (0.9**number for number in itertools.count())
+
+            def seconds(call: Callable[[], object], spent: Iterator[float] = spent) -> float:
+                call()
+                return next(spent)
+
+            tuner = Tuner(lambda way: partial(product, way=way), seconds)
+            config = tiny_flow(kind)
+            ours = chunk_of(tuned_model(config, tuner, dtype), config)
+            wanted = chunk_of(model_of(config, Again(), dtype), config)
+            assert not tuner.unfit
+            assert {c.way for c in tuner.choices if c.kind != PRODUCT} == {str(some[1])}
+            off = float((ours - wanted).abs().max() / wanted.abs().max())
+            assert off < limit, f"{kind} {dtype}: {off}"
 
 
 def compare_engines() -> None:
@@ -215,4 +314,6 @@ if __name__ == "__main__":
     compare_products()
     tune_an_engine()
     compare_engines()
+    compare_steps()
+    check_flow_layers()
     print("all equal")

@@ -16,8 +16,13 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vla_ros.engine.layers.gemm import Gemv, Tile, Way, ways
-from vla_ros.engine.layers.kernels import between_triton, rope_write_triton, tail_attention_triton
+from vla_ros.engine.layers.gemm import Gemv, Tile, Way, attention_ways, paired_ways, ways
+from vla_ros.engine.layers.kernels import (
+    between_triton,
+    layer_triton,
+    rope_write_triton,
+    tail_attention_triton,
+)
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
 
 SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
@@ -26,16 +31,20 @@ CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin
 SHAPES = [(32, 1, 1, 16, 128, 64), (2, 7, 9, 64, 64, 64), (8, 4, 16, 64, 128, 64)]
 TENSORS = {"slot": "*i64", "index": "*i64", "sees": "*i64", "sums": "*fp32", "weights": "*fp32",
            "scale": "fp32", "eps": "fp32"}  # fmt: skip
+PAIRED = tuple(dict.fromkeys(w for n in (51, 560) for w in paired_ways(n, torch.bfloat16)))
 LARGE = {80: 163, 87: 163, 89: 99, 90: 227, 120: 99}  # KiB that a program can have, by capability
 WAYS = tuple(dict.fromkeys(w for rows in (1, 16, 300) for w in ways(rows, torch.bfloat16)))
 POINTERS = ("q", "keys", "values", "out", "x", "added", "weight", "total", "normed", "gate_up",
-            "qkv", "cos", "sin", "bias")  # fmt: skip
+            "qkv", "cos", "sin", "bias", "gate", "mask")  # fmt: skip
 
 
-def compiled(kernel, dtype: str, capability: int, options=None, aligned=(), **constants):  # type: ignore[no-untyped-def]
-    """The kernel; ``aligned`` names what is divisible by 16."""
-    names = kernel.arg_names
-    signature = {n: TENSORS.get(n, f"*{dtype}" if n in POINTERS else "i32") for n in names}
+def compiled(
+    kernel, dtype: str, capability: int, options=None, aligned=(), types=None, **constants
+):  # type: ignore[no-untyped-def]
+    """The kernel; ``aligned`` names what is divisible by 16, ``types`` what is of another type than
+    by its name."""
+    names, known = kernel.arg_names, TENSORS | (types or {})
+    signature = {n: known.get(n, f"*{dtype}" if n in POINTERS else "i32") for n in names}
     signature |= dict.fromkeys(constants, "constexpr")
     values = {(names.index(name),): value for name, value in constants.items()}
     hints = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
@@ -90,7 +99,7 @@ def test_products(way: Way, capability: int) -> None:
         made = compiled(
             gemm._tile, "bf16", capability, {"num_warps": way.warps, "num_stages": way.stages},
             aligned, ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, SPLIT=way.parts > 1,
-            BIAS=False, OPERAND=tl.bfloat16,
+            BIAS=False, GATE=False, ADDED=way.parts == 1, OPERAND=tl.bfloat16,
         )  # fmt: skip
         product = "wgmma.mma_async" if capability == 90 and way.rows >= 64 else "mma.sync"
         assert product in made.asm["ptx"] and "cp.async.cg" in made.asm["ptx"]
@@ -98,6 +107,50 @@ def test_products(way: Way, capability: int) -> None:
     assert fits or way in (Tile(64, 256, 64, warps=8), Tile(128, 256, 64, warps=8))
     assert fits or LARGE[capability] == 99
     assert spilled(made) <= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("way", PAIRED, ids=str)
+@pytest.mark.parametrize("turned", [True, False], ids=["heads", "gate and up"])
+@pytest.mark.parametrize("adaptive", [False, True], ids=["pi0", "pi0.5"])
+def test_the_steps_of_a_flow_layer(
+    adaptive: bool, turned: bool, way: Tile, capability: int
+) -> None:
+    """Of pi0's sizes. They fit every GPU, and spill nothing."""
+    made = compiled(
+        layer_triton._paired, "bf16", capability,
+        {"num_warps": way.warps, "num_stages": way.stages},
+        ("x", "weight", "out", "keys", "values", "width", "half", "x_row", "pairs"),
+        {"scale": "*bf16", "bias": "*fp32", "cos": "*fp32", "sin": "*fp32"},
+        ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, OPERAND=tl.bfloat16, SCALE=adaptive,
+        BIAS=adaptive, TURNED=turned, QUERY=8 if turned else 0, KV=1 if turned else 0,
+        WRITE=turned, GELU=not turned,
+    )  # fmt: skip
+    assert "mma.sync" in made.asm["ptx"] or "wgmma" in made.asm["ptx"]
+    assert made.metadata.shared <= LARGE[capability] * 1024
+    assert spilled(made) <= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("way", attention_ways(torch.bfloat16), ids=str)
+@pytest.mark.parametrize("heads", [(8, 256), (3, 64), (2, 128), (1, 48)], ids=str)
+def test_attention_of_flow_policies(heads: tuple[int, int], way: Tile, capability: int) -> None:
+    """pi0, SmolVLA, a Qwen3, GR00T's head."""
+    group, size = heads
+    made = compiled(
+        layer_triton._attend, "bf16", capability,
+        {"num_warps": way.warps, "num_stages": way.stages},
+        ("q", "keys", "values", "out", "q_head", "q_token", "key_head", "key_entry", "value_head",
+         "value_entry"),
+        GROUP=group, SIZE=size, DIM=triton.next_power_of_2(size), ROWS=way.rows,
+        ENTRIES=way.columns, MASK=True, OPERAND=tl.bfloat16,
+    )  # fmt: skip
+    assert "mma.sync" in made.asm["ptx"] or "wgmma" in made.asm["ptx"]
+    fits = made.metadata.shared <= LARGE[capability] * 1024
+    assert fits or way.columns * size > 32 * 256
+    assert spilled(made) <= (32 if way.rows * size <= 32 * 256 else 256)  # what costs time is timed
 
 
 def spilled(made) -> int:  # type: ignore[no-untyped-def]

@@ -3,6 +3,8 @@ trial while a robot waits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,19 @@ import torch.nn.functional as F
 from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
 from support.tuned import MadeUp
 from vla_ros.engine.layers.devices import say
-from vla_ros.engine.layers.gemm import FEW, TORCH, Choice, Gemv, Tuned, choose_tuner, ways
+from vla_ros.engine.layers.gemm import (
+    FEW,
+    PRODUCT,
+    TORCH,
+    Choice,
+    Gemv,
+    Tile,
+    Tuned,
+    Tuner,
+    Way,
+    choose_tuner,
+    ways,
+)
 from vla_ros.engine.layers.linear import linear, plain, rows_of
 from vla_ros.engine.models import openvla as model
 
@@ -86,7 +100,10 @@ def test_ways_that_fail_or_say_something_else_are_left_out_for_good(
     say.cache_clear()
     made = MadeUp({ONE[0]: 1e-6, ONE[1]: 2e-6, ONE[2]: 3e-6}, broken=(ONE[0],), wrong=(ONE[1],))
     assert chosen(made, made.tuner.of(weight()), 1) == ONE[2]
-    assert {str(way) for way in made.tuner.unfit} == {ONE[0], ONE[1]}
+    assert {(kind, str(way)) for kind, way in made.tuner.unfit} == {
+        (PRODUCT, ONE[0]),
+        (PRODUCT, ONE[1]),
+    }
     assert caplog.messages == [
         f"GEMM: {ONE[0]} is left out (RuntimeError: out of resource: shared memory)",
         f"GEMM: {ONE[1]} is left out (ValueError: its result is off by 0.1)",
@@ -165,6 +182,59 @@ def test_an_engine_says_the_same_in_any_way_and_times_nothing_in_service(
     other = engine_of(checkpoint, schedule, Again(), gemm="torch", **more)
     assert other.model.tuner is None
     assert [a.tokens for a in play(other, events).values()] == [a.tokens for a in tuned.values()]
+
+
+class Steps:
+    """A step around a product: x + w, whose ways take what their name says."""
+
+    def __init__(self, seconds: dict[Way | None, float], wrong: Way | None = None) -> None:
+        self.seconds, self.wrong, self.last = seconds, wrong, None
+        self.tuner = Tuner(lambda way: F.linear, self.watch)
+        self.weight = self.tuner.of(weight(6, 6))
+        self.given: list[torch.Tensor] = []
+
+    def watch(self, call: Callable[[], object]) -> float:
+        call()
+        return self.seconds[self.last]
+
+    def run(self, way: Way | None, weight: Tuned, x: torch.Tensor) -> torch.Tensor:
+        self.last = way
+        self.given.append(x)
+        return x + weight.values + (1 if way is self.wrong is not None else 0)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tuner.fastest("sum", self.weight, (x,), self.run, (FAST, SLOW))
+
+
+FAST, SLOW = Tile(16, 16, 16), Tile(32, 32, 32)
+
+
+def test_a_step_around_a_product_is_chosen_like_one() -> None:
+    step, x = Steps({FAST: 1e-6, SLOW: 2e-6, None: 1.5e-6}), torch.zeros(6, 6).bfloat16()
+    assert torch.equal(step(x), step.weight.values)
+    assert step.last is None and not step.tuner.choices  # nothing is timed in service
+    step.tuner.while_capturing(Again())(lambda: (step(x),))
+    assert step.last is FAST
+    (choice,) = step.tuner.choices
+    assert choice == Choice(6, 6, 6, str(FAST), pytest.approx(1.0), pytest.approx(1.5), "sum")
+    tried = [x for x in step.given if x.any()]
+    assert len(tried) > 4  # with numbers, where a buffer is still zero
+    calls = len(step.given)
+    step(x)
+    assert step.last is FAST and len(step.given) == calls + 1
+
+
+def test_a_step_that_says_something_else_is_left_out() -> None:
+    step = Steps({FAST: 1e-6, SLOW: 2e-6, None: 3e-6}, wrong=FAST)
+    x = torch.ones(6, 6).bfloat16()
+    step.tuner.while_capturing(Again())(lambda: (step(x),))
+    assert step.last is SLOW and step.tuner.unfit == {("sum", FAST)}
+
+
+def test_a_step_that_torch_does_as_fast_stays_there() -> None:
+    step = Steps({FAST: 1e-6, SLOW: 2e-6, None: 1.01e-6})
+    step.tuner.while_capturing(Again())(lambda: (step(torch.ones(6, 6).bfloat16()),))
+    assert step.last is None
 
 
 def test_where_there_is_none() -> None:

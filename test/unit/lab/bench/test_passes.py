@@ -72,7 +72,8 @@ def test_the_products_that_were_chosen_are_listed(
     out = capsys.readouterr().out
     found = json.loads(out.splitlines()[-1])
     decode = {
-        "rows": 1, "count": 768, "width": 256, "way": "GEMV 4x512", "us": 2.0, "torch_us": 5.0
+        "rows": 1, "count": 768, "width": 256, "way": "GEMV 4x512", "us": 2.0, "torch_us": 5.0,
+        "kind": "product",
     }  # fmt: skip
     assert found["gemm"] == "auto" and decode in found["products"]
     assert "768 x 256" in out and "2.50" in out

@@ -45,9 +45,9 @@ def _gemv(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["rows"])
 def _tile(  # type: ignore[no-untyped-def]
-    x, weight, bias, out, rows, count, width, x_row, weight_row, parts,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-    SPLIT: tl.constexpr, BIAS: tl.constexpr, OPERAND: tl.constexpr,
+    x, weight, bias, gate, added, out, rows, count, width, x_row, weight_row, parts,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SPLIT: tl.constexpr,
+    BIAS: tl.constexpr, GATE: tl.constexpr, ADDED: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     # Programs that follow each other share their columns: a weight comes from memory once.
     tile, part, tiles = tl.program_id(0), tl.program_id(1), tl.cdiv(rows, ROWS)
@@ -69,15 +69,22 @@ def _tile(  # type: ignore[no-untyped-def]
     there = (row < rows)[:, None] & (column < count)[None, :]
     if SPLIT:  # out [parts, M, N] float32
         row += part * rows
-    elif BIAS:
-        total += tl.load(bias + column, column < count, 0.0).to(tl.float32)[None, :]
+    else:
+        if BIAS:
+            total += tl.load(bias + column, column < count, 0.0).to(tl.float32)[None, :]
+        if GATE:
+            total *= tl.load(gate + column, column < count, 0.0).to(tl.float32)[None, :]
+        if ADDED:
+            place = added + row[:, None] * count + column[None, :]
+            total += tl.load(place, there, 0.0).to(tl.float32)
     tl.store(out + row[:, None] * count + column[None, :], total.to(out.dtype.element_ty), there)
 
 
 @triton.jit
 def _add(  # type: ignore[no-untyped-def]
-    sums, bias, out, results, count, parts, BLOCK: tl.constexpr, BIAS: tl.constexpr
-):
+    sums, bias, gate, added, out, results, count, parts,
+    BLOCK: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, ADDED: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = at < results
     total = tl.zeros((BLOCK,), tl.float32)
@@ -85,37 +92,50 @@ def _add(  # type: ignore[no-untyped-def]
         total += tl.load(sums + part * results + at, here, 0.0)
     if BIAS:
         total += tl.load(bias + at % count, here, 0.0).to(tl.float32)
+    if GATE:
+        total *= tl.load(gate + at % count, here, 0.0).to(tl.float32)
+    if ADDED:
+        total += tl.load(added + at, here, 0.0).to(tl.float32)
     tl.store(out + at, total.to(out.dtype.element_ty), here)
 
 
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, way: Way
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    way: Way,
+    gate: torch.Tensor | None = None,
+    added: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x [M, K], ``weight`` [N, K], both with K in a row, and ``bias`` [N] -> [M, N], added up in
-    float32."""
+    float32; of a :class:`Tile` times ``gate`` [N], plus ``added`` [M, N] contiguous."""
     assert x.stride(1) == weight.stride(1) == 1
     (rows, width), count = x.shape, len(weight)
     out = torch.empty(rows, count, dtype=x.dtype, device=x.device)
     given = rows, count, width, x.stride(0), weight.stride(0)
-    biased = bias is not None
-    bias = bias if biased else out  # a pointer that is not read
+    more = {"BIAS": bias is not None}
+    bias = out if bias is None else bias  # a pointer that is not read
     with on_device(x.device):
         if isinstance(way, Gemv):
+            assert gate is None and added is None
             _gemv[(triton.cdiv(count, way.columns),)](
                 x, weight, bias, out, *given, ROWS=triton.next_power_of_2(rows),
-                COLUMNS=way.columns, DEPTH=way.depth, BIAS=biased, num_warps=way.warps,
+                COLUMNS=way.columns, DEPTH=way.depth, **more, num_warps=way.warps,
                 enable_fp_fusion=True,  # one instruction a number, whatever Triton's default
             )  # fmt: skip
             return out
+        assert added is None or added.is_contiguous()
+        more |= {"GATE": gate is not None, "ADDED": added is not None}
+        behind = bias, out if gate is None else gate, out if added is None else added
         split, tiles = way.parts > 1, triton.cdiv(rows, way.rows) * triton.cdiv(count, way.columns)
         sums = out.new_empty(way.parts, rows, count, dtype=torch.float32) if split else out
         _tile[(tiles, way.parts)](
-            x, weight, bias, sums, *given, way.parts, ROWS=way.rows, COLUMNS=way.columns,
-            DEPTH=way.depth, SPLIT=split, BIAS=biased and not split, OPERAND=operand(x.dtype),
-            num_warps=way.warps, num_stages=way.stages,
+            x, weight, *behind, sums, *given, way.parts, ROWS=way.rows, COLUMNS=way.columns,
+            DEPTH=way.depth, SPLIT=split, **more, OPERAND=operand(x.dtype), num_warps=way.warps,
+            num_stages=way.stages,
         )  # fmt: skip
         if split:
             _add[(triton.cdiv(out.numel(), _ADDED),)](
-                sums, bias, out, out.numel(), count, way.parts, BLOCK=_ADDED, BIAS=biased
+                sums, *behind, out, out.numel(), count, way.parts, BLOCK=_ADDED, **more
             )
     return out
