@@ -62,6 +62,13 @@ def tests(seconds: float, *words: str) -> Stage:
     return Stage("tests", ("-m", "pytest", "-q", "-ra", "gpu", *words), seconds, least=30.0)
 
 
+def kernels(seconds: float) -> Stage:
+    """Every Triton kernel compiled and tried: what later stages find in Triton's cache."""
+    files = ("gpu/test_kernels.py", "gpu/test_flow_layers.py")
+    command = ("-m", "pytest", "-q", "-ra", *files, "-m", "gpu")
+    return Stage("kernels", command, seconds, least=60.0)
+
+
 def engines(
     names: tuple[str, ...], seconds: float, *words: str, memory_gb: float = 0.0
 ) -> list[Stage]:
@@ -124,14 +131,22 @@ def on_gpu() -> list[Stage]:
         return bench(name, seconds, *seven, *words, memory_gb=SEVEN_GB)
 
     return [
+        kernels(200),
         tests(120, "-m", "gpu"),
         passes("passes", 90, *seven),
+        *(
+            passes(f"passes-{name}-{how}", 60, "--checkpoint", f"random:{name}", "--device", "cuda",
+                   "--gemm", how, memory_gb=FAMILIES[name])
+            for name in ("pi0", "smolvla")
+            for how in ("auto", "torch")
+        ),
         *engines(ENGINES, 60, *seven, *few, memory_gb=SEVEN_GB),
         *weights(90, *seven, *few, memory_gb=QUANTISING_GB),
         *families(published, 60, True),
         passes("passes-eager", 60, *seven, "--no-cuda-graphs"),
         passes("passes-torch", 60, *seven, "--attention", "torch"),
         passes("passes-gemm-auto", 60, *seven, "--gemm", "auto"),
+        passes("passes-fp8", 90, *seven, "--weights", "fp8", memory_gb=QUANTISING_GB),
         passes("passes-vision-streams", 60, *seven, "--vision-streams"),
         passes("passes-minivla", 60, *mini, memory_gb=4),
         rows("openvla-7b-torch", 90, *few, *main, "--attention", "torch"),
@@ -170,6 +185,8 @@ def smoke() -> list[Stage]:
     return [
         tests(120, "-m", "not gpu", "-k", "rope_and_kv_write"),
         bench("passes", 120, *small, "--passes", group=PASSES),
+        bench("passes-pi0-auto", 120, "--checkpoint", "random:pi0-small", "--timed", "2",
+              "--passes", "--gemm", "auto", group=PASSES),
         *engines(some, 120, *small),
         bench("weights-none", 120, *small, "--rows", "autoregressive", "--weights", "int9",
               group=FORMAT, may_refuse=True),

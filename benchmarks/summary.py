@@ -8,6 +8,22 @@ from pathlib import Path
 from groups import combined, ended, number
 
 DONE = "done.json"  # of a stage: how it ended
+#: What was expected of an H200 before anything ran on one: milliseconds, from and to, by stage and
+#: passes (added up) or row. OpenVLA-7B in bf16 unless the stage says otherwise. From the roofline
+#: (4.6 TB/s, 790 TFLOP/s) with 2 to 4 us and a gap of 1 us for each small kernel.
+ESTIMATES: dict[str, tuple[str, tuple[str, ...], float, float]] = {
+    "vision and projector": ("passes", ("vision", "projector"), 1.5, 2.2),
+    "prefill": ("passes", ("prefill",), 8.5, 10.5),
+    "packed pass": ("passes", ("packed pass",), 9.0, 10.5),
+    "decode, 1 row": ("passes", ("decode",), 3.9, 4.2),
+    "decode and draft, 7 rows": ("passes", ("decode + draft",), 4.1, 4.4),
+    "decode in fp8": ("passes-fp8", ("decode",), 2.2, 2.5),
+    "action, autoregressive": ("engine-autoregressive", (), 35.0, 36.0),
+    "action, a draft that is right": ("engine-speculative_hit", (), 11.5, 12.5),
+    "pi0's chunk, two views, 10 steps": (
+        "passes-pi0-auto", ("vision", "prefill", "all steps"), 12.0, 15.0
+    ),
+}  # fmt: skip
 
 
 def status(folder: Path) -> dict:
@@ -38,6 +54,9 @@ def report(out: Path, stages: dict[str, str]) -> None:
     machine = whole.get("machine") or {}
     shown = [f"{k} {machine[k]}" for k in ("gpu", "cuda", "cpu", "torch") if machine.get(k)]
     lines += ["; ".join(shown) or "nothing measured yet"]
+    whole["estimates"] = estimates(whole["stages"])
+    if machine.get("gpu"):
+        lines += estimates_table(whole["estimates"])
     tables, rest = combined(whole["stages"])
     lines += tables
     for name in rest:
@@ -59,6 +78,48 @@ def write(path: Path, text: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(text)
     part.replace(path)
+
+
+def estimates(stages: dict) -> list[dict]:
+    """Of each estimate what was measured; ``ms`` None where nothing was yet."""
+    out = []
+    for name, (stage, passes, low, high) in ESTIMATES.items():
+        found = stages.get(stage, {})
+        rows = (found.get("passes") or {}).get("passes", {})
+        ms, kernels = None, None
+        if passes and all(one in rows for one in passes):
+            ms = sum(rows[one]["median_ms"] for one in passes)
+            counted = [rows[one]["kernels"] for one in passes]
+            kernels = None if None in counted else sum(counted)
+        elif not passes:
+            row = (found.get("bench") or {}).get("schedules", {}).get(stage.partition("-")[2])
+            ms = row["median_ms"] if row else None
+        out.append({"what": name, "stage": stage, "from_ms": low, "to_ms": high, "ms": ms,
+                    "kernels": kernels})  # fmt: skip
+    return out
+
+
+def estimates_table(rows: list[dict]) -> list[str]:
+    """What was expected, beside what was found; nothing where nothing was found."""
+    if all(row["ms"] is None for row in rows):
+        return []
+    lines = [
+        "",
+        "## Measured against estimate",
+        "",
+        "Expected of an H200 before anything ran on one; other GPUs differ.",
+        "",
+        "| | expected ms | measured ms | of the expected | kernels |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ms, middle = row["ms"], (row["from_ms"] + row["to_ms"]) / 2
+        lines.append(
+            f"| {row['what']} | {row['from_ms']:g} to {row['to_ms']:g} | {number(ms, '{:.2f}')}"
+            f" | {number(None if ms is None else ms / middle, '{:.2f}')}"
+            f" | {number(row['kernels'], '{}')} |"
+        )
+    return lines
 
 
 def passes_table(name: str, found: dict) -> list[str]:
@@ -88,19 +149,20 @@ def passes_table(name: str, found: dict) -> list[str]:
 
 
 def products_table(found: dict) -> list[str]:
-    """Which way was taken for which product of these passes, beside torch's."""
+    """Which way was taken for which product of these passes, and what lies around it, beside
+    torch's."""
     if not found.get("products"):
         return []
     lines = [
         "",
-        "| rows | N x K | way | us | torch us | times faster |",
-        "|---|---|---|---|---|---|",
+        "| | rows | N x K | way | us | torch us | times faster |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in found["products"]:
-        us, own = one["us"], one["torch_us"]
+        us, own, size = one["us"], one["torch_us"], f"{one['count']} x {one['width']}"
         lines.append(
-            f"| {one['rows']} | {one['count']} x {one['width']} | {one['way']} | {us:.1f}"
-            f" | {own:.1f} | {own / us:.2f} |"
+            f"| {one['kind']} | {one['rows']} | {size} | {one['way']} | {us:.1f} | {own:.1f}"
+            f" | {own / us:.2f} |"
         )
     return lines
 

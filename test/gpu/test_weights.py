@@ -48,6 +48,20 @@ def test_the_kernels_run() -> None:
     assert Fp8.of(torch.ones(16, 16, device=device)).ready().fast == (capability >= (8, 9))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_rows_in_fp8_are_rounded_by_one_kernel() -> None:
+    """To the bits of torch's eight; otherwise a line above says why not."""
+    device = torch.device("cuda:0")
+    made = low_bit.fp8_rounding(device)
+    assert (made is rounded_rows) == (torch.cuda.get_device_capability(device) < (8, 9))
+    x = torch.randn(7, 4096, device=device).bfloat16()
+    x[1, 5] = float("nan")
+    for one, other in zip(made(x), rounded_rows(x), strict=True):
+        assert torch.equal(one.float()[[0, *range(2, 7)]], other.float()[[0, *range(2, 7)]])
+    assert made(x)[1].isnan().tolist() == [False, True, *[False] * 5]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_token_policy(kind: str, device: str) -> None:
     """Graphs over these products give what they give without graphs."""

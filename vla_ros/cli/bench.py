@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from vla_ros.lab.bench.passes import PassTime
     from vla_ros.lab.bench.suite import BenchOptions, BenchResult, PassesResult
     from vla_ros.lab.roofline.devices import Device
-    from vla_ros.lab.roofline.roofline import Roofline, StageTime
+    from vla_ros.lab.roofline.roofline import StageTime
+    from vla_ros.lab.roofline.work import Precision
 
 DESCRIPTION = """\
 Measure every way of decoding and its references on one model; of a flow policy
@@ -55,7 +56,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: options that belong to token policies
 TOKENS_ONLY = (
-    "draft", "unnorm_key", "frames", "tokens", "sweep", "passes", "compile", "compile_ablation",
+    "draft", "unnorm_key", "frames", "tokens", "sweep", "compile", "compile_ablation",
     "vision_streams",
 )  # fmt: skip
 
@@ -374,6 +375,8 @@ def _run_flow(
 ) -> int:
     options = _flow_options(args, rows, what)
     _prepare(args, options.engine.device)
+    if args.passes:
+        return _run_flow_passes(args, options)
     load = os.getloadavg()[0]
     with Progress() as progress:
         result = run_bench(
@@ -387,7 +390,7 @@ def _run_fast(args: argparse.Namespace) -> int:
     """pi0-FAST: measure and print."""
     from vla_ros.lab.bench import fast
 
-    _refuse_idle(args, "says FAST tokens")
+    _refuse_idle(args, "says FAST tokens", "passes", "gemm")
     device = args.device or "cpu"
     _prepare(args, device)
     warm_up, timed = _counts(args, 2, 20)
@@ -497,11 +500,13 @@ def _capacity(result: FleetResult, rate_hz: float, max_age_s: float) -> str:
     return f"by these times `vla-ros serve` lets {count} robots in at {rate_hz:g} Hz{within}"
 
 
-def _refuse_idle(args: argparse.Namespace, what: str) -> None:
-    """UserError where an option was given that is for token policies of bins."""
+def _refuse_idle(args: argparse.Namespace, what: str, *more: str) -> None:
+    """UserError where an option was given that is for token policies of bins; ``more`` names of
+    such."""
+    default = {name: option.default for name, option in OPTIONS.items()}
     given = [name for name in TOKENS_ONLY if getattr(args, name)]
-    choices = ("attention", "image_steps", "gemm")
-    given += [name for name in choices if getattr(args, name) != OPTIONS[name].default]
+    choices = ("attention", "image_steps", *more)
+    given += [name for name in choices if getattr(args, name) != default.get(name, False)]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")
@@ -524,6 +529,7 @@ def _flow_options(args: argparse.Namespace, rows: tuple[str, ...], what: str) ->
             embodiment=args.embodiment,
             state_in_prompt=args.state_in_prompt,
             cuda_graphs=args.cuda_graphs,
+            gemm=args.gemm,
             num_threads=args.num_threads or (1 if device == "cpu" else 0),
         ),
         rows=tuple(args.rows.split(",")) if args.rows else rows,
@@ -587,16 +593,15 @@ def _print_flow(
 
 
 # ------------------------------------------------------------------------------------------------
-# --passes: every pass of a token policy beside the roofline of this machine.
+# --passes: every pass beside the roofline of this machine.
 
 
 def _run_passes(args: argparse.Namespace, options: BenchOptions) -> int:
     """Measure and print."""
+    from vla_ros.lab.bench import passes
     from vla_ros.lab.bench.suite import measure_passes
-    from vla_ros.lab.roofline.bench_file import DTYPES
     from vla_ros.lab.roofline.roofline import Roofline
     from vla_ros.lab.roofline.shapes import load_model
-    from vla_ros.lab.roofline.work import parse_precision, precision_of_weights
 
     with Progress() as progress:
         result = measure_passes(
@@ -606,43 +611,76 @@ def _run_passes(args: argparse.Namespace, options: BenchOptions) -> int:
         with user_errors(ValueError):
             shape = load_model(options.engine.checkpoint).with_prompt(result.prompt)
             shape = replace(shape, action_tokens=result.tokens)
-            precision = parse_precision(DTYPES[options.engine.dtype])
-            if options.engine.weights:
-                precision = precision_of_weights(options.engine.weights)
-        device = _device(options)
+            precision = _precision(options.engine)
+        device = _device(options.engine)
         roof = Roofline(shape, device, precision)
-        with user_errors(ValueError):
-            rows = {n: _pass_row(n, time, roof, result.tokens) for n, time in result.passes.items()}
-    _print_passes(args, options, rows, device, result)
+        stages = {
+            passes.VISION: roof.vision(),
+            passes.PROJECTOR: roof.projector(),
+            passes.PREFILL: roof.prefill(),
+            passes.VERIFY: roof.prefill(result.tokens - 1),
+            passes.DECODE: roof.decode(),
+            passes.REVERIFY: roof.decode(result.tokens),
+            passes.PACKED: roof.packed(),
+        }
+        rows = {n: _pass_row(time, stages.get(n)) for n, time in result.passes.items()}
+    _print_passes(args, options.engine, rows, device, result)
     return 0
 
 
-def _device(options: BenchOptions) -> Device:
+def _run_flow_passes(args: argparse.Namespace, options: FlowBenchOptions) -> int:
+    """The same of a policy with an action head."""
+    from vla_ros.lab.bench import passes
+    from vla_ros.lab.bench.flow import measure_flow_passes
+    from vla_ros.lab.roofline import roofline
+    from vla_ros.lab.roofline.shapes import flow_shape_of
+
+    with Progress() as progress:
+        result, config = measure_flow_passes(
+            options, lambda text, done, total: progress.update(text, text, done, total)
+        )
+        progress.update("this machine", "measuring this machine", 0, 0)
+        device = _device(options.engine)
+    stages: dict[str, StageTime] = {}
+    shape = flow_shape_of(config, options.engine.checkpoint)
+    if shape.kind == "flow" and shape.expert is not None:
+        shape = shape.with_prompt(result.prompt)
+        roof = roofline.Roofline(shape, device, _precision(options.engine))
+        steps = roofline.repeat(roofline.expert_step(shape), config.steps)
+        stages = {
+            passes.VISION: roof.time("vision", roofline.vision(shape) + roofline.projector(shape)),
+            passes.PREFILL: roof.prefix(),
+            passes.STEPS: roof.time(passes.STEPS, roofline.expert_once(shape) + steps),
+        }
+    rows = {name: _pass_row(time, stages.get(name)) for name, time in result.passes.items()}
+    _print_passes(args, options.engine, rows, device, result)
+    return 0
+
+
+def _precision(options: EngineOptions) -> Precision:
+    """The formats of the weights, or their type."""
+    from vla_ros.lab.roofline.bench_file import DTYPES
+    from vla_ros.lab.roofline.work import parse_precision, precision_of_weights
+
+    if options.weights:
+        return precision_of_weights(options.weights)
+    return parse_precision(DTYPES[options.dtype])
+
+
+def _device(options: EngineOptions) -> Device:
     """What this machine reaches, measured now."""
     import torch
 
     from vla_ros.engine.layers.devices import on_device
     from vla_ros.lab.roofline.devices import measure
 
-    device = torch.device(options.engine.device)
+    device = torch.device(options.device)
     with on_device(device):
-        return measure(1 << 29, threads=options.engine.num_threads, gpu=device.type == "cuda")
+        return measure(1 << 29, threads=options.num_threads, gpu=device.type == "cuda")
 
 
-def _pass_row(name: str, time: PassTime, roof: Roofline, tokens: int) -> dict[str, Any]:
+def _pass_row(time: PassTime, stage: StageTime | None) -> dict[str, Any]:
     """A pass beside its roofline; ``efficiency`` is the share of the least time there can be."""
-    from vla_ros.lab.bench import passes
-
-    stages: dict[str, StageTime] = {
-        passes.VISION: roof.vision(),
-        passes.PROJECTOR: roof.projector(),
-        passes.PREFILL: roof.prefill(),
-        passes.VERIFY: roof.prefill(tokens - 1),
-        passes.DECODE: roof.decode(),
-        passes.REVERIFY: roof.decode(tokens),
-        passes.PACKED: roof.packed(),
-    }
-    stage = stages.get(name)
     return {
         "tokens": time.tokens,
         "median_ms": time.median_ms,
@@ -683,12 +721,12 @@ def _pass_table(rows: dict[str, dict[str, Any]]) -> Table:
 
 
 def _products(chosen: Sequence[Choice]) -> Table:
-    """Which way was taken for which product, and what torch's takes."""
+    """Which way was taken for which product, or what lies around it, and what torch's takes."""
     return Table(
-        ["product\nrows", "N x K", "way", "us", "torch\nus", "times\nfaster"],
+        ["", "rows", "N x K", "way", "us", "torch\nus", "times\nfaster"],
         [
-            (str(c.rows), f"{c.count} x {c.width}", c.way, f"{c.us:.1f}", f"{c.torch_us:.1f}",
-             f"{c.torch_us / c.us:.2f}")
+            (c.kind, str(c.rows), f"{c.count} x {c.width}", c.way, f"{c.us:.1f}",
+             f"{c.torch_us:.1f}", f"{c.torch_us / c.us:.2f}")
             for c in chosen
         ],
     )  # fmt: skip
@@ -696,7 +734,7 @@ def _products(chosen: Sequence[Choice]) -> Table:
 
 def _print_passes(
     args: argparse.Namespace,
-    options: BenchOptions,
+    options: EngineOptions,
     rows: dict[str, dict[str, Any]],
     device: Device,
     result: PassesResult,
@@ -705,23 +743,23 @@ def _print_passes(
 
     head: dict[str, Any] = {
         "command": command(),
-        "checkpoint": options.engine.checkpoint,
-        "device": options.engine.device,
-        "dtype": options.engine.dtype,
+        "checkpoint": options.checkpoint,
+        "device": options.device,
+        "dtype": options.dtype,
         "threads": torch.get_num_threads(),
         "attention": result.attention,
-        "gemm": options.engine.gemm,
-        "cuda_graphs": options.engine.cuda_graphs,
-        "compile": options.engine.compile,
+        "gemm": options.gemm,
+        "cuda_graphs": options.cuda_graphs,
+        "compile": options.compile,
         "prompt_tokens": result.prompt,
-        "machine": _machine(options.engine.device),
+        "machine": _machine(options.device),
         "reached_gb_s": device.bandwidth() / 1e9,
         "reached_tflops": {name: rate.achieved / 1e12 for name, rate in device.compute.items()},
         "remark": device.notes,
     }
     text: list[str | Table] = [
-        f"{options.engine.checkpoint} on {device.title}",
-        f"{options.engine.dtype}, {result.attention}; {result.prompt} prompt tokens; this machine"
+        f"{options.checkpoint} on {device.title}",
+        f"{options.dtype}, {result.attention}; {result.prompt} prompt tokens; this machine"
         f" reads {head['reached_gb_s']:.0f} GB/s, measured now",
         _pass_table(rows),
         *([_products(result.gemm)] if result.gemm else ()),

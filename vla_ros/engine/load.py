@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,6 @@ def load_flow_engine(
     """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
     fast = FAST in family_of(source).kinds
     options.check_family(FAST if fast else FLOW)
-    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    capture: Capture | None = None
-    if device.type == "cuda" and options.cuda_graphs:
-        capture = CudaCapture(device)
     choice = LoadOptions(
         options.tokenizer or None,
         options.flow_steps or None,
@@ -81,17 +77,8 @@ def load_flow_engine(
         options.state_in_prompt or None,
     )
     check_layout(config_of(source, choice), options)  # before any weight is read
-    formats = parse_formats(options.weights)
-    refuse_flow_formats(source, formats, device, dtype, options.rtc_mode)
-    tuner = None
-    if capture is not None and options.gemm == AUTO and not fast:
-        tuner = choose_tuner(device, dtype)
-    if tuner is not None and capture is not None:
-        capture = tuner.while_capturing(capture)
-        packed = tuned_parts(options)
-    elif packed is None:
-        packed = packed_parts(device, dtype, options)
-    place = Placement(device, dtype, capture, formats, packed=packed, tuner=tuner)
+    place = placement(replace(options, gemm="torch") if fast else options, packed)
+    refuse_flow_formats(source, place.formats, place.device, place.dtype, options.rtc_mode)
     policy = family_of(source).load(source, choice, place, options.seed)
     if fast:
         return FastEngine(policy, options)
@@ -102,6 +89,24 @@ def load_flow_engine(
         if corrector is not None:
             engine.take_corrector(corrector)
     return engine
+
+
+def placement(options: EngineOptions, packed: frozenset[str] | None = None) -> Placement:
+    """Where and how a flow policy's network is to live, by the options; ``packed`` as of
+    :func:`load_engine`. ValueError: formats that there are not."""
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    formats = parse_formats(options.weights)
+    capture: Capture | None = None
+    if device.type == "cuda" and options.cuda_graphs:
+        capture = CudaCapture(device)
+    if capture is not None and options.gemm == AUTO:
+        tuner = choose_tuner(device, dtype)
+        if tuner is not None:
+            capture, parts = tuner.while_capturing(capture), tuned_parts(options)
+            return Placement(device, dtype, capture, formats, packed=parts, tuner=tuner)
+    if packed is None:
+        packed = packed_parts(device, dtype, options)
+    return Placement(device, dtype, capture, formats, packed=packed)
 
 
 def corrector_for(policy: LoadedPolicy) -> CorrectorConfig | None:

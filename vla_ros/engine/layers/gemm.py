@@ -134,6 +134,7 @@ _UP_TO_SIXTEEN = (
 _MANY = (
     Tile(64, 64, 64, stages=4),
     Tile(64, 128, 64, stages=4),
+    Tile(64, 128, 64, parts=2, stages=4),
     Tile(128, 64, 64, stages=4),
     Tile(128, 128, 64, warps=8),
     Tile(128, 128, 64, parts=2, warps=8),

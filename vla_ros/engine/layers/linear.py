@@ -31,8 +31,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.layers.devices import first_that_runs, multiplies_bfloat16, on_device
-from vla_ros.engine.layers.gemm import Tuned, stopwatch
+from vla_ros.engine.layers.devices import (
+    first_that_runs,
+    multiplies_bfloat16,
+    on_device,
+    triton_may_run,
+)
+from vla_ros.engine.layers.gemm import Tile, Tuned, stopwatch
 from vla_ros.engine.layers.ternary import Ternary
 
 
@@ -56,7 +61,9 @@ def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
 GROUP = 32  # of int4
 FEW = 8  # rows of x up to which the int8 kernel is faster than tiles that are made bfloat16
 _TOLERANCE = 0.02  # of the result's norm: several roundings to bfloat16
-_TIMED = 4096  # rows and columns of the matrix that int8's kernel is timed on
+_TIMED = 4096  # rows and columns of the matrix that int8's kernels are timed on
+_MANY_ROWS = 288  # of a prompt of OpenVLA's
+INT8_TILES = (Tile(64, 128, 64), Tile(128, 128, 64, warps=8))
 
 
 @lru_cache
@@ -91,6 +98,41 @@ def _int8_kernel(device: torch.device) -> int:
     if not most:
         raise RuntimeError("it is slower")
     return most
+
+
+@lru_cache
+def int8_tile(device: torch.device) -> Any:
+    """The :class:`~vla_ros.engine.layers.gemm.Tile` in which Triton multiplies many rows with int8
+    that becomes bfloat16 in its registers; None where that is not faster than to make all of the
+    matrix bfloat16 first."""
+    if device.type != "cuda":
+        return None
+    ways = {"Triton's kernel": lambda: _int8_tile(device)}
+    return first_that_runs("int8, many rows", ways, "bfloat16 on the way")[1]
+
+
+def _int8_tile(device: torch.device) -> Tile:
+    """The fastest for the rows of a prompt. Raises where it is wrong, or not even as fast."""
+    from vla_ros.engine.layers.kernels.gemm_triton import product
+
+    with on_device(device), torch.inference_mode():
+        values, scale = _codes(48, 96, 256, device).sub(128).to(torch.int8), _scales(48, device)
+        x, wide = _inputs(20, 96, device), _inputs(_MANY_ROWS, _TIMED, device)
+        big, steps = (
+            torch.zeros(_TIMED, _TIMED, dtype=torch.int8, device=device),
+            _scales(_TIMED, device),
+        )
+        seconds = stopwatch(device)
+        best, taken = seconds(lambda: widened(wide, big).mul_(steps)), None
+        for way in INT8_TILES:
+            exact = F.linear(x.float(), values.float()) * scale.float()
+            _same(product(x, values, None, way, gate=scale), exact)
+            took = seconds(lambda: product(wide, big, None, way, gate=steps))  # noqa: B023
+            if took < best:
+                best, taken = took, way
+    if taken is None:
+        raise RuntimeError("it is slower")
+    return taken
 
 
 @lru_cache
@@ -185,6 +227,29 @@ def _scaled_mm(device: torch.device) -> bool:
             exact = F.linear(rows.float(), values.float()) * factor[:, None] * scale
             _same(fp8_product(rows, values, factor, scale), exact)
     return True
+
+
+Round = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+@lru_cache
+def fp8_rounding(device: torch.device) -> Round:
+    """What rounds rows to e4m3 there: one kernel, or torch's eight, which say the same bits."""
+    if not triton_may_run(device):
+        return rounded_rows
+
+    def kernel() -> Round:
+        from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
+
+        with on_device(device), torch.inference_mode():
+            for width in (45, 96, 4096):
+                x = torch.cat((_inputs(3, width, device), _inputs(1, width, device) * 1e-4))
+                for one, other in zip(made(x), rounded_rows(x), strict=True):
+                    if not torch.equal(one.view(torch.uint8), other.view(torch.uint8)):
+                        raise RuntimeError("it rounds otherwise")
+        return made
+
+    return first_that_runs("fp8 rows", {"Triton's kernel": kernel}, "torch")[1] or rounded_rows
 
 
 def fp8_product(
@@ -353,6 +418,10 @@ class Int8:
         x = with_columns(x, self.values.shape[1])
         if len(x) <= self.few:
             return torch._weight_int8pack_mm(x.contiguous(), self.values, self.scale)
+        if (way := int8_tile(x.device)) is not None:
+            from vla_ros.engine.layers.kernels.gemm_triton import product
+
+            return product(x.contiguous(), self.values, None, way, gate=self.scale)
         return widened(x, self.values).mul_(self.scale)
 
 
@@ -547,9 +616,11 @@ class Fp8:
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """x bfloat16 [M, K] -> [M, N]; on a GPU the matrix must be :meth:`ready`."""
-        rows, factor = rounded_rows(with_columns(x, self.values.shape[1]))
+        x = with_columns(x, self.values.shape[1])
         if self.fast:
+            rows, factor = fp8_rounding(x.device)(x)
             return fp8_product(rows, self.values, factor, self.scale)[:, : len(self)]
+        rows, factor = rounded_rows(x)
         out = widened(as_bfloat16(rows), self.values, as_bfloat16)
         return (out.float() * factor[:, None] * self.scale).to(x.dtype)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -25,14 +25,13 @@ from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
 from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
 from vla_ros.engine.io.weights import FileWeights, Weights, weight_files
-from vla_ros.engine.layers.formats import parse_formats
-from vla_ros.engine.layers.graphs import CudaCapture
+from vla_ros.engine.layers.gemm import Choice
 from vla_ros.engine.layers.linear import LowBit, LowBitLinear
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.ternary import Product, Ternary
-from vla_ros.engine.load import load_engine, packed_parts
+from vla_ros.engine.load import load_engine, placement
 from vla_ros.engine.models.base import FlowPolicy, GraphedFunctions, PolicyConfig, Prefix
-from vla_ros.engine.models.family import Family, LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.models.family import Family, LoadedPolicy, LoadOptions
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.linear import read_linear
 from vla_ros.engine.models.pi0 import EXPERT, NORMS
@@ -52,7 +51,8 @@ from vla_ros.lab.bench.flow_rivals import (
     of_weights,
 )
 from vla_ros.lab.bench.measure import Report, silent
-from vla_ros.lab.bench.suite import INSTRUCTION
+from vla_ros.lab.bench.passes import time_flow_passes
+from vla_ros.lab.bench.suite import INSTRUCTION, PassesResult
 
 # ------------------------------------------------------------------------------------------------
 # The engine's own model as rows: as it is, without graphs, and as a plain program would use it.
@@ -381,7 +381,7 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     report(f"loading {options.engine.checkpoint}", 0, 0)
     forget_peak(options.engine.device)
     before = resident_bytes(options.engine.device)
-    policy, weights = _load(options)
+    policy, weights, _ = _load(options)
     loading = peak_bytes(options.engine.device) - before
     inputs = inputs_of(policy.model, options.engine.seed)
     own = OwnRow(policy.model)
@@ -402,6 +402,21 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     )  # fmt: skip
 
 
+def measure_flow_passes(
+    options: FlowBenchOptions, report: Report = silent
+) -> tuple[PassesResult, PolicyConfig]:
+    """Each captured function by itself, ``timed`` times, and the policy's config. UserError: a
+    checkpoint that cannot be."""
+    if options.engine.num_threads:
+        torch.set_num_threads(options.engine.num_threads)
+    report(f"loading {options.engine.checkpoint}", 0, 0)
+    policy, _, chosen = _load(options)
+    given = inputs_of(policy.model, options.engine.seed)
+    found, rows = time_flow_passes(policy.model, given, options.timed, report, options.cpu_clock)
+    how = "graphs" if policy.model.captured.captures else "no graphs"
+    return PassesResult(found, rows, policy.config.horizon, how, tuple(chosen)), policy.config
+
+
 def _source(options: FlowBenchOptions) -> Path | str:
     source = flow_source(options.engine.checkpoint)
     assert source is not None, "the caller looked"
@@ -412,10 +427,8 @@ def _family(options: FlowBenchOptions) -> Family[Any]:
     return family_of(_source(options))
 
 
-def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
-    """The policy, and the bytes of its weights."""
-    device, dtype = torch.device(options.engine.device), getattr(torch, options.engine.dtype)
-    capture = CudaCapture(device) if device.type == "cuda" and options.engine.cuda_graphs else None
+def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int, Sequence[Choice]]:
+    """The policy, the bytes of its weights, and what will be chosen for their products."""
     source, family = _source(options), _family(options)
     choice = LoadOptions(
         embodiment=options.engine.embodiment or None,
@@ -425,15 +438,14 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
         choice = family.choices(source, choice)[0]
     counted = Record(counting=True)
     with user_errors(ValueError):
-        formats = parse_formats(options.engine.weights)
-        refuse_flow_formats(source, formats, device, dtype)
+        place = replace(placement(options.engine), record=counted)
+        refuse_flow_formats(source, place.formats, place.device, place.dtype)
         family.refuse(choice)
-        packed = packed_parts(device, dtype, options.engine)
-        place = Placement(device, dtype, capture, formats, counted, packed)
         policy = family.load(source, choice, place, options.engine.seed)
+    chosen = () if place.tuner is None else place.tuner.choices
     if _stored(source):
-        return policy, sum(path.stat().st_size for path in weight_files(Path(source)))
-    return policy, family.weight_bytes(policy.config, dtype) - counted.saved
+        return policy, sum(path.stat().st_size for path in weight_files(Path(source))), chosen
+    return policy, family.weight_bytes(policy.config, place.dtype) - counted.saved, chosen
 
 
 def _stored(source: Path | str) -> bool:

@@ -1,4 +1,4 @@
-"""Every pass of a token policy by itself: how long the device takes for it, and what is launched.
+"""Every pass of a policy by itself: how long the device takes for it, and what is launched.
 
 On CUDA a pass lies between two events, so it is the device's time, gaps within the pass included;
 on a CPU it is the CPU's time or the steady clock's, as for every other row.
@@ -20,11 +20,14 @@ from vla_ros.core.types import Timeline
 from vla_ros.engine.engine import TokenEngine
 from vla_ros.engine.layers.devices import on_device, synchronize
 from vla_ros.engine.layers.pack import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.engine.models.base import FlowPolicy, Prefix
+from vla_ros.lab.bench.flow_rivals import Inputs
 from vla_ros.lab.bench.measure import CLOCK, Report, drifting_frames, observe, silent
 
 #: the passes, in the order of a frame; those of ``vla_ros.lab.roofline.roofline`` by the same names
 PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "prefill"
 VERIFY, DECODE, REVERIFY, PACKED = "prefill + draft", "decode", "decode + draft", "packed pass"
+STEPS = "all steps"  # of a flow policy's solver
 WARM_UP = 5
 VIEWS = {"view", "_unsafe_view", "t", "transpose", "slice", "select", "unsqueeze", "expand",
          "squeeze", "permute", "detach", "alias", "split", "split_with_sizes", "unbind",
@@ -69,13 +72,44 @@ def time_passes(
         found = {}
         for number, name in enumerate(name for name in order if name in calls):
             report(name, number, len(calls))
-            tokens, call = calls[name]
-            spent = sorted(_spent(call, device, repeats, cpu_clock))
-            best = spent[: max(len(spent) // 10, 1)]
-            found[name] = PassTime(
-                tokens, median(spent), median(best), operators(call), kernels(call, device)
-            )
+            found[name] = _timed(*calls[name], device, repeats, cpu_clock)
     return found, len(prompt)
+
+
+def time_flow_passes(
+    model: FlowPolicy[Any], given: Inputs, repeats: int, report: Report, cpu_clock: bool
+) -> tuple[dict[str, PassTime], int]:
+    """Of a policy with an action head the functions that are captured: images, prefix and all steps
+    of the solver (or the head's single pass), and the rows of its prefix."""
+    device, names = model.device, (VISION, PREFILL, STEPS)
+    with on_device(device):
+        pixels = given.pixels.to(device, model.dtype)
+        features = model.image_features(pixels).clone()  # the next graph may use its memory
+        ids = given.ids.to(device)
+
+        def prefill() -> Prefix:
+            return model.prefill(features, ids, given.state)
+
+        found = {}
+        for number, name in enumerate(names):
+            report(name, number, len(names))
+            prefix = prefill()
+            rows = int(prefix.mask.sum())
+            calls: dict[str, tuple[int, Callable[[], Any]]] = {
+                VISION: (len(pixels), partial(model.image_features, pixels)),
+                PREFILL: (rows, prefill),
+                STEPS: (model.horizon, partial(model.sample_actions, prefix, None, given.noise)),
+            }
+            found[name] = _timed(*calls[name], device, repeats, cpu_clock)
+    return found, rows
+
+
+def _timed(
+    tokens: int, call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool
+) -> PassTime:
+    spent = sorted(_spent(call, device, repeats, cpu_clock))
+    best = spent[: max(len(spent) // 10, 1)]
+    return PassTime(tokens, median(spent), median(best), operators(call), kernels(call, device))
 
 
 def _calls(engine: TokenEngine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:

@@ -338,8 +338,8 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class PassesResult:
-    """Passes by name, behind a prompt of so many tokens, of actions of so many; ``gemm``: which
-    products were taken, none where all are torch's."""
+    """Passes by name, behind a prompt of so many tokens, of actions of so many (of a chunk, where a
+    policy says no tokens); ``gemm``: which products were taken, none where all are torch's."""
 
     passes: dict[str, PassTime]
     prompt: int

@@ -142,6 +142,33 @@ def check_all_products() -> None:
                 check_product(partial(product, way=way), x, weight, bias)
 
 
+def check_few_bits() -> None:
+    """Rows rounded to e4m3, and products of many rows with int8."""
+    from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
+    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.linear import INT8_TILES, Int8, rounded_rows
+
+    random = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        for width in (16, 300, 4304):
+            x = torch.randn(5, width + 4, generator=random).to(dtype)[:, :width]
+            x[0], x[1] = 0, x[1] * 1e-4
+            (one, factor), (other, wanted) = made(x), rounded_rows(x)
+            torch.testing.assert_close(factor, wanted, rtol=1e-6, atol=0)
+            apart = other.view(torch.uint8).int() - one.view(torch.uint8).int()
+            # The interpreter makes 16 of 31.6, not 32, and rounds what is halfway upwards.
+            assert set(apart.unique().tolist()) <= {-1, 0, 1, 8}
+            assert (apart > 0).float().mean() < 0.1
+    x[2, 3] = float("nan")
+    assert made(x)[1].isnan().tolist() == [False, False, True, False, False]
+    x, weight = torch.randn(70, 90, generator=random).bfloat16(), Int8.of(torch.randn(50, 90))
+    for way in INT8_TILES:
+        check_product(
+            lambda x, values, _: product(x, weight.values, None, way, gate=weight.scale),  # noqa: B023
+            x, weight.whole(),
+        )  # fmt: skip
+
+
 def tune_an_engine() -> None:
     """Graphs whose products are Triton's say what torch's say."""
     from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
@@ -312,6 +339,7 @@ if __name__ == "__main__":
     compare_tails()
     check_all_products()
     compare_products()
+    check_few_bits()
     tune_an_engine()
     compare_engines()
     compare_steps()

@@ -19,11 +19,13 @@ from triton.compiler import ASTSource
 from vla_ros.engine.layers.gemm import Gemv, Tile, Way, attention_ways, paired_ways, ways
 from vla_ros.engine.layers.kernels import (
     between_triton,
+    fp8_triton,
     layer_triton,
     rope_write_triton,
     tail_attention_triton,
 )
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
+from vla_ros.engine.layers.linear import INT8_TILES
 
 SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
 CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin
@@ -80,6 +82,27 @@ def test_the_other_kernels(capability: int) -> None:
     shared(between_triton._add_norm, "bf16", capability, BLOCK=4096)
     shared(between_triton._silu_mul, "bf16", capability, BLOCK=1024)
     shared(rope_write_triton._kernel, "bf16", capability, QUERY=32, KV=32, HALF=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [89, 90, 120])
+def test_rows_in_fp8(capability: int) -> None:
+    types = {"values": "*fp8e4nv", "factor": "*fp32"}
+    shared(fp8_triton._round, "bf16", capability, types=types, BLOCK=4096)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("way", INT8_TILES, ids=str)
+def test_many_rows_with_int8(way: Tile, capability: int) -> None:
+    made = compiled(
+        gemm._tile, "bf16", capability, {"num_warps": way.warps, "num_stages": way.stages},
+        ("x", "weight", "out", "count", "width", "x_row", "weight_row"), {"weight": "*i8"},
+        ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, SPLIT=False, BIAS=False, GATE=True,
+        ADDED=False, OPERAND=tl.bfloat16,
+    )  # fmt: skip
+    assert made.metadata.shared <= LARGE[capability] * 1024
+    assert spilled(made) <= 32
 
 
 @pytest.mark.slow

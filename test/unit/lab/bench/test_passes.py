@@ -93,18 +93,34 @@ def test_a_replayed_graph_asks_for_few_operators() -> None:
     assert operators(pass_over) == 3  # the view is none
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--checkpoint", "random:small-oft"], "this is an OFT checkpoint"),
-        (["--checkpoint", "random:smolvla-small"], "--passes is for token policies"),
-    ],
-)
-def test_what_has_no_passes_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_what_has_no_passes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--checkpoint", "random:small-oft"]) == 2
+    assert "this is an OFT checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gemm", ["torch", "auto"])  # which is the same without graphs
+@pytest.mark.parametrize("preset", ["pi0-small", "smolvla-small", "groot-n1.7-small"])
+def test_of_an_action_head_the_functions_that_are_captured(
+    preset: str, gemm: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main([*SMALL, *words]) == 2
-    assert said in capsys.readouterr().err
+    words = ["--checkpoint", f"random:{preset}", "--gemm", gemm, "--output", str(tmp_path)]
+    assert main([*SMALL, *words]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = found["passes"]
+    assert list(rows) == ["vision", "prefill", "all steps"]
+    assert rows["prefill"]["tokens"] == found["prompt_tokens"]
+    assert rows["all steps"]["operators"] > rows["prefill"]["operators"] > 10
+    for row in rows.values():
+        assert 0 < row["best_ms"] <= row["median_ms"] and row["kernels"] is None
+        assert row["efficiency"] == pytest.approx(row["roofline_ms"] / row["median_ms"], rel=1e-4)
+    assert (found["attention"], found["gemm"], found["products"]) == ("no graphs", gemm, [])
+    assert "all steps" in (tmp_path / "passes.txt").read_text()
+
+
+def test_a_head_without_a_roofline_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--checkpoint", "random:turbovla-small"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["passes"]
+    assert all(row["roofline_ms"] is None and row["median_ms"] > 0 for row in rows.values())
 
 
 def test_a_pass_is_timed_by_the_clock_that_was_asked_for() -> None:

@@ -38,7 +38,7 @@ HEAD = {"checkpoint": "random:x", "dtype": "float32", "attention": "two products
         "machine": {"cpu": "a processor"}}  # fmt: skip
 BENCH = {**HEAD, "schedules": {"autoregressive": ROW}, "captures": {"in_service": 0}}
 CHOICE = {"rows": 1, "count": 4096, "width": 11008, "way": "GEMV 8x512", "us": 30.0,
-          "torch_us": 36.0}  # fmt: skip
+          "torch_us": 36.0, "kind": "product"}  # fmt: skip
 PASSES = {**HEAD, "passes": {"decode": PASS}, "prompt_tokens": 281, "reached_gb_s": 3000.0,
           "products": [CHOICE]}  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_stages_are_limited_resumed_and_reported(
 
     table = (out / "table.md").read_text()
     assert "| decode | 1 | 2.000 | 1.500 | 1.000 | memory | 50 | 9 | - |" in table
-    assert "| 1 | 4096 x 11008 | GEMV 8x512 | 30.0 | 36.0 | 1.20 |" in table
+    assert "| product | 1 | 4096 x 11008 | GEMV 8x512 | 30.0 | 36.0 | 1.20 |" in table
     assert "| autoregressive | 2.00 | 3.00 | 500.00 |" in table
     assert "CUDA graphs captured in service: 0." in table
     assert "a processor" in table
@@ -85,6 +85,7 @@ def test_stages_are_limited_resumed_and_reported(
     whole = json.loads((out / "report.json").read_text())
     assert whole["stages"]["passes"]["passes"]["passes"]["decode"]["efficiency"] == 0.5
     assert whole["machine"] == {"cpu": "a processor"}
+    assert "estimate" not in table  # of a GPU
 
     stages[2] = visit.Stage("wanting", ("-c", "print('now')"), 60)  # it was mended
     assert go(visit, out, monkeypatch, "--only", "passes,wanting") == 0
@@ -94,6 +95,31 @@ def test_stages_are_limited_resumed_and_reported(
     assert "| wanting | done |" in (out / "table.md").read_text()
     assert go(visit, out, monkeypatch, "--only", "passes", "--again") == 0
     assert begun.read_text() == "xx"
+
+
+def test_what_was_expected_is_beside_what_was_measured(
+    visit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a GPU: passes added up, with their kernels, and rows."""
+    from summary import ESTIMATES
+
+    gpu = {**HEAD, "machine": {"gpu": "a GPU"}}
+    chunk = {name: {**PASS, "kernels": 400} for name in ("vision", "prefill", "all steps")}
+    passes = {**PASSES, **gpu, "passes": chunk}
+    row = {**gpu, "schedules": {"autoregressive": {**ROW, "median_ms": 71.0}}}
+    monkeypatch.setattr(visit, "smoke", lambda: [
+        visit.Stage("passes-pi0-auto", ("-c", writes("passes.json", passes)), 60),
+        visit.Stage("engine-autoregressive", ("-c", writes("bench.json", row)), 60),
+    ])  # fmt: skip
+    assert go(visit, tmp_path, monkeypatch) == 0
+    table = (tmp_path / "table.md").read_text()
+    assert "| pi0's chunk, two views, 10 steps | 12 to 15 | 6.00 | 0.44 | 1200 |" in table
+    assert "| action, autoregressive | 35 to 36 | 71.00 | 2.00 | - |" in table
+    assert "| decode, 1 row | 3.9 to 4.2 | - | - | - |" in table
+    found = json.loads((tmp_path / "report.json").read_text())["estimates"]
+    assert [one["what"] for one in found] == list(ESTIMATES)
+    known = {stage.name for stage in visit.on_gpu()}
+    assert {stage for stage, *_ in ESTIMATES.values()} <= known
 
 
 def test_without_time_left_no_stage_is_begun(
@@ -260,13 +286,13 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
                 [sys.executable, ROOT / stage.command[0], "--help"], capture_output=True, text=True
             )
             assert all(word in help.stdout for word in stage.command if word.startswith("--"))
-        elif stage.name != "tests":
+        elif stage.name not in ("kernels", "tests"):
             assert stage.command[:2] == ("-m", "vla_ros")
             parser.parse_args([*stage.command[2:], "--output", "x"])
             if "--rows" in stage.command and "--checkpoint" not in stage.command:
                 rows = stage.command[stage.command.index("--rows") + 1].split(",")
                 assert set(rows) <= {*ROWS, *CALIBRATED}
-    assert visit.on_gpu()[0].name == "tests"
+    assert [stage.name for stage in visit.on_gpu()[:3]] == ["kernels", "tests", "passes"]
     short = [stage.seconds for stage in visit.on_gpu()[:3]]
     assert sum(short) < visit.SECONDS
     alone = [stage for stage in visit.on_gpu() if stage.group == "engines"]
