@@ -141,6 +141,11 @@ _MANY = (
     Tile(64, 256, 64, warps=8),
     Tile(128, 256, 64, warps=8),
 )
+_PAIRED_ONE = (
+    Tile(16, 16, 128, stages=5),
+    Tile(16, 32, 128, stages=4),
+    Tile(16, 16, 256),
+)
 _PAIRED_FEW = (
     Tile(64, 16, 128, stages=4),
     Tile(64, 32, 64, stages=4),
@@ -175,6 +180,8 @@ def paired_ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
     many columns of either, and K is not split, as the norm is over all of it."""
     if dtype == torch.float32:
         return ()
+    if rows <= FEW:
+        return _PAIRED_ONE
     return _PAIRED_FEW if rows <= 64 else _PAIRED_MANY
 
 
@@ -248,12 +255,12 @@ class Tuner:
     def __init__(self, make: Callable[[Way], Product], seconds: Stopwatch, cold: int = 0) -> None:
         self._make, self._seconds, self._cold = make, seconds, cold
         self._weights: dict[torch.Size, list[Tuned]] = {}
-        self._taken: dict[Hashable, Way | None] = {}
+        self._taken: dict[Hashable, Any] = {}
         self._choosing = False
         #: what was found, in the order in which it was
         self.choices: list[Choice] = []
         #: ways that do not run here, or give something else, by what they were to do
-        self.unfit: set[tuple[str, Way]] = set()
+        self.unfit: set[tuple[str, Any]] = set()
 
     def of(self, weight: torch.Tensor) -> Tuned:
         """That weight, which stays where it is."""
@@ -304,12 +311,23 @@ class Tuner:
         Tried with numbers of its own in the place of ``given``, and any weights of this shape; so
         ``run`` writes nothing that is not written again.
         """
-        shape = () if weight is None else weight.values.shape
+        alike = [None] if weight is None else self._weights[weight.values.shape]
+        return run(self.way(kind, alike, given, run, some), weight, *given)
+
+    def way(
+        self,
+        kind: str,
+        alike: Sequence[Any],
+        given: tuple[torch.Tensor, ...],
+        run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]],
+        some: Sequence[Any],
+    ) -> Any:
+        """Which of ``some``, or None, is taken there; ``alike`` are weights, layers, or [None]."""
+        shape = alike[0].values.shape if isinstance(alike[0], Tuned) else ()
         key = kind, *(one.shape for one in given), shape
         if self._choosing and key not in self._taken:
-            weights = [None] if weight is None else self._weights[weight.values.shape]
-            self._taken[key] = self._choose(kind, weights, given, run, some)
-        return run(self._taken.get(key), weight, *given)
+            self._taken[key] = self._choose(kind, alike, given, run, some)
+        return self._taken.get(key)
 
     @contextmanager
     def _may_choose(self) -> Iterator[None]:
@@ -322,18 +340,18 @@ class Tuner:
     def _choose(
         self,
         kind: str,
-        weights: Sequence[Any],
+        alike: Sequence[Any],
         given: tuple[torch.Tensor, ...],
         run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]],
-        some: Sequence[Way],
-    ) -> Way | None:
-        first, rows = weights[0], given[0].shape[-2]
-        count, width = given[1].shape[-2:] if first is None else first.values.shape
-        several = weights if first is None else _cold(weights, self._cold)
+        some: Sequence[Any],
+    ) -> Any:
+        first, rows = alike[0], given[0].shape[-2]
+        count, width = first.values.shape if isinstance(first, Tuned) else given[1].shape[-2:]
+        several = _cold(alike, self._cold) if isinstance(first, Tuned) else alike
         random = torch.Generator().manual_seed(rows)
         trial = [torch.randn(x.shape, generator=random).to(x) for x in given]
 
-        def seconds(way: Way | None) -> float:
+        def seconds(way: Any) -> float:
             calls = self._seconds(lambda: [run(way, weight, *trial) for weight in several])
             return calls / len(several)
 

@@ -13,8 +13,8 @@ prepacked  all bits, laid out once in the order that oneDNN multiplies in
 Rows are quantized by themselves, so matrices may be stacked before or after. For inference: a
 product has no gradient.
 
-The kernels are torch's own, by names that begin with ``_`` and promise nothing. So each is tried
-once, when the first matrix of its kind is made ready, and held to the product of the same numbers
+The kernels are torch's own, by names that begin with ``_`` and promise nothing, or on a GPU
+Triton's where these are faster. So each is tried once, when the first matrix of its kind is made ready, and held to the product of the same numbers
 in bfloat16: what fails is said in one line, and the bfloat16 product runs instead. So fp8 says the
 same on every machine, up to the order of sums: where a device has no fp8 product (compute
 capability below 8.9) it saves memory, not time.
@@ -64,6 +64,7 @@ _TOLERANCE = 0.02  # of the result's norm: several roundings to bfloat16
 _TIMED = 4096  # rows and columns of the matrix that int8's kernels are timed on
 _MANY_ROWS = 288  # of a prompt of OpenVLA's
 INT8_TILES = (Tile(64, 128, 64), Tile(128, 128, 64, warps=8))
+INT4_TILES = (Tile(16, 32, 128, stages=4), Tile(64, 64, 64))  # for few rows, for many
 
 
 @lru_cache
@@ -181,6 +182,40 @@ def _tinygemm(device: torch.device) -> bool:
                 out = int4_product(x, int4_packed(codes), scale)
                 _same(out, F.linear(x.float(), exact))
     return True
+
+
+@lru_cache
+def int4_tiles(device: torch.device) -> tuple[Tile, Tile] | None:
+    """The ways in which Triton multiplies few and many rows with int4; None where tinygemm is
+    faster for a prompt and six tokens."""
+    if device.type != "cuda":
+        return None
+    ways = {"Triton's kernel": lambda: _int4_tiles(device)}
+    return first_that_runs("int4", ways, "tinygemm")[1]
+
+
+def _int4_tiles(device: torch.device) -> tuple[Tile, Tile]:
+    """Raises where they are wrong, or slower."""
+    from vla_ros.engine.layers.kernels.int4_triton import product
+
+    with on_device(device), torch.inference_mode():
+        small = Int4.of(_inputs(48, 96, device))
+        big = Int4.of(_inputs(_TIMED, _TIMED, device))
+        few, many = _inputs(1, _TIMED, device), _inputs(_MANY_ROWS, _TIMED, device)
+        for way in INT4_TILES:
+            x = _inputs(20, 96, device)
+            _same(product(x, small.values, small.scale, GROUP, way), F.linear(x, small.whole()))
+        packed = int4_packed(big.unpacked()) if int4_on_cuda(device) else None
+        seconds, spent = stopwatch(device), [0.0, 0.0]
+        for x, way, times in ((few, INT4_TILES[0], 6), (many, INT4_TILES[1], 1)):
+            own = seconds(lambda: product(x, big.values, big.scale, GROUP, way))  # noqa: B023
+            if packed is None:
+                continue
+            other = seconds(lambda: int4_product(x, packed, big.scale))  # noqa: B023
+            spent = [spent[0] + times * own, spent[1] + times * other]
+    if spent[0] > spent[1]:
+        raise RuntimeError("it is slower")
+    return INT4_TILES
 
 
 def int4_packed(codes: torch.Tensor) -> torch.Tensor:
@@ -527,7 +562,8 @@ class Int4:
 
     def ready(self) -> Int4:
         """As the product wants it; the stored form is let go where a kernel takes another."""
-        if self.values.is_cuda and not int4_on_cuda(self.values.device):
+        device = self.values.device
+        if int4_tiles(device) is not None or (self.values.is_cuda and not int4_on_cuda(device)):
             return self
         count, width = self.shape
         missing = rounded(count, _ROWS) - count
@@ -538,6 +574,13 @@ class Int4:
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """x bfloat16 [M, K] -> [M, N]; the matrix must be :meth:`ready`."""
+        tiles = int4_tiles(x.device)
+        if tiles is not None:
+            from vla_ros.engine.layers.kernels.int4_triton import product
+
+            way = tiles[len(x) > tiles[0].rows]
+            x = with_columns(x, len(self.scale) * GROUP).contiguous()
+            return product(x, self.values, self.scale, GROUP, way)[:, : len(self)]
         if self.packed is None:  # a GPU without the kernel: it costs time, and saves memory
             return F.linear(x, self.whole())
         x = with_columns(x, len(self.scale) * GROUP).contiguous()

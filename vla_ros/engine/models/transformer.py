@@ -147,7 +147,7 @@ def normed_heads(
         return (q, k, v) if into is None else (q, *into)
 
     some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
-    return _fastest("norm + QKV + RoPE", layer.qkv, (x,), run, some)
+    return fastest("norm + QKV + RoPE", layer.qkv, (x,), run, some)
 
 
 def normed_gate_up(
@@ -166,7 +166,7 @@ def normed_gate_up(
         return layer_triton.normed_gate_up(x, weight.values, bias, scale, config.rms_eps, gelu, way)
 
     some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
-    return _fastest("norm + gate x up", layer.gate_up, (x,), run, some)
+    return fastest("norm + gate x up", layer.gate_up, (x,), run, some)
 
 
 def added(
@@ -184,7 +184,7 @@ def added(
         return triton_product(made, weight.values, None, way, gate, x)
 
     some = sum_ways(len(x), x.dtype) if gate is None or gate.dim() == 1 else ()
-    return _fastest("product + residual", weight, (x, made), run, some)
+    return fastest("product + residual", weight, (x, made), run, some)
 
 
 def _normed(x: torch.Tensor, config: TextConfig, modulation: Modulation | None) -> torch.Tensor:
@@ -207,13 +207,15 @@ def _folded(
     return modulation.product, modulation.scale
 
 
-def _fastest(
+def fastest(
     kind: str,
     weight: Weight,
     given: tuple[torch.Tensor, ...],
     run: Callable[..., Result],
     some: Sequence[Way],
 ) -> Result:
+    """``run(way, weight, *given)`` in the fastest of ``some`` ways and None, torch's, where a tuner
+    has the weight."""
     if some and isinstance(weight, Tuned) and not torch.is_grad_enabled():
         return weight.tuner.fastest(kind, weight, given, run, some)
     return run(None, weight, *given)

@@ -143,10 +143,11 @@ def check_all_products() -> None:
 
 
 def check_few_bits() -> None:
-    """Rows rounded to e4m3, and products of many rows with int8."""
+    """Rows rounded to e4m3, products of many rows with int8, of any with int4."""
     from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
     from vla_ros.engine.layers.kernels.gemm_triton import product
-    from vla_ros.engine.layers.linear import INT8_TILES, Int8, rounded_rows
+    from vla_ros.engine.layers.kernels.int4_triton import product as int4_product
+    from vla_ros.engine.layers.linear import GROUP, INT4_TILES, INT8_TILES, Int4, Int8, rounded_rows
 
     random = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.bfloat16):
@@ -167,6 +168,14 @@ def check_few_bits() -> None:
             lambda x, values, _: product(x, weight.values, None, way, gate=weight.scale),  # noqa: B023
             x, weight.whole(),
         )  # fmt: skip
+    for width in (96, 320):
+        nibbles = Int4.of(torch.randn(50, width, generator=random))
+        for way, rows in zip(INT4_TILES, (3, 70), strict=True):
+            x = torch.randn(rows, width, generator=random).bfloat16()
+            check_product(
+                lambda x, values, _: int4_product(x, nibbles.values, nibbles.scale, GROUP, way),  # noqa: B023
+                x, nibbles.whole(),
+            )  # fmt: skip
 
 
 def tune_an_engine() -> None:
@@ -197,7 +206,12 @@ def compare_steps(data: st.DataObject) -> None:
     """The steps of a flow policy's layer, of sizes that fit no block: without K and V or Q, with
     adaRMS, where K and V are written, masks of one row and of all."""
     from vla_ros.engine.layers.gemm import Tile
-    from vla_ros.engine.layers.kernels.layer_triton import attend, normed_gate_up, normed_heads
+    from vla_ros.engine.layers.kernels.layer_triton import (
+        attend,
+        normed_gate_up,
+        normed_heads,
+        normed_product,
+    )
     from vla_ros.engine.models import transformer
 
     dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16)))
@@ -231,6 +245,8 @@ def compare_steps(data: st.DataObject) -> None:
     wanted = transformer.normed_gate_up(x, layer, config, change)
     up = layer.gate_up
     near(normed_gate_up(x, up, folded(up), scale, config.rms_eps, gelu, way), wanted)
+    wanted = F.linear(transformer._normed(x, config, change), up)
+    near(normed_product(x, up, folded(up), scale, config.rms_eps, way), wanted)
     rope = transformer.Rope(*torch.randn(2, rows, dim // 2, generator=random).repeat(1, 1, 2))
     buffers = torch.zeros(2, kv, rows + 5, dim, dtype=dtype)
     into = (buffers[0, :, 2 : rows + 2], buffers[1, :, 2 : rows + 2])

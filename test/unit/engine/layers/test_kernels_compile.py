@@ -20,12 +20,13 @@ from vla_ros.engine.layers.gemm import Gemv, Tile, Way, attention_ways, paired_w
 from vla_ros.engine.layers.kernels import (
     between_triton,
     fp8_triton,
+    int4_triton,
     layer_triton,
     rope_write_triton,
     tail_attention_triton,
 )
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
-from vla_ros.engine.layers.linear import INT8_TILES
+from vla_ros.engine.layers.linear import INT4_TILES, INT8_TILES
 
 SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
 CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin
@@ -33,7 +34,7 @@ CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin
 SHAPES = [(32, 1, 1, 16, 128, 64), (2, 7, 9, 64, 64, 64), (8, 4, 16, 64, 128, 64)]
 TENSORS = {"slot": "*i64", "index": "*i64", "sees": "*i64", "sums": "*fp32", "weights": "*fp32",
            "scale": "fp32", "eps": "fp32"}  # fmt: skip
-PAIRED = tuple(dict.fromkeys(w for n in (51, 560) for w in paired_ways(n, torch.bfloat16)))
+PAIRED = tuple(dict.fromkeys(w for n in (1, 51, 560) for w in paired_ways(n, torch.bfloat16)))
 LARGE = {80: 163, 87: 163, 89: 99, 90: 227, 120: 99}  # KiB that a program can have, by capability
 WAYS = tuple(dict.fromkeys(w for rows in (1, 16, 300) for w in ways(rows, torch.bfloat16)))
 POINTERS = ("q", "keys", "values", "out", "x", "added", "weight", "total", "normed", "gate_up",
@@ -100,6 +101,21 @@ def test_many_rows_with_int8(way: Tile, capability: int) -> None:
         ("x", "weight", "out", "count", "width", "x_row", "weight_row"), {"weight": "*i8"},
         ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, SPLIT=False, BIAS=False, GATE=True,
         ADDED=False, OPERAND=tl.bfloat16,
+    )  # fmt: skip
+    assert made.metadata.shared <= LARGE[capability] * 1024
+    assert spilled(made) <= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("way", INT4_TILES, ids=str)
+def test_rows_with_int4(way: Tile, capability: int) -> None:
+    made = compiled(
+        int4_triton._product, "bf16", capability,
+        {"num_warps": way.warps, "num_stages": way.stages},
+        ("x", "values", "scale", "out", "count", "bytes_", "x_row"),
+        {"values": "*u8", "scale": "*bf16"},
+        ROWS=way.rows, COLUMNS=way.columns, BYTES=way.depth // 2, GROUP=32, OPERAND=tl.bfloat16,
     )  # fmt: skip
     assert made.metadata.shared <= LARGE[capability] * 1024
     assert spilled(made) <= 32

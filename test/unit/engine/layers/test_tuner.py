@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
+from support.launches import Always, launches, stand_in
 from support.tuned import MadeUp
 from vla_ros.engine.layers.devices import say
 from vla_ros.engine.layers.gemm import (
@@ -27,6 +28,9 @@ from vla_ros.engine.layers.gemm import (
 )
 from vla_ros.engine.layers.linear import linear, plain, rows_of
 from vla_ros.engine.models import openvla as model
+from vla_ros.engine.models import transformer
+from vla_ros.engine.models.language import llama
+from vla_ros.engine.models.language.llama import STEPS
 
 ONE = [str(way) for way in ways(1, torch.bfloat16)]
 MANY = [str(way) for way in ways(300, torch.bfloat16)]
@@ -235,6 +239,51 @@ def test_a_step_that_torch_does_as_fast_stays_there() -> None:
     step = Steps({FAST: 1e-6, SLOW: 2e-6, None: 1.01e-6})
     step.tuner.while_capturing(Again())(lambda: (step(torch.ones(6, 6).bfloat16()),))
     assert step.last is None
+
+
+@pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
+@pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
+def test_layers_of_a_kernel_a_step_say_the_same(
+    language: str, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms within the products behind them, biases, sums within those before; ways in float32."""
+    stand_in(monkeypatch)
+    monkeypatch.setattr("vla_ros.engine.engine.MAX_TEXT", 64)
+    monkeypatch.setattr("vla_ros.engine.decoding.factory.MAX_TEXT", 64)
+    monkeypatch.setattr(llama, "paired_ways", lambda rows, dtype: (FAST,))
+    monkeypatch.setattr(transformer, "sum_ways", lambda rows, dtype: (FAST,))
+    tuner = Always()
+    monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: tuner)
+    checkpoint = tiny(tiny_config(language), dim=4, seed=1)
+    events = stream(6, {0: TEXTS[0], 3: TEXTS[2]})
+    engine = engine_of(checkpoint, schedule, Again(), gemm="auto")
+    tuned = play(engine, events)
+    assert any(kind == "layer" and way == STEPS for (kind, *_), way in tuner._taken.items())
+    other = play(engine_of(checkpoint, schedule, Again(), gemm="torch"), events)
+    assert [a.tokens for a in other.values()] == [a.tokens for a in tuned.values()]
+
+
+def test_kernels_of_a_layer_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is not attention: 4 where what lies between products is 3 more."""
+    stand_in(monkeypatch)
+    monkeypatch.setattr(llama, "paired_ways", lambda rows, dtype: (FAST,))
+    monkeypatch.setattr(transformer, "sum_ways", lambda rows, dtype: (FAST,))
+    config = tiny_config("llama_gqa")
+    counted = []
+    for tuner in (None, Always()):
+        tensors = dict(tiny(config, dim=4, seed=1).tensors)
+        decoder = llama.LlamaDecoder(config.text, tensors, tuner=tuner)
+        x = torch.randn(1, config.text.hidden_size)
+        out = torch.randn(1, config.text.heads * config.text.head_dim)
+
+        def layer(decoder: llama.LlamaDecoder = decoder, x=x, out=out) -> tuple[torch.Tensor]:  # type: ignore[no-untyped-def]
+            return (decoder._qkv(1, *decoder._rest(0, x, out)),)
+
+        with torch.no_grad():
+            (tuner.while_capturing(Again()) if tuner else Again())(layer)
+        counted.append(launches(layer).count)
+    # torch's add and norm, and SiLU and times, are two each where Triton's are one
+    assert counted == [4 + 6, 4]
 
 
 def test_where_there_is_none() -> None:

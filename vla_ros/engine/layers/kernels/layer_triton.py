@@ -157,6 +157,20 @@ def normed_heads(
     return out
 
 
+def normed_product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None,
+    eps: float, way: Way,
+) -> torch.Tensor:  # fmt: skip
+    """x [n, C], ``weight`` [N, C] with N even -> [n, N] of the normed rows times ``scale`` [C]."""
+    out = x.new_empty(len(x), len(weight))
+    _run_paired(
+        x, weight, bias, scale, out, eps, len(weight) // 2, way, cos=out, sin=out, keys=out,
+        values=out, head_stride=0, entry_stride=0, TURNED=True, QUERY=0, KV=0, WRITE=False,
+        GELU=False,
+    )  # fmt: skip
+    return out
+
+
 def normed_gate_up(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None,
     eps: float, gelu: bool, way: Way,
@@ -175,7 +189,8 @@ def _run_paired(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None,
     out: torch.Tensor, eps: float, half: int, way: Way, **more: Any,
 ) -> None:  # fmt: skip
-    assert isinstance(way, Tile) and x.stride(1) == 1 and weight.is_contiguous()
+    assert isinstance(way, Tile) and x.stride(1) == 1
+    assert weight.is_contiguous() and len(weight) % 2 == 0
     rows, width, pairs = len(x), x.shape[1], len(weight) // 2
     with on_device(x.device):
         _paired[(triton.cdiv(rows, way.rows) * triton.cdiv(pairs, way.columns),)](

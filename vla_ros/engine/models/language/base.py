@@ -68,15 +68,16 @@ class PackedLayers(ABC):
         """Embeddings as the first layer's attention reads them, normed."""
 
     @abstractmethod
-    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
-        """Q, K and V of a layer, side by side [T, (H + 2 Hkv) D]."""
+    def _qkv(self, number: int, x: torch.Tensor, normed: torch.Tensor | None) -> torch.Tensor:
+        """Q, K and V of a layer, side by side [T, (H + 2 Hkv) D]; ``normed`` is the residual stream
+        x [T, C] as :meth:`_first` or :meth:`_rest` normed it, None where that was left to this."""
 
     @abstractmethod
     def _rest(
         self, number: int, x: torch.Tensor, out: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What comes behind a layer's attention, whose result is ``out`` [T, H D] -> the residual
-        stream [T, C], and that normed for the next layer, or by the final norm."""
+        stream [T, C], and that normed for the next layer (or None), or by the final norm."""
 
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
@@ -96,9 +97,9 @@ class PackedLayers(ABC):
         cfg, taps = self.config, dict[int, torch.Tensor]()
         heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
         cos, sin = self._cos[positions], self._sin[positions]
-        normed = self._first(x)
+        normed: torch.Tensor | None = self._first(x)
         for number in range(cfg.layers):
-            qkv = self._qkv(number, normed)
+            qkv = self._qkv(number, x, normed)
             qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
             out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
             out = out.reshape(len(x), -1)
@@ -107,6 +108,7 @@ class PackedLayers(ABC):
             x, normed = self._rest(number, x, out)
             if number in layers:
                 taps[number] = x if number == last else x[rows]
+        assert normed is not None, "the last layer's is normed"
         return normed, torch.cat([taps[n] for n in layers], 1) if layers else normed[:, :0]
 
 

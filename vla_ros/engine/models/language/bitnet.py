@@ -63,7 +63,8 @@ class BitNetDecoder(PackedLayers):
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return self._norm(x, self.layers[0].norm1)
 
-    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+    def _qkv(self, number: int, x: torch.Tensor, normed: torch.Tensor | None) -> torch.Tensor:
+        assert normed is not None
         return linear(normed, self.layers[number].qkv)
 
     def _rest(

@@ -54,7 +54,8 @@ class GemmaDecoder(PackedLayers):
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return norm(x, self.config.rms_eps)
 
-    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+    def _qkv(self, number: int, x: torch.Tensor, normed: torch.Tensor | None) -> torch.Tensor:
+        assert normed is not None
         return linear(normed, self._layers[number].qkv)
 
     def _rest(

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention, CpuAttention
 from vla_ros.engine.layers.devices import first_that_runs
-from vla_ros.engine.layers.gemm import Tuner
-from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, signed
+from vla_ros.engine.layers.gemm import Tuned, Tuner, Way, paired_ways
+from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, signed
 from vla_ros.engine.layers.linear import (
     Int8,
     LowBit,
@@ -29,6 +29,10 @@ from vla_ros.engine.layers.linear import (
     stacked,
 )
 from vla_ros.engine.models.language.base import PackedLayers
+from vla_ros.engine.models.transformer import added, fastest, tuner_of
+
+STEPS = "a kernel a step"
+_ALIKE = 4  # layers that are timed in turn: the cache has forgotten the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +163,77 @@ class LlamaDecoder(PackedLayers):
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, self.config.rms_eps)
 
-    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+    def _qkv(self, number: int, x: torch.Tensor, normed: torch.Tensor | None) -> torch.Tensor:
         layer = self._layers[number]
+        if normed is None:
+            return self._normed(x, layer.norm1, layer.qkv, layer.qkv_bias)
         return linear(normed, layer.qkv, layer.qkv_bias)
 
     def _rest(
         self, number: int, x: torch.Tensor, out: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        last = number + 1 == len(self._layers)
+        norm = self._final_norm if last else self._layers[number + 1].norm1
+        if not self._stepwise(x, out):
+            return self._between_products(self._layers[number], x, out, norm)
+        x = self._steps(self._layers[number], x, out)
+        return x, F.rms_norm(x, (x.shape[-1],), norm, self.config.rms_eps) if last else None
+
+    def _between_products(
+        self, layer: Layer, x: torch.Tensor, out: torch.Tensor, norm: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        eps, layer, last = (
-            self.config.rms_eps,
-            self._layers[number],
-            number + 1 == len(self._layers),
-        )
-        add_norm, silu_mul = self._between
+        """The rest of a layer, what lies between two products as one kernel."""
+        eps, (add_norm, silu_mul) = self.config.rms_eps, self._between
         x, normed = add_norm(x, linear(out, layer.out), layer.norm2, eps)
-        out = linear(silu_mul(linear(normed, layer.gate_up)), layer.down)
-        return add_norm(x, out, self._final_norm if last else self._layers[number + 1].norm1, eps)
+        return add_norm(x, linear(silu_mul(linear(normed, layer.gate_up)), layer.down), norm, eps)
+
+    def _steps(self, layer: Layer, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """The rest of a layer, each product with what lies around it as one kernel where that is
+        faster; no norm behind it."""
+        x = added(x, out, layer.out)
+        made = self._normed(x, layer.norm2, layer.gate_up, act=self._between.silu_mul)
+        return added(x, made, layer.down)
+
+    def _stepwise(self, x: torch.Tensor, out: torch.Tensor) -> bool:
+        """Which of the two is taken for so many rows, the next layer's Q, K and V included."""
+        tuner = tuner_of(self._layers[0].down)
+        if tuner is None:
+            return False
+
+        def run(way: str | None, layer: Layer, x: torch.Tensor, out: torch.Tensor) -> Pair:
+            if way is None:
+                x, normed = self._between_products(layer, x, out, layer.norm1)
+                return x, linear(normed, layer.qkv, layer.qkv_bias)
+            x = self._steps(layer, x, out)
+            return x, self._normed(x, layer.norm1, layer.qkv, layer.qkv_bias)
+
+        return tuner.way("layer", self._layers[:_ALIKE], (x, out), run, (STEPS,)) is not None
+
+    def _normed(
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        weight: Weight,
+        bias: torch.Tensor | None = None,
+        act: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """The product of the normed rows, and SiLU of its one half times the other where ``act``,
+        torch's, is given."""
+        eps = self.config.rms_eps
+
+        def run(way: Way | None, weight: Weight, x: torch.Tensor) -> torch.Tensor:
+            if way is None:
+                made = linear(F.rms_norm(x, (x.shape[-1],), norm, eps), weight, bias)
+                return made if act is None else act(made)
+            from vla_ros.engine.layers.kernels import layer_triton
+
+            assert isinstance(weight, Tuned)
+            if act is None:
+                return layer_triton.normed_product(x, weight.values, bias, norm, eps, way)
+            return layer_triton.normed_gate_up(x, weight.values, bias, norm, eps, False, way)
+
+        kind = "norm + product" if act is None else "norm + gate x up"
+        return fastest(kind, weight, (x,), run, paired_ways(len(x), x.dtype))
 
 
 def _for_one_row(layer: Layer, functions: Any) -> tuple[Any, ...]:
