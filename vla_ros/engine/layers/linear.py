@@ -14,10 +14,10 @@ Rows are quantized by themselves, so matrices may be stacked before or after. Fo
 product has no gradient.
 
 The kernels are torch's own, by names that begin with ``_`` and promise nothing, or on a GPU
-Triton's where these are faster. So each is tried once, when the first matrix of its kind is made ready, and held to the product of the same numbers
-in bfloat16: what fails is said in one line, and the bfloat16 product runs instead. So fp8 says the
-same on every machine, up to the order of sums: where a device has no fp8 product (compute
-capability below 8.9) it saves memory, not time.
+Triton's where these are faster. So each is tried once, when the first matrix of its kind is made
+ready, and held to the product of the same numbers in bfloat16: what fails is said in one line, and
+the bfloat16 product runs instead. So fp8 says the same on every machine, up to the order of sums:
+where a device has no fp8 product (compute capability below 8.9) it saves memory, not time.
 """
 
 from __future__ import annotations
