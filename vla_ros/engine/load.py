@@ -30,7 +30,7 @@ from vla_ros.engine.io.random import PREFIX, PRESETS, parameters, random_config
 from vla_ros.engine.layers.formats import parse_formats
 from vla_ros.engine.layers.gemm import choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
-from vla_ros.engine.layers.linear import can_prepack, has_wide_products
+from vla_ros.engine.layers.prepacked import can_prepack, has_wide_products
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow

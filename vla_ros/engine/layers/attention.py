@@ -24,8 +24,8 @@ import torch.nn.functional as F
 
 from vla_ros.engine.layers.kernels.fused import Heads, Rotated, rotate_in_place, split_rotated
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import has_wide_products
 from vla_ros.engine.layers.pack import Plan
+from vla_ros.engine.layers.prepacked import has_wide_products
 
 WORD = 64
 

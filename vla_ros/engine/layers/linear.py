@@ -7,7 +7,7 @@ int4       a scale and a middle for every 32 values of a row; activations stay b
 fp8        e4m3, one scale a row; the rows of x are rounded to e4m3 on the way in
            (Micikevicius et al., "FP8 formats for deep learning", 2022, section 3)
 ternary    two bits and one scale a matrix: :mod:`vla_ros.engine.layers.ternary`
-prepacked  all bits, laid out once in the order that oneDNN multiplies in
+prepacked  all bits, as a CPU multiplies them: :mod:`vla_ros.engine.layers.prepacked`
 =========  ============================================================================
 
 Rows are quantized by themselves, so matrices may be stacked before or after. For inference: a
@@ -22,7 +22,6 @@ where a device has no fp8 product (compute capability below 8.9) it saves memory
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,11 +32,17 @@ import torch.nn.functional as F
 
 from vla_ros.engine.layers.devices import (
     first_that_runs,
-    multiplies_bfloat16,
     on_device,
     triton_may_run,
 )
 from vla_ros.engine.layers.gemm import Tile, Tuned, stopwatch
+from vla_ros.engine.layers.prepacked import (
+    Prepacked,
+    can_prepack,
+    few_rows,
+    one_row,
+    with_rows,
+)
 from vla_ros.engine.layers.ternary import Ternary
 
 
@@ -50,12 +55,6 @@ def with_columns(x: torch.Tensor, count: int) -> torch.Tensor:
     """x [M, K] -> [M, ``count``], zeros behind; x itself where it has as many."""
     missing = count - x.shape[1]
     return F.pad(x, (0, missing)) if missing else x
-
-
-def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
-    """x [M, ...] -> [``count``, ...], zeros behind; x itself where it has as many."""
-    missing = count - len(x)
-    return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
 
 
 GROUP = 32  # of int4
@@ -686,68 +685,6 @@ def as_bfloat16(values: torch.Tensor) -> torch.Tensor:
     return bits.view(torch.bfloat16) * _FURTHER
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepacked:
-    """``values``: opaque to everything but the product. For inference: no gradient, no writing.
-    ``blocks``: see :func:`for_one_row`."""
-
-    values: torch.Tensor
-    blocks: Any = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @staticmethod
-    def of(weight: torch.Tensor) -> Prepacked:
-        """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
-        return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
-
-    def whole(self) -> torch.Tensor:
-        """The matrix again [N, K], as it was to the bit."""
-        return self.values.to_dense()
-
-    def times(
-        self, x: torch.Tensor, bias: torch.Tensor | None = None, gelu: str | None = None
-    ) -> torch.Tensor:
-        """x [..., K] -> [..., N]; ``gelu``: of the sums, "none" exactly or "tanh"."""
-        count = len(x)
-        padded = x.dim() == 2 and count < few_rows()
-        if padded:
-            able = count == 1 and gelu is None and self.blocks is not None
-            if able and (alone := one_row()) is not None:
-                found = alone.multiply(self.blocks, alone.NO_SCALE, alone.as_floats(x[0]))
-                one = torch.from_numpy(found)[None].to(x.dtype)
-                return one if bias is None else one + bias
-            x = with_rows(x, few_rows())
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.values, bias, "none" if gelu is None else "gelu", [], gelu or ""
-        )
-        return out[:count] if padded else out
-
-
-@lru_cache
-def _numba() -> Any:
-    """The module ``kernels/one_row_numba.py`` where Numba is installed and right, and reads faster
-    than oneDNN: measured with AVX-512, where one row's product reads at 25 GB/s (one core of a
-    Zen 4), oneDNN's at 16."""
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if not wide or importlib.util.find_spec("numba") is None:
-        return None
-
-    def tried() -> Any:
-        from vla_ros.engine.layers.kernels import one_row_numba
-
-        one_row_numba.check()
-        return one_row_numba
-
-    return first_that_runs("a pass of one token", {"Numba": tried}, "torch")[1]
-
-
-def one_row() -> Any:
-    """The functions for one row on one core, None where torch's are to be taken."""
-    return _numba() if torch.get_num_threads() == 1 and not torch.compiler.is_compiling() else None
-
-
 def for_one_row(weight: Weight) -> Weight:
     """The same weight, whose memory can be read as ``kernels/one_row_numba.py`` does it (its
     ``blocks``) where that is possible: for who has passes of one row on one core. (To import Numba
@@ -763,14 +700,6 @@ def for_one_row(weight: Weight) -> Weight:
     return weight
 
 
-@lru_cache
-def few_rows() -> int:
-    """The least rows that oneDNN multiplies at its best, so that fewer get zeros behind them: with
-    AVX-512 four are read at 17 to 21 GB/s where one is at 14 to 16, two at 12 to 14 (one core of a
-    Zen 4)."""
-    return 4 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 1
-
-
 def prepack_linear(
     module: torch.nn.Module, tensors: dict[str, torch.Tensor], prefix: str = ""
 ) -> dict[str, Prepacked]:
@@ -784,26 +713,6 @@ def prepack_linear(
             place, _, last = path.rpartition(".")
             setattr(module.get_submodule(place), last, LowBitLinear(found[name], own.bias))
     return found
-
-
-def has_wide_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether prepacked matrices were measured to be faster with the hundreds of rows of images
-    and prompts too: with AVX-512 1.1 to 1.5 times, without 0.85."""
-    return can_prepack(device, dtype) and torch.backends.cpu.get_cpu_capability() == "AVX512"
-
-
-@lru_cache
-def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies in this type here; tried, as torch promises nobody these calls."""
-    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
-        return False
-    weight, x = torch.eye(16, dtype=dtype), torch.arange(32).view(2, 16).to(dtype)
-    try:
-        fast = dtype == torch.float32 or multiplies_bfloat16(device)
-        packed = Prepacked.of(weight)
-        return fast and torch.equal(packed.times(x), x) and torch.equal(packed.whole(), weight)
-    except Exception:  # whatever a build of torch lacks: then its own product runs
-        return False
 
 
 __all__ = ["GROUP", "Fp8", "Int4", "Int8", "LowBit", "Stored", "Weight"]

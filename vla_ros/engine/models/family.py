@@ -31,7 +31,7 @@ from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
 from vla_ros.engine.layers.formats import Formats
 from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.linear import Prepacked
+from vla_ros.engine.layers.prepacked import Prepacked
 from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation

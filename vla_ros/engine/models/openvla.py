@@ -27,12 +27,10 @@ from vla_ros.engine.layers.kernels.fused import PLAIN, Heads
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import (
     LowBit,
-    Prepacked,
-    can_prepack,
-    has_wide_products,
     prepack_linear,
     replace_linear,
 )
+from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
 from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.hugging_face import TransformersDecoder

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.layers import linear as layers
+from vla_ros.engine.layers import prepacked as layers
 from vla_ros.engine.layers.attention import CpuAttention, SingleToken
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import Int8, Prepacked, for_one_row, linear
+from vla_ros.engine.layers.linear import Int8, for_one_row, linear
 from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, chain
+from vla_ros.engine.layers.prepacked import Prepacked
 from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 

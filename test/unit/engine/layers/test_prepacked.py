@@ -12,13 +12,12 @@ from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_confi
 from vla_ros.engine.decoding.model_drafter import towers_equal
 from vla_ros.engine.layers.linear import (
     LowBitLinear,
-    Prepacked,
-    can_prepack,
     linear,
     linear_gelu,
     plain,
     rows_of,
 )
+from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
 from vla_ros.engine.models import openvla
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions

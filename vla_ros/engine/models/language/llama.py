@@ -21,13 +21,12 @@ from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, sig
 from vla_ros.engine.layers.linear import (
     Int8,
     LowBit,
-    Prepacked,
     Weight,
     for_one_row,
     linear,
-    one_row,
     stacked,
 )
+from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.transformer import added, fastest, tuner_of
 

@@ -1,0 +1,109 @@
+"""All bits of a matrix, laid out once in the order that oneDNN multiplies in on a CPU, and what
+that is worth where: several rows, one row, this processor."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from vla_ros.engine.layers.devices import first_that_runs, multiplies_bfloat16
+
+
+def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
+    """x [M, ...] -> [``count``, ...], zeros behind; x itself where it has as many."""
+    missing = count - len(x)
+    return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepacked:
+    """``values``: opaque to everything but the product. For inference: no gradient, no writing.
+    ``blocks``: see :func:`~vla_ros.engine.layers.linear.for_one_row`."""
+
+    values: torch.Tensor
+    blocks: Any = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> Prepacked:
+        """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
+        return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
+
+    def whole(self) -> torch.Tensor:
+        """The matrix again [N, K], as it was to the bit."""
+        return self.values.to_dense()
+
+    def times(
+        self, x: torch.Tensor, bias: torch.Tensor | None = None, gelu: str | None = None
+    ) -> torch.Tensor:
+        """x [..., K] -> [..., N]; ``gelu``: of the sums, "none" exactly or "tanh"."""
+        count = len(x)
+        padded = x.dim() == 2 and count < few_rows()
+        if padded:
+            able = count == 1 and gelu is None and self.blocks is not None
+            if able and (alone := one_row()) is not None:
+                found = alone.multiply(self.blocks, alone.NO_SCALE, alone.as_floats(x[0]))
+                one = torch.from_numpy(found)[None].to(x.dtype)
+                return one if bias is None else one + bias
+            x = with_rows(x, few_rows())
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.values, bias, "none" if gelu is None else "gelu", [], gelu or ""
+        )
+        return out[:count] if padded else out
+
+
+@lru_cache
+def _numba() -> Any:
+    """The module ``kernels/one_row_numba.py`` where Numba is installed and right, and reads faster
+    than oneDNN: measured with AVX-512, where one row's product reads at 25 GB/s (one core of a
+    Zen 4), oneDNN's at 16."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if not wide or importlib.util.find_spec("numba") is None:
+        return None
+
+    def tried() -> Any:
+        from vla_ros.engine.layers.kernels import one_row_numba
+
+        one_row_numba.check()
+        return one_row_numba
+
+    return first_that_runs("a pass of one token", {"Numba": tried}, "torch")[1]
+
+
+def one_row() -> Any:
+    """The functions for one row on one core, None where torch's are to be taken."""
+    return _numba() if torch.get_num_threads() == 1 and not torch.compiler.is_compiling() else None
+
+
+@lru_cache
+def few_rows() -> int:
+    """The least rows that oneDNN multiplies at its best, so that fewer get zeros behind them: with
+    AVX-512 four are read at 17 to 21 GB/s where one is at 14 to 16, two at 12 to 14 (one core of a
+    Zen 4)."""
+    return 4 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 1
+
+
+def has_wide_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether prepacked matrices were measured to be faster with the hundreds of rows of images
+    and prompts too: with AVX-512 1.1 to 1.5 times, without 0.85."""
+    return can_prepack(device, dtype) and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+@lru_cache
+def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies in this type here; tried, as torch promises nobody these calls."""
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    weight, x = torch.eye(16, dtype=dtype), torch.arange(32).view(2, 16).to(dtype)
+    try:
+        fast = dtype == torch.float32 or multiplies_bfloat16(device)
+        packed = Prepacked.of(weight)
+        return fast and torch.equal(packed.times(x), x) and torch.equal(packed.whole(), weight)
+    except Exception:  # whatever a build of torch lacks: then its own product runs
+        return False
