@@ -7,15 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from support.engine import Again
+from support.engine import CPU, Again
 from support.flow import chunk_of, inputs_of, model_of, tiny_flow, tuned_model
 from support.launches import Always, launches, stand_in
 from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.layers.gemm import Tile
+from vla_ros.engine.load import tuned_parts
 from vla_ros.engine.models import transformer
-from vla_ros.engine.models.registry import config_of
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.registry import all_presets, config_of, family_of
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
+from vla_ros.engine.options import EngineOptions
 
 KINDS = ("pi0", "pi05", "smolvla")
 #: kernels of a chunk of the published depths (vision, prefill, all steps of the solver): with
@@ -71,6 +74,28 @@ def test_rows_with_times_of_their_own_take_torchs_steps() -> None:
         for m in (tuned_model(config, Always()), model_of(config))
     ]
     torch.testing.assert_close(*chunks, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("preset", [n for n in all_presets() if n.endswith("-small")])
+def test_every_familys_chunk_is_the_same(preset: str) -> None:
+    """Also of those whose layers have biases, or are others: their products are tuned."""
+    if preset.startswith("pi0_fast"):
+        pytest.skip("it says tokens, and takes no tuner")
+    chunks, source, tuner = [], f"random:{preset}", Always()
+    for place in (
+        Placement(CPU, torch.float32, Again()),
+        Placement(
+            CPU, torch.float32, tuner.while_capturing(Again()),
+            packed=tuned_parts(EngineOptions()), tuner=tuner,
+        ),
+    ):  # fmt: skip
+        model = family_of(source).load(source, LoadOptions(), place).model
+        generator = torch.Generator().manual_seed(2)
+        given = model.example(5, generator)
+        prefix = model.prefill(model.image_features(given.pixels), given.ids, given.state)
+        chunks.append(model.sample_actions(prefix, None, model.noise(generator)))
+    assert tuner._taken or preset == "turbovla-small"  # whose matrices are no decoder's
+    torch.testing.assert_close(*chunks, atol=1e-4, rtol=1e-4)
 
 
 def deep(kind: str) -> FlowConfig:
