@@ -102,6 +102,21 @@ def test_every_familys_chunk_is_the_same(preset: str) -> None:
     torch.testing.assert_close(*chunks, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("groups", [(4, 1), (6, 3), (3, 3)])
+@pytest.mark.parametrize("masks", [None, 1, 5])
+def test_attention_as_cuda_is_asked_for_it(groups: tuple[int, int], masks: int | None) -> None:
+    """Heads that share K and V as rows of one, with masks of one row and of each."""
+    (heads, kv), random = groups, torch.Generator().manual_seed(0)
+    q = torch.randn(5, heads + 2, 8, generator=random)[:, :heads].transpose(0, 1)
+    k, v = (torch.randn(kv, 12, 8, generator=random)[:, :9] for _ in "kv")
+    mask = None if masks is None else torch.zeros(masks, 9)
+    if mask is not None:
+        mask[:, 2] = mask[0, 4:] = float("-inf")
+    given = q, k, v, mask
+    one, other = transformer._attend_sdpa(*given), transformer._attend_products(*given)
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
 def deep(kind: str) -> FlowConfig:
     """The depths and steps that are published, of widths that run at once."""
     small, real = tiny_flow(kind), config_of(f"random:{kind}")
