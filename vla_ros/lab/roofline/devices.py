@@ -44,12 +44,17 @@ class Device:
     memory_gb: float = 0.0
     notes: str = ""
 
+    def computes(self, dtype: str) -> str:
+        """In which format it multiplies what would be in this one, where it can."""
+        return "bf16" if dtype == "int8w" and dtype not in self.compute else dtype
+
     def flops(self, dtype: str, rates: str = "achieved") -> float:
         """FLOP/s in a format.
 
         Raises:
             ValueError: the device has no units for it.
         """
+        dtype = self.computes(dtype)
         if dtype not in self.compute:
             known = ", ".join(self.compute)
             raise ValueError(f"{self.name} has no rate for {dtype}: it has {known}")
@@ -202,7 +207,7 @@ def _readers(torch: Any, matrix: Any, vector: Any) -> tuple[Callable[[], Any], .
 
 def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float) -> Device:
     """The best over the numbers of threads: on a busy machine more are not always faster."""
-    from vla_ros.engine.layers.linear import for_one_row
+    from vla_ros.engine.layers.linear import Int8, for_one_row, multiplies_integers
     from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
 
     n, width = 1024, 2048
@@ -212,6 +217,8 @@ def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float
         products[name] = [partial(torch.mm, a, a)]
         if can_prepack(a.device, dtype):  # as the engine multiplies, where it can
             products[name].append(partial(Prepacked.of(a).times, a))
+    if multiplies_integers(a.device):
+        products["int8w"] = [partial(Int8.of(a).ready().times, a)]
     matrix = _numbers(torch, size // (4 * width), width, dtype=torch.float32)
     vector = _numbers(torch, width, dtype=torch.float32)
     readers = [*_readers(torch, matrix, vector)]

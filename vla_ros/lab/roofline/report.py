@@ -189,7 +189,8 @@ def heading(roof: Roofline) -> str:
     formats = ", ".join(
         f"{part} {getattr(precision, part)}" for part in ("vision", "decoder", "head", "kv")
     )
-    used = dict.fromkeys(COMPUTE[getattr(precision, part)] for part in PARTS if part != "kv")
+    parts = (COMPUTE[getattr(precision, part)] for part in PARTS if part != "kv")
+    used = dict.fromkeys(map(device.computes, parts))
     rates = ", ".join(f"{device.flops(d, roof.rates) / 1e12:.4g} TFLOP/s {d}" for d in used)
     lines = [
         f"{model.name} on {device.title}",

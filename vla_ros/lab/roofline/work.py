@@ -19,10 +19,11 @@ WEIGHT_BYTES = {
     "int8w": 1.0, "int4w": 0.625,
 }  # fmt: skip
 #: In which format a product with such weights is computed. int4 weights are widened first, ternary
-#: ones meet int8 inputs.
+#: ones meet int8 inputs; int8w is bf16 but where a device has a rate for it (a CPU with VNNI, which
+#: multiplies integers).
 COMPUTE = {
     "fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "int8": "int8", "int4": "bf16", "ternary": "int8",
-    "int8w": "bf16", "int4w": "bf16",
+    "int8w": "int8w", "int4w": "bf16",
 }  # fmt: skip
 PARTS = ("vision", "decoder", "head", "expert", "kv")
 

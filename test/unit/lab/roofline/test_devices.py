@@ -87,11 +87,18 @@ def test_no_table(tmp_path):
 @pytest.mark.parametrize("with_torch", [True, False])
 def test_this_machine_measured(monkeypatch, with_torch):
     if with_torch:
-        pytest.importorskip("torch")
+        torch = pytest.importorskip("torch")
+        from vla_ros.engine.layers.linear import multiplies_integers
     else:
         monkeypatch.setitem(sys.modules, "torch", None)
     device = measure(8e6, threads=1, gpu=False, budget_s=0.05)
-    assert set(device.compute) == ({"fp32", "bf16"} if with_torch else {"fp32"})
+    assert set(device.compute) - {"int8w"} == ({"fp32", "bf16"} if with_torch else {"fp32"})
+    if with_torch:
+        integers = multiplies_integers(torch.device("cpu"))
+        assert ("int8w" in device.compute) == integers
+        # int8 that is made wider is multiplied as bfloat16
+        assert device.computes("int8w") == ("int8w" if integers else "bf16")
+        assert device.flops("int8w") == device.flops(device.computes("int8w"))
     # between a microcontroller and the fastest server there is
     assert 1e8 < device.flops("fp32") < 1e15
     assert 1e8 < device.bandwidth() < 1e13
