@@ -354,10 +354,11 @@ class IntegerProduct:
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """x bfloat16 [M, K] -> [M, N]."""
         count = len(x)
-        alone = one_row() if count == 1 and self.blocks is not None else None
-        if alone is not None:
-            found = alone.multiply(self.blocks, self.scale.numpy(), alone.as_floats(x[0]))
-            return torch.from_numpy(found).to(x.dtype)[None]
+        functions = one_row() if self.blocks is not None else None
+        if functions is not None and count <= functions.MOST:
+            rows = functions.as_floats(x)
+            found = functions.of_int8_rows(self.blocks, self.scale.numpy(), rows)
+            return torch.from_numpy(found).to(x.dtype)
         if count > _CACHED:  # what is made on the way stays in the cache
             out = x.new_empty(count, len(self.scale))
             for first in range(0, count, _CACHED):

@@ -67,6 +67,23 @@ def test_one_row_is_what_it_is_among_others(
     torch.testing.assert_close(linear(x[2:3], weight, bias), alone, rtol=limit, atol=limit)
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (192, 320), (704, 11008)])
+@pytest.mark.parametrize("count", range(1, 10))
+def test_up_to_eight_rows_of_int8_are_multiplied_alike(
+    count: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By integers, so to the bit whatever stands beside a row; as oneDNN does it but for the last
+    rounding. The widest codes are too large for a heap that keeps what is freed."""
+    weight, _ = weight_of("int8", *shape)
+    x = torch.randn(count, shape[1], generator=torch.Generator().manual_seed(2)).bfloat16()
+    x *= torch.arange(1, count + 1)[:, None]
+    found = linear(x, weight)
+    if count <= 8:
+        assert torch.equal(found, torch.cat([linear(row[None], weight) for row in x]))
+    monkeypatch.setattr(layers, "_numba", lambda: None)
+    torch.testing.assert_close(found, linear(x, weight), rtol=2**-7, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_finite_stays_so(kind: str) -> None:
     weight, _ = weight_of(kind, 128, 128)

@@ -107,15 +107,25 @@ def of_bfloat16(weight: Any, x: Any) -> Any:
     return out
 
 
-@intrinsic
-def _sums_of_block(typing: Any, weight: Any, codes: Any, quads: Any, out: Any) -> Any:
-    """By VNNI, four columns of 16 rows an instruction: 64 sums of the block's weights, int8, times
-    the codes, uint8, then 64 of the weights alone, as int32 [128]. All but ``quads`` are addresses.
+def _of_block(rows: int) -> Any:
+    """A function of Numba's by VNNI, four columns of 16 weights an instruction, for so many rows of
+    codes (their sums lie in registers, 4 at most).
+
+    It takes weights as :func:`blocks` gives them and which block, uint8 codes [M, K] and which row
+    is the first, and int32 [M + 1, 64] that it writes from that row on: the sums of weights times
+    codes, and behind them those of the weights alone. (The arrays, not their addresses: Numba frees
+    an array whose address alone is still in use.)
     """
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, place = ir.IntType(32), ir.IntType(64)
-        sixteen = ir.VectorType(word, WIDE // 4)
+        weight, block, codes, begin, out = arguments
+        held_by = [
+            context.make_array(kind)(context, builder, array)
+            for kind, array in zip(signature.args[::2], (weight, codes, out), strict=True)
+        ]
+        quads = builder.extract_value(held_by[0].shape, 1)
+        sixteen = ir.VectorType(word, 16)
         none, ones = ir.Constant(sixteen, [0] * 16), ir.Constant(sixteen, [0x01010101] * 16)
         nobody = ir.Constant(sixteen, ir.Undefined)
         dot = cgutils.get_or_insert_function(
@@ -123,51 +133,83 @@ def _sums_of_block(typing: Any, weight: Any, codes: Any, quads: Any, out: Any) -
             ir.FunctionType(sixteen, [sixteen] * 3),
             "llvm.x86.avx512.vpdpbusd.512",
         )
-        kinds = (sixteen, word, sixteen)
-        words, given, sums = (
-            builder.inttoptr(arguments[i], kind.as_pointer())
-            for i, kind in zip((0, 1, 3), kinds, strict=True)
-        )
-        held = [cgutils.alloca_once_value(builder, none) for _ in range(8)]
-        with cgutils.for_range(builder, arguments[2]) as loop:
-            code = builder.load(builder.gep(given, [loop.index]))
-            code = builder.insert_element(nobody, code, ir.Constant(word, 0))
-            code = builder.shuffle_vector(code, nobody, none)  # to all sixteen
-            first = builder.mul(loop.index, ir.Constant(loop.index.type, 4))
+
+        def first(array: Any, kind: Any, row: Any, bytes_: Any) -> Any:
+            at = builder.add(builder.ptrtoint(array.data, place), builder.mul(row, bytes_))
+            return builder.inttoptr(at, kind.as_pointer())
+
+        row_bytes = builder.mul(quads, ir.Constant(place, 4))
+        words = first(held_by[0], sixteen, block, builder.mul(row_bytes, ir.Constant(place, WIDE)))
+        given = first(held_by[1], word, begin, row_bytes)
+        sums = first(held_by[2], sixteen, begin, ir.Constant(place, 4 * WIDE))
+        held = [[cgutils.alloca_once_value(builder, none) for _ in "0123"] for _ in range(rows + 1)]
+        for own in (own for row in held for own in row):
+            builder.store(none, own)  # a block after another comes here again
+        with cgutils.for_range(builder, quads) as loop:
+            times = []
+            for row in range(rows):
+                at = builder.add(builder.mul(quads, ir.Constant(place, row)), loop.index)
+                code = builder.load(builder.gep(given, [at]))
+                code = builder.insert_element(nobody, code, ir.Constant(word, 0))
+                times.append(builder.shuffle_vector(code, nobody, none))  # to all sixteen
             for j in range(4):
-                at = builder.add(first, ir.Constant(loop.index.type, j))
+                at = builder.add(
+                    builder.mul(loop.index, ir.Constant(place, 4)), ir.Constant(place, j)
+                )
                 four = builder.load(builder.gep(words, [at]), align=4)
-                for own, times in ((held[j], code), (held[4 + j], ones)):
-                    builder.store(builder.call(dot, [builder.load(own), times, four]), own)
-        for j, own in enumerate(held):
-            target = builder.gep(sums, [ir.Constant(place, j)])
+                for kept, each in zip(held, (*times, ones), strict=True):
+                    made = builder.call(dot, [builder.load(kept[j]), each, four])
+                    builder.store(made, kept[j])
+        for number, own in enumerate(own for row in held for own in row):
+            target = builder.gep(sums, [ir.Constant(place, number)])
             builder.store(builder.load(own), target, align=4)
         return context.get_dummy_value()
 
-    return types.void(types.uintp, types.uintp, types.intp, types.uintp), build
+    def sums_of_block(
+        typing: Any, weight: Any, block: Any, codes: Any, begin: Any, out: Any
+    ) -> Any:
+        return types.void(weight, types.intp, codes, types.intp, out), build
+
+    return intrinsic(sums_of_block)
+
+
+_one, _four = _of_block(1), _of_block(4)
+MOST = 8  # rows of :func:`of_int8_rows`
+
+
+@njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
+def of_int8_rows(weight: Any, scale: Any, x: Any) -> Any:
+    """x float32 [M, K], :data:`MOST` rows at most -> [M, N]; each row is rounded as
+    ``IntegerProduct`` rounds it, and its result does not depend on the others."""
+    count, quads, _ = weight.shape
+    rows = len(x)
+    room = 1 if rows == 1 else 4 if rows <= 4 else 8
+    codes, factors = np.zeros((room, 4 * quads), np.uint8), np.empty(rows, np.float32)
+    for r in range(rows):
+        largest, finite = np.float32(1e-30), np.float32(0)
+        for k in range(4 * quads):
+            largest = max(largest, abs(x[r, k]))
+            finite += x[r, k] * np.float32(0)  # 0, or NaN
+        for k in range(4 * quads):
+            codes[r, k] = np.uint8(np.float32(128.5) + x[r, k] * (np.float32(127) / largest))
+        factors[r] = largest / np.float32(127) + finite
+    out, sums = np.empty((rows, count * WIDE), np.float32), np.empty((room + 1, WIDE), np.int32)
+    for b in range(count):
+        if room == 1:
+            _one(weight, b, codes, 0, sums)
+        for begin in range(0, room - 1, 4):  # the second time the block comes from the cache
+            _four(weight, b, codes, begin, sums)
+        for r in range(rows):
+            for j in range(WIDE):
+                total = sums[r, j] - 128 * sums[room, j]  # the codes' middle is 128
+                place = b * WIDE + j
+                out[r, place] = np.float32(total) * scale[place] * factors[r]
+    return out
 
 
 @njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
 def of_int8(weight: Any, scale: Any, x: Any) -> Any:
-    """x is rounded as ``IntegerProduct`` rounds it."""
-    count, quads, _ = weight.shape
-    largest, finite = np.float32(1e-30), np.float32(0)
-    for k in range(len(x)):
-        largest = max(largest, abs(x[k]))
-        finite += x[k] * np.float32(0)  # 0, or NaN
-    codes = np.empty(len(x), np.uint8)
-    for k in range(len(x)):
-        codes[k] = np.uint8(np.float32(128.5) + x[k] * (np.float32(127) / largest))
-    factor = largest / np.float32(127) + finite
-    out, sums = np.empty(count * WIDE, np.float32), np.empty(2 * WIDE, np.int32)
-    here, four, there = weight.ctypes.data, codes.ctypes.data, sums.ctypes.data
-    for b in range(count):
-        block = here + b * quads * 4 * WIDE
-        _sums_of_block(types.uintp(block), types.uintp(four), quads, types.uintp(there))
-        for j in range(WIDE):
-            total = sums[j] - 128 * sums[WIDE + j]  # the codes' middle is 128
-            out[b * WIDE + j] = np.float32(total) * scale[b * WIDE + j] * factor
-    return out
+    return of_int8_rows(weight, scale, x.reshape(1, len(x)))[0]
 
 
 @njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
@@ -348,6 +390,11 @@ def check() -> None:
         off = float((torch.from_numpy(found) - exact).norm() / exact.norm())
         if not off < (0.02 if columns == 4 else 1e-5):
             raise RuntimeError(f"its product in {kind} is off by {off:.2g}")
+        for count in (3, MOST) if columns == 4 else ():
+            several = np.outer(np.arange(1, count + 1), x.numpy()).astype(np.float32)
+            alone = [multiply(words.view(np.uint32), scale, row) for row in several]
+            if not np.array_equal(of_int8_rows(words.view(np.uint32), scale, several), alone):
+                raise RuntimeError("its product of several rows is not that of each")
 
 
 def as_floats(x: torch.Tensor) -> np.ndarray[Any, Any]:
