@@ -146,7 +146,7 @@ setup(
             "tokenizers>=0.19",
         ],
         # Passes of one token on one core of a CPU with AVX-512, 1.5 to 2 times as fast.
-        "cpu": ["numba>=0.60"],
+        "cpu": ["numba>=0.60", "llvmlite"],
         "sim": ["mujoco>=3.3,<3.10"],
         # What `vla-ros demo` needs, on a machine without ROS 2.
         "demo": ["vla_ros[ros,model,sim]"],
@@ -157,6 +157,7 @@ setup(
             "mujoco==3.3.2",
             "scipy>=1.11",
             "numba>=0.60",
+            "llvmlite",
             "opencv-python-headless>=4.10",
             "easydict>=1.10",
             "cloudpickle>=2.0",
