@@ -157,7 +157,7 @@ mutants: install ## small changes in what must not be wrong, each held against t
 
 KERNEL_TESTS := unit/engine/layers/test_kernels.py unit/engine/layers/test_kernels_compile.py unit/engine/layers/test_ternary.py
 kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
-	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"
+	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton==3.9.*"
 	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest $(KERNEL_TESTS) $(ARGS)
 
 check: ## format, lint, types, who may import whom, that nothing large is tracked
