@@ -27,6 +27,7 @@ from vla_ros.data.replay import (
     run_of_chunks,
 )
 from vla_ros.data.replay_compare import Comparison, Report, Run, Side, compare, load_golden
+from vla_ros.engine.options import RENAMED
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
 from vla_ros.ros.nodes.policy.old_names import OLD, renamed
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, CHUNKS, frame_range
@@ -73,6 +74,10 @@ def graph_of(
     node = NodeSpec("policy", "policy", (file,), values, lifecycle=True)
     given = parse_overrides([f"policy.{item}" for item in args.param]).get("policy", {})
     if old := {name: given.pop(name) for name in OLD if name in given}:
+        asked = {RENAMED.get(name, name) for name in old}  # goes before what was recorded
+        words = values.get("engine_options", known["engine_options"])
+        kept = [word for word in words if word.partition("=")[0] not in asked]
+        values["engine_options"] = kept or known["engine_options"]
         more, line = renamed(old, known | values | given)
         given |= more
         print(line, file=sys.stderr)
