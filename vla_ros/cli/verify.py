@@ -152,6 +152,11 @@ def _recheck(args: argparse.Namespace) -> int:
     if args.checkpoint:
         spec = replace(spec, engine=replace(spec.engine, checkpoint=args.checkpoint))
     refuse_unreadable(spec.engine.checkpoint, spec.engine.tokenizer)
+    import torch
+
+    threads = int(before["machine"].get("threads", 0))
+    if threads and not spec.engine.num_threads:  # nobody said how many: other bits with others
+        torch.set_num_threads(threads)
     now = _certified(args, spec, source)
     status = _shown(args, now)
     wrong, other_bits = differences(before, now)

@@ -58,6 +58,22 @@ def test_every_way_is_exact_and_the_certificate_repeats(
     assert "repeated, to the bit" in capsys.readouterr().out
 
 
+def test_it_is_repeated_with_the_threads_that_made_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another number adds up in another order: a chunk then had other bits on another machine."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert certified(capsys, "random:smolvla-small", "--output", str(tmp_path))[0] == 0
+        torch.set_num_threads(2)
+        assert main(["verify", "--recheck", str(tmp_path / "certificate.json")]) == 0
+        assert torch.get_num_threads() == 1
+        assert "repeated, to the bit" in capsys.readouterr().out
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_wrong_position_of_drafts_is_found_where_it_is(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
