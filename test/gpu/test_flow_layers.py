@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
+from support.flow import chunk_of_preset
 from support.gpu import NO_GPU
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.gemm import choose_tuner
 from vla_ros.engine.layers.graphs import CudaCapture
-from vla_ros.engine.models.family import LoadOptions, Placement
-from vla_ros.engine.models.registry import family_of
+from vla_ros.engine.models.family import Placement
 from vla_ros.engine.models.transformer import (
     Layer,
     Modulation,
     Rope,
-    added,
     attend,
-    normed_gate_up,
-    normed_heads,
+    linear_residual,
+    norm_gate_up,
+    norm_qkv_rope,
 )
 
 pytestmark = [pytest.mark.gpu, NO_GPU]
@@ -57,10 +57,10 @@ def test_the_steps_of_a_layer(rows: int, adaptive: bool, caplog: pytest.LogCaptu
 
     def run(layer: Layer, with_tuner: bool) -> torch.Tensor:
         there = into[0][:, 600:], into[1][:, 600:]
-        q, *_ = normed_heads(x, layer, PI0, (8, 1), Rope(*tables), there, change)
+        q, *_ = norm_qkv_rope(x, layer, PI0, (8, 1), Rope(*tables), there, change)
         seen = attend(q * dim**-0.5, *into, mask, tuner if with_tuner else None)
-        one = added(x, seen, layer.out, gate)
-        return added(one, normed_gate_up(one, layer, PI0, behind), layer.down, gate)
+        one = linear_residual(x, seen, layer.out, gate)
+        return linear_residual(one, norm_gate_up(one, layer, PI0, behind), layer.down, gate)
 
     with torch.inference_mode():
         wanted = run(Layer(*weights), False)
@@ -83,12 +83,6 @@ def test_a_chunk(preset: str) -> None:
             assert tuner is not None, "Triton does not run here: see the warning above"
             capture, parts = tuner.while_capturing(CudaCapture(where)), {"decoder", "head"}
             place = Placement(where, torch.bfloat16, capture, packed=frozenset(parts), tuner=tuner)
-        source = f"random:{preset}"
-        model = family_of(source).load(source, LoadOptions(), place).model
-        generator = torch.Generator().manual_seed(2)
-        given = model.example(5, generator)
-        features = model.image_features(given.pixels.to(where))
-        prefix = model.prefill(features, given.ids.to(where), given.state)
-        chunks.append(model.sample_actions(prefix, None, model.noise(generator)).cpu())
+        chunks.append(chunk_of_preset(preset, place))
     assert {choice.kind for choice in tuner.choices} > {"attention", "product + residual"}
     assert float((chunks[1] - chunks[0]).norm() / chunks[0].norm()) < 0.1

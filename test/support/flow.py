@@ -22,6 +22,7 @@ from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.golden_ints import position_ids
 from vla_ros.engine.models.pi0 import Pi0, pi0_expected
+from vla_ros.engine.models.registry import family_of
 from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.lab.bench.flow_rivals import transformers_pi0
@@ -106,6 +107,17 @@ def chunk_of(
     pixels, ids, state = inputs_of(config, 2, 11, name)
     prefix = model.prefill(model.image_features(pixels), ids, state)
     return model.sample_actions(prefix, None, noise_of(config, name), guidance)
+
+
+def chunk_of_preset(preset: str, place: Placement) -> torch.Tensor:
+    """A chunk of a small preset of any family, on the CPU."""
+    source = f"random:{preset}"
+    model = family_of(source).load(source, LoadOptions(), place).model
+    generator = torch.Generator().manual_seed(2)
+    given = model.example(5, generator)
+    features = model.image_features(given.pixels.to(place.device))
+    prefix = model.prefill(features, given.ids.to(place.device), given.state)
+    return model.sample_actions(prefix, None, model.noise(generator)).cpu()
 
 
 def inputs_of(

@@ -126,7 +126,7 @@ def _sums(x: Any, weight: Any, bias: Any, scale: Any, eps: float) -> torch.Tenso
 
 
 @_kernel
-def normed_heads(x, weight, bias, scale, eps, heads, cos, sin, into, way):  # type: ignore[no-untyped-def]
+def norm_qkv_rope(x, weight, bias, scale, eps, heads, cos, sin, into, way):  # type: ignore[no-untyped-def]
     query, kv = heads
     made = _sums(x, weight, bias, scale, eps).view(len(x), query + 2 * kv, -1)
     turned = query + kv
@@ -139,12 +139,12 @@ def normed_heads(x, weight, bias, scale, eps, heads, cos, sin, into, way):  # ty
 
 
 @_kernel
-def normed_product(x, weight, bias, scale, eps, way):  # type: ignore[no-untyped-def]
+def norm_linear(x, weight, bias, scale, eps, way):  # type: ignore[no-untyped-def]
     return _sums(x, weight, bias, scale, eps).to(x.dtype)
 
 
 @_kernel
-def normed_gate_up(x, weight, bias, scale, eps, gelu, way):  # type: ignore[no-untyped-def]
+def norm_gate_up(x, weight, bias, scale, eps, gelu, way):  # type: ignore[no-untyped-def]
     gate, up = _sums(x, weight, bias, scale, eps).chunk(2, 1)
     return ((F.gelu(gate, approximate="tanh") if gelu else F.silu(gate)) * up).to(x.dtype)
 
@@ -169,7 +169,7 @@ def product(x, weight, bias, way, gate=None, added=None):  # type: ignore[no-unt
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """Put these where the kernels would be imported."""
     steps = SimpleNamespace(
-        normed_heads=normed_heads, normed_product=normed_product, normed_gate_up=normed_gate_up,
+        norm_qkv_rope=norm_qkv_rope, norm_linear=norm_linear, norm_gate_up=norm_gate_up,
         attend=attend,
     )  # fmt: skip
     import vla_ros.engine.layers.kernels as package

@@ -281,19 +281,13 @@ class Tuner:
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> Product:
         """For x [M, K] and a weight of :meth:`of`."""
-        key = PRODUCT, _step(len(x)), weight.shape
-        if key not in self._taken:
-            if not self._choosing:
-                return F.linear
-            like = x.new_empty(key[1], x.shape[1])
-            self._taken[key] = self._choose(
-                PRODUCT,
-                self._weights[weight.shape],
-                (like,),
-                lambda way, tuned, x: self._product(way)(x, tuned.values, None),
-                ways(len(like), x.dtype),
-            )
-        return self._product(self._taken[key])
+
+        def run(way: Way | None, tuned: Tuned, x: torch.Tensor) -> torch.Tensor:
+            return self._product(way)(x, tuned.values, None)
+
+        like = x.new_empty(_step(len(x)), x.shape[1])
+        some = ways(len(like), x.dtype)
+        return self._product(self.way(PRODUCT, self._weights[weight.shape], (like,), run, some))
 
     def _product(self, way: Way | None) -> Product:
         return F.linear if way is None else self._make(way)

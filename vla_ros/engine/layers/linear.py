@@ -695,7 +695,7 @@ def for_one_row(weight: Weight) -> Weight:
         return weight
     if isinstance(weight, Prepacked):
         return replace(weight, blocks=functions.blocks(weight.values, weight.whole()))
-    if isinstance(weight, Int8) and (packed := weight.packed) is not None and functions.HAS_INT8:
+    if isinstance(weight, Int8) and (packed := weight.packed) is not None and functions.HAS_VNNI:
         blocks = functions.blocks(packed.values, packed.codes())
         return replace(weight, packed=replace(packed, blocks=blocks))
     return weight

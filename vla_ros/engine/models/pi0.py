@@ -26,13 +26,13 @@ from vla_ros.engine.models.transformer import (
     Layer,
     Modulation,
     Rope,
-    added,
     attend,
     layer_shapes,
+    linear_residual,
     norm,
+    norm_gate_up,
+    norm_qkv_rope,
     norm_scale,
-    normed_gate_up,
-    normed_heads,
     read_layer,
     tuner_of,
 )
@@ -41,8 +41,8 @@ from vla_ros.engine.models.vlm_with_expert import (
     KVSpan,
     VLMWithExpert,
     action_shapes,
-    appended,
-    behind,
+    append_kv,
+    suffix_kv,
     vlm_shapes,
 )
 
@@ -137,17 +137,17 @@ class Pi0(VLMWithExpert):
         heads = expert.heads, expert.kv_heads
         for number, layer in enumerate(self._expert):
             change = self._modulation(number, 0, step, given)
-            into = behind(suffixes[0][1], number, first, count) if len(suffixes) == 1 else None
-            qkv = normed_heads(x, layer, expert, heads, rotary, into, change)
+            into = suffix_kv(suffixes[0][1], number, first, count) if len(suffixes) == 1 else None
+            qkv = norm_qkv_rope(x, layer, expert, heads, rotary, into, change)
             out = []
             each = zip(suffixes, masks, *(part.split(count, 1) for part in qkv), strict=True)
             for (_, span, _), mask, q, k, v in each:
-                keys, values = appended(span, number, first, k, v, there=into is not None)
+                keys, values = append_kv(span, number, first, k, v, there=into is not None)
                 out.append(attend(q, keys, values, mask, tuner_of(layer.out)))
-            x = added(x, joined(out), layer.out, None if change is None else change.gate)
+            x = linear_residual(x, joined(out), layer.out, None if change is None else change.gate)
             change = self._modulation(number, 1, step, given)
-            made = normed_gate_up(x, layer, expert, change)
-            x = added(x, made, layer.down, None if change is None else change.gate)
+            made = norm_gate_up(x, layer, expert, change)
+            x = linear_residual(x, made, layer.down, None if change is None else change.gate)
         x = joined([rows[-self.horizon :] for rows in x.split(count)])
         made = norm(x.float(), expert.rms_eps)
         if self.config.adaptive:

@@ -24,13 +24,13 @@ from vla_ros.engine.models.siglip import pixel_shuffle
 from vla_ros.engine.models.transformer import (
     Layer,
     Rope,
-    added,
     attend,
     layer_shapes,
+    linear_residual,
     norm,
+    norm_gate_up,
+    norm_qkv_rope,
     norm_scale,
-    normed_gate_up,
-    normed_heads,
     read_layer,
     tuner_of,
 )
@@ -39,8 +39,8 @@ from vla_ros.engine.models.vlm_with_expert import (
     KVSpan,
     VLMWithExpert,
     action_shapes,
-    appended,
-    behind,
+    append_kv,
+    suffix_kv,
     vlm_shapes,
 )
 
@@ -139,22 +139,22 @@ class SmolVLA(VLMWithExpert):
         for number, layer in enumerate(self._expert):
             place, tuner = self._cross.get(number), tuner_of(layer.out)
             if place is not None:
-                q, *_ = normed_heads(rows, layer, expert, (expert.heads, 0), across)
+                q, *_ = norm_qkv_rope(rows, layer, expert, (expert.heads, 0), across)
                 out = [
                     attend(own, *model._across(span, place), tuner)
                     for (model, span, _), own in zip(suffixes, q.split(count, 1), strict=True)
                 ]
             else:
-                into = behind(suffixes[0][1], number, 0, count) if len(suffixes) == 1 else None
+                into = suffix_kv(suffixes[0][1], number, 0, count) if len(suffixes) == 1 else None
                 heads = expert.heads, expert.kv_heads
-                qkv = normed_heads(rows, layer, expert, heads, jointly, into)
+                qkv = norm_qkv_rope(rows, layer, expert, heads, jointly, into)
                 out = []
                 each = zip(suffixes, *(part.split(count, 1) for part in qkv), strict=True)
                 for (_, span, _), own, k, v in each:
-                    keys, values = appended(span, number, 0, k, v, there=into is not None)
+                    keys, values = append_kv(span, number, 0, k, v, there=into is not None)
                     out.append(attend(own, keys, values, span.suffix_mask, tuner))
-            rows = added(rows, joined(out), layer.out)
-            rows = added(rows, normed_gate_up(rows, layer, expert), layer.down)
+            rows = linear_residual(rows, joined(out), layer.out)
+            rows = linear_residual(rows, norm_gate_up(rows, layer, expert), layer.down)
         return self.action_out_proj(norm(rows.float(), expert.rms_eps)).split(self.horizon)
 
     def _across(

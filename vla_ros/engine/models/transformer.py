@@ -92,9 +92,9 @@ def forward(
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """A whole layer over rows [n, C], which see each other but for what ``mask`` [n, n] hides."""
-    q, k, v = normed_heads(x, layer, config, (config.heads, config.kv_heads), Rope(cos, sin))
-    x = added(x, attend(q, k, v, mask, tuner_of(layer.out)), layer.out)
-    return added(x, normed_gate_up(x, layer, config), layer.down)
+    q, k, v = norm_qkv_rope(x, layer, config, (config.heads, config.kv_heads), Rope(cos, sin))
+    x = linear_residual(x, attend(q, k, v, mask, tuner_of(layer.out)), layer.out)
+    return linear_residual(x, norm_gate_up(x, layer, config), layer.down)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Modulation:
     product: torch.Tensor | None = None
 
 
-def normed_heads(
+def norm_qkv_rope(
     x: torch.Tensor,
     layer: Layer,
     config: TextConfig,
@@ -140,7 +140,7 @@ def normed_heads(
 
         assert isinstance(weight, Tuned)
         bias, scale = _folded(modulation, layer.bias)
-        every = layer_triton.normed_heads(
+        every = layer_triton.norm_qkv_rope(
             x, weight.values, bias, scale, config.rms_eps, heads, rope.cos, rope.sin, into, way
         )
         q, k, v = every.transpose(0, 1).split((heads[0], heads[1], heads[1]))
@@ -150,7 +150,7 @@ def normed_heads(
     return fastest("norm + QKV + RoPE", layer.qkv, (x,), run, some)
 
 
-def normed_gate_up(
+def norm_gate_up(
     x: torch.Tensor, layer: Layer, config: TextConfig, modulation: Modulation | None = None
 ) -> torch.Tensor:
     """Norm, gate and up, and the one's activation times the other: x [n, C] -> [n, M]."""
@@ -163,13 +163,13 @@ def normed_gate_up(
         assert isinstance(weight, Tuned)
         bias, scale = _folded(modulation, None)
         gelu = config.kind == "gemma"
-        return layer_triton.normed_gate_up(x, weight.values, bias, scale, config.rms_eps, gelu, way)
+        return layer_triton.norm_gate_up(x, weight.values, bias, scale, config.rms_eps, gelu, way)
 
     some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
     return fastest("norm + gate x up", layer.gate_up, (x,), run, some)
 
 
-def added(
+def linear_residual(
     x: torch.Tensor, made: torch.Tensor, weight: Weight, gate: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x [n, C] + ``gate`` times the product of ``made`` [n, K] and a weight [C, K]."""

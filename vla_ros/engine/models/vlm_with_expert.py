@@ -24,12 +24,12 @@ from vla_ros.engine.models.siglip import SigLip, read_siglip, siglip_shapes
 from vla_ros.engine.models.transformer import (
     Layer,
     Rope,
-    added,
     attend,
     layer_shapes,
+    linear_residual,
     norm,
-    normed_gate_up,
-    normed_heads,
+    norm_gate_up,
+    norm_qkv_rope,
     read_layer,
     rope,
     tuner_of,
@@ -176,7 +176,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
             heads = text.heads if len(layer.out) else 0
             buffers = [(span.keys[number], span.values[number]) for _, span in spans]
             into = buffers[0] if len(spans) == 1 else None
-            made = normed_heads(x, layer, text, (heads, text.kv_heads), rotary, into)
+            made = norm_qkv_rope(x, layer, text, (heads, text.kv_heads), rotary, into)
             parts = (part.split(sizes, 1) for part in made)
             out = []
             for (model, span), own, q, k, v in zip(spans, buffers, *parts, strict=True):
@@ -187,8 +187,8 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
                     hidden = model._hidden(span)
                     out.append(attend(q, own[0], own[1], hidden, tuner_of(layer.out)))
             if heads:
-                x = added(x, joined(out), layer.out)
-                x = added(x, normed_gate_up(x, layer, text), layer.down)
+                x = linear_residual(x, joined(out), layer.out)
+                x = linear_residual(x, norm_gate_up(x, layer, text), layer.down)
         return x
 
     def _hidden(self, span: KVSpan) -> torch.Tensor | None:
@@ -267,7 +267,7 @@ def time_table(
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 
-def behind(
+def suffix_kv(
     span: KVSpan, layer: int, first: int, count: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Where K and V [G, n, d] of ``count`` rows of the suffix go, from its row ``first`` on. Under
@@ -279,12 +279,11 @@ def behind(
     return both[0][:, begin : begin + count], both[1][:, begin : begin + count]
 
 
-def appended(
+def append_kv(
     span: KVSpan, layer: int, first: int, k: torch.Tensor, v: torch.Tensor, there: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V of prefix and suffix [G, S, d] up to the end of these, [G, n, d] each, which are
-    written from the suffix's row ``first`` on, unless they are ``there`` already (:func:`behind`).
-    """
+    written from the suffix's row ``first`` on, unless they are ``there`` (:func:`suffix_kv`)."""
     begin, count = span.length + first, k.shape[1]
     both = span.joint_keys[layer], span.joint_values[layer]
     if torch.is_grad_enabled():

@@ -209,9 +209,9 @@ def compare_steps(data: st.DataObject) -> None:
     from vla_ros.engine.layers.gemm import Tile
     from vla_ros.engine.layers.kernels.layer_triton import (
         attend,
-        normed_gate_up,
-        normed_heads,
-        normed_product,
+        norm_gate_up,
+        norm_linear,
+        norm_qkv_rope,
     )
     from vla_ros.engine.models import transformer
 
@@ -243,18 +243,18 @@ def compare_steps(data: st.DataObject) -> None:
     gelu = data.draw(st.booleans())
     config = TextConfig("gemma" if gelu else "llama", 1, width, middle, 1, 8, 8, dim)
 
-    wanted = transformer.normed_gate_up(x, layer, config, change)
+    wanted = transformer.norm_gate_up(x, layer, config, change)
     up = layer.gate_up
-    near(normed_gate_up(x, up, folded(up), scale, config.rms_eps, gelu, way), wanted)
+    near(norm_gate_up(x, up, folded(up), scale, config.rms_eps, gelu, way), wanted)
     wanted = F.linear(transformer._normed(x, config, change), up)
-    near(normed_product(x, up, folded(up), scale, config.rms_eps, way), wanted)
+    near(norm_linear(x, up, folded(up), scale, config.rms_eps, way), wanted)
     rope = transformer.Rope(*torch.randn(2, rows, dim // 2, generator=random).repeat(1, 1, 2))
     buffers = torch.zeros(2, kv, rows + 5, dim, dtype=dtype)
     into = (buffers[0, :, 2 : rows + 2], buffers[1, :, 2 : rows + 2])
-    q, k, v = transformer.normed_heads(x, layer, config, (query, kv), rope, None, change)
+    q, k, v = transformer.norm_qkv_rope(x, layer, config, (query, kv), rope, None, change)
     given = x, layer.qkv, folded(layer.qkv), scale, config.rms_eps, (query, kv), rope.cos, rope.sin
     for there in (None, into):
-        every = normed_heads(*given, there, way).transpose(0, 1)
+        every = norm_qkv_rope(*given, there, way).transpose(0, 1)
         near(every, torch.cat((q, k, v)))
     near(into[0], k)
     near(into[1], v)

@@ -133,7 +133,7 @@ def _attend(  # type: ignore[no-untyped-def]
     tl.store(place, made.to(out.dtype.element_ty), here & real)
 
 
-def normed_heads(
+def norm_qkv_rope(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None,
     eps: float, heads: tuple[int, int], cos: torch.Tensor, sin: torch.Tensor,
     into: tuple[torch.Tensor, torch.Tensor] | None, way: Way,
@@ -157,7 +157,7 @@ def normed_heads(
     return out
 
 
-def normed_product(
+def norm_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None,
     eps: float, way: Way,
 ) -> torch.Tensor:  # fmt: skip
@@ -171,7 +171,7 @@ def normed_product(
     return out
 
 
-def normed_gate_up(
+def norm_gate_up(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None,
     eps: float, gelu: bool, way: Way,
 ) -> torch.Tensor:  # fmt: skip

@@ -33,7 +33,7 @@ _HIGH = np.uint32(0xFFFF0000)
 NO_SCALE = np.empty(0, np.float32)
 #: whether Numba compiles for this processor itself, and it has VNNI: for another, LLVM ends the
 #: process over the instruction
-HAS_INT8 = not config.CPU_NAME and bool(binding.get_host_cpu_features().get("avx512vnni"))
+HAS_VNNI = not config.CPU_NAME and bool(binding.get_host_cpu_features().get("avx512vnni"))
 #: of a word: how many columns' values of a row it holds, and what they are compared as
 _VALUES = {torch.float32: (1, np.uint32), torch.bfloat16: (2, np.uint16), torch.int8: (4, np.int8)}
 
@@ -381,7 +381,7 @@ def check() -> None:
     matrix = torch.randint(-127, 128, (2 * WIDE, 128), generator=random, dtype=torch.int8)
     x = torch.randn(128, generator=random)
     for kind, columns in ((torch.float32, 1), (torch.bfloat16, 2), (torch.int8, 4)):
-        if columns == 4 and not HAS_INT8:
+        if columns == 4 and not HAS_VNNI:
             continue
         rows = matrix.to(kind).view(2, WIDE, -1, columns).transpose(1, 2).contiguous()
         words = rows.view(torch.float32 if columns == 1 else torch.int32).flatten(2).numpy()

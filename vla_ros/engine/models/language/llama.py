@@ -28,7 +28,7 @@ from vla_ros.engine.layers.linear import (
 )
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.models.language.base import PackedLayers
-from vla_ros.engine.models.transformer import added, fastest, tuner_of
+from vla_ros.engine.models.transformer import fastest, linear_residual, tuner_of
 
 STEPS = "a kernel a step"
 _ALIKE = 4  # layers that are timed in turn: the cache has forgotten the first
@@ -189,9 +189,9 @@ class LlamaDecoder(PackedLayers):
     def _steps(self, layer: Layer, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """The rest of a layer, each product with what lies around it as one kernel where that is
         faster; no norm behind it."""
-        x = added(x, out, layer.out)
+        x = linear_residual(x, out, layer.out)
         made = self._normed(x, layer.norm2, layer.gate_up, act=self._between.silu_mul)
-        return added(x, made, layer.down)
+        return linear_residual(x, made, layer.down)
 
     def _stepwise(self, x: torch.Tensor, out: torch.Tensor) -> bool:
         """Which of the two is taken for so many rows, the next layer's Q, K and V included."""
@@ -228,8 +228,8 @@ class LlamaDecoder(PackedLayers):
 
             assert isinstance(weight, Tuned)
             if act is None:
-                return layer_triton.normed_product(x, weight.values, bias, norm, eps, way)
-            return layer_triton.normed_gate_up(x, weight.values, bias, norm, eps, False, way)
+                return layer_triton.norm_linear(x, weight.values, bias, norm, eps, way)
+            return layer_triton.norm_gate_up(x, weight.values, bias, norm, eps, False, way)
 
         kind = "norm + product" if act is None else "norm + gate x up"
         return fastest(kind, weight, (x,), run, paired_ways(len(x), x.dtype))
