@@ -1,4 +1,4 @@
-"""What the gate made of random actions of seven numbers when seven was all it knew.
+"""What the last door makes of random actions of seven numbers.
 
 python golden/make.py safety-gate .   # writes golden/gate7.npz
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.types import StalePolicy
-from vla_ros.runtime import safety
-from vla_ros.runtime.safety import Limits
+from vla_ros.runtime import door
+from vla_ros.runtime.door import Told
+from vla_ros.runtime.safety import Limits, refuse_unless_numbers
 
 COUNT = 400
 NARROW = Limits(
@@ -32,6 +34,32 @@ POSES = Limits(
 )
 
 
+class Gated(NamedTuple):
+    """An action, float64 [D], as far as it may be told; what changed it, and whether by more than a
+    tolerance."""
+
+    action: np.ndarray
+    clamped: str
+    far: bool
+
+
+def gate(action: np.ndarray, before: tuple[np.ndarray, ...], limits: Limits) -> Gated:
+    """An action through the last door, a period after those ``before`` it, newest first; with two
+    the door knows the step between them."""
+    refuse_unless_numbers(action, limits.space)
+    motion, reach = list(limits.space.motion), door.reach_of(limits)
+    told = Told(before[0][motion]) if before else None
+    if len(before) > 1:
+        step = door.step_between(before[1][motion], before[0][motion], reach)
+        told = Told(before[0][motion], step)
+    passed = door.pass_through(action[motion], told, reach)
+    out = np.array(action, np.float64)
+    out[motion] = passed.told.at
+    grippers = list(limits.space.grippers)
+    out[grippers] = np.clip(out[grippers], 0.0, 1.0)
+    return Gated(out, passed.over, passed.far)
+
+
 def actions(seed: int, scale: float) -> np.ndarray:
     """Float64 [COUNT, 7]: a walk with outliers, also of the gripper."""
     random = np.random.default_rng(seed)
@@ -42,11 +70,11 @@ def actions(seed: int, scale: float) -> np.ndarray:
 
 
 def gated(rows: np.ndarray, limits: Limits) -> tuple[np.ndarray, list[str], list[bool]]:
-    """The gate's actions [n, 7], each after the two before it, what was clamped and how far."""
+    """The door's actions [n, 7], each after the two before it, what was clamped and how far."""
     before: tuple[np.ndarray, ...] = ()
     out, clamped, far = [], [], []
     for row in rows:
-        said = safety.gate(row, before, limits)
+        said = gate(row, before, limits)
         before = (said.action, *before[:1])
         out.append(said.action)
         clamped.append(said.clamped)

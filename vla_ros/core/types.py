@@ -196,6 +196,7 @@ class PolicyInfo:
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
     max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
+    moves_grippers: bool = True  # False: what its actions have for grippers is not to be looked at
     corrects: int = 0  # actions from the one on that is due with a newer frame, which it corrects
 
 
@@ -238,6 +239,18 @@ class StalePolicy(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """A trajectory of joints: seconds after its begin and places, float64 [M], of each point.
+
+    ``begin_ns``: a stamp of the ROS clock; ``at_once``: it begins when it is received, whatever the
+    clocks show."""
+
+    points: tuple[tuple[float, Floats], ...]
+    begin_ns: int = 0
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One command as it leaves the publish gate, before it becomes a message.
 
@@ -245,9 +258,12 @@ class Command:
     on none), ``latest_ns`` the stamp of the newest observation taken in by then. ``staleness_ns``:
     how long after it was due the action of a policy was published. ``corrected_ns``: the stamp of
     the newer observation by which the action was corrected, 0 for none; ages are counted from
-    ``stamp_ns`` all the same. ``plan``, of the
-    first command of a chunk where somebody asked for it: all that will be published of the chunk
-    if nothing comes between, this action first, float64 [n, D]; gated like each of them.
+    ``stamp_ns`` all the same. A gripper that nobody
+    has commanded and nobody has measured is NaN: it stays as it is.
+
+    ``places``, where an output takes joints: where they are to be at the end of the period, float64
+    [M], grippers left out. ``plan``, where an output takes trajectories: what replaces the one
+    before it; None: that goes on.
     """
 
     kind: CommandKind
@@ -265,5 +281,6 @@ class Command:
     staleness_ns: int = 0
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     total_ms: float = 0.0
-    plan: Floats | None = None
+    places: Floats | None = None
+    plan: Plan | None = None
     corrected_ns: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,7 +177,8 @@ def compare(
     for key in both:
         old, new = expected[key].action, second[key].action
         for i, name in enumerate(names):
-            off = abs(new[i] - old[i])
+            both_nan = math.isnan(new[i]) and math.isnan(old[i])  # a gripper that stays as it is
+            off = 0.0 if both_nan else abs(new[i] - old[i])
             largest[i] = max(largest[i], off)
             if off and difference is None:
                 difference = Difference(place[key[0]], key[0], key[1], name, old[i], new[i])

@@ -27,7 +27,7 @@ class ZeroPolicy:
         self._space = space
         self._start: Floats | None = None
         needed = len(space.motion) if space.absolute else 0
-        self.info = PolicyInfo(name="zero", action_space=space, state_dim=needed)
+        self.info = PolicyInfo(name="zero", action_space=space, state_dim=needed, moves_grippers=False)
 
     def reset(self, instruction: Instruction) -> None:
         """Stand still where the next observation sees the robot."""

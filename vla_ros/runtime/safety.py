@@ -1,4 +1,4 @@
-"""What may move the robot: the limits, the states of the policy node, the gate before publication.
+"""What may move the robot: the limits, the states of the policy node, its grippers.
 
 Pure functions of (state, action, time): they read no clock, hold nothing and log nothing, so
 every rule can be tested by itself. The rules are those of the fault matrix in
@@ -7,19 +7,13 @@ docs/explanation/safety.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from vla_ros.core import rotation
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import Floats, PolicyState, StalePolicy
-
-_ROUNDING = 1e-9  # a rounding error is no excess
 
 # ------------------------------------------------------------------------------ limits and ages
 
@@ -44,6 +38,8 @@ class Limits:
 
     A HOLD longer than ``hold_latch_s`` is left by :func:`recover` alone; 0: it never latches.
     ``takeover_timeout_s`` after a person's last command the policy is heard again.
+    ``leash_s``: so long, at the largest step a period, a place that is told may be ahead of where
+    the robot is measured to be.
     ``stamp_tolerance_s``: how far a stamp may lie in the future; 0: min(5 ms, T / 4).
     """
 
@@ -68,6 +64,7 @@ class Limits:
     hold_latch_s: float = 0.0
     stamp_tolerance_s: float = 0.0
     takeover_timeout_s: float = 0.3
+    leash_s: float = 0.3
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.control_rate_hz <= 200.0:
@@ -279,53 +276,19 @@ def after_invalid(safety: Safety, limits: Limits, reason: str, steady_ns: int) -
 @dataclass(frozen=True, slots=True)
 class Gripper:
     """The gripper as last commanded and when it last changed sides. ``known``: it was commanded
-    at all; until then ``value`` is a guess.
+    at all; until then ``value`` is what was measured, NaN where nobody measures it.
 
     ``switched_ns`` is steady time, so that no clock that is set can freeze a gripper; in a
     simulation it is the simulation's.
     """
 
-    value: float = 1.0
+    value: float = float("nan")
     switched_ns: int = -(1 << 62)
     known: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Gated:
-    """An action after the gate. ``clamped`` says what was changed, empty if nothing was;
-    ``far``: by more than a tolerance. ``bounded``: held to its bounds alone."""
-
-    action: Floats
-    clamped: str = ""
-    far: bool = False
-    bounded: Floats | None = None
-
-
 class ActionRefused(ValueError):
     """An action that must not be published; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where in an action its numbers are, and among the M that move those held to an angle."""
-
-    motion: npt.NDArray[np.intp]  # [M], places in the action
-    turns: tuple[npt.NDArray[np.intp], ...]  # [3] an arm, places in the motion; poses only
-    straight: npt.NDArray[np.intp]  # the places in the motion of all others
-
-
-@lru_cache(maxsize=64)
-def _places(space: ActionSpace) -> _Places:
-    motion = space.motion
-    rotations = space.rotations if space.absolute else ()
-    turns = [[motion.index(place) for place in arm] for arm in rotations]
-    bent = {place for arm in turns for place in arm}
-    straight = [i for i in range(len(motion)) if i not in bent]
-    return _Places(
-        np.array(motion, np.intp),
-        tuple(np.array(arm, np.intp) for arm in turns),
-        np.array(straight, np.intp),
-    )
 
 
 def refuse_unless_numbers(action: Floats, space: ActionSpace) -> None:
@@ -334,130 +297,6 @@ def refuse_unless_numbers(action: Floats, space: ActionSpace) -> None:
         raise ActionRefused(f"action has shape {np.shape(action)}, not ({space.width},)")
     if not np.isfinite(action).all():
         raise ActionRefused("action has values that are not finite")
-
-
-def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
-    """Hold a new action to its limits.
-
-    ``before`` are the actions published last, newest first, at most two are used. Returns the
-    action, clamped where it exceeded its bounds, jump or jerk. Raises :class:`ActionRefused`.
-    """
-    refuse_unless_numbers(action, limits.space)
-    out = np.array(action, dtype=np.float64)
-    places = _places(limits.space)
-    motion = out[places.motion]
-    over: list[str] = []
-    far = False
-    bounded = out.copy()
-    for number, (name, confined, tolerance) in enumerate(_confined(motion, before, limits, places)):
-        excess = _excess(motion, confined, places)
-        if excess.max(initial=0.0) > _ROUNDING:
-            over.append(name)
-            far |= bool((excess > tolerance + _ROUNDING).any())
-            motion[:] = confined
-        if number == 0:
-            bounded[places.motion] = motion
-    out[places.motion] = motion
-    for gripper in limits.space.grippers:
-        out[gripper] = min(max(out[gripper], 0.0), 1.0)
-    return Gated(out, ", ".join(dict.fromkeys(over)), far, bounded)
-
-
-def approach(goal: Floats, last: Floats, limits: Limits) -> Floats:
-    """The place ``goal``, or as near to it as one command may come from ``last``: what a robot
-    that is told places is stopped by. Bounds are not asked: it may stand outside of them."""
-    places = _places(limits.space)
-    out = np.array(goal, dtype=np.float64)
-    radius = _steps(limits, places)[0]
-    out[places.motion] = _within(out[places.motion], last[places.motion], radius, places)
-    return out
-
-
-def near(here: Floats, last: Floats, limits: Limits, commands: int) -> bool:
-    """Whether so many commands at most lie between two places."""
-    places = _places(limits.space)
-    apart = _excess(here[places.motion], last[places.motion], places)
-    return bool((apart <= commands * _steps(limits, places)[0] + _ROUNDING).all())
-
-
-def _confined(
-    motion: Floats, before: tuple[Floats, ...], limits: Limits, places: _Places
-) -> Iterator[tuple[str, Floats, Floats]]:
-    """What limits there are, one after the other: a name, the numbers of ``motion`` (as it is by
-    then) within it, and how much of an excess is not counted."""
-    low, high = np.asarray(limits.low), np.asarray(limits.high)
-    middle, room = (low + high) / 2, _room(limits, places)
-    jump, jerk = _steps(limits, places)
-    none = np.zeros(len(motion))
-
-    def within(center: Floats, radius: Floats) -> Floats:
-        return _within(motion, center, radius, places)
-
-    def bounded() -> Floats:  # to the bounds themselves: middle + room may be an ulp beyond
-        confined = within(middle, room)
-        box = places.straight
-        confined[box] = np.clip(motion[box], low[box], high[box])
-        if limits.velocity and not limits.space.absolute:
-            most = np.asarray(limits.velocity) * limits.period_s
-            confined = np.clip(confined, -most, most)
-        return confined
-
-    yield "bounds", bounded(), limits.clamp_tolerance * 2 * room
-    if not before:
-        return
-    last = before[0][places.motion]
-    yield "jump", within(last, jump), none
-    if len(before) > 1:
-        earlier = before[1][places.motion]
-        expected = 2 * last - earlier
-        for arm in places.turns:
-            expected[arm] = rotation.turned(last[arm], rotation.way(earlier[arm], last[arm]))
-        yield "jerk", within(expected, jerk), none
-        yield "jerk", bounded(), none
-
-
-def _within(motion: Floats, center: Floats, radius: Floats, places: _Places) -> Floats:
-    confined = np.clip(motion, center - radius, center + radius)
-    for arm in places.turns:
-        confined[arm] = rotation.towards(center[arm], motion[arm], float(radius[arm[0]]))
-    return confined
-
-
-def _room(limits: Limits, places: _Places) -> Floats:
-    """Half of the range of each number that moves."""
-    room = (np.asarray(limits.high) - np.asarray(limits.low)) / 2
-    for arm in places.turns:
-        room[arm] = room[arm].max()  # rotations are bounded by an angle: a ball, not a box
-    return room
-
-
-def _steps(limits: Limits, places: _Places) -> tuple[Floats, Floats]:
-    """The largest change from one command to the next, and of that change: float64 [M] each.
-
-    Per second a displacement is a velocity and its change an acceleration; a change of place is
-    the velocity, and the change of that the acceleration.
-    """
-    room, period = _room(limits, places), limits.period_s
-    jump, jerk = limits.jump * 2 * room, limits.jerk * 2 * room
-    accelerated = np.asarray(limits.acceleration) * period * period
-    if limits.space.absolute:
-        if limits.velocity:
-            jump = np.minimum(jump, np.asarray(limits.velocity) * period)
-        if limits.acceleration:
-            jerk = np.minimum(jerk, accelerated)
-    elif limits.acceleration:
-        jump = np.minimum(jump, accelerated)
-    for arm in places.turns:
-        jump[arm], jerk[arm] = jump[arm].min(), jerk[arm].min()
-    return jump, jerk
-
-
-def _excess(motion: Floats, confined: Floats, places: _Places) -> Floats:
-    """By how much each number that moves was beyond; rotations of poses by an angle."""
-    excess = np.abs(confined - motion)
-    for arm in places.turns:
-        excess[arm] = np.linalg.norm(rotation.way(confined[arm], motion[arm]))
-    return excess
 
 
 def steady_gripper(gripper: Gripper, wanted: float, now_ns: int, limits: Limits) -> Gripper:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import MS, SECOND, Clock
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Command, CommandKind, Floats, Image
 from vla_ros.sim.env import Environment, EnvSpec, SimError, SimObservation, SimStep
@@ -57,9 +58,15 @@ def environment_action(command: Command | None, gripper: float, spec: EnvSpec) -
     if command is not None and command.kind.moves:
         action[:3] = command.action[:3] / spec.position_scale
         action[3:6] = command.action[3:6] / spec.rotation_scale
-        gripper = float(command.action[GRIPPER])
+        gripper = opening_of(command, GRIPPER, gripper)
     action[GRIPPER] = 1.0 - 2.0 * gripper
     return np.clip(action, -1.0, 1.0)
+
+
+def opening_of(command: Command, place: int, before: float) -> float:
+    """A gripper's opening as a command has it; NaN leaves it as it was ``before``."""
+    opening = float(command.action[place])
+    return before if np.isnan(opening) else opening
 
 
 class CommandInbox:
@@ -69,8 +76,8 @@ class CommandInbox:
     ``counters`` while an episode runs; outside of one everything is ignored.
     """
 
-    def __init__(self, width: int = ACTION_DIM) -> None:
-        self._width = width
+    def __init__(self, space: ActionSpace = END_EFFECTOR_DELTA) -> None:
+        self._space = space
         self.counters = CommandCounts()
         self.last_rejection = ""
         self._running = False
@@ -133,9 +140,10 @@ class CommandInbox:
         return command
 
     def _fault(self, command: Command, now_ns: int) -> str:
-        if command.action.shape != (self._width,):
-            return f"its action has shape {command.action.shape}, expected ({self._width},)"
-        if not np.isfinite(command.action).all():
+        if command.action.shape != (self._space.width,):
+            return f"its action has shape {command.action.shape}, expected ({self._space.width},)"
+        grippers = np.isin(np.arange(self._space.width), self._space.grippers)
+        if not (np.isfinite(command.action) | (np.isnan(command.action) & grippers)).all():
             return "its action is not finite"
         if self._origin(command) < self._start_ns:
             return "it belongs to an earlier episode"
@@ -275,7 +283,7 @@ class Desk:
         self.spec = spec
         self._clock = clock
         self._bell = threading.Condition()
-        self._inbox = CommandInbox(spec.action_space.width)
+        self._inbox = CommandInbox(spec.action_space)
         self._next: EpisodeRequest | None = None
         self._stopped = False
         self._began_ns = 0
@@ -473,12 +481,13 @@ class Body:
         moved = command is not None and command.kind.moves
         if self._spec.action_space.kind.joints:
             if command is not None and moved:
-                self._place = command.action
+                known = np.isfinite(command.action)
+                self._place = np.where(known, command.action, self._place)
             action = self._place
         else:
             action = environment_action(command, self._gripper, self._spec)
             if command is not None and moved:
-                self._gripper = float(command.action[GRIPPER])
+                self._gripper = opening_of(command, GRIPPER, self._gripper)
         step = self._environment.step(action, render)
         count = self._desk.executed(moved)
         outcome = _outcome(step, count, self._desk.view().max_steps)

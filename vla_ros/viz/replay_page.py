@@ -6,6 +6,7 @@ over the frames, and the differences in numbers. The words are in ``replay.html.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -173,7 +174,8 @@ def _plots(sides: Sequence[Side]) -> list[Plot]:
 
 def _series(side: Side, dimension: int) -> tuple[list[int], list[float]]:
     """(stamps, values), thinned to what a plot can show."""
-    found = sorted(side.run.actions.items())
+    all_of = sorted(side.run.actions.items())
+    found = [item for item in all_of if not math.isnan(item[1].action[dimension])]
     found = found[:: max(1, len(found) // _MOST_POINTS)]
     return [key[0] for key, _ in found], [said.action[dimension] for _, said in found]
 

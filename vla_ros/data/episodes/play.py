@@ -370,6 +370,9 @@ class Brain:
     def publish(self, command: Command) -> None:
         self.publish_to(command)
 
+    def rest(self, command: Command) -> None:
+        """A simulation in lock-step has no outputs."""
+
     def changed(self, before: Safety, after: Safety) -> None:
         """Read at the episode's end."""
 

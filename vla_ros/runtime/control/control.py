@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from vla_ros.core.types import (
 )
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.corrections import Corrector
-from vla_ros.runtime.control.gate import PublishGate
+from vla_ros.runtime.control.gate import JointOutputs, PublishGate
 from vla_ros.runtime.control.goals import (
     EpisodeTracker,
     Goal,
@@ -62,6 +62,9 @@ class ControlSink(Protocol):
 
     def publish(self, command: Command) -> None:
         """Publish a command that has passed the gate."""
+
+    def rest(self, command: Command) -> None:
+        """A period without a command: what the outputs are to come to rest by, without a number."""
 
     def changed(self, before: Safety, after: Safety) -> None:
         """The state, its reason or the task is another one."""
@@ -148,12 +151,10 @@ class Control:
 
     ``driver`` decides when to ask and to publish. ``goals``, ``queue`` and ``worker`` are what is
     to be done, what is to be executed next, and who answers. ``latest`` is the newest frame that
-    was taken in. ``held_pose`` is where the robot was when the state was entered, float64 [D]: what
-    ``stale_policy: hold`` keeps; None where there was no recent measurement. ``plans``: commands
-    carry what will follow of their chunk (:attr:`vla_ros.core.types.Command.plan`).
-    ``inference_s``: L, as it was measured last. ``persistent`` outlives this loop. ``supply`` knows
-    what keeps frames from completing. ``corrector`` is asked about each frame and for each action
-    with ``execution: corrected``.
+    was taken in. ``outputs``: what they take beside the action. ``turning``: the places in an
+    action of joints that turn without end. ``inference_s``: L, as it was measured last.
+    ``persistent`` outlives this loop. ``supply`` knows what keeps frames from completing.
+    ``corrector`` is asked about each frame and for each action with ``execution: corrected``.
     """
 
     def __init__(
@@ -192,8 +193,8 @@ class Control:
         self.worker = WorkerState()
         self.latest: Observation | None = None
         self.measured = MeasuredState(limits.space, sim_time)
-        self.held_pose: Floats | None = None
-        self.plans = False
+        self.outputs = JointOutputs()
+        self.turning: frozenset[int] = frozenset()
         expected = math.ceil(inference_s / limits.period_s)
         expected += info.pipeline_depth - 1 if info.chunk_length == 1 else 0
         self.queue = ActionQueue(chunking, limits.space, info.chunk_length, expected)
@@ -205,6 +206,16 @@ class Control:
         self._lacks_ns = 0  # when the status was told of it last
         self.clock_watch = ClockWatch(sim_time, clock.steady_ns())
         self._driver = driver(self)
+
+    def moment(self) -> Moment:
+        """This instant, by both clocks."""
+        return moment(self.clock)
+
+    def set_turning(self, names: Collection[str]) -> None:
+        """Which joints turn without end: they are compared modulo a turn."""
+        with self.lock:
+            space = self.limits.space
+            self.turning = frozenset(p for p in space.motion if space.names[p] in names)
 
     def execute_by(self, chunking: Chunking) -> None:
         """Another S from now on, where limits or the worker changed; the execution stays."""
@@ -226,6 +237,7 @@ class Control:
             self.goals.end(Outcome.FAILED, "the policy node was deactivated")
             if self.safety.active:
                 self._leave()
+                self.gate.rest(self.moment())
                 self.persistent.latch.catch(self.instruction.text)
                 self.instruction = replace(self.instruction, text="")
             self.flush()
@@ -236,18 +248,19 @@ class Control:
         with self.lock:
             self.goals.end(Outcome.FAILED, "the policy node is shutting down")
             if self.safety.active and (self.gate.moved or self.gate.moving):
-                now = moment(self.clock)
-                if self.safety.moves:
-                    self.held_pose = self.fresh_pose(now)  # it was on its way
-                self._driver.stop(now)
+                self._driver.stop(self.moment())
             self.deactivate()
+
+    def brake(self, why: str) -> None:
+        """The task ends, and the ticks bring the robot to rest: before a deactivation."""
+        with self.lock:
+            self.goals.end(Outcome.FAILED, why)
+            self.release()
+            self._stand_still()
 
     def _leave(self) -> None:
         if self.gate.moving:
-            now = moment(self.clock)
-            if self.safety.moves:
-                self.held_pose = self.fresh_pose(now)
-            self._driver.leave(now)
+            self._driver.leave(self.moment())
 
     def recover(self) -> None:
         """Leave FAULT and HOLD: wait for a fresh action as after activation."""
@@ -272,8 +285,6 @@ class Control:
         """Take on ``new``; the sink hears of another state or reason, and FAULT ends a goal."""
         old, self.safety = self.safety, new
         if (old.state, old.said) != (new.state, new.said):
-            if old.state != new.state:
-                self.held_pose = self.fresh_pose(moment(self.clock))
             self.sink.changed(old, new)
         if new.state is PolicyState.FAULT:
             self.end_goal(Outcome.FAILED, f"FAULT: {new.reason}")
@@ -370,7 +381,7 @@ class Control:
         with self.lock:
             if not self.safety.active:
                 return
-            if why := self.takeover.refusal(command, moment(self.clock), self.limits):
+            if why := self.takeover.refusal(command, self.moment(), self.limits):
                 self.sink.warn("takeover", f"takeover command ignored: {why}")
             else:
                 self._driver.taken_over()
@@ -699,7 +710,7 @@ class Control:
             if not self.safety.active:
                 return True
             self._watch_goal()
-            now = moment(self.clock)
+            now = self.moment()
             self._watch_supply(now.steady_ns)
             return self._driver.tick(now)
 
@@ -715,8 +726,8 @@ class Control:
         if action is not None and self._corrector is not None and self.latest is not None:
             action = self._corrector.correct(action, self.latest)
         through = self.gate.let_through(action, now)
-        if self.gate.acted is not None:
-            self.queue.executed(now.now_ns, as_said=not self.gate.acted.clamped)
+        if self.gate.acted:
+            self.queue.executed(now.now_ns, self.gate.as_said)
             return through
         if action is not None:
             self.queue.refused()
@@ -735,7 +746,7 @@ class Control:
         that is there takes over now, so that its first action is corrected too."""
         if self._corrector is None or self.latest is None:
             return
-        action = self._take(moment(self.clock))
+        action = self._take(self.moment())
         if action is not None:
             self._corrector.ask(action, self.latest, self.instruction)
 

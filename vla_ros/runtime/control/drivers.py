@@ -92,6 +92,9 @@ class RealtimeDriver(Driver):
             return False
         if not control.act(now):
             self._stop_for_a_while(now)
+        if not control.gate.sent:
+            control.gate.rest(now)
+        control.gate.sent = False
         return True
 
     def _is_due(self, now: Moment) -> bool:

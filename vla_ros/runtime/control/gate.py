@@ -1,64 +1,101 @@
 """The publish gate: every command leaves the control loop here, and only here.
 
-A gated action becomes a command that says which observation it is made for and where the time went.
+It decides by state, order and age what is published; the last door decides how far that may move
+the robot. A command says which observation it is made for and where the time went.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vla_ros.core.action_space import ActionKind, ActionSpace
-from vla_ros.core.clock import MS, Moment
-from vla_ros.core.types import STAGES, Command, CommandKind, Floats, Instruction, PolicyState
-from vla_ros.runtime import safety
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import (
+    STAGES,
+    Command,
+    CommandKind,
+    Floats,
+    Instruction,
+    Plan,
+    PolicyState,
+)
+from vla_ros.runtime import door, safety
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Answer, ChunkAction
 from vla_ros.runtime.control.takeover import Takeover, action_of
+from vla_ros.runtime.door import Course, Door, Following, Leash, Passed, Reach
 from vla_ros.runtime.safety import Gripper, Limits
 
 if TYPE_CHECKING:
     from vla_ros.runtime.control.control import Control
 
+_TAUT = 0.99  # of its length: a leash that is full
+_STANDS_NS = SECOND  # so long an arm that is commanded to move may stand
+_TRIES_NS = 2 * SECOND  # after so long it is tried again, unless it was seen to move before
 
-LAG = 5  # commands that a servo may be behind; a robot that is farther away was moved by others
+
+@dataclass(frozen=True, slots=True)
+class JointOutputs:
+    """What the outputs take beside the action: ``places`` of the joints, and ``plans`` of them that
+    begin ``lead_s`` after their publication.
+
+    A displacement of joints is added to the place that was ``commanded`` last, as of demonstrations
+    whose actions are the difference of two commands (ManiSkill's ``pd_joint_target_delta_pos``,
+    robosuite's ``goal_update_mode: desired``); else to where the joints are measured to be, as of
+    those whose actions are the next command minus the measured joints (``pd_joint_delta_pos``,
+    ``achieved``): a servo that is behind makes less of its way. Actions relative to the state that
+    a chunk was asked for (openpi, LeRobot) are neither: what reads such a checkpoint makes joint
+    positions of them.
+    """
+
+    places: bool = False
+    plans: bool = False
+    commanded: bool = False
+    lead_s: float = 0.0
 
 
 class PublishGate:
     """Decides by state, order, age and limits what is published. Under the loop's lock.
 
     ``moved``: whether an action went out since the start or :meth:`forget`. ``moving``: the newest
-    command of all was no STOP. ``last``: the newest command of this epoch. ``acted``: the action
-    that the last :meth:`let_through` published.
+    command of all was no STOP. ``last``: the newest command of this epoch. ``acted``: whether the
+    last :meth:`let_through` published an action, ``as_said``: as the policy said it. ``sent``:
+    whether a command was published since somebody set it to False.
     """
 
     def __init__(self, control: Control, sim_time: bool) -> None:
         self._control = control
         self._sim_time = sim_time
         self._commands = CommandMaker(control.limits.space, control.persistent)
+        self._action, self._joints, self._course = Door(), Door(), Course()
+        self._following = Following()
+        self._stalled_ns: int | None = None  # when a HOLD began because the arm stands
         self._source: Answer | None = None  # of the last action: what its age is counted from
         self._planned: Answer | None = None  # whose actions were sent as a plan
         self._last_order = (0, -1)
         self._meant: tuple[Floats, ...] = ()  # the policy's newest actions, published or not
         self._judged = (0, 0)  # stamp of a chunk, its actions that were judged in HOLD
-        self.moved = self.moving = False
+        self.moved = self.moving = self.acted = self.as_said = self.sent = False
         self.last: Command | None = None
-        self.acted: safety.Gated | None = None
 
     def clear(self) -> None:
-        """A new epoch: nothing is known to be fresh, and the robot is at rest."""
+        """A new epoch: nothing is known to be fresh. What the outputs were told stays known."""
         self._source = self._planned = None
         self._meant, self._judged = (), (0, 0)
         self.last = None
-        self._commands.rest()
 
     def forget(self) -> None:
-        """A new activation or episode: nothing was set in motion yet, and the grippers' state is
-        unknown."""
+        """A new activation or episode: nothing was set in motion yet, where the robot is and how
+        far its grippers are open is unknown."""
         self._commands.forget_grippers()
+        self._action.forget()
+        self._joints.forget()
+        self._course.forget()
+        self._following, self._stalled_ns = Following(), None
         self.moved = False
 
     def let_through(self, action: ChunkAction | None, now: Moment) -> bool:
@@ -68,7 +105,7 @@ class PublishGate:
         False: nothing was published and the state is none that moves; what is said then is the
         loop's to decide.
         """
-        self.acted = None
+        self.acted = False
         if action is not None and self._admits(action, now) and self._publish_action(action, now):
             return True
         self._planned = None  # whatever follows of it is sent anew
@@ -77,50 +114,61 @@ class PublishGate:
     def let_person_through(self, takeover: Takeover, now: Moment) -> None:
         """Publish a person's command, held to the same limits; where he has said nothing new, no
         motion."""
-        self.acted = self._source = self._planned = None
-        self._meant = ()
+        self.acted, self._source, self._planned, self._meant = False, None, None, ()
         control, command = self._control, takeover.take()
-        before, until_ns = self._before(now), takeover.valid_until_ns(control.limits)
-        if command is None or before is None:
-            if before is None:
-                lacks = control.measured.lacks(now, control.limits.max_age_ns)
+        space, until_ns = control.limits.space, takeover.valid_until_ns(control.limits)
+        lacks = self._lacks(now)
+        begin = None if lacks else self._begin(now)
+        if command is None or begin is None:
+            if lacks:
                 control.sink.warn("takeover", f"a place to go to needs to know {lacks}")
-            if before:
-                control.counters.held_published += 1
-                self._send(CommandKind.HELD, self._commands.still(), now, until_ns=until_ns)
-            else:
                 self.stop(now)
+            else:
+                control.counters.held_published += 1
+                self._send(CommandKind.HELD, None, now, until_ns=until_ns)
             return
-        joints = control.limits.space.kind is ActionKind.JOINT_DELTA
-        place = control.fresh_pose(now) if joints else (before[0] if before else None)
-        openings = [g.value if g.known else None for g in self._commands.grippers]
+        place = np.zeros(space.width)
+        place[list(space.motion)] = begin[0].at
+        measured = control.fresh_pose(now) if space.kind is ActionKind.JOINT_DELTA else place
         try:
-            action = action_of(command, control.limits, place, openings)
+            action = action_of(command, control.limits, measured)
         except ValueError as error:
             control.sink.warn("takeover", f"takeover command ignored: {error}")
             self.stop(now)
             return
-        gated = safety.gate(action, before, control.limits)
-        if gated.clamped:
-            self._clamped(gated.clamped)
-        said = [not np.isnan(command.values[at]) for at in control.limits.space.grippers]
-        self._commands.move_grippers(gated.action, self._at_ns(now), control.limits, said)
+        passed = self._pass(action, now)
+        if control.outputs.plans and not self._left_s(until_ns, now):
+            control.sink.warn("takeover", "takeover command ignored: nothing is left of its time")
+            self.stop(now)
+            return
+        plan = self._plan(np.array([action]), until_ns, now)
+        self._clamped(passed)
+        said = [not np.isnan(command.values[at]) for at in space.grippers]
+        self._commands.move_grippers(action, self._at_ns(now), control.limits, said)
         self.moved = True
         control.counters.takeover_published += 1
-        plan = np.array([gated.action]) if control.plans else None
-        self._send(CommandKind.TAKEOVER, gated.action, now, plan=plan, until_ns=until_ns)
+        self._send(CommandKind.TAKEOVER, passed, now, plan=plan, until_ns=until_ns)
 
     def stop(self, now: Moment) -> None:
-        """Publish what keeps the robot where it is: no displacement, or the held pose. From the
-        place that it is on its way to, as a servo's lag leaves it, it is led there step by step."""
-        control, space = self._control, self._control.limits.space
-        still = control.held_pose if space.absolute else np.zeros(space.width)
-        if still is not None:
-            last = self._commands.place(self._at_ns(now), control.limits)
-            if last is not None:
-                still = safety.approach(still, last, control.limits)
-            control.counters.stops_published += 1
-            self._send(CommandKind.STOP, still, now)
+        """Publish what stops the robot: no displacement, or the place that it was on its way to,
+        after a deceleration within the limits where they need one."""
+        if self._begin(now) is not None:
+            self._control.counters.stops_published += 1
+            self._send(CommandKind.STOP, None, now)
+
+    def rest(self, now: Moment) -> None:
+        """No command goes out this period: what the outputs were set in motion for is stopped."""
+        if self._action.moves or self._joints.moves or self._course.moves(self._at_ns(now)):
+            command = self._made(CommandKind.STOP, None, now, None)
+            if command is not None:
+                self._control.sink.rest(command)
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that the outputs were told has come to rest by now."""
+        with self._control.lock:
+            now = self._at_ns(self._control.moment())
+            return not (self._action.moves or self._joints.moves or self._course.moves(now))
 
     def again(self) -> None:
         """Publish the last command under a new number: it was lost on the way."""
@@ -154,48 +202,58 @@ class PublishGate:
         control.become(safety.keep(control.safety, why))
 
     def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
-        """Hold a fresh action to its limits and publish it if the state then allows it.
+        """Publish a fresh action if the state then allows it, as far as the limits do.
 
         Whether the policy makes sense is judged by its own motion, each action against the one
         before it. What is published changes from what the robot was told last: a ramp from rest to
         that motion is held to the limits too, and is no fault of the policy's.
         """
-        control = self._control
-        before = self._before(now)
-        if before is None:
-            lacks = control.measured.lacks(now, control.limits.max_age_ns)
+        control, limits = self._control, self._control.limits
+        if lacks := self._lacks(now):
             reason = f"a place to go to needs to know where the robot is: {lacks}"
             self._block(reason, reason)
             return False
-        meant = safety.gate(self._candidate(action), self._meant, control.limits)
-        assert meant.bounded is not None
+        valid_ns = action.answer.inference.stamp_ns + limits.max_age_ns
+        if control.outputs.plans and not self._left_s(valid_ns, now):
+            left = max(0, valid_ns - now.now_ns) / MS
+            why = f"trajectory_lead_s {control.outputs.lead_s:g} leaves nothing of it"
+            self._block(f"its observation is valid for {left:.0f} ms more: {why}", why)
+            return False
+        if self._waits_for_arm(now):
+            return False
+        endless = self._endless
+        meant = door.judge(self._candidate(action), self._meant, limits, endless)
         self._meant = (meant.bounded, *self._meant[:1])
-        moved = safety.after_valid(
-            control.safety, control.limits, meant.far, now.steady_ns, meant.clamped
-        )
+        moved = safety.after_valid(control.safety, limits, meant.far, now.steady_ns, meant.over)
         begins = control.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
-        if meant.clamped and moved.state is not PolicyState.RUNNING:
-            self._clamped(meant.clamped)  # before the status says what it led to
+        if meant.over and moved.state is not PolicyState.RUNNING:
+            self._clamped(Passed(door.Told(meant.bounded), meant.over))  # before what it led to
         control.become(moved)
         if control.safety.state is not PolicyState.RUNNING:
             return False
         if begins:  # at the beginning of what was judged
-            self._meant = (safety.gate(action.action, (), control.limits).action,)
-        gated = safety.gate(action.action, before, control.limits)
-        if gated.clamped:
-            self._clamped(gated.clamped)
-        self._commands.move_grippers(gated.action, self._at_ns(now), control.limits)
+            self._meant = (door.judge(action.action, (), limits, endless).bounded,)
+        passed = self._pass(action.action, now)
+        if self._stands_still(passed, now):
+            return False
+        plan = None
+        if action.newest is not self._planned:
+            plan = self._plan(action.rows, valid_ns, now)
+            self._planned = action.newest
+        self._clamped(passed)
         self._source, self._last_order = action.answer, order_of(action)
-        self.moved, self.acted = True, gated
+        said = [control.info.moves_grippers] * len(limits.space.grippers)
+        self._commands.move_grippers(action.action, self._at_ns(now), limits, said)
+        self.moved, self.acted, self.as_said = True, True, not passed.over
         control.counters.actions_published += 1
-        plan = self._plan(action, gated, before, now)
-        self._send(CommandKind.POLICY, gated.action, now, action, plan)
+        self._send(CommandKind.POLICY, passed, now, action, plan)
         control.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
 
-    def _clamped(self, over: str) -> None:
-        self._control.counters.actions_clamped += 1
-        self._control.sink.warn("clamped", f"action clamped to its {over}")
+    def _clamped(self, passed: Passed) -> None:
+        if passed.over:
+            self._control.counters.actions_clamped += 1
+            self._control.sink.warn("clamped", f"action clamped to its {passed.over}")
 
     def _candidate(self, action: ChunkAction) -> Floats:
         """The action to judge. In HOLD nothing is executed, so the actions of a chunk are judged
@@ -215,36 +273,150 @@ class PublishGate:
         time counts."""
         return now.now_ns if self._sim_time else now.steady_ns
 
-    def _plan(
-        self, action: ChunkAction, gated: safety.Gated, before: tuple[Floats, ...], now: Moment
-    ) -> Floats | None:
-        """What will be published of this chunk until its observation is too old; None: that was
-        sent before."""
-        limits = self._control.limits
-        if not self._control.plans or action.newest is self._planned:
-            return None
-        self._planned = action.newest
-        left_ns = action.answer.inference.stamp_ns + limits.max_age_ns - now.now_ns
-        rows = [gated.action]
-        for row in action.following[: max(0, left_ns // limits.period_ns)]:
-            before = (rows[-1], *before[:1])
-            rows.append(safety.gate(row, before, limits).action)
-        return np.array(rows)
+    # ------------------------------------------------------------------ the last door
 
-    def _before(self, now: Moment) -> tuple[Floats, ...] | None:
-        """What the next action is a change from. An absolute action that follows no other is one
-        from where the robot was sent last, which its servo is behind, or from
-        the measured place where that is long ago or far away; None: that is not known."""
+    @property
+    def _endless(self) -> tuple[int, ...]:
+        motion = self._control.limits.space.motion
+        return tuple(i for i, place in enumerate(motion) if place in self._control.turning)
+
+    @property
+    def _reach(self) -> Reach:
+        return door.reach_of(self._control.limits, self._endless)
+
+    @property
+    def _joints_reach(self) -> Reach:
+        """Of the outputs that take places of joints."""
+        if self._control.limits.space.absolute:
+            return self._reach
+        return door.joints_reach_of(self._control.limits, self._endless)
+
+    @property
+    def _takes_joints(self) -> bool:
+        return self._control.outputs.places or self._control.outputs.plans
+
+    def _lacks(self, now: Moment) -> str:
+        """Why nobody knows where the robot is, where that is needed; ""."""
         control = self._control
-        if not control.limits.space.absolute or (control.safety.moves and self._commands.before):
-            return self._commands.before
+        needed = control.limits.space.absolute or self._takes_joints
+        if not needed or control.fresh_pose(now) is not None:
+            return ""
+        return control.measured.lacks(now, control.limits.max_age_ns)
+
+    def _leash(self, now: Moment, reach: Reach) -> Leash | None:
+        """A servo is behind by so long, by the period that the command is for, and its reading is
+        as old as it is."""
+        control, limits = self._control, self._control.limits
         here = control.fresh_pose(now)
-        if here is None:
+        if here is None or not reach.absolute:
             return None
-        last = self._commands.place(self._at_ns(now), control.limits)
-        if last is None or not safety.near(here, last, control.limits, LAG):
-            return (here,)
-        return (last,)
+        late_ns = limits.leash_s * SECOND + control.measured.age_ns(now)
+        return Leash(here[list(limits.space.motion)], reach.step * (1 + late_ns / limits.period_ns))
+
+    def _begin(self, now: Moment) -> tuple[door.Told, float] | None:
+        """What the action is a step from, and its share of a period; see :meth:`Door.begin`."""
+        reach = self._reach
+        period_ns = self._control.limits.period_ns
+        return self._action.begin(reach, self._at_ns(now), period_ns, self._leash(now, reach))
+
+    def _pass(self, action: Floats, now: Moment) -> Passed:
+        """The numbers that move, as far as they may; :meth:`_lacks` has nothing to say."""
+        safety.refuse_unless_numbers(action, self._control.limits.space)
+        begin, reach = self._begin(now), self._reach
+        assert begin is not None
+        wish = action[list(self._control.limits.space.motion)]
+        return door.pass_through(wish, begin[0], reach, begin[1], self._leash(now, reach))
+
+    def _left_s(self, valid_ns: int, now: Moment) -> float:
+        """How long a plan that is sent now may go on; 0: it would be over before it begins."""
+        left_s = (valid_ns - now.now_ns) / SECOND - self._control.outputs.lead_s
+        return left_s if left_s > door.LEAST * self._control.limits.period_s else 0.0
+
+    def _plan(self, rows: Floats, valid_ns: int, now: Moment) -> Plan | None:
+        """What replaces the plan that the controller follows; None: nobody takes plans."""
+        control, limits = self._control, self._control.limits
+        if not control.outputs.plans:
+            return None
+        reach, period_ns = self._joints_reach, limits.period_ns
+        leash, lead_ns = self._leash(now, reach), round(control.outputs.lead_s * SECOND)
+        begin_ns = self._at_ns(now) + lead_ns
+        places = rows[:, list(limits.space.motion)]
+        if not limits.space.absolute:
+            start = None if leash is None else leash.here
+            if control.outputs.commanded:
+                told = self._course.at(begin_ns, period_ns, reach, leash)
+                start = None if told is None else told.at
+            if start is None:
+                return None
+            places = start + np.cumsum(np.clip(places, self._reach.low, self._reach.high), 0)
+        left_s = self._left_s(valid_ns, now)
+        plan = self._course.follow(places, reach, begin_ns, period_ns, left_s, leash)
+        return None if plan is None else replace(plan, begin_ns=now.now_ns + lead_ns)
+
+    def _places(self, kind: CommandKind, action: Floats, now: Moment) -> Floats | None:
+        """Where the joints are to be by the end of the period, of a space of displacements."""
+        control, reach = self._control, self._joints_reach
+        leash, at_ns = self._leash(now, reach), self._at_ns(now)
+        begin = self._joints.begin(reach, at_ns, control.limits.period_ns, leash)
+        if begin is None:
+            return None
+        told, share = begin
+        if kind.moves and leash is not None:
+            start = told.at if control.outputs.commanded else reach.beside(leash.here, told.at)
+            told = door.pass_through(start + action, told, reach, share, leash).told
+        else:
+            told = door.stand(told, reach, share)
+        self._joints.take(told, reach, at_ns)
+        return told.at
+
+    def _stands_still(self, passed: Passed, now: Moment) -> bool:
+        """HOLD where the arm does not move at all although it is commanded to: an emergency stop, a
+        protective stop, a controller that is not active."""
+        control, reach = self._control, self._joints_reach
+        here = control.fresh_pose(now)
+        if here is None or not (control.limits.space.absolute or self._takes_joints):
+            return False
+        here = here[list(control.limits.space.motion)]
+        leash, told = self._leash(now, reach), passed.told.at
+        if not control.limits.space.absolute:
+            joints = self._joints.told
+            told = here if joints is None else joints.at
+        assert leash is not None
+        far = door.apart(reach.beside(told, here), here, reach) >= _TAUT * leash.far
+        at_ns, period_ns = self._at_ns(now), control.limits.period_ns
+        stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
+        if stood_ns < _STANDS_NS:
+            return False
+        motion = control.limits.space.motion
+        names = ", ".join(control.limits.space.names[motion[i]] for i in np.flatnonzero(far))
+        reason = (
+            f"the arm has not moved for {stood_ns / SECOND:.1f} s although {names} is commanded to:"
+            " an emergency stop, a protective stop, or a controller that is not active?"
+        )
+        self._stalled_ns = at_ns
+        held = safety.hold(control.safety, reason, now.steady_ns)
+        since_ns = now.steady_ns - stood_ns
+        control.become(
+            safety.latch(replace(held, since_ns=since_ns), control.limits, now.steady_ns)
+        )
+        return True
+
+    def _waits_for_arm(self, now: Moment) -> bool:
+        """Whether a HOLD goes on because the arm stands: until it moves, or is tried again."""
+        control = self._control
+        if self._stalled_ns is None or control.safety.state is not PolicyState.HOLD:
+            self._stalled_ns = None
+            return False
+        here = control.fresh_pose(now)
+        assert here is not None
+        here, period_ns = here[list(control.limits.space.motion)], control.limits.period_ns
+        moved = self._following.moved(here, self._joints_reach, period_ns)
+        if moved or self._at_ns(now) - self._stalled_ns > _TRIES_NS:
+            return False
+        control.become(safety.keep(control.safety, "the arm has not moved yet"))
+        return True
+
+    # ------------------------------------------------------------------ publication
 
     def _hold_still(self, now: Moment) -> bool:
         """A HELD command while the last action's observation is young enough; HOLD after that."""
@@ -259,7 +431,7 @@ class PublishGate:
             return False
         control.counters.missed_deadlines += 1
         control.counters.held_published += 1
-        self._send(CommandKind.HELD, self._commands.still(), now)
+        self._send(CommandKind.HELD, None, now)
         return True
 
     def _age_ns(self, answer: Answer, now: Moment) -> int:
@@ -271,22 +443,48 @@ class PublishGate:
             self._sim_time,
         )
 
+    def _made(
+        self, kind: CommandKind, passed: Passed | None, now: Moment, plan: Plan | None
+    ) -> Command | None:
+        """The command that tells the outputs so; ``passed`` None: to stand still. Every number of
+        every output is counted from here on. None: nobody knows where that is."""
+        control, reach, at_ns = self._control, self._reach, self._at_ns(now)
+        begin = self._begin(now)
+        if begin is None:
+            return None
+        told = door.stand(begin[0], reach, begin[1]) if passed is None else passed.told
+        self._action.take(told, reach, at_ns)
+        space = control.limits.space
+        action = np.zeros(space.width)
+        action[list(space.motion)] = told.at
+        places = None
+        if self._takes_joints:
+            places = told.at if space.absolute else self._places(kind, told.at, now)
+        if control.outputs.plans and kind is CommandKind.STOP:
+            reach = self._joints_reach
+            leash = self._leash(now, reach)
+            plan = self._course.stop(reach, at_ns, control.limits.period_ns, leash)
+        latest_ns = control.latest.stamp_ns if control.latest is not None else 0
+        openings = control.measured.openings
+        command = self._commands.make(kind, action, now, control.instruction, latest_ns, openings)
+        return replace(command, places=places, plan=plan)
+
     def _send(
         self,
         kind: CommandKind,
-        action: Floats,
+        passed: Passed | None,
         now: Moment,
         origin: ChunkAction | None = None,
-        plan: Floats | None = None,
+        plan: Plan | None = None,
         until_ns: int = 0,
     ) -> None:
         """Publish a command with its source observation, its index in the chunk, its staleness and
         where its time went, as far as it has them. ``until_ns``: how long a person's is valid."""
-        control, limits = self._control, self._control.limits
-        latest_ns = control.latest.stamp_ns if control.latest is not None else 0
-        command = self._commands.make(kind, action, now, control.instruction, latest_ns)
-        self._commands.said_ns = self._at_ns(now)
-        command = replace(command, valid_until_ns=until_ns, plan=plan)
+        limits = self._control.limits
+        command = self._made(kind, passed, now, plan)
+        if command is None:
+            return
+        command = replace(command, sequence=self._commands.number(), valid_until_ns=until_ns)
         if kind is not CommandKind.STOP and self._source is not None:
             stamp_ns = self._source.inference.stamp_ns
             command = replace(
@@ -311,60 +509,38 @@ class PublishGate:
 
     def _publish(self, command: Command) -> None:
         """The last line before the topic."""
-        self.last = command
+        self.last, self.sent = command, True
         self.moving = command.kind is not CommandKind.STOP
         self._control.sink.publish(command)
 
 
 class CommandMaker:
-    """Numbers the commands of one loop and remembers the last ones. Not thread-safe.
+    """Numbers the commands of one loop and knows its grippers. Not thread-safe.
 
-    ``before`` are the actions published last, newest first; ``grippers`` is what every command
-    carries, whatever its kind, one a gripper of the space. ``persistent`` counts on where an
-    earlier loop ended.
+    ``grippers`` is what every command carries, whatever its kind, one a gripper of the space.
+    ``persistent`` counts on where an earlier loop ended.
     """
 
     def __init__(self, space: ActionSpace, persistent: PersistentState) -> None:
         self._space = space
         self._persistent = persistent
-        self.before: tuple[Floats, ...] = ()
-        self.said_ns = 0  # when the newest command was published
-        self._newest: Floats | None = None  # of any kind and epoch
-        self.grippers = tuple(Gripper() for _ in self._space.grippers)
+        self.forget_grippers()
 
     def forget_grippers(self) -> None:
-        """Their state is unknown: the next action is taken as it is. Until then a command that
-        stops repeats the last one."""
-        self.grippers = tuple(replace(gripper, known=False) for gripper in self.grippers)
-
-    def place(self, now_ns: int, limits: Limits) -> Floats | None:
-        """Where the robot was sent by the newest command, of a space of places; None where that is
-        more than two periods ago: its controller may have been told another since."""
-        fresh = 0 <= now_ns - self.said_ns <= 2 * limits.period_ns
-        return self._newest if fresh and self._space.absolute else None
+        """Their state is unknown: the next action is taken as it is."""
+        self.grippers = tuple(Gripper() for _ in self._space.grippers)
 
     def move_grippers(
-        self, action: Floats, now_ns: int, limits: Limits, said: Sequence[bool] = ()
+        self, action: Floats, now_ns: int, limits: Limits, said: Sequence[bool]
     ) -> None:
-        """Take on what a gated action wants of them, as far as they may follow. ``said``: of which
-        it says something; empty: of all."""
-        said = said or [True] * len(self.grippers)
+        """Take on what an action wants of them, as far as they may follow. ``said``: of which it
+        says something."""
         self.grippers = tuple(
-            safety.steady_gripper(gripper, float(action[place]), now_ns, limits)
+            safety.steady_gripper(gripper, float(np.clip(action[place], 0.0, 1.0)), now_ns, limits)
             if wants
             else gripper
             for gripper, place, wants in zip(self.grippers, self._space.grippers, said, strict=True)
         )
-
-    def rest(self) -> None:
-        """The robot is at rest: the next delta is a change from zero. An absolute action has no
-        such reference."""
-        self.before = () if self._space.absolute else (np.zeros(self._space.width),)
-
-    def still(self) -> Floats:
-        """The action that moves nothing: a zero delta, or the last absolute action."""
-        here = self._space.absolute and self.before
-        return self.before[0] if here else np.zeros(self._space.width)
 
     def make(
         self,
@@ -373,17 +549,20 @@ class CommandMaker:
         now: Moment,
         instruction: Instruction,
         latest_ns: int,
+        openings: Sequence[float],
     ) -> Command:
-        """A command of no observation yet, published at ``now``."""
-        safety.refuse_unless_numbers(action, self._space)
-        action = action.copy()
-        for gripper, place in zip(self.grippers, self._space.grippers, strict=True):
-            action[place] = gripper.value
-        self.before, self._newest = (action, *self.before[:1]), action
+        """A command of no observation and no number yet, published at ``now``. ``openings``: of the
+        grippers as they are measured, NaN where they are not: what keeps one that nobody has
+        commanded, from now on."""
+        self.grippers = tuple(
+            gripper if gripper.known or not np.isnan(gripper.value) else Gripper(float(opening))
+            for gripper, opening in zip(self.grippers, openings, strict=True)
+        )
+        action[list(self._space.grippers)] = [gripper.value for gripper in self.grippers]
         return Command(
             kind=kind,
             action=action,
-            sequence=self._number(),
+            sequence=0,
             epoch=instruction.epoch,
             instruction_digest=instruction.digest,
             published_ns=now.now_ns,
@@ -392,9 +571,10 @@ class CommandMaker:
 
     def again(self, command: Command) -> Command:
         """The same command under a new number: its answer was lost on the way."""
-        return replace(command, sequence=self._number())
+        return replace(command, sequence=self.number())
 
-    def _number(self) -> int:
+    def number(self) -> int:
+        """The next one."""
         self._persistent.sequence += 1
         return self._persistent.sequence - 1
 

@@ -432,6 +432,19 @@ class MeasuredState:
             return None
         return self._values.copy()
 
+    def age_ns(self, now: Moment) -> int:
+        """Of the oldest value; only where :meth:`at` has one."""
+        return max(
+            safety.age_ns(now.now_ns, self._stamp_ns[p], now.steady_ns, received, self._sim_time)
+            for p in self._motion
+            if (received := self._received_ns[p]) is not None
+        )
+
+    @property
+    def openings(self) -> list[float]:
+        """Of each gripper, 0..1; NaN where it is not measured."""
+        return [float("nan") for _ in self._space.grippers]
+
     def lacks(self, now: Moment, max_age_ns: int) -> str:
         """Axes without a recent measurement, for a log."""
         names = [

@@ -6,7 +6,6 @@ ours: their age is their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -104,16 +103,10 @@ class Takeover:
         return now.now_ns if self._sim_time else now.steady_ns
 
 
-def action_of(
-    command: Teleoperation,
-    limits: Limits,
-    place: Floats | None,
-    grippers: Sequence[float | None],
-) -> Floats:
-    """The action for one control period, float64 [D]. ``place``: where the robot was sent last or
-    is, of what is told places or measured in joints. ``grippers``: their openings now, None where
-    nobody has said one since the start. Raises ValueError where one of these is needed and not
-    known."""
+def action_of(command: Teleoperation, limits: Limits, place: Floats | None) -> Floats:
+    """The action for one control period, float64 [D]; grippers of which nothing is said are 0.
+    ``place``: where the robot was sent last or is, of what is told places or measured in joints.
+    Raises ValueError where it is needed and not known."""
     space = limits.space
     action = np.array(command.values, dtype=np.float64)
     motion = list(space.motion)
@@ -123,13 +116,8 @@ def action_of(
             action[motion] = _moved(action, _known(place), space)[motion]
     elif command.meaning is Meaning.JOINTS and not space.absolute:
         action[motion] -= _known(place)[motion]
-    for at, opening in zip(space.grippers, grippers, strict=True):
-        if not np.isnan(action[at]):
-            continue
-        if opening is None:
-            name = space.names[at]
-            raise ValueError(f"nobody has said yet how far {name} is to be open: say that, too")
-        action[at] = opening
+    grippers = list(space.grippers)
+    action[grippers] = np.nan_to_num(action[grippers])
     return action
 
 

@@ -24,12 +24,16 @@ class Recorder:
     commands: list[Command] = field(default_factory=list)
     states: list = field(default_factory=list)
     warnings: list = field(default_factory=list)
+    rests: list[Command] = field(default_factory=list)
 
     def submit(self, observation, instruction):
         self.submitted.append((observation, instruction))
 
     def publish(self, command):
         self.commands.append(command)
+
+    def rest(self, command):
+        self.rests.append(command)
 
     def changed(self, before, after):
         self.states.append(after)

@@ -1,26 +1,45 @@
-"""The plan of a chunk: what will be published of it, said with its first command."""
+"""The plan of a chunk: what a trajectory's controller is to follow, sent with its first action."""
 
 import numpy as np
 import pytest
 
 from unit.runtime.control.bench import Bench
-from vla_ros.core.action_space import ActionKind, end_effectors
-from vla_ros.core.types import CommandKind, StalePolicy
+from vla_ros.core.action_space import ActionKind, joints
+from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.runtime.control.gate import JointOutputs
+from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.safety import Limits
 
-PERIOD_S = 0.05
+SPACE = joints(ActionKind.JOINT_POSITION, ("a", "b"))
+LEAD_S = 0.02
 
 
-def moving(plans=True, chunk=4, **limits):
-    bench = Bench(limits=Limits(**({"max_age_s": 2.0} | limits)), chunk=chunk)
-    bench.control.plans = plans
+def moving(chunk=4, outputs=None, chunking=Chunking(), **limits):
+    given = {
+        "space": SPACE,
+        "stale_policy": StalePolicy.HOLD,
+        "low": (-2.0,) * 2,
+        "high": (2.0,) * 2,
+        "max_age_s": 2.0,
+    }
+    bench = Bench(limits=Limits(**(given | limits)), chunk=chunk, chunking=chunking)
+    bench.control.outputs = outputs or JointOutputs(plans=True, lead_s=LEAD_S)
     bench.control.activate()
     bench.control.set_instruction("reach")
+    measure(bench)
     return bench
 
 
+def measure(bench, *where):
+    bench.control.measure(np.array(where or (0.0, 0.0)), bench.clock.now, bench.moment())
+
+
 def rows(seed, length=4, size=0.03):
-    return np.random.default_rng(seed).uniform(-size, size, (length, 7))
+    return np.random.default_rng(seed).uniform(-size, size, (length, 2))
+
+
+def places(command):
+    return np.array([row for _, row in command.plan.points])
 
 
 @pytest.mark.parametrize("jerk", [2.0, 0.1])
@@ -29,58 +48,92 @@ def test_what_is_planned_is_what_is_published_unless_something_comes_between(jer
     published, planned = [], []
     for number in range(3):
         bench.clock.advance(0.01)
+        measure(bench)
         bench.answer(bench.frame(), rows(number, size=0.08))
         commands = [bench.tick()[0] for _ in range(4)]
         assert [c.kind for c in commands] == [CommandKind.POLICY] * 4
         assert [c.plan is not None for c in commands] == [True, False, False, False]
         assert [(c.chunk_index, c.chunk_length) for c in commands] == [(i, 4) for i in range(4)]
-        planned.append(commands[0].plan[:, :6])
-        published.append([c.action[:6] for c in commands])
-    np.testing.assert_array_equal(planned, published)
+        planned.append(places(commands[0])[:4])
+        published.append([c.action for c in commands])
+    np.testing.assert_allclose(planned, published, atol=1e-12)
 
 
-def test_nobody_is_told_of_a_plan_who_did_not_ask():
-    bench = moving(plans=False)
+def test_nobody_gets_a_plan_who_did_not_ask():
+    bench = moving(outputs=JointOutputs(places=True))
     bench.answer(bench.frame(), rows(1))
     assert [c.plan for _ in range(4) for c in bench.tick()] == [None] * 4
 
 
-def test_a_plan_goes_no_further_than_its_evidence_lasts():
-    bench = moving(max_age_s=0.22, chunk=8)
+def test_a_plan_goes_no_further_than_its_observation_is_valid():
+    bench = moving(max_age_s=0.24, chunk=8)
     bench.answer(bench.frame(), rows(1, 8))
     (command,) = bench.tick()  # 50 ms after the frame: three periods and a bit are left
-    assert command.plan.shape == (4, 7)
+    times = [seconds for seconds, _ in command.plan.points]
+    assert times == pytest.approx([0.05, 0.1, 0.15, 0.17])
+    assert command.plan.begin_ns + round(times[-1] * 1e9) == command.valid_until_ns
 
 
-def test_an_action_on_the_last_of_its_evidence_is_planned_alone():
-    bench = moving(max_age_s=0.2)
-    observation = bench.frame()
-    bench.clock.advance(0.2)
-    bench.answer(observation, rows(1))
-    assert bench.tick(0.0)[0].plan.shape == (1, 7)
+def test_an_action_of_which_nothing_would_be_left_is_blocked_with_the_reason():
+    """Not: RUNNING, counting, and no trajectory."""
+    outputs = JointOutputs(plans=True, lead_s=0.4)
+    bench = moving(max_age_s=0.42, outputs=outputs)
+    for _ in range(12):
+        measure(bench)
+        bench.answer(bench.frame(), rows(1))
+        bench.tick()
+    assert bench.out.commands == [] and bench.state is not PolicyState.RUNNING
+    assert bench.control.counters.actions_published == 0
+    assert "trajectory_lead_s 0.4 leaves nothing" in bench.control.counters.last_block
 
 
-def test_after_an_interruption_what_is_left_is_told_anew():
-    """A limit is changed and changed back while a chunk is executed."""
+def test_after_an_interruption_what_is_left_is_planned_anew():
     bench = moving(chunk=8)
     bench.answer(bench.frame(), rows(1, 8))
-    assert bench.tick()[0].plan.shape == (8, 7)
-    wide, bench.control.limits = bench.control.limits, Limits(max_age_s=0.06)
+    assert len(places(bench.tick()[0])) == 9, "and held as long as its observation is valid"
+    wide = bench.control.limits
+    bench.control.limits = Limits(
+        space=SPACE, stale_policy=StalePolicy.HOLD, low=(-2.0,) * 2, high=(2.0,) * 2, max_age_s=0.06
+    )
     assert [c.kind for c in bench.tick()] == [CommandKind.STOP]
     bench.control.limits = wide
-    commands = [bench.tick()[0] for _ in range(4)]
-    told = [None if c.plan is None else len(c.plan) for c in commands]
-    assert told == [None, None, 7, None], "of a chunk only what was executed is used up"
+    for _ in range(3):
+        measure(bench)
+        (command,) = bench.tick()
+    assert command.kind is CommandKind.POLICY and len(places(command)) == 8, "what was executed"
+    assert bench.tick()[0].plan is None
 
 
-def test_poses_are_planned_from_where_the_robot_is():
-    space = end_effectors(ActionKind.END_EFFECTOR_POSE)
-    bounds = {"low": (-1.0,) * 6, "high": (1.0,) * 6}
-    bench = moving(space=space, stale_policy=StalePolicy.HOLD, jump=0.05, **bounds)
-    here = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 0.0])
-    bench.control.measure(here, bench.clock.now, bench.moment())
-    there = np.tile(here, (4, 1))
-    there[:, 0] = 0.9
-    bench.answer(bench.frame(), there)
+def test_late_ticks_do_not_throw_a_plan_back():
+    """The controller's clock goes on: the next chunk begins where the plan is by then."""
+    how = Chunking(replan_interval=2)
+    bench = moving(velocity=(0.5,) * 2, chunk=20, leash_s=5.0, chunking=how)
+    line = np.arange(1, 21)[:, None] * 0.025 * np.ones(2)
+    bench.answer(bench.frame(), line)
+    (first,) = bench.tick()
+    bench.clock.advance(0.25)  # five periods
+    measure(bench, 0.1, 0.1)
+    bench.answer(bench.frame(), line + 0.15)
+    (second,) = [c for _ in range(12) for c in bench.tick() if c.plan is not None][:1]
+    gone_s = (second.plan.begin_ns - first.plan.begin_ns) / 1e9
+    where = np.interp(
+        gone_s, [0.0, *[s for s, _ in first.plan.points]], [0.0, *places(first)[:, 0]]
+    )
+    step = places(second)[0, 0] - where
+    assert 0.0 < step <= 0.025 + 1e-9
+
+
+def test_an_acceleration_limit_lets_a_plan_end_at_rest():
+    bench = moving(velocity=(0.4,) * 2, acceleration=(2.0,) * 2, max_age_s=0.6, chunk=20)
+    bench.answer(bench.frame(), np.arange(1, 21)[:, None] * 0.02 * np.ones(2))
     (command,) = bench.tick()
-    assert command.plan[:, 0] == pytest.approx([0.5, 0.6, 0.7, 0.8])
+    times = [seconds for seconds, _ in command.plan.points]
+    speeds = np.diff(places(command)[:, 0], prepend=0.0) / np.diff(times, prepend=0.0)
+    assert speeds.max() == pytest.approx(0.4)
+    assert np.abs(np.diff(speeds, prepend=0.0, append=0.0)).max() <= 0.1 + 1e-9
+    late = [
+        s
+        for s, _ in command.plan.points
+        if command.plan.begin_ns + s * 1e9 > command.valid_until_ns
+    ]
+    assert len(late) == 3, "only the deceleration lies beyond"

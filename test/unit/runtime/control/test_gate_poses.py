@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from golden.make_gate import gate
 from unit.runtime.control.bench import Bench
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
-from vla_ros.runtime import safety
 from vla_ros.runtime.safety import Limits
 
 POSES = end_effectors(ActionKind.END_EFFECTOR_POSE)
@@ -47,10 +47,10 @@ def test_the_first_pose_is_held_to_the_jump_limit_from_the_measured_one():
     measure(bench)
     (command,) = bench.cycle(pose(x=0.9))
     assert command.action[0] == pytest.approx(0.5)
-    bench.control.set_instruction("push")  # a flush: again from where the robot is
+    bench.control.set_instruction("push")  # a flush: what was commanded goes on
     measure(bench, pose(x=-0.2))
     (command,) = [c for c in bench.cycle(pose(x=0.9)) if c.kind is CommandKind.POLICY]
-    assert command.action[0] == pytest.approx(-0.1)
+    assert command.action[0] == pytest.approx(0.6), "no farther from it than the leash"
 
 
 def test_without_a_measured_pose_nothing_moves():
@@ -69,13 +69,13 @@ def test_a_measured_pose_that_is_old_or_of_the_future_is_dropped(age_s):
     assert bench.cycle(pose()) == []
 
 
-def test_a_pose_measured_long_ago_is_no_place_to_be_held_at():
+def test_a_stop_needs_no_measurement():
     bench = waiting()
     measure(bench)
-    bench.cycle(pose())
+    bench.cycle(pose(x=0.6))
     commands = [c for _ in range(30) for c in bench.tick()]
     assert bench.state is PolicyState.HOLD
-    assert CommandKind.STOP not in kinds(commands)
+    assert {c.action[0] for c in commands if c.kind is CommandKind.STOP} == {0.6}
 
 
 def test_an_action_without_a_place_to_begin_from_leaves_the_robot_held():
@@ -90,11 +90,11 @@ def test_an_action_without_a_place_to_begin_from_leaves_the_robot_held():
     assert "measured_pose" in bench.control.counters.last_block
 
 
-def test_after_a_hold_the_jump_is_from_where_the_robot_is_now():
-    bench = waiting(jump=0.05)
+def test_after_a_silent_hold_the_jump_is_from_where_the_robot_is_now():
+    bench = waiting(jump=0.05, silence_after_s=0.2)
     measure(bench)
     bench.cycle(pose())
-    for _ in range(12):
+    for _ in range(24):
         bench.tick()
     assert bench.state is PolicyState.HOLD
     for _ in range(2):
@@ -110,22 +110,22 @@ def test_after_a_hold_the_jump_is_from_where_the_robot_is_now():
     assert commands[0].action[0] == -0.45
 
 
-def test_the_last_word_holds_where_the_robot_is_and_not_where_it_began():
+def test_the_last_word_holds_where_the_robot_was_led_whatever_one_reading_says():
     bench = waiting()
     measure(bench)
-    bench.cycle(pose())
+    bench.cycle(pose(x=0.5))
     measure(bench, pose(x=0.7))
     bench.control.shut_down()
     assert bench.out.commands[-1].kind is CommandKind.STOP
-    assert bench.out.commands[-1].action[0] == 0.7
+    assert bench.out.commands[-1].action[0] == 0.5
 
 
 def test_a_turn_past_pi_is_a_small_one():
     before = pose(turn=3.1)
     within = limits(jump=0.02)  # 0.126 rad
-    gated = safety.gate(pose(turn=-3.1), (before,), within)  # 0.083 rad by the shorter way
+    gated = gate(pose(turn=-3.1), (before,), within)  # 0.083 rad by the shorter way
     assert gated.clamped == ""
-    gated = safety.gate(pose(turn=-2.9), (before,), within)  # 0.283 rad
+    gated = gate(pose(turn=-2.9), (before,), within)  # 0.283 rad
     assert gated.clamped == "jump"
     moved = np.linalg.norm(rotation.way(before[3:6], gated.action[3:6]))
     assert moved == pytest.approx(0.02 * 2 * np.pi)
@@ -137,15 +137,15 @@ def test_bounds_of_a_rotation_are_an_angle_around_their_middle():
     narrow = limits(low=(-1.0,) * 3 + (-0.5,) * 3, high=(1.0,) * 3 + (0.5,) * 3)
     tilted = HERE.copy()
     tilted[3:6] = [0.45, 0.45, 0.0]  # each within its range, together 0.636 rad
-    gated = safety.gate(tilted, (), narrow)
+    gated = gate(tilted, (), narrow)
     assert (gated.clamped, gated.far) == ("bounds", True)
     assert np.linalg.norm(gated.action[3:6]) == pytest.approx(0.5)
 
 
 def test_a_change_of_turning_is_held_to_the_jerk_limit():
     steady = (pose(turn=0.2), pose(turn=0.1))
-    assert safety.gate(pose(turn=0.3), steady, limits(jerk=0.01)).clamped == ""
-    gated = safety.gate(pose(turn=-0.3), steady, limits(jerk=0.01))
+    assert gate(pose(turn=0.3), steady, limits(jerk=0.01)).clamped == ""
+    gated = gate(pose(turn=-0.3), steady, limits(jerk=0.01))
     assert gated.clamped == "jerk"
     assert gated.action[3] == pytest.approx(0.3 - 0.02 * np.pi)
 

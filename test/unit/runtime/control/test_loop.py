@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from unit.runtime.control.bench import Bench
-from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, end_effectors
-from vla_ros.core.clock import MS, SECOND, Moment
-from vla_ros.core.types import CommandKind, Instruction, PolicyState, StalePolicy
-from vla_ros.runtime.control.gate import CommandMaker
-from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
 from vla_ros.runtime.control.queue import Chunking
-from vla_ros.runtime.safety import ActionRefused, Limits
+from vla_ros.runtime.safety import Limits
 
 POSES = end_effectors(ActionKind.END_EFFECTOR_POSE)
 
@@ -206,13 +204,6 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
     assert bench.state is PolicyState.RUNNING
 
 
-@pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
-def test_no_command_is_made_of_what_is_no_action(bad):
-    maker = CommandMaker(END_EFFECTOR_DELTA, PersistentState())
-    with pytest.raises(ActionRefused):
-        maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
-
-
 def test_a_simulated_clock_that_stands_still_holds():
     bench = Bench(sim_time=True).running()
     for _ in range(15):
@@ -226,7 +217,7 @@ def measured(bench):
     bench.control.measure(pose, bench.clock.now, bench.moment())
 
 
-def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
+def test_silence_publishes_no_stop_and_hold_publishes_the_place_that_was_commanded():
     bench = Bench(limits=Limits(stale_policy=StalePolicy.SILENCE)).running()
     commands = [c for _ in range(30) for c in bench.tick()]
     assert all(c.kind is CommandKind.HELD for c in commands)
@@ -234,10 +225,9 @@ def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
     bench = Bench(limits=limits)
     measured(bench)
     bench.running()
-    bench.clock.advance(0.4)
-    measured(bench)
+    last = bench.out.commands[-1].action
     stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
-    assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
+    assert stop.action[:6] == pytest.approx(last[:6]), "where it was on its way to"
 
 
 def test_silence_is_silence_for_poses_too():

@@ -1,4 +1,4 @@
-"""Joint positions through the loop: from where the robot is, and held where it was measured."""
+"""Joint positions through the loop: from where the robot is, and held where they were led."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_the_first_command_is_a_change_from_the_measured_joints():
     assert command.action == pytest.approx([0.7, 0.3, -0.4, 0.9])
 
 
-def test_a_hold_keeps_the_joints_where_they_were_measured_and_the_grippers_as_they_were():
+def test_a_hold_keeps_joints_and_grippers_as_they_were_commanded():
     bench = waiting()
     measure(bench, shoulder=0.0, elbow=0.0)
     bench.cycle(np.array([0.5, 0.3, 0.5, 0.9]))
@@ -58,7 +58,7 @@ def test_a_hold_keeps_the_joints_where_they_were_measured_and_the_grippers_as_th
     commands = [c for _ in range(10) for c in bench.tick()]
     assert bench.state is PolicyState.HOLD
     stops = [c for c in commands if c.kind is CommandKind.STOP]
-    assert stops[0].action == pytest.approx([0.4, 0.3, 0.45, 0.9])
+    assert stops[0].action == pytest.approx([0.5, 0.3, 0.5, 0.9]), "one reading moves nothing"
     held = [c for c in commands if c.kind is CommandKind.HELD]
     assert all(c.action == pytest.approx([0.5, 0.3, 0.5, 0.9]) for c in held), "the place as before"
 

@@ -14,7 +14,7 @@ from vla_ros.core.action_space import joints as joints_of
 from vla_ros.core.clock import MS, SECOND, ManualClock, Moment
 from vla_ros.core.types import STAGES, Inference, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.runtime.control.drivers import make_control, shift_ns
-from vla_ros.runtime.control.gate import stages_ms
+from vla_ros.runtime.control.gate import JointOutputs, stages_ms
 from vla_ros.runtime.control.goals import (
     MAX_INSTRUCTION,
     EpisodeTracker,
@@ -305,7 +305,7 @@ def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(options, early_
         clock.advance(0.05)
         control.offer(Observation(clock.now, clock.now, clock.steady, np.zeros((8, 8, 3))))
         control.tick()
-    assert out.warnings == [] and control.inference_s == 0.0 and not control.plans
+    assert out.warnings == [] and control.inference_s == 0.0 and control.outputs == JointOutputs()
     assert len(out.submitted) == 30 and control.persistent.sequence == len(out.commands)
     assert control.counters.frames_received == 30
     now = clock.now + 20 * MS

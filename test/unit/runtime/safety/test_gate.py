@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from golden.make_gate import NARROW, POSES, actions, gated
+from golden.make_gate import NARROW, POSES, actions, gate, gated
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.types import StalePolicy
-from vla_ros.runtime import safety
 from vla_ros.runtime.safety import ActionRefused, Limits
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "gate7.npz"
@@ -76,21 +75,21 @@ def test_limits_per_second_hold_at_any_rate_whatever_the_policy_says(kind, rate_
     )
     said = [np.zeros(2), np.zeros(2)]
     for action in wanted:
-        said.append(safety.gate(np.array(action), (said[-1], said[-2]), limits).action)
+        said.append(gate(np.array(action), (said[-1], said[-2]), limits).action)
     speed = (np.diff(said, axis=0) if kind.absolute else np.array(said)) * rate_hz
     assert (np.abs(speed) <= velocity + 1e-6).all()
     assert (np.abs(np.diff(speed, axis=0)) * rate_hz <= acceleration + 1e-4).all()
 
 
 def test_joints_are_bounded_each_in_its_own_range_and_the_gripper_in_its_opening():
-    out = safety.gate(np.array([5.0, 7.0, -5.0, 2.5]), (), joint_limits())
+    out = gate(np.array([5.0, 7.0, -5.0, 2.5]), (), joint_limits())
     assert out.action.tolist() == [1.0, 1.0, -2.0, 2.5]
     assert (out.clamped, out.far) == ("bounds", True)
 
 
 def test_a_joint_may_go_so_far_in_a_period_and_no_angle_wraps():
     here = np.array([0.0, 0.0, 0.0, 3.0])
-    out = safety.gate(np.array([0.9, 1.0, 0.0, -3.0]), (here,), joint_limits(jump=0.1))
+    out = gate(np.array([0.9, 1.0, 0.0, -3.0]), (here,), joint_limits(jump=0.1))
     assert out.action == pytest.approx([0.2, 1.0, 0.0, 2.4])  # a tenth of each range
     assert out.clamped == "jump"
 
@@ -107,10 +106,10 @@ def test_a_rotation_of_the_second_arm_is_held_by_its_angle():
     )
     before, wish = np.zeros(14), np.zeros(14)
     before[10], wish[10] = 3.1, -3.1
-    out = safety.gate(wish, (before,), limits)
+    out = gate(wish, (before,), limits)
     assert out.clamped == "", "0.083 rad by the shorter way round"
     wish[10] = -2.9
-    out = safety.gate(wish, (before,), limits)
+    out = gate(wish, (before,), limits)
     assert np.linalg.norm(rotation.way(before[10:13], out.action[10:13])) == pytest.approx(0.128)
     assert not out.action[3:6].any()
 
@@ -118,7 +117,7 @@ def test_a_rotation_of_the_second_arm_is_held_by_its_angle():
 @pytest.mark.parametrize("shape", [(3,), (5,), (1, 4)])
 def test_another_width_is_refused(shape):
     with pytest.raises(ActionRefused, match=r"not \(4,\)"):
-        safety.gate(np.zeros(shape), (), joint_limits())
+        gate(np.zeros(shape), (), joint_limits())
 
 
 def test_bounds_are_as_many_as_the_numbers_that_move():
@@ -133,5 +132,5 @@ def test_a_rotation_is_within_half_of_the_widest_of_its_ranges_whatever_its_axis
         low=(-1.0,) * 3 + (-0.1, -0.5, -0.2),
         high=(1.0,) * 3 + (0.1, 0.5, 0.2),
     )
-    out = safety.gate(np.array([0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 1.0]), (), limits)
+    out = gate(np.array([0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 1.0]), (), limits)
     assert out.action[3:6] == pytest.approx([0.5, 0.0, 0.0])

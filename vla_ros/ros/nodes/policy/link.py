@@ -115,6 +115,9 @@ class LoopLink:
         if command.kind is CommandKind.POLICY:
             self._windows.command(command, self._clock.steady_ns())
 
+    def rest(self, command: Command) -> None:
+        self._topics.rest(command)
+
     def changed(self, before: Safety, after: Safety) -> None:
         if after.state is PolicyState.FAULT and before.state is not after.state:
             self.executor.halt()  # until recover: what is broken must not go on computing

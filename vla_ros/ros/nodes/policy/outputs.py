@@ -24,71 +24,60 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_ros.core.action_space import ActionKind, ActionSpace
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import Command, CommandKind, Floats
+from vla_ros.core.types import Command, Floats
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import to_time
-from vla_ros.runtime.safety import Limits, approach
+from vla_ros.runtime.control.gate import JointOutputs
 
 OUTPUTS = ("twist", "trajectory", "positions", "joint_state", "gripper")
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")
 FROM = ("", "commanded", "measured")
 _OF_JOINTS = ("trajectory", "positions", "joint_state")
-_LEASH = 5  # displacements that joints may be behind what they are told
 _AGAIN_S = 1.0  # before a gripper's goal that came to nothing is sent again
 _ANSWER_S = 2.0  # for a server to take a goal or not
 _LOOK_S = 0.002  # between two looks at what readers have
-_LEAST = 1e-3  # of an opening: less is no other goal; of a period: a shorter rest is no point
+_LEAST = 1e-3  # of an opening: less is no other goal
 
 
 @dataclass(frozen=True, slots=True)
 class Robot:
-    """``limits`` have the action space and the period, ``frame_id`` is the frame of displacements
-    and poses. ``where``: the measured place of every number, float64 [D], grippers 0; None where
-    there is no recent measurement. ``gripper_ends``: of each gripper the values that its controller
-    takes for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind.
+    """``space`` is that of the actions, ``period_s`` the control period, ``frame_id`` the frame of
+    displacements and poses. ``gripper_ends``: of each gripper the values that its controller takes
+    for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind. ``arms``: the prefix
+    of each arm that has topics of its own; one without a name: all joints go out together."""
 
-    ``commanded``: what a displacement of joints is added to, see :class:`JointTargets`. ``lead_s``:
-    how long after its publication a trajectory begins."""
-
-    limits: Limits
+    space: ActionSpace
+    period_s: float
     frame_id: str
-    where: Callable[[], Floats | None]
     gripper_ends: tuple[tuple[float, float], ...]
     warn: Callable[[str, str], None]
-    commanded: bool = False
-    lead_s: float = 0.0
+    arms: tuple[str, ...] = ("",)
 
     def moving(self, action: Floats) -> Floats:
         """The numbers that move the arms, float64 [..., M], of an action [..., D]."""
-        out: Floats = action[..., list(self.limits.space.motion)]
+        out: Floats = action[..., list(self.space.motion)]
         return out
 
     @property
-    def names(self) -> list[str]:
-        """Of what :meth:`moving` gives."""
-        return [self.limits.space.names[place] for place in self.limits.space.motion]
+    def groups(self) -> list[tuple[str, list[int], list[int]]]:
+        """Of each arm: its prefix, its places among the numbers that move, and its grippers'."""
+        names, motion, grippers = self.space.names, self.space.motion, self.space.grippers
+        return [
+            (
+                arm,
+                [i for i, place in enumerate(motion) if names[place].startswith(arm)],
+                [i for i, place in enumerate(grippers) if names[place].startswith(arm)],
+            )
+            for arm in self.arms
+        ]
 
-    def here(self) -> Floats | None:
-        """Where the joints are, float64 [M]; None (and a warning) without a recent measurement."""
-        where = self.where()
-        if where is None:
-            self.warn("where", "nothing fresh on joint_states: no output to the joints")
-            return None
-        return self.moving(where)
-
-    def towards(self, goal: Floats, last: Floats) -> Floats:
-        """The place of the joints ``goal``, or as near to it as one period leads from ``last``."""
-        if not self.limits.space.absolute:
-            most = largest_displacement(self.limits)
-            nearer: Floats = np.clip(goal, last - most, last + most)
-            return nearer
-        both = np.zeros((2, self.limits.space.width))
-        both[:, list(self.limits.space.motion)] = goal, last
-        return self.moving(approach(both[0], both[1], self.limits))
+    def names(self, places: Sequence[int]) -> list[str]:
+        """Of these numbers among those that move."""
+        return [self.space.names[self.space.motion[place]] for place in places]
 
     def openings(self, action: Floats) -> list[float]:
-        """Each gripper's number as its controller takes it."""
-        values = zip(self.limits.space.grippers, self.gripper_ends, strict=True)
+        """Each gripper's number as its controller takes it; NaN: it stays as it is."""
+        values = zip(self.space.grippers, self.gripper_ends, strict=True)
         return [float(np.interp(action[place], (0.0, 1.0), ends)) for place, ends in values]
 
 
@@ -117,11 +106,8 @@ class Output(ABC):
 
     @abstractmethod
     def command(self, command: Command) -> None:
-        """A command has passed the gate, one a control period."""
-
-    def rest(self, now_ns: int) -> None:
-        """A period without a command, or none will come: what was set in motion stops, if it has
-        not been stopped yet. A gripper stays as it is."""
+        """A command has passed the gate, one a control period; its numbers are what may be told. A
+        gripper whose number is NaN stays as it is, and nothing is said of it."""
 
     def _publisher(self, kind: Any, topic: str) -> Any:
         assert self._node is not None
@@ -139,195 +125,84 @@ def wait_for_readers(publishers: Sequence[Publisher], seconds: float) -> bool:
     return True
 
 
-class JointTargets:
-    """Where displacements of joints lead, float64 [M].
-
-    ``measured``: each is one from where the joints are measured to be, as of demonstrations whose
-    actions are the next command minus the measured joints (ManiSkill's ``pd_joint_delta_pos``,
-    robosuite's ``goal_update_mode: achieved``). A servo that is behind makes less of its way.
-
-    ``commanded``: each is one from where the last one led, as of demonstrations whose actions are
-    the difference of two commands (ManiSkill's ``pd_joint_target_delta_pos``, robosuite's
-    ``goal_update_mode: desired``). The joints are followed all the same: from a stop on it begins
-    where they are measured to be, and of an arm that is held back the target is never farther away
-    than a few of the largest displacements.
-
-    Actions relative to the state that a chunk was asked for (openpi, LeRobot) are neither: what
-    reads such a checkpoint makes joint positions of them.
-    """
-
-    def __init__(self, robot: Robot) -> None:
-        self._robot = robot
-        self._target: Floats | None = None
-
-    def stopped(self) -> None:
-        """The next displacement begins where the joints are."""
-        self._target = None
-
-    def add(self, motion: Floats) -> Floats | None:
-        """The place that ``motion`` begins at; the next one begins where it leads. None (and a
-        warning): nobody says where the joints are."""
-        here = self._robot.here()
-        start = here
-        if here is not None and self._target is not None and self._robot.commanded:
-            leash = _LEASH * largest_displacement(self._robot.limits)
-            start = np.clip(self._target, here - leash, here + leash)
-        self._target = None if start is None else start + motion
-        return start
-
-
-def largest_displacement(limits: Limits) -> Floats:
-    """Of each number that moves in one control period, float64 [M]."""
-    most = np.maximum(np.abs(limits.low), np.abs(limits.high))
-    if limits.velocity:
-        most = np.minimum(most, np.asarray(limits.velocity) * limits.period_s)
-    return most
-
-
 class TwistOutput(Output):
-    """`~/twist` is the displacement over one control period, exactly zero from the first period on
-    that has no new action; `~/gripper` the opening, 0 closed to 1 open. Of several arms each has
-    its own, with the arm's prefix: `~/left_twist`, `~/left_gripper`.
+    """`~/twist` is the displacement over one control period, zero from the first period on that has
+    no new action, where acceleration_limits do not make it decelerate; `~/gripper` the opening, 0
+    closed to 1 open. Of several arms each has its own, with the arm's prefix: `~/left_twist`,
+    `~/left_gripper`.
 
     Servo goes on with the newest twist until its own ``incoming_command_timeout``: that is why one
     is sent, once, when no command comes any more.
     """
 
-    def __init__(self, robot: Robot) -> None:
-        super().__init__(robot)
-        self._moves = False
-
     def open(self, node: Node) -> None:
         super().open(node)
-        names, make = self._robot.limits.space.names, self._publisher
-        motion = self._robot.limits.space.motion
-        arms = [names[place].removesuffix("x") for place in motion[::6]]
+        space, make = self._robot.space, self._publisher
+        arms = [space.names[place].removesuffix("x") for place in space.motion[::6]]
         self._arms = [make(TwistStamped, f"~/{arm}twist") for arm in arms]
-        places = self._robot.limits.space.grippers
-        self._grippers = [make(Float64, f"~/{names[place]}") for place in places]
+        self._grippers = [make(Float64, f"~/{space.names[place]}") for place in space.grippers]
 
     def command(self, command: Command) -> None:
-        self._moves = command.kind.moves
-        self._publish(self._robot.moving(command.action), command.published_ns)
-        places = self._robot.limits.space.grippers
-        for gripper, place in zip(self._grippers, places, strict=True):
-            gripper.publish(Float64(data=float(command.action[place])))
-
-    def rest(self, now_ns: int) -> None:
-        if self._moves:
-            self._moves = False
-            self._publish(None, now_ns)
-
-    def _publish(self, motion: Floats | None, stamp_ns: int) -> None:
+        motion = self._robot.moving(command.action)
         for arm, publisher in enumerate(self._arms):
             message: Any = TwistStamped()
-            message.header.stamp = to_time(stamp_ns)
+            message.header.stamp = to_time(command.published_ns)
             message.header.frame_id = self._robot.frame_id
-            if motion is not None:
-                velocity = (motion[6 * arm : 6 * arm + 6] / self._robot.limits.period_s).tolist()
-                linear, angular = message.twist.linear, message.twist.angular
-                linear.x, linear.y, linear.z = velocity[:3]
-                angular.x, angular.y, angular.z = velocity[3:]
+            velocity = (motion[6 * arm : 6 * arm + 6] / self._robot.period_s).tolist()
+            linear, angular = message.twist.linear, message.twist.angular
+            linear.x, linear.y, linear.z = velocity[:3]
+            angular.x, angular.y, angular.z = velocity[3:]
             publisher.publish(message)
+        for gripper, place in zip(self._grippers, self._robot.space.grippers, strict=True):
+            if np.isfinite(command.action[place]):
+                gripper.publish(Float64(data=float(command.action[place])))
 
 
-class TrajectoryOutput(Output):
-    """`~/joint_trajectory`: one message a chunk of actions, which replaces the one before it.
+class JointsOutput(Output):
+    """An output to joints: one topic an arm, with the arm's prefix where there are several."""
 
-    Positions alone, a point a control period, the first one period after the stamp, and none after
-    the command's ``valid_until``: the motion ends there, within a period, so a controller that
-    hears nothing more cannot run on an old observation. Actions that end earlier are held until
-    then, so a message that comes later than they last is followed and not refused as over.
-
-    The stamp is ``lead_s`` after the publication: what was said before is followed until then, up
-    to the very place that the limits of the first action were counted from, however late the
-    message comes within the lead. A controller that knows no such replacement goes from where the
-    arm is to the first point. A stop is one point, the measured position, a period after its
-    arrival (stamp 0: start now), whatever the clocks say.
-
-    Displacements are added up: see :class:`JointTargets`.
-    """
-
-    def __init__(self, robot: Robot) -> None:
-        super().__init__(robot)
-        self._moves = False
-        self._stop: Floats | None = None  # the point of the stop that was published last
-        self._targets = JointTargets(robot)
+    kind: Any
+    topic: str
 
     def open(self, node: Node) -> None:
         super().open(node)
-        self._topic = self._publisher(JointTrajectory, "~/joint_trajectory")
+        groups = self._robot.groups
+        self._topics = [self._publisher(self.kind, f"~/{arm}{self.topic}") for arm, _, _ in groups]
+
+
+class TrajectoryOutput(JointsOutput):
+    """`~/joint_trajectory`: one message a chunk of actions, which replaces the one before it.
+
+    Positions alone, a point a control period, the first one period after the stamp; after the
+    command's ``valid_until`` none that moves on, but those of the deceleration where there are
+    acceleration_limits: the motion ends there, so a controller that hears nothing more cannot run
+    on an old observation. Actions that end earlier are held until then, so a message that comes
+    later than they last is followed and not refused as over.
+
+    The stamp is ``trajectory_lead_s`` after the publication: what was said before is followed until
+    then, up to the very place and speed that the limits were counted from, however late the message
+    comes within the lead. A controller that knows no such replacement goes from where the arm is to
+    the first point. A stop begins at its arrival (stamp 0: start now), whatever the clocks show.
+    """
+
+    kind = JointTrajectory
+    topic = "joint_trajectory"
 
     def command(self, command: Command) -> None:
-        """A STOP repeats the point of the first one, else a robot would creep with its sag."""
-        if command.kind.moves:
-            self._moves, self._stop = True, None
-            self._follow(command)
-        elif command.kind is CommandKind.STOP:
-            self._moves = False
-            self._targets.stopped()
-            if self._stop is None:
-                held = self._robot.limits.space.absolute
-                self._stop = self._robot.moving(command.action) if held else self._robot.here()
-            self._hold()
-
-    def rest(self, now_ns: int) -> None:
-        if self._moves:
-            self._moves = False
-            self._targets.stopped()
-            self._stop = self._robot.here()
-            self._hold()
-
-    def _follow(self, command: Command) -> None:
-        absolute = self._robot.limits.space.absolute
-        here = None if absolute else self._targets.add(self._robot.moving(command.action))
         if command.plan is None:
             return
-        rows = self._robot.moving(command.plan)
-        if absolute:
-            here = self._robot.here()
-        elif here is None:
-            return
-        else:
-            rows = here + np.cumsum(rows, 0)
-        begin_ns = command.published_ns + round(self._robot.lead_s * SECOND)
-        left_s = (command.valid_until_ns - begin_ns) / SECOND
-        points = until(rows, here, self._robot.limits.period_s, left_s)
-        if points:
-            self._publish(points, begin_ns)
-
-    def _hold(self) -> None:
-        if self._stop is not None:
-            self._publish([(self._robot.limits.period_s, self._stop)], 0)
-
-    def _publish(self, points: list[tuple[float, Floats]], stamp_ns: int) -> None:
-        message = JointTrajectory(joint_names=self._robot.names)
-        message.header.stamp = to_time(stamp_ns)
-        message.header.frame_id = self._robot.frame_id
-        message.points = [
-            JointTrajectoryPoint(positions=row.tolist(), time_from_start=_duration(seconds))
-            for seconds, row in points
-        ]
-        self._topic.publish(message)
-
-
-def until(
-    rows: Floats, here: Floats | None, period_s: float, left_s: float
-) -> list[tuple[float, Floats]]:
-    """(seconds from the start, positions [M]) of ``rows`` [n, M], one a period, cut off after
-    ``left_s``: the period that is cut gets as far as it would by then. Rows that end before are
-    held until ``left_s``. ``here`` is where it starts from; None: unknown, and a first period that
-    is cut gives nothing."""
-    left_s = max(left_s, 0.0)
-    whole = min(len(rows), int(left_s / period_s + _LEAST))
-    points = [((i + 1) * period_s, rows[i]) for i in range(whole)]
-    share = left_s / period_s - whole
-    before = rows[whole - 1] if whole else here
-    if whole < len(rows) and share > _LEAST and before is not None:
-        points.append((left_s, before + share * (rows[whole] - before)))
-    elif whole == len(rows) > 0 and share > _LEAST:
-        points.append((left_s, rows[-1]))
-    return points
+        stamp = to_time(0 if command.plan.at_once else command.plan.begin_ns)
+        for topic, (_, places, _) in zip(self._topics, self._robot.groups, strict=True):
+            message = JointTrajectory(joint_names=self._robot.names(places))
+            message.header.stamp = stamp
+            message.header.frame_id = self._robot.frame_id
+            message.points = [
+                JointTrajectoryPoint(
+                    positions=row[places].tolist(), time_from_start=_duration(seconds)
+                )
+                for seconds, row in command.plan.points
+            ]
+            topic.publish(message)
 
 
 def _duration(seconds: float) -> Duration:
@@ -335,99 +210,57 @@ def _duration(seconds: float) -> Duration:
     return Duration(sec=whole, nanosec=rest)
 
 
-class PositionsOutput(Output):
+class PositionsOutput(JointsOutput):
     """`~/positions`: where the joints are to be at the end of this period, in rad, in the order of
-    the action's names, grippers left out. Such a controller holds what it received last.
+    the action's names, grippers left out. Such a controller holds what it received last."""
 
-    Displacements are added up: see :class:`JointTargets`. A stop leads from what was said last to
-    where the joints were measured to be by then, no faster than the limits allow.
-    """
-
-    def __init__(self, robot: Robot) -> None:
-        super().__init__(robot)
-        self._targets = JointTargets(robot)
-        self.begin()
-
-    def open(self, node: Node) -> None:
-        super().open(node)
-        self._topic = self._publisher(Float64MultiArray, "~/positions")
-
-    def begin(self) -> None:
-        self._moves = False
-        self._last: Floats | None = None
-        self._goal: Floats | None = None  # of a stop that is not there yet
-        self._targets.stopped()
+    kind = Float64MultiArray
+    topic = "positions"
 
     def command(self, command: Command) -> None:
-        motion = self._robot.moving(command.action)
-        if self._robot.limits.space.absolute:
-            self._last, self._goal = motion, None  # its stops are led by the gate
-            self._moves = command.kind is not CommandKind.STOP
-        elif command.kind.moves:
-            start = self._targets.add(motion)
-            self._last, self._goal = None if start is None else start + motion, None
-            self._moves = True
-        elif command.kind is CommandKind.STOP:
-            self._stop()
-        self._publish()
-
-    def rest(self, now_ns: int) -> None:
-        if self._moves or self._goal is not None:
-            self._stop()
-            self._publish()
-
-    def _stop(self) -> None:
-        """A period's way to where the joints were when it began."""
-        if self._moves:
-            self._moves = False
-            self._targets.stopped()
-            self._goal = self._robot.here()
-        if self._goal is not None and self._last is not None:
-            self._last = self._robot.towards(self._goal, self._last)
-            if np.array_equal(self._last, self._goal):
-                self._goal = None
-
-    def _publish(self) -> None:
-        if self._last is not None:
-            self._topic.publish(Float64MultiArray(data=self._last.tolist()))
-
-
-class JointStateOutput(PositionsOutput):
-    """`~/joint_commands`: the same as a JointState by name, the grippers' joints among them, in the
-    order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take."""
-
-    def open(self, node: Node) -> None:
-        Output.open(self, node)
-        self._clock = node.get_clock()
-        self._topic = self._publisher(JointState, "~/joint_commands")
-        self._openings: list[float] = []
-
-    def command(self, command: Command) -> None:
-        self._openings = self._robot.openings(command.action)
-        super().command(command)
-
-    def _publish(self) -> None:
-        if self._last is None:
+        if command.places is None:
             return
-        space = self._robot.limits.space
-        places = np.zeros(space.width)
-        places[list(space.motion)] = self._last
-        places[list(space.grippers)] = self._openings
-        message = JointState(name=list(space.names), position=places.tolist())
-        message.header.stamp = self._clock.now().to_msg()
-        self._topic.publish(message)
+        for topic, (_, places, _) in zip(self._topics, self._robot.groups, strict=True):
+            topic.publish(Float64MultiArray(data=command.places[places].tolist()))
 
 
-class GripperPositions(Output):
-    """`~/gripper_positions`: the grippers' own joints in the order of the action's names, in the
-    unit of ``gripper_range``. A gripper keeps what it received last."""
+class JointStateOutput(JointsOutput):
+    """`~/joint_commands`: the same as a JointState by name, the grippers' joints among them, in the
+    order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take. A
+    gripper that nobody has commanded or measured is left out."""
 
-    def open(self, node: Node) -> None:
-        super().open(node)
-        self._topic = self._publisher(Float64MultiArray, "~/gripper_positions")
+    kind = JointState
+    topic = "joint_commands"
 
     def command(self, command: Command) -> None:
-        self._topic.publish(Float64MultiArray(data=self._robot.openings(command.action)))
+        if command.places is None:
+            return
+        space = self._robot.space
+        numbers = np.zeros(space.width)
+        numbers[list(space.motion)] = command.places
+        numbers[list(space.grippers)] = self._robot.openings(command.action)
+        for topic, (_, places, grippers) in zip(self._topics, self._robot.groups, strict=True):
+            own = {space.motion[i] for i in places} | {space.grippers[i] for i in grippers}
+            said = [i for i in sorted(own) if np.isfinite(numbers[i])]
+            message = JointState(name=[space.names[i] for i in said])
+            message.position = numbers[said].tolist()
+            message.header.stamp = to_time(command.published_ns)
+            topic.publish(message)
+
+
+class GripperPositions(JointsOutput):
+    """`~/gripper_positions`: the grippers' own joints in the order of the action's names, in the
+    unit of ``gripper_range``. A gripper keeps what it received last; nothing goes out while one of
+    them was neither commanded nor measured."""
+
+    kind = Float64MultiArray
+    topic = "gripper_positions"
+
+    def command(self, command: Command) -> None:
+        openings = np.array(self._robot.openings(command.action))
+        for topic, (_, _, grippers) in zip(self._topics, self._robot.groups, strict=True):
+            if grippers and np.isfinite(openings[grippers]).all():
+                topic.publish(Float64MultiArray(data=openings[grippers].tolist()))
 
 
 class GripperOutput(Output):
@@ -446,7 +279,7 @@ class GripperOutput(Output):
         self._goals: list[GripperGoal] = []
 
     def open(self, node: Node) -> None:
-        space = self._robot.limits.space
+        space = self._robot.space
         self._goals = [
             GripperGoal(node, self._kind, space.names[place], self._robot.warn)
             for place in space.grippers
@@ -462,10 +295,12 @@ class GripperOutput(Output):
             goal.forget()
 
     def command(self, command: Command) -> None:
-        space = self._robot.limits.space
+        space = self._robot.space
         positions = self._robot.openings(command.action)
         for goal, place, position in zip(self._goals, space.grippers, positions, strict=True):
             opening = float(command.action[place])
+            if np.isnan(opening):
+                continue
             goal.want(opening, self._goal(space.names[place], position), time.monotonic())
 
     def _goal(self, name: str, position: float) -> Any:
@@ -579,6 +414,22 @@ def control_msgs() -> Any:
         ) from None
 
 
+def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
+    """What the outputs take beside the action."""
+    names = wanted(values)
+    return JointOutputs(
+        places="positions" in names or "joint_state" in names,
+        plans="trajectory" in names,
+        commanded=values["joint_delta_from"] == "commanded",
+        lead_s=values["trajectory_lead_s"],
+    )
+
+
+def arms_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The prefixes of the arms that have topics of their own; one without a name: there is none."""
+    return tuple(filter(None, values["arms"])) or ("",)
+
+
 def wanted(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the outputs, each once."""
     return tuple(dict.fromkeys(filter(None, values["outputs"])))
@@ -605,6 +456,7 @@ def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
         if not space.grippers:
             raise ValueError("the gripper output needs gripper_names: the action has no gripper")
     gripper_ends(values, space)
+    _check_arms(values, space)
     told = [name for name in names if name in _OF_JOINTS]
     if told and kind is ActionKind.JOINT_DELTA and not values["joint_delta_from"]:
         raise ValueError(
@@ -612,6 +464,19 @@ def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
             " where the demonstrations' actions are a command minus the measured joints, commanded"
             " where they are the difference of two commands"
         )
+
+
+def _check_arms(values: Mapping[str, Any], space: ActionSpace) -> None:
+    """Each joint must be of one arm, where arms have topics of their own. Raises ValueError."""
+    arms = arms_of(values)
+    if not space.kind.joints or arms == ("",):
+        return
+    for name in space.names:
+        if sum(name.startswith(arm) for arm in arms) != 1:
+            raise ValueError(
+                f"arms has {', '.join(map(repr, arms))}, prefixes of the joints' names: one of them"
+                f" must begin {name!r}"
+            )
 
 
 def gripper_ends(values: Mapping[str, Any], space: ActionSpace) -> tuple[tuple[float, float], ...]:
@@ -638,7 +503,7 @@ def make_outputs(values: Mapping[str, Any], robot: Robot) -> list[Output]:
         made.append(PositionsOutput(robot))
     if "joint_state" in names:
         made.append(JointStateOutput(robot))
-    if robot.limits.space.grippers and set(names) & {"trajectory", "positions"}:
+    if robot.space.grippers and set(names) & {"trajectory", "positions"}:
         made.append(GripperPositions(robot))
     if "gripper" in names:
         made.append(GripperOutput(robot, values["gripper_action"], values["gripper_max_effort"]))

@@ -268,7 +268,8 @@ _OUTPUTS = (
     F(
         "arms",
         [""],
-        "end_effector_*: a prefix of the names an arm, as left_ and right_: seven numbers each",
+        "A prefix of the names an arm, as left_ and right_. end_effector_*: seven numbers each;"
+        " joint_*: each arm has its own topics of outputs and of joint states",
     ),
     F("gripper_names", [""], "Which of action_names are grippers, 0 closed to 1 open"),
     F(
@@ -363,6 +364,14 @@ _SAFETY = (
         "acceleration_limits",
         [0.0],
         "Largest change of that speed, in m/s^2 and rad/s^2; [0.0]: none",
+    ),
+    P(
+        "leash_s",
+        0.3,
+        "For so long at the largest speed a commanded place may be ahead of the measured one, so it"
+        " waits for an arm that is slow; more than the servo's lag",
+        0.01,
+        10.0,
     ),
     P("clamp_limit", 5, "Clamped actions in a row before HOLD", 1, 1000),
     P(

@@ -8,6 +8,7 @@ They meet in :class:`vla_ros.runtime.control.control.Control`, under its lock.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +16,20 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from vla_ros.core.clock import SECOND, Clock, moment
-from vla_ros.core.types import Floats, PolicyInfo, PolicyState
+from vla_ros.core.clock import SECOND, Clock
+from vla_ros.core.types import PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
 from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs, needs_of
 from vla_ros.ros.nodes.policy.link import LoopLink
-from vla_ros.ros.nodes.policy.outputs import wanted
+from vla_ros.ros.nodes.policy.outputs import joint_outputs, wanted
 from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.ros.nodes.policy.settings import chunking_of
 from vla_ros.ros.nodes.policy.space import check_space
 from vla_ros.ros.nodes.policy.takeover import TakeoverInputs
 from vla_ros.ros.nodes.policy.topics import LatencyWindows, PolicyTopics, status_message
 from vla_ros.runtime.control.drivers import Scheduling, Ticker, make_control
+from vla_ros.runtime.control.gate import JointOutputs
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Chunking, Execution
 from vla_ros.runtime.control.requests import read_requests
@@ -36,6 +38,7 @@ from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import Ready, WorkerGone, WorkerLimits
 
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 2.0, 30.0  # with a worker that says nothing
+_REST_S = 0.8  # to come to rest, of the second that an ending node has
 _ASKED_AGAIN = 2  # times, where inference was too slow for the limits
 _BUSY = 10.0  # times as long as else: no load makes inference slower than that
 LOOKS = 10  # at a simulation's clock, a control period of the wall's
@@ -174,8 +177,8 @@ class PolicyRuntime:
         if values["replay_requests_file"]:
             self.control.requests.recorded = read_requests(Path(values["replay_requests_file"]))
         self._link.attach(self._executor, ready, self.control)
-        self.control.plans = "trajectory" in wanted(values)
-        self._open_topics(values, limits)
+        self.control.outputs = joint_outputs(values)
+        self._topics.open(values, limits, self._link.warn)
         self._inputs = PolicyInputs(
             node, values, self._clock, self.control, needs, self._topics.camera
         )
@@ -196,12 +199,6 @@ class PolicyRuntime:
             )
         for line in filter(None, (ready.info.contradiction, contradiction)):
             log.warning(f"check this: {line}")
-
-    def _open_topics(self, values: Mapping[str, Any], limits: Limits) -> None:
-        def where() -> Floats | None:
-            return self.control.fresh_pose(moment(self._clock))
-
-        self._topics.open(values, limits, where, self._link.warn)
 
     def _room(self) -> WorkerLimits:
         cameras = 2 + len(roles_of(self._values))
@@ -238,9 +235,9 @@ class PolicyRuntime:
     def deactivate(self) -> None:
         """Nothing is published after this; the outputs, whose readers may go on with what they
         received last, are stopped."""
+        self._come_to_rest("the policy node was deactivated")
         with self.control.lock:
             self.control.deactivate()
-            self._topics.rest(self._clock.now_ns())
         self._link.ticker = None
         if self._ticker is not None:
             self._ticker.stop()
@@ -248,10 +245,20 @@ class PolicyRuntime:
 
     def last_word(self) -> None:
         """Publish the stale policy's command and see that it gets out."""
+        self._come_to_rest("the policy node is shutting down")
         with self.control.lock:
             self.control.shut_down()
-            self._topics.rest(self._clock.now_ns())
         self._topics.flush(0.2)
+
+    def _come_to_rest(self, why: str) -> None:
+        """Where the limits make a stop take its time, the ticks do it."""
+        control = self.control
+        if self._ticker is None or not control.limits.acceleration or control.gate.rests:
+            return
+        control.brake(why)
+        ends = time.monotonic() + _REST_S
+        while not control.gate.rests and time.monotonic() < ends:
+            time.sleep(control.limits.period_s / 4)
 
     def recover(self) -> str:
         """Leave FAULT, with a new worker, or HOLD. WrongState: there is nothing to leave."""
@@ -283,8 +290,7 @@ class PolicyRuntime:
 
     def _tick(self, error_ns: int) -> None:
         with self.control.lock:
-            if self.control.tick():  # in lock-step a period ends with the next frame
-                self._topics.period(self._clock.now_ns())
+            self.control.tick()
             self._windows.tick(error_ns, self._clock.steady_ns())
 
     def _tick_failed(self, error: Exception) -> None:
@@ -308,7 +314,7 @@ class PolicyRuntime:
             self._link.warn("rate", line)
         if limits.control_rate_hz != self.control.limits.control_rate_hz:
             self._topics.close()  # the deadline that a writer offers cannot change
-            self._open_topics(values, limits)
+            self._topics.open(values, limits, self._link.warn)
         self._values = values
         with self.control.lock:
             self.control.limits = limits
@@ -321,7 +327,7 @@ class PolicyRuntime:
         """How chunks are executed within these limits. ValueError: they cannot be met."""
         inference_s = 0.0 if self._lockstep else ready.inference_p99_ms / 1e3
         chunking = chunking_of(self._values).fitted(limits, ready.info, inference_s)
-        refuse_unless_met(limits, ready.info, inference_s, chunking)
+        refuse_unless_met(limits, ready.info, inference_s, chunking, joint_outputs(self._values))
         return chunking
 
     def _set_hang_timeout(self, limits: Limits, ready: Ready) -> None:
@@ -386,9 +392,14 @@ def scaled(before: Limits, after: Limits) -> str:
 
 
 def refuse_unless_met(
-    limits: Limits, info: PolicyInfo, inference_s: float, chunking: Chunking
+    limits: Limits,
+    info: PolicyInfo,
+    inference_s: float,
+    chunking: Chunking,
+    outputs: JointOutputs = JointOutputs(),
 ) -> None:
-    """Raise ValueError where the policy cannot act on observations as young as ``limits`` want.
+    """Raise ValueError where the policy cannot act on observations as young as ``limits`` want, or
+    no trajectory could.
 
     ``inference_s``: L, the 99th percentile of inference at warm-up; 0 in lock-step, where the
     world waits and inference makes no observation older.
@@ -402,6 +413,11 @@ def refuse_unless_met(
             f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1 + late} frames of"
             f" pipeline and {kept} actions at {limits.period_s * 1e3:.0f} ms, inference"
             f" {inference_s * 1e3:.0f} ms need at least {least:.3f}"
+        )
+    if outputs.plans and limits.max_age_s < least + outputs.lead_s:
+        raise ValueError(
+            f"trajectory_lead_s {outputs.lead_s:g} is longer than what max_age_s"
+            f" {limits.max_age_s:g} leaves of an observation, {limits.max_age_s - least:.3f}"
         )
 
 

@@ -88,6 +88,7 @@ def limits_of(values: dict[str, Any]) -> Limits:
         hold_latch_s=values["hold_latch_s"],
         stamp_tolerance_s=values["stamp_tolerance_s"],
         takeover_timeout_s=values["takeover_timeout_s"],
+        leash_s=values["leash_s"],
     )
 
 

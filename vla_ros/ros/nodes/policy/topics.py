@@ -22,7 +22,6 @@ from vla_ros.core.types import (
     INFERENCE_STAGES,
     STAGES,
     Command,
-    Floats,
     Instruction,
     PolicyInfo,
     PolicyState,
@@ -33,6 +32,7 @@ from vla_ros.ros.common.convert import Diagnostics, set_times, status, to_time
 from vla_ros.ros.nodes.policy.outputs import (
     Output,
     Robot,
+    arms_of,
     gripper_ends,
     make_outputs,
     wait_for_readers,
@@ -73,7 +73,6 @@ class PolicyTopics:
         self._frame_id = ""
         self._action: Publisher | None = None
         self._outputs: list[Output] = []
-        self._silent = True  # since the last period
         self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
         self._diagnostics = Diagnostics(node)
         self._last, self._spare = PolicyStatus(), ""
@@ -86,11 +85,10 @@ class PolicyTopics:
         self,
         values: Mapping[str, Any],
         limits: Limits,
-        where: Callable[[], Floats | None],
         warn: Callable[[str, str], None],
     ) -> None:
-        """Make the command topics and the outputs; ``where`` and ``warn`` are a
-        :class:`~vla_ros.ros.nodes.policy.outputs.Robot`'s. A reader of ~/action may ask for a
+        """Make the command topics and the outputs; ``warn`` is that of a
+        :class:`~vla_ros.ros.nodes.policy.outputs.Robot`. A reader of ~/action may ask for a
         deadline of two control periods: that is how it finds out, without a word from us, that
         this process is gone."""
         profile = QoSProfile(
@@ -104,9 +102,7 @@ class PolicyTopics:
         self._frame_id, self._space = values["frame_id"], limits.space
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
-        commanded = values["joint_delta_from"] == "commanded"
-        lead_s = values["trajectory_lead_s"]
-        robot = Robot(limits, self._frame_id, where, ends, warn, commanded, lead_s)
+        robot = Robot(limits.space, limits.period_s, self._frame_id, ends, warn, arms_of(values))
         self._outputs = make_outputs(values, robot)
         for output in self._outputs:
             output.open(self._node)
@@ -122,28 +118,21 @@ class PolicyTopics:
         self._action = None
 
     def begin(self) -> None:
-        """The node is active from now on. Under the loop's lock, as the next three."""
+        """The node is active from now on. Under the loop's lock, as the next two."""
         for output in self._outputs:
             output.begin()
 
     def command(self, command: Command, info: PolicyInfo) -> None:
         if self._action is None:
             return
-        self._silent = False
         self._action.publish(command_message(command, info, self._space, self._frame_id))
         for output in self._outputs:
             output.command(command)
 
-    def period(self, now_ns: int) -> None:
-        """A control period is over: without a command in it the outputs are at rest."""
-        if self._silent:
-            self.rest(now_ns)
-        self._silent = True
-
-    def rest(self, now_ns: int) -> None:
-        """No command will come: what an output has set in motion is stopped."""
+    def rest(self, command: Command) -> None:
+        """A period without a command: what the outputs are to come to rest by."""
         for output in self._outputs:
-            output.rest(now_ns)
+            output.command(command)
 
     def flush(self, seconds: float) -> bool:
         """Wait until the last command, and what the outputs made of it, has reached its readers;
@@ -258,7 +247,8 @@ def _stages(command: Command) -> Stages:
 def command_message(
     command: Command, info: PolicyInfo, space: ActionSpace, frame_id: str
 ) -> ActionCommand:
-    """The message of a command that has passed the gate: finite numbers of ``space``, always."""
+    """The message of a command that has passed the gate: numbers of ``space``, finite but for those
+    of grippers that nobody has commanded or measured."""
     out = ActionCommand()
     out.header.stamp = to_time(command.published_ns)
     out.header.frame_id = frame_id
@@ -276,7 +266,8 @@ def command_message(
     out.pipeline_depth = info.pipeline_depth
     out.schedule = info.schedule
     out.instruction_hash = command.instruction_digest
-    if command.action.shape != (space.width,) or not np.isfinite(command.action).all():
+    moving = list(space.motion)
+    if command.action.shape != (space.width,) or not np.isfinite(command.action[moving]).all():
         raise ValueError(f"command is not {space.width} finite numbers: {command.action}")
     out.action_space = int(space.kind)
     out.names, out.units = list(space.names), list(space.units)

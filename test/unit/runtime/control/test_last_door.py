@@ -1,0 +1,419 @@
+"""The last door under everything that may come: whatever readings, late ticks, stops, takeovers,
+limits that change, instructions, clock steps and chunks do, no number that leaves breaks a limit.
+
+The judge has an arithmetic of its own. ``make door RUNS=10000`` runs it longer.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from unit.runtime.control.bench import Bench, Recorder
+from vla_ros.core.action_space import ActionKind, end_effectors, joints
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import PolicyState, StalePolicy
+from vla_ros.runtime.control.gate import JointOutputs
+from vla_ros.runtime.control.takeover import Meaning, Teleoperation
+from vla_ros.runtime.safety import Limits
+
+RUNS = int(os.environ.get("VLA_ROS_RUNS", "60"))
+EPS = 1e-6
+T = 0.05
+JP, JD, ED = ActionKind.JOINT_POSITION, ActionKind.JOINT_DELTA, ActionKind.END_EFFECTOR_DELTA
+
+
+class Line:
+    """One number of one output over time, and what was said of it last."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+        self.rate = 0.0  # per second
+        self.when = 0.0
+
+
+class Judge(Recorder):
+    """Holds every command that leaves to the limits of that moment."""
+
+    def __init__(self, world: Robot) -> None:
+        super().__init__()
+        self.world = world
+        self.lines: dict[tuple[str, int], Line] = {}
+        self.plan: list[tuple[float, np.ndarray]] = []
+        self.gripper = float("nan")
+        self.judged = 0
+
+    def publish(self, command) -> None:
+        super().publish(command)
+        self.judge(command)
+
+    def rest(self, command) -> None:
+        super().rest(command)
+        self.judge(command, on_topic=False)
+
+    def judge(self, command, on_topic: bool = True) -> None:
+        space = self.world.limits.space
+        motion = command.action[list(space.motion)]
+        assert np.isfinite(motion).all()
+        opening = command.action[space.grippers[0]]
+        if not command.kind.moves:
+            both = np.isnan(opening) and np.isnan(self.gripper)
+            assert both or opening == self.gripper or np.isnan(self.gripper)
+        self.gripper = opening
+        for number, value in enumerate(motion):
+            if space.absolute:
+                self.place("action", number, float(value), command)
+            else:
+                self.displacement(number, float(value), command)
+        if command.places is not None:
+            for number, value in enumerate(command.places):
+                self.place("places", number, float(value), command)
+        if command.plan is not None:
+            self.course(command.plan)
+        self.judged += 1
+
+    # ------------------------------------------------------------------ one rule a kind of number
+
+    def limits(self, number: int) -> tuple[float, float]:
+        """The largest speed and acceleration."""
+        limits = self.world.limits
+        fastest = limits.velocity[number] if limits.velocity else np.inf
+        if not limits.space.absolute:
+            most = max(abs(limits.low[number]), abs(limits.high[number])) / T
+            fastest = min(fastest, most)
+        return fastest, limits.acceleration[number] if limits.acceleration else np.inf
+
+    def place(self, output: str, number: int, value: float, command) -> None:
+        line = self.lines.setdefault((output, number), Line())
+        fastest, hardest = self.limits(number)
+        now = self.world.time
+        since, here = now - line.when, self.world.readings[number]
+        pause = line.at is None or since > max(0.25, 3 * T) + EPS or since < 0
+        dt = T if pause else min(since, T)
+        before = 0.0 if pause else line.rate
+        bases = [line.at] if not pause else [b for b in (line.at, here) if b is not None]
+        steps = [value - base for base in bases]
+        step = min(steps, key=abs)
+        what = f"{output}[{number}] {line.at} -> {value} in {since:.4f} s, {command.kind.name}"
+        brakes = max(0.0, abs(before) - hardest * dt) * dt if np.isfinite(hardest) else 0.0
+        assert abs(step) <= max(fastest * dt, brakes) + EPS, f"{what}: faster than {fastest}"
+        rate = step / dt if dt > 1e-9 else before
+        if dt > 1e-3:
+            assert abs(rate - before) <= hardest * dt + EPS * 100, f"{what}: accelerates"
+        if not command.kind.moves:
+            assert abs(rate) <= abs(before) + EPS * 100, f"{what}: a stop speeds up"
+            assert rate * before >= -EPS, f"{what}: a stop turns round"
+        self.inside(output, number, value, step, rate, before, hardest, dt, what)
+        line.at, line.when = value, now
+        line.rate = rate
+
+    def inside(self, output, number, value, step, rate, before, hardest, dt, what) -> None:
+        limits = self.world.limits
+        if output == "action" or limits.space.absolute:
+            low, high = limits.low[number], limits.high[number]
+            out = max(value - high, low - value)
+            outward = step * (1 if value > high else -1)
+            braking = abs(rate) <= abs(before) - hardest * dt + 1e-4 if np.isfinite(hardest) else 0
+            assert out <= EPS or outward <= EPS or braking, f"{what}: out of {low}..{high}"
+
+    def displacement(self, number: int, value: float, command) -> None:
+        line = self.lines.setdefault(("action", number), Line())
+        fastest, hardest = self.limits(number)
+        now = self.world.time
+        since = now - line.when
+        pause = line.at is None or since > max(0.25, 3 * T) + EPS or since < 0
+        dt = T if pause else min(since, T)
+        before = 0.0 if pause else float(line.at or 0.0)
+        change = hardest * dt * T if np.isfinite(hardest) else np.inf
+        what = f"action[{number}] {before} -> {value} in {since:.4f} s, {command.kind.name}"
+        brakes = max(0.0, abs(before) - change) if np.isfinite(change) else 0.0
+        assert abs(value) <= max(fastest * T, brakes) + EPS, f"{what}: faster than {fastest}"
+        assert abs(value - before) <= change + EPS + 1e-3 * T * hardest * T, f"{what}: accelerates"
+        if not command.kind.moves:
+            assert abs(value) <= abs(before) + EPS and value * before >= -EPS, f"{what}: no stop"
+        line.at, line.when = value, now
+
+    # ------------------------------------------------------------------ trajectories
+
+    def where(self, at: float) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Place and rate of the plan that is followed."""
+        if not self.plan:
+            return None, None
+        at += 1e-7  # at a point the line behind it counts
+        if at >= self.plan[-1][0] or at <= self.plan[0][0]:
+            row = self.plan[-1 if at >= self.plan[-1][0] else 0][1]
+            return row, np.zeros(len(row))
+        for (t0, a), (t1, b) in zip(self.plan, self.plan[1:], strict=False):
+            if t0 <= at < t1:
+                return a + (at - t0) / (t1 - t0) * (b - a), (b - a) / (t1 - t0)
+        raise AssertionError
+
+    def course(self, plan) -> None:
+        now = self.world.time
+        begin = now if plan.at_once else now + self.world.lead_s
+        here = np.array(self.world.readings, dtype=float)
+        start, rate = self.where(begin)
+        rested = not self.plan or begin > self.plan[-1][0] + max(0.25, 3 * T) + EPS
+        rows = [np.array(row) for _, row in plan.points]
+        times = [begin + s for s, _ in plan.points]
+        if rested:
+            far = lambda base: np.abs(rows[0] - base).max()  # noqa: E731
+            bases = [b for b in (start, here) if b is not None]
+            start, rate = min(bases, key=far), np.zeros(len(here))
+        assert start is not None and rate is not None
+        when, last = begin, start
+        for at, row in zip(times, rows, strict=True):
+            dt = at - when
+            new = (row - last) / dt
+            for number in range(len(row)):
+                fastest, hardest = self.limits(number)
+                change, old = hardest * min(dt, T), abs(rate[number])
+                brakes = max(0.0, old - change) if np.isfinite(hardest) else 0.0
+                what = f"plan[{number}] {last[number]} -> {row[number]} in {dt:.4f} s"
+                assert abs(new[number]) <= max(fastest, brakes) + 1e-4, f"{what}: faster"
+                if dt > 2e-3:
+                    assert abs(new[number] - rate[number]) <= change + 1e-3, f"{what}: accelerates"
+                if plan.at_once:
+                    assert abs(new[number]) <= old + 1e-4, f"{what}: no stop"
+            when, last, rate = at, row, new
+        for number in range(len(rate)):
+            _, hardest = self.limits(number)
+            assert abs(rate[number]) <= hardest * T + 1e-3, "it ends in motion"
+        self.plan = [(t, p) for t, p in self.plan if t < begin]
+        self.plan += [(begin, start), *zip(times, rows, strict=True)]
+
+
+class Robot(RuleBasedStateMachine):
+    """Two joints and a gripper, a servo that lags, and everything that may happen to them."""
+
+    kind = JP
+    commanded = True
+    acceleration: tuple[float, ...] = (2.0, 5.0)
+    lead_s = 0.02
+
+    @initialize(start=st.floats(-1.0, 1.0), chunk=st.sampled_from([1, 6]))
+    def begin(self, start, chunk) -> None:
+        arm = ("a", "b", "g")
+        space = joints(self.kind, arm, ("g",)) if self.kind.joints else end_effectors(ED)
+        count = len(space.motion)
+        reach = 0.8 if space.absolute else 0.04
+        self.limits = Limits(
+            space=space,
+            stale_policy=StalePolicy.HOLD if space.absolute else StalePolicy.ZERO,
+            low=(-reach,) * count,
+            high=(reach,) * count,
+            velocity=(0.5, 1.0, 0.7, 0.5, 0.5, 0.5)[:count],
+            acceleration=(self.acceleration * 3)[:count],
+            clamp_limit=1000,
+            max_age_s=0.5,
+        )
+        self.count, self.chunk, self.time = count, chunk, 0.0
+        self.readings: list[float | None] = [None] * count
+        self.judge = Judge(self)
+        self.bench = Bench(limits=self.limits, out=self.judge, chunk=chunk)
+        self.control = self.bench.control
+        takes = self.kind.joints
+        self.control.outputs = JointOutputs(takes, takes, self.commanded, self.lead_s)
+        self.place = np.full(count, start)
+        self.goal = self.place.copy()
+        self.stuck = False
+        self.control.activate()
+        self.control.set_instruction("go")
+        self.read(self.place)
+
+    # ------------------------------------------------------------------ the world
+
+    def read(self, values) -> None:
+        now = self.bench.moment()
+        self.control.measure(np.asarray(values), now.now_ns, now, self.limits.space.motion)
+        known = self.control.fresh_pose(now)
+        if known is not None:
+            self.readings = [float(known[i]) for i in self.limits.space.motion]
+
+    def pass_time(self, seconds: float, states: bool = True) -> None:
+        self.bench.clock.advance(seconds)
+        self.time = self.bench.clock.steady / SECOND
+        if not self.stuck:
+            told = self.judge.commands[-1] if self.judge.commands else None
+            if told is not None and told.places is not None:
+                self.goal = told.places
+            self.place = self.place + min(1.0, seconds / 0.08) * (self.goal - self.place)
+        if states:
+            self.read(self.place)
+
+    def offer(self, action) -> None:
+        known = len(self.judge.submitted)
+        self.bench.frame()
+        for observation, _ in self.judge.submitted[known:]:
+            self.bench.answer(observation, action)
+
+    def action(self, goal: float, other: float, gripper: float) -> np.ndarray:
+        scale = 1.0 if self.limits.space.absolute else 0.05
+        row = np.zeros(self.limits.space.width)
+        row[list(self.limits.space.motion)] = np.resize([goal, other], self.count) * scale
+        row[list(self.limits.space.grippers)] = gripper
+        return row
+
+    # ------------------------------------------------------------------ what happens
+
+    @rule(
+        goal=st.floats(-2.0, 2.0),
+        other=st.floats(-2.0, 2.0),
+        gripper=st.sampled_from([0.0, 1.0]),
+        count=st.integers(1, 8),
+    )
+    def acts(self, goal, other, gripper, count) -> None:
+        rows = np.array([self.action(goal, other, gripper)] * self.chunk)
+        rows[:, 0] *= np.linspace(0.5, 1.0, self.chunk)
+        for _ in range(count):
+            self.offer(rows)
+            self.pass_time(T)
+            self.control.tick()
+
+    @rule(count=st.integers(1, 12))
+    def waits(self, count) -> None:
+        for _ in range(count):
+            self.pass_time(T)
+            self.control.tick()
+
+    @rule(seconds=st.floats(0.001, 0.24))
+    def is_late_or_early(self, seconds) -> None:
+        self.pass_time(seconds)
+        self.control.tick()
+
+    @rule(value=st.floats(-3.0, 3.0), twice=st.booleans())
+    def reads_wrong(self, value, twice) -> None:
+        for _ in range(1 + twice):
+            self.bench.clock.advance(0.001)
+            self.time = self.bench.clock.steady / SECOND
+            self.read(np.full(self.count, value))
+
+    @rule(old_s=st.floats(0.0, 0.3))
+    def reads_late(self, old_s) -> None:
+        now = self.bench.moment()
+        stamp = now.now_ns - round(old_s * SECOND)
+        self.control.measure(np.zeros(self.count), stamp, now, self.limits.space.motion)
+        known = self.control.fresh_pose(now)
+        if known is not None:
+            self.readings = [float(known[i]) for i in self.limits.space.motion]
+
+    @rule()
+    def is_stopped(self) -> None:
+        self.control.stop()
+
+    @rule()
+    def resumes(self) -> None:
+        self.control.resume()
+
+    @rule(number=st.integers(0, 3))
+    def is_instructed(self, number) -> None:
+        self.control.set_instruction(f"task {number}")
+
+    @rule(stuck=st.booleans())
+    def is_stuck(self, stuck) -> None:
+        self.stuck = stuck
+
+    @rule(
+        meaning=st.sampled_from([Meaning.ACTION, Meaning.VELOCITY, Meaning.JOINTS]),
+        value=st.floats(-2.0, 2.0),
+        gripper=st.sampled_from([0.0, 1.0, float("nan")]),
+        count=st.integers(1, 5),
+    )
+    def is_taken_over(self, meaning, value, gripper, count) -> None:
+        if meaning is Meaning.VELOCITY and self.kind.joints:
+            meaning = Meaning.JOINTS
+        if meaning is Meaning.JOINTS and not self.kind.joints:
+            meaning = Meaning.VELOCITY
+        for _ in range(count):
+            row = self.action(value, -value, gripper)
+            self.control.take_over(Teleoperation(row, meaning, self.bench.clock.now))
+            self.pass_time(T)
+            self.control.tick()
+
+    @rule()
+    def is_released(self) -> None:
+        self.control.release()
+
+    @rule(velocity=st.sampled_from([0.1, 0.5, 2.0]), bound=st.sampled_from([0.2, 0.8, 1.5]))
+    def limits_change(self, velocity, bound) -> None:
+        scale = 1.0 if self.limits.space.absolute else 0.05
+        self.limits = replace(
+            self.limits,
+            velocity=(velocity,) * self.count,
+            low=(-bound * scale,) * self.count,
+            high=(bound * scale,) * self.count,
+        )
+        self.control.limits = self.limits
+
+    @rule(seconds=st.sampled_from([-5.0, -0.2, 0.2, 5.0]))
+    def clock_steps(self, seconds) -> None:
+        self.bench.clock.now += round(seconds * SECOND)
+        self.pass_time(T)
+        self.control.tick()
+
+    @rule()
+    def loses_the_worker(self) -> None:
+        self.control.worker_lost("gone")
+        self.pass_time(T)
+        self.control.tick()
+        self.control.worker_ready()
+
+    @precondition(lambda self: self.control.safety.state is PolicyState.HOLD)
+    @rule()
+    def recovers(self) -> None:
+        self.control.recover()
+
+    @rule()
+    def is_activated_anew(self) -> None:
+        """Whoever deactivates waits until it rests; the outputs' lines begin anew."""
+        self.control.stop()
+        for _ in range(30):
+            self.pass_time(T)
+            self.control.tick()
+        self.control.deactivate()
+        self.judge.lines.clear()
+        self.judge.plan = []
+        self.judge.gripper = float("nan")
+        self.place = self.place + 0.3
+        self.goal = self.place.copy()
+        self.pass_time(1.0)
+        self.control.activate()
+        self.control.set_instruction("again")
+
+
+def machine(name: str, **given):
+    case = type(name, (Robot,), given).TestCase
+    case.settings = settings(
+        max_examples=RUNS,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    return case
+
+
+TestPlaces = machine("Places")
+TestPlacesWithoutAcceleration = machine("PlacesWithoutAcceleration", acceleration=())
+TestCommandedDisplacements = machine("CommandedDisplacements", kind=JD)
+TestMeasuredDisplacements = machine("MeasuredDisplacements", kind=JD, commanded=False)
+TestMeasuredWithoutAcceleration = machine(
+    "MeasuredWithoutAcceleration", kind=JD, commanded=False, acceleration=()
+)
+TestTwists = machine("Twists", kind=ED)
+
+
+def test_the_judge_sees_a_leap() -> None:
+    robot = Robot()
+    robot.begin(0.0, 1)
+    robot.acts(0.5, 0.5, 1.0, 3)
+    leap = replace(robot.judge.commands[-1], action=np.array([0.9, 0.0, 1.0]))
+    robot.time += T
+    with pytest.raises(AssertionError, match="faster than"):
+        robot.judge.publish(leap)
