@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,16 +13,20 @@ import torch
 import torch.nn.functional as F
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
+from support.onednn import LIMIT, run_limited
+from vla_ros.engine.layers import devices
 from vla_ros.engine.layers import prepacked as layers
 from vla_ros.engine.layers.attention import CpuAttention, SingleToken
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import Int8, for_one_row, linear
+from vla_ros.engine.layers.linear import Int8, for_one_row, linear, multiplies_integers
 from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, chain
-from vla_ros.engine.layers.prepacked import Prepacked
+from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
 from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 
 KINDS = ["float32", "bfloat16", "int8"]
+#: of oneDNN's: with it every kind is read, with the other bfloat16 is not, as on a CPU with AMX
+WITHOUT_AMX, WITHOUT_BFLOAT16 = "AVX512_CORE_BF16", "AVX512_CORE_VNNI"
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +50,49 @@ def weight_of(kind: str, rows: int, width: int) -> tuple[Any, torch.Tensor]:
     return for_one_row(Prepacked.of(exact)), exact
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def held(weight: Any) -> Any:
+    """What its memory is read of."""
+    return weight.packed if isinstance(weight, Int8) else weight
+
+
+@cache
+def why_not(kind: str) -> str:
+    """Why weights of this kind are not read on this CPU, "" where they are."""
+    if kind == "int8" and not multiplies_integers(CPU):
+        return "this CPU has no VNNI"
+    if kind == "bfloat16" and not can_prepack(CPU, torch.bfloat16):
+        return "oneDNN does not multiply bfloat16 on this CPU"
+    read = held(weight_of(kind, 64, 64)[0]).blocks is not None
+    return "" if read else f"oneDNN keeps {kind} in another order on this CPU"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """A kind of weights that is read on this CPU."""
+    if why_not(request.param):
+        pytest.skip(why_not(request.param))
+    return str(request.param)
+
+
+def test_every_kind_is_read_without_amx() -> None:
+    """What was skipped on this CPU for its order runs here as on one without AMX."""
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("this CPU has no AVX-512 for bfloat16")
+    skipped = [kind for kind in KINDS if why_not(kind)]
+    if os.environ.get(LIMIT) == WITHOUT_AMX:
+        assert not skipped
+    else:
+        own = "" if skipped else f"::{test_every_kind_is_read_without_amx.__name__}"
+        run_limited(WITHOUT_AMX, f"{__file__}{own}")
+
+
 @pytest.mark.parametrize("shape", [(64, 64), (192, 320), (2304, 768)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_one_row_is_what_it_is_among_others(
     kind: str, shape: tuple[int, int], biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, exact = weight_of(kind, *shape)
-    held = weight.packed if kind == "int8" else weight
-    assert held.blocks is not None
+    assert held(weight).blocks is not None
     dtype = torch.float32 if kind == "float32" else torch.bfloat16
     x = torch.randn(5, shape[1], generator=torch.Generator().manual_seed(2)).to(dtype)
     bias = torch.randn(shape[0]).to(dtype) if biased else None
@@ -74,6 +114,8 @@ def test_up_to_eight_rows_of_int8_are_multiplied_alike(
 ) -> None:
     """By integers, so to the bit whatever stands beside a row; as oneDNN does it but for the last
     rounding. The widest codes are too large for a heap that keeps what is freed."""
+    if why_not("int8"):
+        pytest.skip(why_not("int8"))
     weight, _ = weight_of("int8", *shape)
     x = torch.randn(count, shape[1], generator=torch.Generator().manual_seed(2)).bfloat16()
     x *= torch.arange(1, count + 1)[:, None]
@@ -84,7 +126,6 @@ def test_up_to_eight_rows_of_int8_are_multiplied_alike(
     torch.testing.assert_close(found, linear(x, weight), rtol=2**-7, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_finite_stays_so(kind: str) -> None:
     weight, _ = weight_of(kind, 128, 128)
     x = torch.ones(1, 128).to(torch.float32 if kind == "float32" else torch.bfloat16)
@@ -101,11 +142,32 @@ def test_a_matrix_of_another_size_is_torchs(shape: tuple[int, int]) -> None:
     torch.testing.assert_close(linear(x, weight), F.linear(x, exact), rtol=1e-5, atol=1e-5)
 
 
-def test_memory_in_another_order_is_not_read(functions: Any) -> None:
-    weight, exact = weight_of("bfloat16", 128, 128)
-    assert functions.blocks(weight.values, exact) is not None
-    assert functions.blocks(weight.values, exact.flip(0)) is None
-    assert functions.blocks(weight.values, exact.repeat(2, 1)) is None  # more than there is
+def test_memory_in_another_order_is_not_read(functions: Any, kind: str) -> None:
+    own = held(weight_of(kind, 128, 128)[0])
+    matrix = own.codes() if kind == "int8" else own.whole()
+    assert functions.blocks(own.values, matrix) is not None
+    assert functions.blocks(own.values, matrix.flip(0)) is None
+    assert functions.blocks(own.values, matrix.repeat(2, 1)) is None  # more than there is
+
+
+def test_another_order_is_torchs_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """As bfloat16 has it on a CPU with AMX, or without instructions for it."""
+    if not why_not("bfloat16") and os.environ.get(LIMIT) != WITHOUT_BFLOAT16:
+        own = test_another_order_is_torchs_and_logged.__name__
+        run_limited(WITHOUT_BFLOAT16, f"{__file__}::{own}")
+        return
+    if not can_prepack(CPU, torch.bfloat16):
+        pytest.skip(why_not("bfloat16"))
+    devices.say.cache_clear()
+    caplog.clear()
+    weight, exact = weight_of("bfloat16", 192, 320)
+    x = torch.randn(1, 320).bfloat16()
+    torch.testing.assert_close(linear(x, weight), F.linear(x, exact), rtol=2**-7, atol=2**-7)
+    assert decoder_of("llama_gqa", "bfloat16")._one_row is None
+    assert caplog.messages == [
+        "a pass of one token: Numba's product does not read oneDNN's order of bfloat16 on this CPU:"
+        " torch runs instead"
+    ]
 
 
 def decoder_of(language: str, kind: str) -> LlamaDecoder:
@@ -120,11 +182,9 @@ def decoder_of(language: str, kind: str) -> LlamaDecoder:
         few = {name: Int8.of(tensors.pop(name)) for name in names}
     decoder = LlamaDecoder(text, tensors, quantized=few, prepack=True)
     decoder.prepare_one_row()
-    assert decoder._one_row is not None
     return decoder
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("taps", [(), (0, 1)])
@@ -134,6 +194,7 @@ def test_a_layer_is_that_of_torchs_operators(
     """Heads that share K and V, a bias, a tree's token that does not see all before it; what is
     written to the KV cache too."""
     decoder = decoder_of(language, kind)
+    assert decoder._one_row is not None
     cfg, dtype = decoder.config, torch.float32 if kind == "float32" else torch.bfloat16
     random = torch.Generator().manual_seed(3)
     token = TailToken(1, 12, position=9, sees=(9, 12), trunk=8) if tree else chain(1, 9, 1)[0]

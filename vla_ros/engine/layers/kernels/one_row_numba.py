@@ -24,6 +24,7 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+from vla_ros.engine.layers.devices import say
 from vla_ros.engine.layers.kernels.fused import Heads
 
 WIDE = 64  # rows of a matrix that lie side by side
@@ -40,8 +41,8 @@ _VALUES = {torch.float32: (1, np.uint32), torch.bfloat16: (2, np.uint16), torch.
 
 def blocks(packed: torch.Tensor, matrix: torch.Tensor) -> np.ndarray[Any, Any] | None:
     """oneDNN's memory of ``packed`` as words uint32 (float32 as such) [N / 64, K / values, 64];
-    valid as long as ``packed`` lives. None where it has another order than the ``matrix`` [N, K]
-    of float32, bfloat16 or int8 would have here, or another size."""
+    valid as long as ``packed`` lives. None where the ``matrix`` [N, K] of float32, bfloat16 or int8
+    has another size, or another order there, which is logged."""
     count, width = matrix.shape
     values, kind = _VALUES[matrix.dtype]
     if count % WIDE or width % (16 * values):
@@ -57,6 +58,11 @@ def blocks(packed: torch.Tensor, matrix: torch.Tensor) -> np.ndarray[Any, Any] |
         wanted = rows.view(torch.int16 if values == 2 else rows.dtype).numpy().view(kind)
         own = found[block].view(kind).reshape(-1, WIDE, values).transpose(1, 0, 2)
         if not np.array_equal(own.reshape(WIDE, width), wanted):
+            name = str(matrix.dtype).removeprefix("torch.")
+            say(
+                "a pass of one token: Numba's product does not read oneDNN's order of"
+                f" {name} on this CPU: torch runs instead"
+            )
             return None
     return found.view(np.float32) if values == 1 else found
 
