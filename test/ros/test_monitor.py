@@ -15,6 +15,7 @@ pytest.importorskip("rclpy")
 
 import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from geometry_msgs.msg import TwistStamped
 from rclpy.node import Node
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import Image, TimeReference
@@ -48,6 +49,7 @@ class Robot(threading.Thread):
         self.skip = 0  # commands that are numbered and never published
         self.sent = 0
         self.captured = 0  # CUDA graphs, in service
+        self.outputs: list[str] = []
         self.sequence = 0
         self._camera = node.create_publisher(TimeReference, "policy/camera", qos.REPORT)
         self._actions = node.create_publisher(ActionCommand, "policy/action", qos.ACTION)
@@ -73,6 +75,7 @@ class Robot(threading.Thread):
     def publish_status(self) -> None:
         status = PolicyStatus(state=self.state, control_rate_hz=RATE_HZ, max_age_s=0.3)
         status.pipeline_depth, status.graphs_captured = 1, self.captured
+        status.outputs = self.outputs
         self._status.publish(status)
 
     def _image(self) -> None:
@@ -204,6 +207,36 @@ def test_a_second_publisher_is_an_error_that_names_both(ros, watched: Watched) -
     intruder.destroy_publisher(publisher)
     intruder.destroy_node()
     watched.wait("action topic", OK)
+
+
+@pytest.mark.timing
+def test_a_second_writer_of_a_twist_is_an_error_that_names_topic_and_nodes(ros, spawn_node) -> None:
+    """The topic is the one that the policy's output was remapped to."""
+    watched = Watched(ros)
+    given = {"policy": "zero", "outputs": ["twist"], "velocity_limits": [0.1] * 6}
+    spawn_node("policy", given, remappings={"~/twist": "/servo/twist"})
+    spawn_node("monitor")
+    assert ros.change_state("/policy", "configure")
+    alone = ["/policy/gripper /policy", "/servo/twist /policy"]
+    watched.reports.wait(lambda m: sorted(m.output_publishers) == alone, timeout=30.0)
+    joystick = Node("joystick", context=ros.context, start_parameter_services=False)
+    start = time.monotonic()
+    publisher = joystick.create_publisher(TwistStamped, "/servo/twist", qos.ACTION)
+    status = watched.wait("outputs", ERROR, "/servo/twist has 2 publishers")
+    judge("found", time.monotonic() - start, quiet=1.0, loaded=5.0)
+    assert "/policy" in status.message and "/joystick" in status.message
+    joystick.destroy_publisher(publisher)
+    joystick.destroy_node()
+    watched.wait("outputs", OK)
+    assert ros.change_state("/policy", "cleanup")
+    watched.reports.wait_new(lambda m: not m.output_publishers)
+
+
+@pytest.mark.parametrize("name", ["", "relative", "/no space", "/a//b", "/\x00"])
+def test_an_output_that_is_no_topic_does_not_end_the_monitor(name, watched, robot) -> None:
+    robot.outputs = [name, "/arm/twist"]
+    report = watched.reports.wait_new(lambda m: m.output_publishers)
+    assert report.output_publishers == ["/arm/twist"]
 
 
 @pytest.mark.timing

@@ -6,6 +6,7 @@ WARN when it will soon come to that, STALE when nothing was heard. Not thread-sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,7 @@ class Facts:
     camera: CameraWatch
     commands: CommandWatch
     writers: Writers
+    outputs: Mapping[str, tuple[str, ...]]  # topic -> the nodes that publish on it
     status: StatusSeen | None
     status_age_s: float
     running_s: float  # for how long the status has been RUNNING; 0: it is not
@@ -89,6 +91,7 @@ def diagnose(facts: Facts) -> tuple[Diagnostic, ...]:
         action_rate(facts),
         latency(facts),
         action_topic(facts),
+        outputs(facts),
     )
 
 
@@ -300,6 +303,17 @@ def action_topic(facts: Facts) -> Diagnostic:
     return found.conclude(", ".join(active), [("publishers", ", ".join(active))])
 
 
+def outputs(facts: Facts) -> Diagnostic:
+    """Exactly one node may publish on a topic that moves the robot."""
+    found = _Findings("outputs")
+    values = [(topic, ", ".join(nodes)) for topic, nodes in facts.outputs.items()]
+    for topic, nodes in values:
+        count = len(facts.outputs[topic])
+        if count > 1:
+            found.add(Level.ERROR, f"{topic} has {count} publishers: {nodes}; stop all but one")
+    return found.conclude(", ".join(facts.outputs) or "none beside the action topic", values)
+
+
 def _ms(value: float) -> str:
     return f"{value:.2f} ms"
 
@@ -339,6 +353,7 @@ class Monitor:
         self._camera = CameraWatch(config, now)
         self._commands = CommandWatch(config, now)
         self._writers = WriterWatch()
+        self._outputs: dict[str, tuple[str, ...]] = {}
         self._latency: LatencySeen | None = None
         self._status: StatusSeen | None = None
         self._captured = EventTally(config.window_s)  # CUDA graphs, in service
@@ -395,6 +410,15 @@ class Monitor:
         """The writers of the action topic in the ROS graph."""
         self._writers.listed(listed)
 
+    def outputs(self, listed: Mapping[str, tuple[PublisherSeen, ...]]) -> None:
+        """The writers of the policy's outputs in the ROS graph, by topic. Namesakes count as one:
+        a killed process is listed for its lease, and two policies that live are found by their
+        commands on the action topic."""
+        self._outputs = {
+            topic: tuple(dict.fromkeys(writer.node for writer in writers))
+            for topic, writers in listed.items()
+        }
+
     def judge(self) -> Judgement:
         """Report and diagnostics of this instant."""
         steady = self._clock.steady_ns()
@@ -407,6 +431,7 @@ class Monitor:
             camera=self._camera,
             commands=self._commands,
             writers=writers,
+            outputs=self._outputs,
             status=self._status,
             status_age_s=(steady - self._status_ns) / SECOND,
             running_s=(steady - self._running_ns) / SECOND if self._running_ns is not None else 0.0,
@@ -440,4 +465,5 @@ class Monitor:
             acceptance=status.acceptance if status else (),
             clock_offset_ms=self._camera.offset.smallest_ms(steady) or 0.0,
             action_publishers=writers.active,
+            output_publishers=tuple(" ".join((t, *nodes)) for t, nodes in self._outputs.items()),
         )

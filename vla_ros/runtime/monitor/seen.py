@@ -129,6 +129,7 @@ class StatusSeen:
     actions_blocked: int = 0
     last_block: str = ""
     graphs_captured: int = 0
+    outputs: tuple[str, ...] = ()
 
     @property
     def period_ns(self) -> int:
@@ -151,7 +152,7 @@ class LatencySeen:
 
 @dataclass(frozen=True, slots=True)
 class PublisherSeen:
-    """One writer of the action topic, as the ROS graph lists it."""
+    """One writer of a topic, as the ROS graph lists it."""
 
     node: str  # full name, with namespace
     gid: bytes
@@ -197,6 +198,7 @@ class GraphReport:
     acceptance: tuple[float, ...] = ()
     clock_offset_ms: float = 0.0
     action_publishers: tuple[str, ...] = ()
+    output_publishers: tuple[str, ...] = ()
     level: Level = Level.OK
     problems: tuple[str, ...] = field(default=())
 

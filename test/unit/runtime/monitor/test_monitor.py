@@ -117,6 +117,7 @@ def test_all_subjects_have_rep_107_names_of_their_own() -> None:
         "action rate",
         "latency",
         "action topic",
+        "outputs",
     ]
 
 
@@ -547,6 +548,43 @@ def test_a_killed_namesake_that_the_graph_still_lists_is_only_a_warning() -> Non
     graph.monitor.publishers((PublisherSeen("/policy", b"p"), PublisherSeen("/policy", b"q")))
     graph.run(5, publisher=b"q")
     assert graph.diagnostic("action topic").level is Level.WARN
+
+
+def listed(topic: str, *nodes: str) -> dict[str, tuple[PublisherSeen, ...]]:
+    return {topic: tuple(PublisherSeen(node, bytes([i])) for i, node in enumerate(nodes))}
+
+
+def test_a_second_writer_of_an_output_is_named_with_the_topic() -> None:
+    graph = Graph()
+    graph.monitor.outputs(
+        listed("/servo/twist", "/policy", "/joy") | listed("/policy/gripper", "/policy")
+    )
+    graph.run(5)
+    diagnostic = graph.diagnostic("outputs")
+    assert diagnostic.level is Level.ERROR
+    assert diagnostic.message == "/servo/twist has 2 publishers: /policy, /joy; stop all but one"
+    assert dict(diagnostic.values) == {
+        "/servo/twist": "/policy, /joy",
+        "/policy/gripper": "/policy",
+    }
+    assert graph.report.output_publishers == (
+        "/servo/twist /policy /joy",
+        "/policy/gripper /policy",
+    )
+    assert f"outputs: {diagnostic.message}" in graph.report.problems
+    graph.monitor.outputs(listed("/servo/twist", "/policy"))
+    assert graph.diagnostic("outputs").level is Level.OK
+
+
+def test_a_restarted_policy_is_no_second_writer_of_its_outputs() -> None:
+    """The killed one is listed for seconds under the same name; two that both live are found by
+    their commands on the action topic."""
+    graph = Graph()
+    graph.monitor.outputs(listed("/policy/twist", "/policy", "/policy"))
+    assert graph.diagnostic("outputs").level is Level.OK
+    assert graph.report.output_publishers == ("/policy/twist /policy",)
+    graph.monitor.outputs({})
+    assert graph.diagnostic("outputs").message == "none beside the action topic"
 
 
 def test_strangers_cannot_fill_the_memory() -> None:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.exceptions import InvalidTopicNameException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.validate_full_topic_name import validate_full_topic_name
 from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.clock import SECOND, Distribution, Moment, moment
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 _GID_BYTES = 16
 _LARGEST = 1e9  # of a duration in s and of a rate in Hz
+MAX_OUTPUTS = 32  # whose writers are asked for: eight arms have as many
 
 
 def gid_of(gid: Iterable[int]) -> bytes:
@@ -119,7 +122,15 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         actions_blocked=message.actions_blocked,
         last_block=message.last_block,
         graphs_captured=message.graphs_captured,
+        outputs=tuple(filter(_is_topic, message.outputs[:MAX_OUTPUTS])),
     )
+
+
+def _is_topic(name: str) -> bool:
+    try:
+        return validate_full_topic_name(name)
+    except InvalidTopicNameException:
+        return False
 
 
 def latency_seen(message: Latency) -> LatencySeen:
@@ -186,6 +197,7 @@ class MonitorNode(Node):
         self._subscribe()
         self._diagnostics = Diagnostics(self, values["hardware_id"])
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
+        self._outputs: tuple[str, ...] = ()  # of the policy
         self._levels: tuple[Level, ...] = ()
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
@@ -251,6 +263,7 @@ class MonitorNode(Node):
         except BadMessage as error:
             self._complain(str(error))
             return
+        self._outputs = seen.outputs
         self._monitor.status(seen, moment(self._time))
 
     def _on_liveliness(self, info: QoSLivelinessChangedInfo) -> None:
@@ -266,8 +279,8 @@ class MonitorNode(Node):
     # ------------------------------------------------------------------ what is said
 
     def _check(self) -> None:
-        listed = self.get_publishers_info_by_topic(self._action_topic)
-        self._monitor.publishers(tuple(publisher_seen(info) for info in listed))
+        self._monitor.publishers(self._writers(self._action_topic))
+        self._monitor.outputs({topic: self._writers(topic) for topic in self._outputs})
         judgement = self._monitor.judge()
         now = self._time.steady_ns()
         due = now - self._published_ns >= REPORT_PERIOD_NS
@@ -282,6 +295,9 @@ class MonitorNode(Node):
             report = report_message(judgement.report)
             report.header.stamp = self.get_clock().now().to_msg()
             self._reports.publish(report)
+
+    def _writers(self, topic: str) -> tuple[PublisherSeen, ...]:
+        return tuple(map(publisher_seen, self.get_publishers_info_by_topic(topic)))
 
     def _log_changes(self, judgement: Judgement) -> None:
         """One line when a subject turns bad or good again, none in between."""

@@ -372,6 +372,7 @@ class PolicyRuntime:
             out.worker_restarts = link.worker_restarts
             out.acceptance = link.drafts.shares()
             out.graphs_captured = link.graphs_captured
+            out.outputs = list(self._topics.outputs)
             self._topics.status(out, self._clock.now_ns(), link.spare)
 
 

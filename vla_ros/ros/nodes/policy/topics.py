@@ -73,6 +73,8 @@ class PolicyTopics:
         self._frame_id = ""
         self._action: Publisher | None = None
         self._outputs: list[Output] = []
+        #: full names of the topics that commands go to beside ~/action
+        self.outputs: tuple[str, ...] = ()
         self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
         self._diagnostics = Diagnostics(node)
         self._last, self._spare = PolicyStatus(), ""
@@ -106,6 +108,8 @@ class PolicyTopics:
         self._outputs = make_outputs(values, robot)
         for output in self._outputs:
             output.open(self._node)
+        topics = (publisher for output in self._outputs for publisher in output.publishers)
+        self.outputs = tuple(publisher.topic_name for publisher in topics)
 
     def close(self) -> None:
         """Take the command topics away."""
@@ -114,7 +118,7 @@ class PolicyTopics:
         self._node.destroy_publisher(self._action)
         for output in self._outputs:
             output.close()
-        self._outputs = []
+        self._outputs, self.outputs = [], ()
         self._action = None
 
     def begin(self) -> None:
