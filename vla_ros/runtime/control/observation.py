@@ -33,6 +33,7 @@ STATES = 4096  # 20 s at 200 Hz
 LIBERO_STATE = 8  # values of libero_oft
 _SHARED_NS = 1000  # observations that may share their oldest picture
 _HALF_TURN = np.pi
+_QUARTER_TURN = (float(np.sqrt(0.5)), 0.0, 0.0, float(np.sqrt(0.5)))  # about x, as x y z w
 _FROZEN_FRAMES = 3
 _FROZEN_NS = SECOND
 _STEP_NS = 5 * MS  # two clocks that are read on a busy machine differ by less
@@ -181,18 +182,42 @@ class Nearest(Generic[T]):
 
 
 class Poses(Nearest[Pose]):
-    """A moving frame: between two samples it is where a steady motion would have it."""
+    """A moving frame: between two samples it is where a steady motion would have it.
 
-    def __init__(self) -> None:
+    Of a rotation's two quaternions, q and -q, it has the one nearer to the one before, whichever
+    the driver gives, so that a vector made of it does not flip from frame to frame. ``task``: the
+    number of the task. The first of each is on the side of a quarter turn about x, which lies
+    between no turn (w = 1) and the half turn of LIBERO's hand at its start (x = 1): MuJoCo's
+    quaternions, from joint to joint, are continuous from there on.
+    """
+
+    def __init__(self, task: Callable[[], int] = lambda: 0) -> None:
         super().__init__(STATES)
+        self._task, self._of = task, task()
+        self._last = _QUARTER_TURN
 
     def at(self, stamp_ns: int, slop_ns: int) -> Sample[Pose] | None:
         found = super().at(stamp_ns, slop_ns)
+        if found is None:
+            return None
         before, after = self._history.around(stamp_ns)
-        if found is None or before is None or after is None:
-            return found
+        if before is None or after is None:
+            return self._continued(found.stamp_ns, found.value)
         share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
-        return Sample(found.stamp_ns, between(before.value, after.value, share))
+        return self._continued(found.stamp_ns, between(before.value, after.value, share))
+
+    def clear(self) -> None:
+        super().clear()
+        self._last = _QUARTER_TURN
+
+    def _continued(self, stamp_ns: int, pose: Pose) -> Sample[Pose]:
+        if (task := self._task()) != self._of:
+            self._of, self._last = task, _QUARTER_TURN
+        x, y, z, w = pose.quaternion
+        if np.dot(pose.quaternion, self._last) < 0.0:
+            x, y, z, w = -x, -y, -z, -w
+        self._last = (x, y, z, w)
+        return Sample(stamp_ns, Pose(pose.position, self._last))
 
 
 class Joints:
@@ -368,7 +393,8 @@ def libero_oft(values: Mapping[str, Any]) -> Floats:
 
 def axis_angle(quaternion: tuple[float, float, float, float]) -> Floats:
     """Rotation vector [3] in rad of a quaternion x, y, z, w, as robosuite's ``quat2axisangle``
-    has it: the angle is 2 acos(w), from 0 to 2 pi, whichever sign the quaternion bears."""
+    has it: the angle is 2 acos(w), from 0 to 2 pi. The sign of the quaternion counts, as there:
+    see :class:`Poses`."""
     x, y, z, w = quaternion
     w = min(1.0, max(-1.0, w))
     sine = float(np.sqrt(1.0 - w * w))

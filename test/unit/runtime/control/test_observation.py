@@ -401,6 +401,68 @@ def test_a_pose_between_two_turns_along_the_shorter_arc() -> None:
     assert between(low, low, 0.3) == low
 
 
+DRIVERS = {
+    "of either sign": lambda q, i: -q if i % 2 else q,
+    "w above 0": lambda q, i: -q if q[3] < 0 else q,
+    "w below 0": lambda q, i: -q if q[3] > 0 else q,
+    "steady": lambda q, i: q,
+    "steady, the other": lambda q, i: -q,
+}
+
+
+def pose_of(quaternion: np.ndarray) -> Pose:
+    x, y, z, w = map(float, quaternion)
+    return Pose((0.4, 0.0, 0.3), (x, y, z, w))
+
+
+def about_x(angle: float) -> np.ndarray:
+    return np.array([np.sin(angle / 2), 0.0, 0.0, np.cos(angle / 2)])
+
+
+def rotations(poses: Poses, angles: np.ndarray, driver: str = "steady") -> np.ndarray:
+    """What a policy with LIBERO's state is shown of a hand that is turned so about x."""
+    out = []
+    for i, angle in enumerate(angles):
+        stamp = START + i * SECOND
+        poses.add(stamp, pose_of(DRIVERS[driver](about_x(angle), i)))
+        found = poses.at(stamp, MS)
+        assert found is not None
+        values = {"end_effector_pose": found.value, "joint_states": np.zeros(2)}
+        out.append(libero_oft(values)[3:6])
+    return np.array(out)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_hand_that_points_down_and_trembles_is_seen_as_libero_shows_it(driver: str) -> None:
+    """LIBERO's hand starts at half a turn about x, with x above 0 and w of either sign."""
+    trembles = np.pi + np.radians(0.5) * np.sin(np.arange(91) / 7)
+    seen = rotations(Poses(), trembles, driver)
+    np.testing.assert_allclose(seen[:, 0], trembles)
+    np.testing.assert_allclose(seen[:, 1:], 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_hand_that_points_up_is_hardly_turned(driver: str) -> None:
+    trembles = np.radians(0.5) * np.sin(np.arange(1, 91) / 7)
+    np.testing.assert_allclose(rotations(Poses(), trembles, driver)[:, 0], trembles, atol=1e-9)
+
+
+def test_a_rotation_goes_on_where_the_one_before_was_until_there_is_another_task() -> None:
+    task = [0]
+    poses = Poses(lambda: task[0])
+    whole = np.linspace(np.pi, 3 * np.pi, 41)  # a turn: LIBERO's angle is 0 to 2 pi
+    seen = rotations(poses, whole)
+    np.testing.assert_allclose(seen[:20, 0], whole[:20])
+    np.testing.assert_allclose(seen[21:, 0], whole[21:] - 4 * np.pi)
+    again = rotations(poses, whole[-1:])
+    np.testing.assert_allclose(again[0], [-np.pi, 0.0, 0.0], atol=1e-9)
+    task[0] = 1
+    np.testing.assert_allclose(rotations(poses, whole[-1:])[0], [np.pi, 0.0, 0.0], atol=1e-9)
+    rotations(poses, whole)
+    poses.clear()
+    np.testing.assert_allclose(rotations(poses, whole[-1:])[0], [np.pi, 0.0, 0.0], atol=1e-9)
+
+
 def test_liberos_state_is_position_axis_angle_and_two_fingers() -> None:
     half = float(np.sqrt(0.5))
     pose = Pose((0.1, 0.2, 0.3), (half, 0.0, 0.0, half))

@@ -311,7 +311,7 @@ class PolicyInputs:
         if needs.joints:
             parts["joint_states"] = self._joints
         if needs.end_effector is not None:
-            parts["end_effector_pose"] = Poses()
+            parts["end_effector_pose"] = Poses(lambda: control.instruction.epoch)
         if needs.ground_truth:
             parts["ground_truth"] = Nearest(STATES)
         self._join = Assembler(self._window, parts, needs.layout.make, more)
