@@ -18,6 +18,7 @@ from vla_ros.msg import EpisodeStatus, PolicyStatus
 from vla_ros.ros.bringup.graph import Graph, GraphFailed
 from vla_ros.ros.bringup.graph_file import GraphSpec
 from vla_ros.ros.common.qos import LATCHED
+from vla_ros.sim.so101.world import MODEL_PACKAGE
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 
@@ -88,6 +89,13 @@ def test_up_sim_with_the_shipped_policy_solves_one_task_after_another(up, ros):
     graph.wait_for_log("the checkpoint is read so: statistics 'tabletop', one unit is [1, 1, ")
     assert re.search(r"episode 1 of reach_green_cube: success after \d+ steps; the next", graph.log)
     assert "camera: no image for" not in graph.log
+
+
+def test_up_so101_starts_with_the_policy_that_it_has_by_default(up):
+    pytest.importorskip("mujoco")
+    pytest.importorskip(MODEL_PACKAGE)
+    graph = up("so101")
+    graph.wait_for_log("everything is running")
 
 
 def test_a_refused_configuration_says_why_and_ends_everything(up):

@@ -44,6 +44,13 @@ def test_the_teacher_lifts_the_cube_by_joint_commands(ros_env: dict[str, str]) -
     assert record.success, f"{record.reason} {record.error}"
 
 
+def test_zero_is_asked_at_every_step_with_and_without_ros(ros_env: dict[str, str]) -> None:
+    setup = replace(SCRIPTED, policy="zero", max_steps=12)
+    record = both_ways(setup, Variant("zero"), Job("zero", "lift_cube", 0, 0), ros_env)
+    assert (record.reason, record.error) == ("step limit", "")
+    assert (record.steps, record.frames) == (12, 12)
+
+
 def test_a_smolvla_drives_it_in_degrees(ros_env: dict[str, str], tmp_path: Path) -> None:
     config = replace(PRESETS["smolvla-small"], action_dim=6, state_dim=6)
     write_random_flow(tmp_path, config, seed=3)

@@ -177,6 +177,8 @@ class PolicyInfo:
 
     ``conventions``: how its outputs and inputs are read, for the log; ``contradiction``: where it
     was told otherwise than its checkpoint says. One line each, or "".
+    ``moves_grippers``: whether its actions say where grippers are to be. False: their numbers for
+    grippers mean nothing, and what the grippers do is not the policy's.
     """
 
     name: str
@@ -198,6 +200,7 @@ class PolicyInfo:
     max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
     moves_grippers: bool = True  # False: what its actions have for grippers is not to be looked at
     corrects: int = 0  # actions from the one on that is due with a newer frame, which it corrects
+    moves_grippers: bool = True
 
 
 class PolicyState(IntEnum):

@@ -109,6 +109,8 @@ class PolicySpec:
     asks the expert of a robot that has it, ``replay`` has rows of it, ``lerobot`` reads its
     checkpoint's numbers so unless it is the default; other policies say themselves what their
     actions are.
+    ``joint_names``: which joints the values of the robot's state are; empty: they are no joints, or
+    nobody knows. ``zero`` finds those of its action among them.
     ``delay_frames`` makes the policy act on the observation of that many calls ago.
     ``state_units`` and ``action_units`` concern ``lerobot``, ``remote``, and ``vla`` where its
     actions are joints: in which units the checkpoint has the robot's state and its actions
@@ -128,6 +130,7 @@ class PolicySpec:
     worker_python: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     action_space: ActionSpace = END_EFFECTOR_DELTA
+    joint_names: tuple[str, ...] = ()
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
     require_verified: bool = False

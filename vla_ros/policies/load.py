@@ -109,7 +109,7 @@ def _load(spec: PolicySpec) -> Policy:
         case "zero":
             from vla_ros.policies.zero import ZeroPolicy
 
-            return ZeroPolicy(spec.action_space)
+            return ZeroPolicy(spec.action_space, spec.joint_names)
         case "scripted":
             from vla_ros.policies.scripted import ScriptedPolicy
 

@@ -11,14 +11,16 @@ from vla_ros.policies.base import InvalidAction, PolicyRefused, finish
 
 
 class ZeroPolicy:
-    """Answers every observation with no motion and open grippers.
+    """Answers every observation with no motion; its numbers for grippers mean nothing.
 
     In a space of joint positions that is where the joints were at the first observation of the
-    task, so the robot's state must be the joints of the action. Raises PolicyRefused for poses,
-    which no observation tells.
+    task: ``state`` names the joints of the robot's state, which has all of them, in any order and
+    beside others. Raises PolicyRefused where it has not, and for poses, which no observation tells.
     """
 
-    def __init__(self, space: ActionSpace = END_EFFECTOR_DELTA) -> None:
+    def __init__(
+        self, space: ActionSpace = END_EFFECTOR_DELTA, state: tuple[str, ...] = ()
+    ) -> None:
         if space.kind is ActionKind.END_EFFECTOR_POSE:
             raise PolicyRefused(
                 "policy 'zero' says zero, which is a place to go to in action_space"
@@ -26,15 +28,27 @@ class ZeroPolicy:
             )
         self._space = space
         self._start: Floats | None = None
-        needed = len(space.motion) if space.absolute else 0
-        self.info = PolicyInfo(name="zero", action_space=space, state_dim=needed, moves_grippers=False)
+        needed = [space.names[place] for place in space.motion] if space.absolute else []
+        if missing := [name for name in needed if name not in state]:
+            raise PolicyRefused(
+                "policy 'zero' stays where the joints of its action are, which it finds by name:"
+                " joint_names (with proprio_layout joints) must have"
+                f" {', '.join(map(repr, missing))}"
+            )
+        self._places = [state.index(name) for name in needed]
+        self.info = PolicyInfo(
+            name="zero",
+            action_space=space,
+            state_dim=len(state) if needed else 0,
+            moves_grippers=False,
+        )
 
     def reset(self, instruction: Instruction) -> None:
         """Stand still where the next observation sees the robot."""
         self._start = None
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """One action [1, D]: zeros, or the joints as they were, and grippers of 1 (open)."""
+        """One action [1, D]: zeros, or the joints as they were."""
         action = np.zeros((1, self._space.width))
         if self._space.absolute:
             action[0, list(self._space.motion)] = self._joints(observation.proprio)
@@ -45,5 +59,5 @@ class ZeroPolicy:
         if self._start is None:
             if state is None or len(state) != self.info.state_dim:
                 raise InvalidAction(f"the frame has no state of {self.info.state_dim} joints")
-            self._start = state.copy()
+            self._start = state[self._places]
         return self._start

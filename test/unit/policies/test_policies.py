@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import ManualClock
+from vla_ros.core.plain import info_of
 from vla_ros.core.types import STAGES, Instruction, Observation, Timeline
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, Policy, PolicyRefused, PolicySpec, load_policy
@@ -123,16 +124,30 @@ def test_replay_repeats_chunks_and_stays_at_the_last_place_of_the_last(tmp_path)
 
 
 def test_zero_stays_where_the_joints_were_when_the_task_began() -> None:
-    policy = load_policy(PolicySpec("zero", action_space=ARM))
-    assert policy.info.state_dim == 2
+    """It finds them by name in a state that has others too, in an order of its own."""
+    policy = load_policy(PolicySpec("zero", action_space=ARM, joint_names=("b", "claw", "c", "a")))
+    assert policy.info.state_dim == 4
     policy.reset(Instruction("go", 0))
-    for number, state in ((1, (0.5, -0.5)), (2, (0.6, -0.6))):  # it sags
+    for number, state in ((1, (-0.5, 0.1, 3.0, 0.5)), (2, (-0.6, 0.2, 3.0, 0.6))):  # it sags
         observation = replace(seen(number), proprio=np.array(state))
         said = policy.step(observation, Timeline(0), CLOCK)
-        assert said.actions.tolist() == [[0.5, 1.0, -0.5]]
+        assert said.actions[0, list(ARM.motion)].tolist() == [0.5, -0.5]
     policy.reset(Instruction("go on", 1))
-    with pytest.raises(InvalidAction, match="no state of 2 joints"):
+    with pytest.raises(InvalidAction, match="no state of 4 joints"):
         policy.step(seen(3), Timeline(0), CLOCK)
+    for names in ((), ("claw", "b")):
+        with pytest.raises(PolicyRefused, match=r"by name: joint_names .* must have 'a'"):
+            load_policy(PolicySpec("zero", action_space=ARM, joint_names=names))
+
+
+def test_zero_moves_no_gripper_and_says_so_to_the_loop() -> None:
+    policy = load_policy(PolicySpec("zero"))
+    assert not policy.info.moves_grippers
+    assert not info_of(asdict(policy.info)).moves_grippers
+    assert load_policy(PolicySpec("scripted")).info.moves_grippers
+
+
+def test_zero_in_spaces_without_places() -> None:
     moving = replace(ARM, kind=ActionKind.JOINT_DELTA)
     said = load_policy(PolicySpec("zero", action_space=moving)).step(seen(4), Timeline(0), CLOCK)
     assert said.actions.tolist() == [[0.0, 1.0, 0.0]]

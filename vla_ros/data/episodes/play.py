@@ -105,6 +105,7 @@ def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) ->
     """Which policy to load, for ``robot`` where that matters. Raises PolicyRefused."""
     return PolicySpec(
         action_space=robot.action_space if robot else END_EFFECTOR_DELTA,
+        joint_names=robot.action_space.names if robot and robot.action_space.kind.joints else (),
         state_units=robot.state_units if robot else (),
         action_units=robot.action_units if robot else (),
         name=setup.policy,

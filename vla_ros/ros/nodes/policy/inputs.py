@@ -85,12 +85,6 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
         raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
     layout = LAYOUTS[values["proprio_layout"]]
     _check_state(values, info, layout, len(names))
-    stays = tuple(info.action_space.names[i] for i in info.action_space.motion)
-    if info.name == "zero" and info.state_dim and names != stays:
-        raise ValueError(
-            "policy 'zero' stays where joint_names say that the robot is: give the joints of the"
-            f" action, {', '.join(map(repr, stays))}"
-        )
     wrist = values["use_wrist_image"] or info.cameras == 2
     return Needs(
         main=_camera(values, "main", "a policy looks through a main camera"),

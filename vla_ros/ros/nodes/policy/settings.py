@@ -124,6 +124,7 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
     return PolicySpec(
         name=values["policy"],
         action_space=space_of(values),
+        joint_names=_joints_of_state(values),
         engine=engine_of(values),
         require_verified=values["require_verified"],
         action_scale=tuple(values["action_scale"]) if any(values["action_scale"]) else None,
@@ -136,6 +137,12 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         state_units=tuple(filter(None, values["state_units"])),
         action_units=tuple(filter(None, values["action_units"])),
     )
+
+
+def _joints_of_state(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the values of the state are; of another layout none of them is a joint of the arm."""
+    named = values["joint_names"] if values["proprio_layout"] == "joints" else ()
+    return tuple(filter(None, named))
 
 
 def engine_of(values: Mapping[str, Any]) -> EngineOptions:
