@@ -13,7 +13,7 @@ import yaml
 
 from support.launch_files import own_arguments, tree
 from vla_ros.core.resources import config_path, share
-from vla_ros.policies.conventions import UNGATED
+from vla_ros.data.episodes.records import UNGATED
 from vla_ros.ros.bringup.graph_file import GraphSpec, node_names
 from vla_ros.ros.nodes.policy.old_names import OLD_NAMES
 

@@ -32,16 +32,6 @@ CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
 PHYSICAL_UNITS: Final[Scale] = (1.0,) * 6
 LONGEST_STEP = 0.5  # statistics that reach further are not in metres
 
-#: Parameters of the policy node that take its gate out of an evaluation by the published
-#: protocol, which has none: the gripper follows every change of side at once, and actions
-#: beyond the controller's range are cut to it however many they are.
-UNGATED: Final[Mapping[str, float | int]] = {
-    "gripper_hysteresis": 0.0,
-    "gripper_dwell_s": 0.0,
-    "clamp_limit": 1000,
-    "hold_latch_s": 0.0,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Conventions:

@@ -26,20 +26,17 @@ from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.vla import VlaPolicy
 
 
-def load_corrector(spec: PolicySpec) -> CorrectingPolicy:
-    """The corrector of the checkpoint that ``spec`` names. PolicyRefused: it has none."""
-    policy = VlaPolicy(spec)
-    if not policy.info.corrects:
-        raise PolicyRefused(f"{spec.checkpoint} has no corrector")
-    return CorrectingPolicy(policy)
-
-
 class CorrectingPolicy:
-    """Its answer to a frame are the frame's ``uncorrected`` actions, corrected by the frame."""
+    """Its answer to a frame are the frame's ``uncorrected`` actions, corrected by the frame.
 
-    def __init__(self, policy: VlaPolicy) -> None:
-        self._policy = policy
-        self.info: PolicyInfo = replace(policy.info, continues=())
+    PolicyRefused: the checkpoint that ``spec`` names has no corrector.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self._policy = VlaPolicy(spec)
+        if not self._policy.info.corrects:
+            raise PolicyRefused(f"{spec.checkpoint} has no corrector")
+        self.info: PolicyInfo = replace(self._policy.info, continues=())
 
     def reset(self, instruction: Instruction) -> None:
         """See :class:`vla_ros.policies.base.Policy`."""

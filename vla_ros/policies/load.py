@@ -10,12 +10,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 from vla_ros.core.clock import Clock
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import (
+    GROUP,
     Policy,
     PolicyRefused,
     PolicySpec,
@@ -119,9 +121,7 @@ def _load(spec: PolicySpec) -> Policy:
 
             return ReplayPolicy(spec)
         case "vla":
-            from vla_ros.policies.vla import VlaPolicy
-
-            return VlaPolicy(spec)
+            return _maker("vla_ros.policies.vla:VlaPolicy")(spec)
         case "lerobot":
             return _load_lerobot(spec)
         case "remote":
@@ -131,12 +131,24 @@ def _load(spec: PolicySpec) -> Policy:
     return _load_plugin(spec)
 
 
+def load_corrector(spec: PolicySpec) -> Policy:
+    """The corrector of the checkpoint that ``spec`` names. PolicyRefused: it has none."""
+    return _maker("vla_ros.policies.correcting:CorrectingPolicy")(spec)
+
+
+def _maker(place: str) -> Callable[[PolicySpec], Policy]:
+    """What needs torch is found by its name, as plug-ins are: nodes import this module, and not
+    what their workers load with it."""
+    make: Callable[[PolicySpec], Policy] = EntryPoint(place, place, GROUP).load()
+    return make
+
+
 def _load_lerobot(spec: PolicySpec) -> Policy:
     try:
-        from vla_ros.policies.lerobot.policy import LerobotPolicy
+        make = _maker("vla_ros.policies.lerobot.policy:LerobotPolicy")
     except ImportError as error:
         raise PolicyRefused(f"{sys.executable} has no LeRobot ({error}): {SETUP}") from error
-    return LerobotPolicy(spec)
+    return make(spec)
 
 
 def _load_plugin(spec: PolicySpec) -> Policy:

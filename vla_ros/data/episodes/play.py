@@ -33,13 +33,12 @@ from vla_ros.core.types import (
     StalePolicy,
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
-from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import LIMIT, Strip, clip_path, save_clip, write_spoken
 from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
 from vla_ros.engine.options import EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
-from vla_ros.policies.conventions import UNGATED
 from vla_ros.runtime.control.drivers import make_control
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 from vla_ros.runtime.control.queue import Answer, ChunkAction, Chunking, Execution

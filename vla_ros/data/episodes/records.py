@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,15 @@ CONTROL_PERIOD_S = 0.05  # of every environment there is
 MAX_DELAY_MS = 10_000.0  # of the bridge's images
 EXECUTIONS = tuple(execution.value for execution in Execution)
 QUANTILES = tuple(range(0, 101, 5))  # per cent, of a Spread
+#: Parameters of the policy node that take its gate out of an evaluation by the published
+#: protocol, which has none: the gripper follows every change of side at once, and actions
+#: beyond the controller's range are cut to it however many they are.
+UNGATED: Final[Mapping[str, float | int]] = {
+    "gripper_hysteresis": 0.0,
+    "gripper_dwell_s": 0.0,
+    "clamp_limit": 1000,
+    "hold_latch_s": 0.0,
+}
 
 T = TypeVar("T")
 
@@ -114,8 +123,8 @@ class Setup:
     of the policy (sampling, random weights).
     ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
     checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
-    episodes under other ones are never mixed in. ``ungated``: with that module's UNGATED, for
-    published protocols that have no gate. ``num_threads`` are the policy's, 0 the library's own
+    episodes under other ones are never mixed in. ``ungated``: with UNGATED, for published
+    protocols that have no gate. ``num_threads`` are the policy's, 0 the library's own
     choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
     limits. ``chunk``: actions of an answer, and ``state``: values of the
     robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age

@@ -23,7 +23,7 @@ from vla_ros.engine.models.corrector import (
     save_corrector,
 )
 from vla_ros.policies.base import PolicyRefused, PolicySpec
-from vla_ros.policies.correcting import load_corrector
+from vla_ros.policies.load import load_corrector
 from vla_ros.policies.vla import VlaPolicy
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from typing import Any
 from vla_ros.core.clock import Clock
 from vla_ros.core.types import Instruction, Observation
 from vla_ros.policies.base import PolicySpec
-from vla_ros.policies.correcting import load_corrector
+from vla_ros.policies.load import load_corrector
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.corrections import Corrections
 from vla_ros.runtime.worker.executor import Executor
