@@ -174,7 +174,7 @@ def test_the_last_word_waits_for_the_readers_of_every_output(ros, ros_env, outpu
     limits = Limits(space=space, low=(-1.0,) * count, high=(1.0,) * count)
     values = {row.name: row.default for row in TABLE} | {"outputs": [output]}
     topics = PolicyTopics(ros.node)
-    topics.open(values, limits, lambda: np.zeros(space.width), lambda *_: None)
+    topics.open(values, limits, lambda *_: None)
     code = READER.format(module=kind.__module__.rpartition("._")[0], kind=kind.__name__)
     reader = Program("reader", [sys.executable, "-c", code, f"/test_peer/{topic}"], ros_env)
     try:

@@ -198,7 +198,6 @@ class PolicyInfo:
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
     max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
-    moves_grippers: bool = True  # False: what its actions have for grippers is not to be looked at
     corrects: int = 0  # actions from the one on that is due with a newer frame, which it corrects
     moves_grippers: bool = True
 

@@ -355,6 +355,12 @@ def apart(motion: Floats, confined: Floats, reach: Reach) -> Floats:
     return excess
 
 
+def wrapped(angles: Floats) -> Floats:
+    """The same angles from -pi to pi."""
+    out: Floats = angles - np.round(angles / _TURN) * _TURN
+    return out
+
+
 def near(leash: Leash, at: Floats, reach: Reach) -> bool:
     """Whether a place is within the leash."""
     return bool((apart(reach.beside(leash.here, at), at, reach) <= leash.far + _ROUNDING).all())

@@ -50,12 +50,15 @@ class JointOutputs:
     ``achieved``): a servo that is behind makes less of its way. Actions relative to the state that
     a chunk was asked for (openpi, LeRobot) are neither: what reads such a checkpoint makes joint
     positions of them.
+
+    ``wrapped``: joints that turn without end are told from -pi to pi; else they are counted on.
     """
 
     places: bool = False
     plans: bool = False
     commanded: bool = False
     lead_s: float = 0.0
+    wrapped: bool = False
 
 
 class PublishGate:
@@ -467,7 +470,25 @@ class PublishGate:
         latest_ns = control.latest.stamp_ns if control.latest is not None else 0
         openings = control.measured.openings
         command = self._commands.make(kind, action, now, control.instruction, latest_ns, openings)
+        if control.outputs.wrapped and self._endless:
+            places, plan = self._wrapped(places, plan)
         return replace(command, places=places, plan=plan)
+
+    def _wrapped(
+        self, places: Floats | None, plan: Plan | None
+    ) -> tuple[Floats | None, Plan | None]:
+        """Endless joints from -pi to pi; a plan begins there and is counted on from there, or a
+        controller would go the long way round between two of its points."""
+        endless = list(self._endless)
+        if places is not None:
+            places = places.copy()
+            places[endless] = door.wrapped(places[endless])
+        if plan is not None:
+            first = plan.points[0][1]
+            shift = np.zeros(len(first))
+            shift[endless] = door.wrapped(first[endless]) - first[endless]
+            plan = replace(plan, points=tuple((s, row + shift) for s, row in plan.points))
+        return places, plan
 
     def _send(
         self,

@@ -422,6 +422,7 @@ def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
         plans="trajectory" in names,
         commanded=values["joint_delta_from"] == "commanded",
         lead_s=values["trajectory_lead_s"],
+        wrapped=values["continuous_as"] == "wrapped",
     )
 
 

@@ -235,6 +235,14 @@ _OUTPUTS = (
         1.0,
     ),
     F(
+        "continuous_as",
+        "unwrapped",
+        "How outputs say joints that turn without end: counted on along what was commanded last, or"
+        " from -pi to pi, as a driver that wraps by itself takes them; a controller with"
+        " angle_wraparound takes both",
+        choices=("unwrapped", "wrapped"),
+    ),
+    F(
         "gripper_range",
         [0.0, 1.0],
         "What a gripper's controller takes for closed and open, in its"
