@@ -198,6 +198,7 @@ class PolicyInfo:
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
     max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
+    state_middle: tuple[float, ...] = ()  # of each value of the state in its data; empty: unknown
     corrects: int = 0  # actions from the one on that is due with a newer frame, which it corrects
     moves_grippers: bool = True
 

@@ -8,6 +8,7 @@ Kilted and Jazzy are run by the tests; Humble's rclpy is held by its names and s
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import rclpy.subscription
@@ -56,13 +57,19 @@ def _before_kilted() -> bool:
 
 
 def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:
-    """A subscription's callback that is told when the middleware received the message.
+    """A subscription's callback that is told when the middleware received the message, and of whom.
 
     Humble calls with the message alone. 0 stands for "it does not say" there, and
-    :class:`vla_ros.ros.common.listening.ArrivalClock` takes the time of the call.
+    :class:`vla_ros.ros.common.listening.ArrivalClock` takes the time of the call. Kilted's events
+    executor calls with both as one; rclpy looks at the signature to see that both are wanted.
     """
     if hasattr(Subscription, "CallbackType"):
-        return callback
+
+        def both(*given: Any) -> None:
+            callback(*(given if len(given) == 2 else given[0]))
+
+        both.__signature__ = signature(callback)  # type: ignore[attr-defined]
+        return both
 
     def message_only(message: Any) -> None:
         callback(message, {"received_timestamp": 0})

@@ -36,7 +36,8 @@ from vla_ros.runtime.control.goals import (
     Outcome,
     PersistentState,
 )
-from vla_ros.runtime.control.observation import ClockWatch, FrameCheck, MeasuredState
+from vla_ros.runtime.control.joints import MeasuredState
+from vla_ros.runtime.control.observation import ClockWatch, FrameCheck
 from vla_ros.runtime.control.queue import (
     ActionQueue,
     Answer,
@@ -212,7 +213,8 @@ class Control:
         return moment(self.clock)
 
     def set_turning(self, names: Collection[str]) -> None:
-        """Which joints turn without end: they are compared modulo a turn."""
+        """Joints that turn without end, as the robot's description or its owner says: they are compared
+        modulo a turn."""
         with self.lock:
             space = self.limits.space
             self.turning = frozenset(p for p in space.motion if space.names[p] in names)
@@ -306,6 +308,7 @@ class Control:
         self.latest = None
         self.takeover.clear()
         self.gate.forget()
+        self.measured.begin_anew()
 
     def _wait(self, reason: str) -> None:
         """Go to WAITING, if active."""

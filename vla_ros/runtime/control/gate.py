@@ -468,7 +468,7 @@ class PublishGate:
             leash = self._leash(now, reach)
             plan = self._course.stop(reach, at_ns, control.limits.period_ns, leash)
         latest_ns = control.latest.stamp_ns if control.latest is not None else 0
-        openings = control.measured.openings
+        openings = control.measured.openings(now, control.limits.max_age_ns)
         command = self._commands.make(kind, action, now, control.instruction, latest_ns, openings)
         if control.outputs.wrapped and self._endless:
             places, plan = self._wrapped(places, plan)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Floats, Image, Observation, Pose
-from vla_ros.runtime import safety
 from vla_ros.runtime.safety import Limits
 
 T = TypeVar("T")
@@ -32,7 +30,6 @@ PICTURE_BYTES = 48 << 20  # of one camera: eight of 1080p
 STATES = 4096  # 20 s at 200 Hz
 LIBERO_STATE = 8  # values of libero_oft
 _SHARED_NS = 1000  # observations that may share their oldest picture
-_HALF_TURN = np.pi
 _QUARTER_TURN = (float(np.sqrt(0.5)), 0.0, 0.0, float(np.sqrt(0.5)))  # about x, as x y z w
 _FROZEN_FRAMES = 3
 _FROZEN_NS = SECOND
@@ -85,6 +82,11 @@ class History(Generic[T]):
     @property
     def _bytes(self) -> int:
         return sum(map(_size, self._values))
+
+    @property
+    def newest(self) -> Sample[T] | None:
+        """The last one by its stamp."""
+        return self._sample(-1) if self._stamps else None
 
     def around(self, stamp_ns: int) -> tuple[Sample[T] | None, Sample[T] | None]:
         """The last sample up to this stamp and the first one from it on: twice the same where
@@ -169,7 +171,7 @@ class Nearest(Generic[T]):
         self._history.add(stamp_ns, value)
 
     def at(self, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
-        return _within(self._history.nearest(stamp_ns), stamp_ns, slop_ns)
+        return within(self._history.nearest(stamp_ns), stamp_ns, slop_ns)
 
     def lacks(self, stamp_ns: int) -> MissingReason:
         return gap(self._history.nearest(stamp_ns), stamp_ns)
@@ -203,7 +205,7 @@ class Poses(Nearest[Pose]):
         before, after = self._history.around(stamp_ns)
         if before is None or after is None:
             return self._continued(found.stamp_ns, found.value)
-        share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
+        share = share_of(before.stamp_ns, after.stamp_ns, stamp_ns)
         return self._continued(found.stamp_ns, between(before.value, after.value, share))
 
     def clear(self) -> None:
@@ -218,93 +220,6 @@ class Poses(Nearest[Pose]):
             x, y, z, w = -x, -y, -z, -w
         self._last = (x, y, z, w)
         return Sample(stamp_ns, Pose(pose.position, self._last))
-
-
-class Joints:
-    """Joint positions by name.
-
-    ``names`` picks and orders; messages of several publishers are merged name by name, and each
-    name has to be there by itself. No names: every message is a whole state, as it is.
-    """
-
-    def __init__(self, names: Sequence[str] = (), size: int = 0) -> None:
-        self.names = tuple(names)
-        self._size = size  # values wanted of a whole state; 0: any number
-        self._by_name: dict[str, History[float]] = {name: History(STATES) for name in names}
-        self._whole: History[tuple[tuple[str, ...], Floats]] = History(STATES)
-        self.offered: dict[str, None] = {}  # names in the order they were first heard
-
-    def add(self, stamp_ns: int, value: tuple[tuple[str, ...], Floats]) -> None:
-        """``value``: names and positions of one message, of one length where names are wanted."""
-        names, positions = value
-        if len(self.offered) < 1024:
-            self.offered.update(dict.fromkeys(names))
-        if not self.names:
-            self._whole.add(stamp_ns, value)
-            return
-        for name, position in zip(names, positions, strict=True):
-            if (history := self._by_name.get(name)) is not None:
-                history.add(stamp_ns, float(position))
-
-    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Floats] | None:
-        if not self.names:
-            return self._whole_at(stamp_ns, slop_ns)
-        found = [_within(h.nearest(stamp_ns), stamp_ns, slop_ns) for h in self._by_name.values()]
-        oldest = min((s.stamp_ns for s in found if s is not None), default=0)
-        if any(sample is None for sample in found):
-            return None
-        return Sample(oldest, np.array([_number_at(h, stamp_ns) for h in self._by_name.values()]))
-
-    def _whole_at(self, stamp_ns: int, slop_ns: int) -> Sample[Floats] | None:
-        found = _within(self._whole.nearest(stamp_ns), stamp_ns, slop_ns)
-        if found is None or (self._size and len(found.value[1]) != self._size):
-            return None
-        before, after = self._whole.around(stamp_ns)
-        if before is None or after is None or before.value[0] != after.value[0]:
-            return Sample(found.stamp_ns, found.value[1])
-        low, high = before.value[1], after.value[1]
-        if low.shape != high.shape:
-            return Sample(found.stamp_ns, found.value[1])
-        share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
-        mixed = np.where(
-            np.abs(high - low) > _HALF_TURN, found.value[1], low + share * (high - low)
-        )
-        return Sample(found.stamp_ns, mixed)
-
-    def lacks(self, stamp_ns: int) -> MissingReason:
-        if not self.names:
-            nearest = self._whole.nearest(stamp_ns)
-            if nearest is not None and self._size and len(nearest.value[1]) != self._size:
-                text = f"has {len(nearest.value[1])} values, the checkpoint needs {self._size}"
-                return MissingReason("size", text)
-            return gap(nearest, stamp_ns)
-        if self.offered and (silent := [n for n, h in self._by_name.items() if not h]):
-            return MissingReason("names", f"has no {_listed(silent)}: {self.wanted_and_offered}")
-        worst = max(
-            (h.nearest(stamp_ns) for h in self._by_name.values()),
-            key=lambda s: abs(s.stamp_ns - stamp_ns) if s is not None else -1,
-        )
-        return gap(worst, stamp_ns)
-
-    @property
-    def wanted_and_offered(self) -> str:
-        """Both lists of names, for a log."""
-        return f"wanted {_listed(self.names)}; offered {_listed(self.offered)}"
-
-    @property
-    def extra(self) -> list[str]:
-        """Names that are offered and left out."""
-        return [name for name in self.offered if name not in self._by_name] if self.names else []
-
-    def forget(self, before_ns: int) -> None:
-        self._whole.forget(before_ns)
-        for history in self._by_name.values():
-            history.forget(before_ns)
-
-    def clear(self) -> None:
-        self._whole.clear()
-        for history in self._by_name.values():
-            history.clear()
 
 
 def between(low: Pose, high: Pose, share: float) -> Pose:
@@ -337,32 +252,13 @@ def gap(nearest: Sample[Any] | None, stamp_ns: int) -> MissingReason:
     )
 
 
-def _within(sample: Sample[T] | None, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
+def within(sample: Sample[T] | None, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
     return sample if sample is not None and abs(sample.stamp_ns - stamp_ns) <= slop_ns else None
 
 
-def _share(before_ns: int, after_ns: int, stamp_ns: int) -> float:
+def share_of(before_ns: int, after_ns: int, stamp_ns: int) -> float:
     """Where a stamp lies between two others, from 0 to 1."""
     return (stamp_ns - before_ns) / (after_ns - before_ns) if after_ns > before_ns else 0.0
-
-
-def _number_at(history: History[float], stamp_ns: int) -> float:
-    """Linear between two samples. A joint that turns without end jumps by a whole turn when it
-    comes round; the middle of such a jump is nowhere near it, so there the nearest counts."""
-    before, after = history.around(stamp_ns)
-    if before is None or after is None or abs(after.value - before.value) > _HALF_TURN:
-        nearest = history.nearest(stamp_ns)
-        assert nearest is not None
-        return nearest.value
-    share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
-    return before.value + share * (after.value - before.value)
-
-
-def _listed(names: Sequence[str] | dict[str, None] | list[str]) -> str:
-    """Names in a line that stays short, in quotes that show what a terminal would obey."""
-    shown = [repr(name[:40]) for name in list(names)[:12]]
-    more = len(names) - len(shown)
-    return (", ".join(shown) + (f" and {more} more" if more > 0 else "")) or "none"
 
 
 # ------------------------------------------------------------------------------ the robot's state
@@ -418,79 +314,6 @@ LAYOUTS = {
     "joints": ProprioLayout(as_joints),
     "libero_oft": ProprioLayout(libero_oft, size=LIBERO_STATE, joints=(1, 2), pose=True),
 }
-
-
-class MeasuredState:
-    """Where the robot is: the newest measured value of every number of an action that moves, from
-    messages that may each have some of them. Not thread-safe.
-
-    In the units of the action space's absolute kin: poses for end effectors, positions for joints.
-    """
-
-    def __init__(self, space: ActionSpace, sim_time: bool) -> None:
-        self._space = space
-        self._sim_time = sim_time
-        self._motion = list(space.motion)
-        self.forget()
-
-    def forget(self) -> None:
-        """No measurement counts any more: after a jump of the clock."""
-        width = self._space.width
-        self._values = np.zeros(width)
-        self._stamp_ns = [0] * width
-        self._received_ns: list[int | None] = [None] * width  # steady; None: never
-
-    def update(
-        self, places: Sequence[int], values: Floats, stamp_ns: int, received_steady_ns: int
-    ) -> None:
-        """``values`` [len(places)] were measured at ``stamp_ns``; what is older than what is
-        known is ignored."""
-        for place, value in zip(places, values, strict=True):
-            if self._received_ns[place] is None or stamp_ns > self._stamp_ns[place]:
-                self._values[place] = value
-                self._stamp_ns[place] = stamp_ns
-                self._received_ns[place] = received_steady_ns
-
-    def at(self, now: Moment, max_age_ns: int) -> Floats | None:
-        """Float64 [D], grippers 0; None where any axis was measured longer ago than that, or
-        never."""
-        if any(not self._is_fresh(place, now, max_age_ns) for place in self._motion):
-            return None
-        return self._values.copy()
-
-    def age_ns(self, now: Moment) -> int:
-        """Of the oldest value; only where :meth:`at` has one."""
-        return max(
-            safety.age_ns(now.now_ns, self._stamp_ns[p], now.steady_ns, received, self._sim_time)
-            for p in self._motion
-            if (received := self._received_ns[p]) is not None
-        )
-
-    @property
-    def openings(self) -> list[float]:
-        """Of each gripper, 0..1; NaN where it is not measured."""
-        return [float("nan") for _ in self._space.grippers]
-
-    def lacks(self, now: Moment, max_age_ns: int) -> str:
-        """Axes without a recent measurement, for a log."""
-        names = [
-            self._space.names[place]
-            for place in self._motion
-            if not self._is_fresh(place, now, max_age_ns)
-        ]
-        if not self._space.kind.joints:
-            return "nothing fresh on measured_pose" + (
-                "" if len(self._motion) == 6 else f": {' '.join(names)}"
-            )
-        return "nothing fresh on joint_states of " + ", ".join(map(repr, names))
-
-    def _is_fresh(self, place: int, now: Moment, max_age_ns: int) -> bool:
-        received_ns = self._received_ns[place]
-        if received_ns is None:
-            return False
-        stamp_ns = self._stamp_ns[place]
-        age = safety.age_ns(now.now_ns, stamp_ns, now.steady_ns, received_ns, self._sim_time)
-        return age <= max_age_ns
 
 
 # ------------------------------------------------------------------------------ joining them

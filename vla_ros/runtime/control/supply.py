@@ -30,6 +30,7 @@ class FrameSupply:
         self._heard_ns: dict[str, int] = {}  # stream -> its newest message
         self._refused: dict[str, tuple[int, str]] = {}  # stream -> when, why
         self._lost: tuple[int, Lost] | None = None
+        self._unmeasured = (-PATIENCE_NS, "")
         self._complete_ns: int | None = None
 
     def heard(self, stream: str, steady_ns: int) -> None:
@@ -44,16 +45,21 @@ class FrameSupply:
         """A picture was given up since another stream lacks."""
         self._lost = steady_ns, lost
 
+    def unmeasured(self, reason: str, steady_ns: int) -> None:
+        """Where the robot is, which a place to go to needs, is not known for this reason."""
+        self._unmeasured = steady_ns, reason
+
     def complete(self, steady_ns: int) -> None:
         """A frame that may be used."""
         self._complete_ns = steady_ns
 
     def lacks(self, since_ns: int, steady_ns: int) -> str:
-        """Why no frame has completed for a while, of which those before ``since_ns`` do not count;
-        "": none is missed."""
+        """Why no frame has completed for a while, of which those before ``since_ns`` do not count,
+        or why the robot's place is not known; "": none is missed."""
         complete_ns = self._complete_ns or 0
         if steady_ns - max(since_ns, complete_ns) <= PATIENCE_NS:
-            return ""
+            unmeasured_ns, reason = self._unmeasured
+            return reason if steady_ns - unmeasured_ns <= PATIENCE_NS else ""
         if not self.shows(since_ns, steady_ns):
             return self._no_picture(steady_ns)
         refused_ns, refused = self._refused.get(_MAIN, (0, ""))

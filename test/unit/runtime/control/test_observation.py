@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Observation, Pose
+from vla_ros.runtime.control.joints import Joints
 from vla_ros.runtime.control.observation import (
     PICTURES,
     WAITING,
     Assembler,
     FrameCheck,
-    Joints,
     Nearest,
     PairingWindow,
     Poses,
@@ -245,15 +245,6 @@ def test_joints_are_interpolated_to_the_image_and_put_in_order() -> None:
         assert observation.proprio is not None
         seconds = (observation_image(observation) - START) / SECOND
         np.testing.assert_allclose(observation.proprio, [seconds, -seconds], atol=1e-9)
-
-
-def test_a_joint_that_comes_round_is_not_halfway_back() -> None:
-    joints = Joints(("wheel",))
-    joints.add(0, (("wheel",), np.array([3.1])))
-    joints.add(10 * MS, (("wheel",), np.array([-3.1])))
-    found = joints.at(4 * MS, 25 * MS)
-    assert found is not None
-    assert found.value.tolist() == [3.1]
 
 
 def test_parts_of_equal_stamps_join_one_way_only() -> None:

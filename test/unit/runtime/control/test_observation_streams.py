@@ -7,13 +7,13 @@ import pytest
 
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Pose
+from vla_ros.runtime.control.joints import Joints
 from vla_ros.runtime.control.observation import (
     PICTURE_BYTES,
     PICTURES,
     WAITING,
     Assembler,
     History,
-    Joints,
     Nearest,
     PairingWindow,
     Poses,
@@ -144,10 +144,64 @@ def test_a_joint_with_one_sample_is_where_that_has_it():
     assert found.at(5, 99).value.tolist() == [0.5, 1.0]
 
 
-def test_half_a_turn_is_a_way_and_more_is_a_joint_that_came_round():
-    found = named((0, {"a": 0.0, "b": -2.0}), (100, {"a": np.pi, "b": 2.0}))
-    np.testing.assert_allclose(found.at(25, 99).value, [np.pi / 4, -2.0])
-    np.testing.assert_allclose(found.at(75, 99).value, [3 * np.pi / 4, 2.0])
+def test_a_joint_that_turns_without_end_is_shown_in_the_turn_that_the_policy_was_taught():
+    found = named((0, {"a": 3.0, "b": 3.0}), (100, {"a": 3.4, "b": 3.4}))
+    found.turning = frozenset({"a"})
+    np.testing.assert_allclose(found.at(50, 99).value, [3.2 - 2 * np.pi, 3.2])
+    taught = Joints(("a", "b"), middle=(-12.0, -12.0))
+    taught.turning = found.turning
+    taught.add(0, (("a", "b"), np.array([3.2, 3.2])))
+    np.testing.assert_allclose(taught.at(0, 99).value, [3.2 - 4 * np.pi, 3.2])
+    whole = Joints(size=2)
+    whole.turning = found.turning
+    whole.add(0, (("b", "a"), np.array([3.2, 3.2])))
+    np.testing.assert_allclose(whole.at(0, 99).value, [3.2, 3.2 - 2 * np.pi])
+
+
+def test_a_reading_that_was_not_accepted_is_none_and_its_joint_is_not_missing():
+    found = named((0, {"a": 0.0, "b": 0.0}), (100, {"a": np.nan, "b": 1.0}))
+    assert found.at(50, 60).value.tolist() == [0.0, 0.5]
+    never = named((0, {"a": np.nan, "b": 0.0}))
+    assert never.at(0, 9) is None and never.lacks(0).kind == "silent"
+    whole = Joints()
+    whole.add(0, ((), np.array([0.0, np.nan])))
+    assert whole.at(0, 9) is None
+
+
+def quiet_hand(messages, **given):
+    """The arm goes on, the hand's driver spoke once."""
+    found = Joints(("arm", "hand"), **given)
+    found.add(0, (("hand",), np.array([0.04])))
+    for step in range(messages):
+        found.add(step * 100 * MS, (("arm",), np.array([0.0])))
+    return found
+
+
+def test_a_joint_that_speaks_only_on_change_is_named_where_it_is_missed():
+    hand, now = quiet_hand(57), 5600 * MS
+    assert hand.at(now, 25 * MS) is None
+    assert hand.lacks(now) == (
+        "quiet",
+        "has joint 'hand' last read 5.6 s before the image: its driver may speak only on change:"
+        " name it in joints_on_change",
+    )
+    assert hand.lacks(SECOND).kind == "apart", "a pause is none"
+    apart = Joints(("arm", "hand"))
+    for step in range(57):
+        apart.add(step * 100 * MS, (("hand",), np.array([0.04])))
+        apart.add(step * 100 * MS + 5 * SECOND, (("arm",), np.array([0.0])))
+    assert apart.lacks(now + 5 * SECOND).kind == "apart", "the clocks"
+
+
+def test_the_last_reading_of_a_joint_that_is_named_so_stays():
+    hand, now = quiet_hand(57, on_change=("hand",)), 5600 * MS
+    found = hand.at(now, 25 * MS)
+    assert found.value.tolist() == [0.0, 0.04]
+    hand.forget(now)
+    assert hand.at(now, 25 * MS).value.tolist() == [0.0, 0.04]
+    assert hand.lacks(now + SECOND).text == "is 1000.0 ms older than the image at its nearest"
+    never = quiet_hand(3, on_change=("arm",))
+    assert never.lacks(now).kind == "apart"
 
 
 def test_joints_are_there_only_if_all_of_them_are():

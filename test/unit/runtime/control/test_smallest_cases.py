@@ -25,10 +25,9 @@ from vla_ros.runtime.control.goals import (
     check_goal,
     check_instruction,
 )
+from vla_ros.runtime.control.joints import Joints, MeasuredState
 from vla_ros.runtime.control.observation import (
     FrameCheck,
-    Joints,
-    MeasuredState,
     axis_angle,
     between,
 )
@@ -65,13 +64,6 @@ def test_states_that_are_not_of_the_same_joints_are_not_mixed(names, values):
 def test_a_state_of_one_side_alone_is_taken_as_it_is():
     assert joints((10, NAMES, [0.0, 1.0])).at(5, 100).value.tolist() == [0.0, 1.0]
     assert joints((10, NAMES, [0.0, 1.0])).at(15, 100).stamp_ns == 10
-
-
-def test_a_joint_that_came_round_is_where_it_was_nearest():
-    found = joints((0, NAMES, [3.1, -3.1]), (100, NAMES, [-3.1, -3.0])).at(25, 100)
-    np.testing.assert_allclose(found.value, [3.1, -3.075])
-    half = joints((0, NAMES, [0.0, 0.0]), (100, NAMES, [math.pi, 0.0])).at(50, 100)
-    assert half.value[0] == math.pi / 2  # half a turn itself is a way that can be gone
 
 
 def quaternion(angle: float) -> tuple[float, float, float, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,14 @@ from sensor_msgs.msg import CompressedImage
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.pixels import YUV, BadMessage
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.compat import SubscriptionEventCallbacks, UnsupportedEventTypeError
+from vla_ros.ros.common.compat import (
+    SubscriptionEventCallbacks,
+    UnsupportedEventTypeError,
+    listener,
+)
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_image
+from vla_ros.ros.common.writers import Writers
 
 RELIABILITIES = ("auto", "reliable", "best_effort")
 LOOK_S = 0.5  # how often the writers' offer is looked at
@@ -54,7 +59,8 @@ class CameraReader:
     its own, which leaves out those that came while it decoded another, so that no camera holds up a
     service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is told,
     once, why far fewer pictures come than the camera sends; ``heard`` of every picture's stamp,
-    also of those left out, and ``offered`` now and then how many publish the topic.
+    also of those left out, ``refuse`` why pictures are of no use while two nodes publish them, and
+    ``offered`` now and then how many do.
     """
 
     def __init__(
@@ -66,16 +72,18 @@ class CameraReader:
         lossy: Callable[[str], None],
         newest: bool,
         heard: Heard,
+        refuse: Callable[[str], None],
         offered: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._node, self._camera, self._clock = node, camera, clock
         self._kind, self._topic = image_topic(node, camera.topic, camera.transport)
         self._newest, self._lossy = newest, lossy
-        self._heard, self._offered = heard, offered
+        self._heard, self._refuse, self._offered = heard, refuse, offered
         self._take = take
         self._decoder: Decoder | None = None  # from the first picture on that needs it
         self._loss = LossWatch()
         self.topic = node.resolve_topic_name(self._topic)
+        self._writers = Writers(node, self._topic)
         self.reliable = camera.reliability == "reliable" or self._all_offer_reliable()
         self._counts: list[Counter[bytes]] = []  # what each reader that is open has heard of late
         self._left: Subscription | None = None  # the reader before this one, for a moment
@@ -104,7 +112,7 @@ class CameraReader:
             return self._node.create_subscription(
                 self._kind,
                 self._topic,
-                lambda raw: self._on_image(raw, mine),
+                listener(lambda raw, info: self._on_image(raw, info, mine)),
                 qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
                 event_callbacks=events,
                 raw=True,
@@ -148,16 +156,20 @@ class CameraReader:
             del self._counts[0]
             self._counts[0].clear()
 
-    def _on_image(self, raw: bytes, mine: Counter[bytes]) -> None:
+    def _on_image(self, raw: bytes, info: Mapping[str, Any], mine: Counter[bytes]) -> None:
         if self._left is not None:
             key = raw[:_HEAD]
             mine[key] += 1
             if any(other[key] >= mine[key] for other in self._counts if other is not mine):
                 return  # the other reader had it before
-        received = self._note(raw)
+        received, why = self._note(raw, info)
         while self._newest and (newer := self._waiting()) is not None:
-            raw = newer
-            received = self._note(raw)
+            raw, info = newer
+            received, why = self._note(raw, info)
+        if why is not None:
+            if why:
+                self._refuse(why)
+            return
         if self._decoder is None and self._is_coded(raw):
             self._decoder = Decoder(self._take)
         take = self._take if self._decoder is None else self._decoder.put
@@ -169,24 +181,25 @@ class CameraReader:
         except BadMessage:
             return False  # whoever reads the picture says so
 
-    def _waiting(self) -> bytes | None:
+    def _waiting(self) -> tuple[bytes, Mapping[str, Any]] | None:
         """A picture that came after the one in hand; a reliable reader keeps some."""
         if not self.reliable:
             return None
         with self._subscription.handle:
             found: Any = self._subscription.handle.take_message(self._kind, True)
-        return None if found is None else found[0]
+        return None if found is None else (found[0], found[1])
 
-    def _note(self, raw: bytes) -> Moment:
-        """A picture has come now."""
+    def _note(self, raw: bytes, info: Mapping[str, Any]) -> tuple[Moment, str | None]:
+        """A picture has come now. And why it is of no use, as of :meth:`Writers.contested`."""
         received = moment(self._clock)
         self._loss.came()
+        why = self._writers.contested([""], info, received.steady_ns).get("")
         try:
             stamp_ns = header_stamp(raw)
         except BadMessage:
-            return received  # whoever reads the picture says so
+            return received, why  # whoever reads the picture says so
         self._heard(stamp_ns, received)
-        return received
+        return received, why
 
 
 class Decoder:

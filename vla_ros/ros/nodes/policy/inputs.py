@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,18 +23,29 @@ from rclpy.time import Time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
-from vla_ros.core.action_space import ActionKind
-from vla_ros.core.clock import SECOND, Clock, Moment, moment
+from vla_ros.core.action_space import ActionKind, ActionSpace
+from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
 from vla_ros.core.pixels import YUV
-from vla_ros.core.types import Floats, Observation, PolicyInfo, Pose
+from vla_ros.core.types import Floats, Observation, PolicyInfo, PolicyState, Pose
+from vla_ros.core.urdf import read_joints
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import BadMessage, decompressed, image_of, quoted, stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.ros.common.writers import Writers
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
+from vla_ros.ros.nodes.policy.outputs import gripper_ends
+from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.goals import check_instruction
+from vla_ros.runtime.control.joints import (
+    JointIntake,
+    Joints,
+    OutlierFilter,
+    pose_reaches,
+    speeds_of,
+)
 from vla_ros.runtime.control.observation import (
     LAYOUTS,
     PICTURE_BYTES,
@@ -39,7 +53,6 @@ from vla_ros.runtime.control.observation import (
     STATES,
     WRIST_IMAGE,
     Assembler,
-    Joints,
     Lost,
     Nearest,
     PairingWindow,
@@ -48,9 +61,14 @@ from vla_ros.runtime.control.observation import (
     ProprioLayout,
     Stamped,
 )
+from vla_ros.runtime.safety import Limits
 
 Put = Callable[[Stamped[Any]], Observation | None]
-Read = Callable[[Any], tuple[int, Any]]  # a message -> its stamp in ns, its content
+Read = Callable[[bytes], tuple[int, Any]]  # a picture -> its stamp in ns, its content
+ReadPart = Callable[[Any, Mapping[str, Any], Moment], Any]  # a message, its info -> its content
+MODEL = 2.0  # times the speed of robot_description: readings have noise
+_FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
+_MOST_CAUSES = 256
 _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _LOOK_S = 0.01  # how often the newest transform is read
@@ -64,7 +82,7 @@ class Needs:
 
     ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
     (0: any number). ``more``: further cameras by role. ``end_effector``: the tf2 frame of it, ""
-    for the topic, None for neither.
+    for the topic, None for neither. ``middle`` of each joint in the policy's data; empty: unknown.
     """
 
     main: Camera
@@ -76,6 +94,7 @@ class Needs:
     layout: ProprioLayout
     end_effector: str | None
     ground_truth: bool
+    middle: tuple[float, ...] = ()
 
 
 def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
@@ -83,6 +102,8 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
     names = tuple(name for name in values["joint_names"] if name)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
+    for parameter in ("continuous_joints", "joints_on_change"):
+        _check_joints(values, parameter)
     layout = LAYOUTS[values["proprio_layout"]]
     _check_state(values, info, layout, len(names))
     wrist = values["use_wrist_image"] or info.cameras == 2
@@ -96,7 +117,18 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
         layout=layout,
         end_effector=values["end_effector_frame"] if layout.pose else None,
         ground_truth=info.name == "scripted",
+        middle=() if layout.pose else info.state_middle,
     )
+
+
+def _check_joints(values: Mapping[str, Any], parameter: str) -> None:
+    """Raises ValueError for a joint that the parameters name nowhere else."""
+    known = {name for name in (*values["joint_names"], *values["action_names"]) if name}
+    if known and (strange := sorted({name for name in values[parameter] if name} - known)):
+        raise ValueError(
+            f"{parameter} has {', '.join(map(repr, strange))}, which neither joint_names nor"
+            " action_names have"
+        )
 
 
 def _check_state(
@@ -136,6 +168,15 @@ def _why_wrist(info: PolicyInfo) -> str:
     if info.cameras == 2:
         return "this checkpoint looks through two cameras, main and wrist"
     return "use_wrist_image is on"
+
+
+def _gripper_ends(values: Mapping[str, Any], space: ActionSpace) -> dict[str, tuple[float, float]]:
+    """What each gripper's joint is measured at, closed and open."""
+    if not space.kind.joints:
+        return {}
+    names = (space.names[place] for place in space.grippers)
+    ends = zip(names, gripper_ends(values, space), strict=True)
+    return {name: (closed, opened) for name, (closed, opened) in ends if closed != opened}
 
 
 def tf2_is_there() -> bool:
@@ -266,6 +307,10 @@ class NotWanted(Exception):
     """A picture that nobody would act on: it is not decoded."""
 
 
+class Unsettled(Exception):
+    """A reading that may yet be accepted with those that follow: nothing is wrong."""
+
+
 class PolicyInputs:
     """Open from construction until :meth:`close`. ``seen`` is told of every picture of the main
     camera: its topic, its stamp, when it came."""
@@ -286,10 +331,26 @@ class PolicyInputs:
         self._frame_id = values["frame_id"]
         self._most = values["max_image_pixels"]
         self._slop_ns = round(values["pairing_slop_s"] * SECOND)
-        self._joints = Joints(needs.joint_names, needs.size)
+        trusting = values["mode"] == "lockstep"
+        on_change = [name for name in values["joints_on_change"] if name]
+        self._intake = JointIntake(trusting, on_change)
+        self._pose_filter = lambda: OutlierFilter(pose_reaches, trusting)
+        control.measured.intakes.append(self._intake)
+        self._joints = Joints(needs.joint_names, needs.size, on_change, needs.middle)
+        space = control.limits.space
+        self._ends = _gripper_ends(values, space)
+        joints = space.names if space.kind.joints else ()
+        self._moving = {name: i for i, name in enumerate(joints) if i in space.motion}
+        self._places = self._moving | {name: joints.index(name) for name in self._ends}
+        control.measured.lasting = frozenset(
+            self._places[name] for name in on_change if name in self._ends
+        )
+        self._turning = frozenset(name for name in values["continuous_joints"] if name)
+        self._described: dict[str, float] = {}  # speeds of robot_description
+        self._known: Limits | None = None  # that the intake's speeds are of
         self._frames: FramePoses | None = None
         self._names_told = 0
-        self._lost_ns: dict[str, int] = {}  # stream and kind -> steady time of its last loss
+        self._lost_ns: dict[str, int] = {}  # stream and cause -> steady time of its last loss
         self._kept: bytes | None = None  # an instruction that was said before we listened, perhaps
         self._heard_ns = 0  # when the last one was said to us
         steady = RosClock(clock_type=ClockType.STEADY_TIME)
@@ -312,22 +373,22 @@ class PolicyInputs:
         self._subscribe(needs)
 
     def _subscribe(self, needs: Needs) -> None:
-        wanted = frozenset(needs.joint_names)
         self._film("image", needs.main, self._join.image)
         if needs.wrist is not None:
             self._film(WRIST_IMAGE, needs.wrist, self._joined(WRIST_IMAGE))
         for role, camera in needs.more.items():
             self._film(f"{role}_image", camera, self._joined(f"{role}_image"))
-        self._listen_to_joints(needs, wanted)
+        if needs.joints or self._places:
+            self._listen_to_joints(needs)
         if needs.end_effector is not None:
-            take = self._part("end_effector_pose", pose_of)
+            take = self._part("end_effector_pose", self._pose_reader("end_effector_pose"))
             if needs.end_effector:
                 frame = needs.end_effector
                 self._frames = FramePoses(self._node, self._frame_id, frame, take, self._no_pose)
             else:
                 self._listen(PoseStamped, "end_effector_pose", take, qos.STATE_SUB)
         if needs.ground_truth:
-            take = self._part("ground_truth", poses_of)
+            take = self._part("ground_truth", lambda message, *_: poses_of(message))
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
         space = self._control.limits.space
         if space.kind is ActionKind.END_EFFECTOR_POSE:
@@ -377,7 +438,15 @@ class PolicyInputs:
                 supply.topic, supply.writers = reader.topic, writers
 
         reader = CameraReader(
-            self._node, camera, self._clock, take, self._lossy, main, heard, offered
+            self._node,
+            camera,
+            self._clock,
+            take,
+            self._lossy,
+            main,
+            heard,
+            lambda reason: self._refuse(name, reason),
+            offered,
         )
         if main:
             supply.topic = reader.topic
@@ -392,15 +461,23 @@ class PolicyInputs:
         self,
         kind: Any,
         topic: str,
-        callback: Callable[[Any], None],
+        callback: Callable[..., None],
         profile: QoSProfile,
         raw: bool = False,
     ) -> None:
+        """``callback(message, info)`` where it is not ``raw``."""
         if raw:
             subscription = self._node.create_subscription(kind, topic, callback, profile, raw=True)
         else:
-            drop = self._control.drop
-            subscription = listen(self._node, kind, topic, callback, profile, refuse=drop)
+            subscription = listen(
+                self._node,
+                kind,
+                topic,
+                callback,
+                profile,
+                refuse=lambda reason: self._refuse(topic, reason),
+                with_info=True,
+            )
         self._open.append(subscription)
 
     def _pixels(self, raw: bytes) -> tuple[int, Any]:
@@ -416,31 +493,63 @@ class PolicyInputs:
         return image.stamp_ns, decompressed(image, self._most)
 
     def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """A callback that validates one stream and offers the observation it completes. From the
-        node's executor, and from the threads that decode pictures."""
+        """A callback that validates a camera's pictures and offers the observation that one
+        completes. From the node's executor, and from the threads that decode pictures."""
 
-        def callback(message: Any, received: Moment | None = None) -> None:
-            if received is None:
-                received = moment(self._clock)
-                self._control.supply.heard(name, received.steady_ns)
+        def callback(message: bytes, received: Moment) -> None:
             try:
                 stamp_ns, content = read(message)
             except NotWanted:
                 self._control.pass_over()
                 return
             except BadMessage as error:
-                self._control.drop(str(error), stream=name)
+                self._refuse(name, str(error))
                 return
             with self._joining:
                 self._join_in(name, Stamped(stamp_ns, received, content), put)
 
         return callback
 
+    def _refuse(self, stream: str, reason: str, cause: str = "") -> None:
+        """Count a message of which nothing can be made. The log has one line a ``cause``, which is
+        the reason without its figures; the status counts all."""
+        steady_ns = self._clock.steady_ns()
+        with self._control.lock:
+            self._control.supply.refused(stream, reason, steady_ns)
+        self._count(reason, f"{stream} {cause or _FIGURES.sub('', reason)}", steady_ns)
+
+    def _count(self, reason: str, kind: str, steady_ns: int) -> None:
+        last = self._lost_ns.get(kind)
+        if len(self._lost_ns) >= _MOST_CAUSES:
+            self._lost_ns.clear()
+        self._lost_ns[kind] = steady_ns
+        if last is None or steady_ns - last > _SAY_AGAIN_NS:
+            self._control.drop(reason, kind)
+            return
+        with self._control.lock:
+            self._control.counters.frames_dropped += 1
+            self._control.counters.last_drop = reason
+
+    def _check_stamp(self, stream: str, stamp_ns: int, received: Moment) -> None:
+        """Raises BadMessage for a stamp of no time, or of one to come: what is older than it looks
+        would be joined as if it were fresh."""
+        limits, simulated = self._control.limits, self._control.clock_watch.sim_time
+        if stamp_ns <= 0:
+            raise BadMessage(f"the stamp of {stream} is zero: its driver must fill header.stamp")
+        ahead_ns = stamp_ns - received.now_ns
+        if ahead_ns > (limits.period_ns if simulated else limits.clock_tolerance_ns):
+            whose = "/clock" if simulated else "this machine's clock"
+            remedy = "" if simulated else ", or raise stamp_tolerance_s"
+            raise BadMessage(
+                f"{stream} is stamped {ahead_ns / MS:.0f} ms ahead of {whose}:"
+                f" synchronize the clocks{remedy}"
+            )
+
     def _join_in(self, name: str, part: Stamped[Any], put: Put) -> None:
         try:
             observation = put(part)
         except BadMessage as error:
-            self._control.drop(str(error), stream=name)
+            self._refuse(name, str(error))
             return
         for lost in self._join.lost():
             self._lose(lost, part.received.steady_ns)
@@ -448,17 +557,32 @@ class PolicyInputs:
             self._tell_of_names()
             self._control.offer(observation)
 
-    def _part(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """A stream of messages with a header that is joined to images."""
-        stamped = lambda m: (stamp_of(m.header.stamp), read(m))  # noqa: E731
-        return self._stream(name, stamped, self._joined(name))
+    def _part(self, name: str, read: ReadPart) -> Callable[..., None]:
+        """The callback of a stream of messages with a header that is joined to images."""
+        put = self._joined(name)
+
+        def callback(message: Any, info: Mapping[str, Any] = MappingProxyType({})) -> None:
+            received = moment(self._clock)
+            self._control.supply.heard(name, received.steady_ns)
+            stamp_ns = stamp_of(message.header.stamp)
+            try:
+                self._check_stamp(name, stamp_ns, received)
+                content = read(message, info, received)
+            except Unsettled:
+                return
+            except BadMessage as error:
+                self._refuse(name, str(error))
+                return
+            with self._joining:
+                self._join_in(name, Stamped(stamp_ns, received, content), put)
+
+        return callback
 
     def _joined(self, name: str) -> Put:
         """Where parts of that name go."""
 
         def put(part: Stamped[Any]) -> Observation | None:
-            if part.stamp_ns <= 0:
-                raise BadMessage(f"the stamp of {name} is zero: its driver must fill header.stamp")
+            self._check_stamp(name, part.stamp_ns, part.received)
             return self._join.add(name, part)
 
         return put
@@ -478,66 +602,177 @@ class PolicyInputs:
         another one had its own; the status counts all."""
         with self._control.lock:
             self._control.supply.lost(lost, steady_ns)
-        kind = f"{lost.stream} {lost.kind}"
-        last = self._lost_ns.get(kind)
-        self._lost_ns[kind] = steady_ns
-        if last is None or steady_ns - last > _SAY_AGAIN_NS:
-            self._control.drop(lost.reason, kind)
-            return
-        with self._control.lock:
-            self._control.counters.frames_dropped += 1
-            self._control.counters.last_drop = lost.reason
+        self._count(lost.reason, f"{lost.stream} {lost.kind}", steady_ns)
 
     # ------------------------------------------------------------------ where the robot is
 
-    def _listen_to_joints(self, needs: Needs, wanted: frozenset[str]) -> None:
+    def _listen_to_joints(self, needs: Needs) -> None:
         """As the robot's state in a frame, and as where a robot that is told joints is: what a
         first position to go to is measured from, what stale_policy 'hold' keeps, and what
         displacements are added to. One subscription: drivers publish hundreds of times a second."""
-        space = self._control.limits.space
-        takers: list[Callable[[JointState], None]] = []
-        if space.kind.joints:
-            moving = frozenset(space.names[i] for i in space.motion)
-            takers.append(lambda m: self._on_measured_joints(m, moving))
-        if needs.joints:
-            takers.append(self._part("joint_states", lambda m: joints_of(m, wanted)))
+        whole = needs.joints and not needs.joint_names
+        wanted = frozenset({*needs.joint_names, *self._places})
+        writers = Writers(self._node, "joint_states")
+        put = self._joined("joint_states") if needs.joints else None
 
-        def take(message: JointState) -> None:
-            for taker in takers:
-                taker(message)
+        def take(message: JointState, info: Mapping[str, Any]) -> None:
+            if not len(message.position):  # a base's wheels report velocities alone
+                return
+            received, stamp_ns = moment(self._clock), stamp_of(message.header.stamp)
+            self._control.supply.heard("joint_states", received.steady_ns)
+            try:
+                names, positions = joints_of(message, frozenset() if whole else wanted)
+                self._check_stamp("joint_states", stamp_ns, received)
+            except BadMessage as error:
+                self._refuse("joint_states", str(error))
+                self._unmeasured(self._moving.values(), str(error), received)
+                return
+            keys = names
+            if len(set(names)) != len(positions):  # of a whole state
+                keys = tuple(map(str, range(len(positions))))
+            used = [i for i, key in enumerate(keys) if whole or key in wanted]
+            contested = writers.contested((keys[i] for i in used), info, received.steady_ns)
+            used = [i for i in used if keys[i] not in contested]
+            accepted = np.full(len(positions), np.nan)
+            accepted[used], held = self._accept(stamp_ns, [keys[i] for i in used], positions[used])
+            self._refuse_joints(contested, "two writers", received)
+            self._refuse_joints(held, "held back", received)
+            self._measure(keys, accepted, stamp_ns, received)
+            if put is not None:
+                with self._joining:
+                    part = Stamped(stamp_ns, received, (names, accepted))
+                    self._join_in("joint_states", part, put)
 
-        if takers:
-            self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+        self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+        self._turn_without_end()
+        self._listen(String, "robot_description", self._on_description, qos.LATCHED, raw=True)
+
+    def _refuse_joints(self, why: Mapping[str, str], cause: str, received: Moment) -> None:
+        """Joints of one message, and a reason each; "": nothing is wrong yet."""
+        named = {name: reason for name, reason in why.items() if reason}
+        if not named:
+            return
+        reason, more = next(iter(named.values())), len(named) - 1
+        reason += f" (and {more} joints more)" if more else ""
+        self._refuse("joint_states", reason, cause)
+        places = [self._moving[name] for name in named if name in self._moving]
+        self._unmeasured(places, reason, received)
+
+    def _accept(
+        self, stamp_ns: int, names: Sequence[str], positions: Floats
+    ) -> tuple[Floats, Mapping[str, str]]:
+        """The positions that can be, NaN for the others, and why those are held back."""
+        with self._control.lock:  # what forgets is called with it
+            if self._known is not self._control.limits:
+                self._known = self._control.limits
+                self._intake.speeds = speeds_of(self._known, self._described)
+            found = self._intake.take(stamp_ns, names, positions)
+            for line in found.jumps:
+                self._control.sink.warn(_FIGURES.sub("", line), line)
+        return found.positions, found.held
+
+    def _measure(
+        self, names: Sequence[str], positions: Floats, stamp_ns: int, received: Moment
+    ) -> None:
+        """Where the joints of the action are, and how far its grippers are open."""
+        found: dict[int, float] = {}
+        for name, position in zip(names, positions.tolist(), strict=True):
+            if name in self._places and math.isfinite(position):
+                if (ends := self._ends.get(name)) is not None:
+                    closed, opened = ends
+                    position = min(1.0, max(0.0, (position - closed) / (opened - closed)))
+                found[self._places[name]] = position
+        if found:
+            values = np.array(list(found.values()))
+            self._control.measure(values, stamp_ns, received, list(found))
+
+    def _unmeasured(self, places: Collection[int], reason: str, received: Moment) -> None:
+        """A message that says where the robot is was refused: where nothing else has said so
+        lately, it does not go on."""
+        control = self._control
+        with control.lock:
+            if control.measured.has(places, received, control.limits.max_age_ns):
+                return
+            control.supply.unmeasured(reason, received.steady_ns)
+            if control.safety.state is PolicyState.RUNNING:
+                control.become(safety.hold(control.safety, reason, received.steady_ns))
+            elif control.safety.state is PolicyState.HOLD:
+                control.become(replace(control.safety, fresh=0))
+
+    def _on_description(self, serialized: bytes) -> None:
+        """Which joints turn without end, and how fast joints move."""
+        try:
+            described = read_joints(read_text(serialized))
+        except ValueError as error:
+            self._node.get_logger().warning(f"robot_description is not read: {error}")
+            return
+        self._described = {n: MODEL * j.velocity for n, j in described.items() if j.velocity}
+        self._turning |= {name for name, joint in described.items() if joint.continuous}
+        self._known = None
+        self._turn_without_end()
+
+    def _turn_without_end(self) -> None:
+        self._joints.turning = self._turning
+        with self._control.lock:
+            self._intake.turning = self._turning
+            self._control.set_turning(self._turning)
+
+    def _pose_reader(self, topic: str) -> ReadPart:
+        """Reads the poses of one frame. Raises BadMessage, or Unsettled, for one that is not to be
+        used."""
+        filtered, writers = self._pose_filter(), Writers(self._node, topic)
+        self._control.measured.intakes.append(filtered)
+
+        def read(message: PoseStamped, info: Mapping[str, Any], received: Moment) -> Pose:
+            pose, stamp_ns = pose_of(message), stamp_of(message.header.stamp)
+            if (why := writers.contested([""], info, received.steady_ns).get("")) is not None:
+                raise BadMessage(why) if why else Unsettled
+            with self._control.lock:
+                last = filtered.last
+                accepted, agreed = filtered.take(stamp_ns, pose), filtered.agreed
+                contradicts = filtered.contradicts
+                if accepted and agreed and last is not None:
+                    moved = math.dist(pose.position, last.value.position)
+                    line = f"{topic} jumped by {moved:.3f} m: {agreed} readings agree"
+                    self._control.sink.warn(topic, line)
+            if accepted:
+                return pose
+            if last is not None:
+                moved = math.dist(pose.position, last.value.position)
+                apart_ms = abs(stamp_ns - last.stamp_ns) / MS
+                raise BadMessage(
+                    f"{topic} is {moved:.3f} m and {apart_ms:.0f} ms from the pose before:"
+                    " nothing moves so fast"
+                )
+            if contradicts:
+                raise BadMessage(f"the poses on {topic} contradict each other")
+            raise Unsettled
+
+        return read
 
     def _listen_to_pose(self, arm: str, places: Sequence[int]) -> None:
         """The measured pose of an end effector that is commanded in poses."""
         topic = f"{arm}measured_pose"
+        read = self._pose_reader(topic)
 
-        def callback(message: PoseStamped) -> None:
+        def callback(message: PoseStamped, info: Mapping[str, Any]) -> None:
             received, frame = moment(self._clock), message.header.frame_id
+            stamp_ns = stamp_of(message.header.stamp)
             try:
                 if frame != self._frame_id:
                     raise BadMessage(f"{topic} is in {quoted(frame)}, not in '{self._frame_id}'")
-                pose = pose_action_of(message)
-            except BadMessage as error:
-                self._control.drop(str(error))
+                values = pose_action_of(message)
+                self._check_stamp(topic, stamp_ns, received)
+                read(message, info, received)
+            except Unsettled:
                 return
-            self._control.measure(pose, stamp_of(message.header.stamp), received, places)
+            except BadMessage as error:
+                self._refuse(topic, str(error))
+                self._unmeasured(places, str(error), received)
+                return
+            self._control.measure(values, stamp_ns, received, places)
 
         self._listen(PoseStamped, topic, callback, qos.STATE_SUB)
-
-    def _on_measured_joints(self, message: JointState, wanted: frozenset[str]) -> None:
-        received, space = moment(self._clock), self._control.limits.space
-        try:
-            names, positions = joints_of(message, wanted)
-            stamp_ns = stamp_of(message.header.stamp)
-        except BadMessage as error:
-            self._control.drop(str(error))
-            return
-        found = [(space.names.index(n), i) for i, n in enumerate(names) if n in wanted]
-        if found:
-            places, chosen = zip(*found, strict=True)
-            self._control.measure(positions[list(chosen)], stamp_ns, received, places)
 
     def _on_instruction(self, serialized: bytes) -> None:
         """Every word of every writer, in the order in which each has said its own."""
@@ -569,7 +804,7 @@ class PolicyInputs:
         if self._control.set_instruction(text):
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
 
-    def _on_episode(self, message: EpisodeStatus) -> None:
+    def _on_episode(self, message: EpisodeStatus, _: Mapping[str, Any]) -> None:
         """Of a simulation; a robot has no episodes."""
         if message.state == EpisodeStatus.STATE_RUNNING:
             self._control.episode_runs(message.episode, message.step)

@@ -180,6 +180,18 @@ _INPUTS = (
         " message's positions as they come",
     ),
     F(
+        "continuous_joints",
+        [""],
+        "Joints that turn without end, beside those that robot_description says: their readings"
+        " are compared, and the policy's state is given, modulo a turn",
+    ),
+    F(
+        "joints_on_change",
+        [""],
+        "Joints whose driver speaks only when they move, as many grippers' do: their last reading"
+        " stays valid, however old",
+    ),
+    F(
         "proprio_layout",
         "joints",
         "The robot's state as the checkpoint was taught it: the joints; or position, axis-angle and"
@@ -409,7 +421,8 @@ _SAFETY = (
     P(
         "stamp_tolerance_s",
         0.0,
-        "How far a camera's stamps may lie in the future; 0: 5 ms or a quarter of the period",
+        "How far stamps of images, joints and poses may lie in the future; 0: 5 ms or a quarter of"
+        " the period",
         0.0,
         1.0,
     ),

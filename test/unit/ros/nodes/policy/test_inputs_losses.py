@@ -3,6 +3,7 @@ stream was, and not for every image."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,7 @@ class Inputs:
     def __init__(self) -> None:
         self.bench = Bench(out=Throttled())
         self._self: Any = SimpleNamespace(_lost_ns={}, _control=self.bench.control)
+        self._self._count = partial(PolicyInputs._count, self._self)
 
     def lose(self, lost: Lost, at_ns: int = 0) -> None:
         PolicyInputs._lose(self._self, lost, at_ns)
