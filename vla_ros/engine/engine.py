@@ -48,6 +48,7 @@ from vla_ros.engine.io.openvla import (
     load_checkpoint,
     quantized,
 )
+from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.random import PREFIX, load_random
 from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer, read_normalizer
 from vla_ros.engine.layers.formats import parse_formats
@@ -209,6 +210,7 @@ class TokenEngine(Engine[Request, Decoded]):
         prefetch = device.type == "cuda" and options.prefetch and options.decoding == "actionflow"
         self._tokens = self.normalizer.dim * config.chunk
         self._longest = config.patches + MAX_TEXT
+        proprio = _proprio(checkpoint, options)
         self._parts = DecodingParts(
             self.model,
             options,
@@ -216,7 +218,7 @@ class TokenEngine(Engine[Request, Decoded]):
             self._tokens,
             self._longest,
             lambda name: open_checkpoint(name, options.seed, device, dtype),
-            _proprio(checkpoint, options),
+            proprio,
         )
         self._start(prefetch)
         self.info = PolicyInfo(
@@ -232,6 +234,7 @@ class TokenEngine(Engine[Request, Decoded]):
             state_dim=config.proprio_dim,
             action_space=action_space_of(self.normalizer.dim),
             max_delay=config.max_delay,
+            state_middle=() if proprio is None else _between(proprio.low, proprio.high),
         )
 
     def _start(self, prefetch: bool) -> None:
@@ -401,6 +404,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
             camera_roles=tuple(role for role in options.camera_roles if role in self.roles),
             action_space=policy.action_space,
             continues=config.continues,
+            state_middle=_state_middle(policy),
         )
 
     @property
@@ -593,6 +597,7 @@ class FastEngine(Engine[Request, Decoded]):
             state_dim=config.state_dim,
             camera_roles=tuple(role for role in options.camera_roles if role in self.roles),
             action_space=policy.action_space,
+            state_middle=_state_middle(policy),
         )
 
     @property
@@ -708,6 +713,18 @@ def _state_of(observation: Observation, config: PolicyConfig) -> torch.Tensor:
     if not bool(values.isfinite().all()):
         raise InvalidAction(f"the robot's state is not finite: {values.tolist()}")
     return values
+
+
+def _state_middle(policy: LoadedPolicy) -> tuple[float, ...]:
+    """Of each value of the state in its data, in their units; () where none says."""
+    scaler = getattr(policy.processors, "state", None)
+    ends = scaler.ends() if isinstance(scaler, Scaler) else ()
+    middle = _between(*(end.double().numpy() for end in ends)) if ends else ()
+    return middle if len(middle) == policy.config.state_dim else ()
+
+
+def _between(low: Floats, high: Floats) -> tuple[float, ...]:
+    return tuple(((low + high) / 2.0).tolist())
 
 
 def _finite(values: Floats, why: str) -> Floats:

@@ -83,8 +83,16 @@ class VlaPolicy:
             cameras=self._engine.cameras,
             conventions=str(used),
             contradiction=contradiction,
+            state_middle=self._state_middle(),
             corrects=self._engine.info.corrects if space == END_EFFECTOR_DELTA else 0,
         )
+
+    def _state_middle(self) -> tuple[float, ...]:
+        """The engine's in the runtime's units."""
+        middle = self._engine.info.state_middle
+        if not middle or self._state is None:
+            return middle
+        return tuple(self._state.to_runtime(np.array(middle)).tolist())
 
     def reset(self, instruction: Instruction) -> None:
         """Forget pipeline, cache and drafts; take on ``instruction``."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from vla_ros.core.rotation import matrix
 from vla_ros.core.types import Floats
+from vla_ros.core.urdf import read_tree
 
-MAX_BYTES = 4_000_000
 _GREY = (170, 175, 180)
 
 
@@ -68,12 +68,7 @@ class Robot:
 
 def read(urdf: str) -> Robot:
     """Raises ValueError for text that is no tree of links."""
-    if len(urdf) > MAX_BYTES:
-        raise ValueError(f"a robot description of {len(urdf)} characters is too long")
-    try:
-        tree = ElementTree.fromstring(urdf)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"the robot description is not XML: {error}") from None
+    tree = read_tree(urdf)
     shapes = {_name(link): tuple(_shapes(link)) for link in tree.findall("link")}
     joints = [_joint(node) for node in tree.findall("joint")]
     roots = set(shapes) - {joint.child for joint in joints}

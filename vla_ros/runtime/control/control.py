@@ -213,8 +213,8 @@ class Control:
         return moment(self.clock)
 
     def set_turning(self, names: Collection[str]) -> None:
-        """Joints that turn without end, as the robot's description or its owner says: they are compared
-        modulo a turn."""
+        """Joints that turn without end, as the robot's description or its owner says: they are
+        compared modulo a turn."""
         with self.lock:
             space = self.limits.space
             self.turning = frozenset(p for p in space.motion if space.names[p] in names)

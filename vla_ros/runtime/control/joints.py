@@ -481,7 +481,7 @@ class MeasuredState:
         return max(0, *ages, 0)
 
     def openings(self, now: Moment, max_age_ns: int) -> list[float]:
-        """How far each gripper is open, 0 to 1; NaN where that was measured longer ago, or never."""
+        """How far each gripper is open, 0 to 1; NaN where none was measured since, or ever."""
         return [
             float(self._values[place]) if self.has([place], now, max_age_ns) else float("nan")
             for place in self._grippers

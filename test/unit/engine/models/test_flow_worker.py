@@ -119,14 +119,17 @@ def test_joints_of_a_checkpoint_in_degrees_become_radians(tmp_path: Path) -> Non
     )
     joints = np.array([0.1, -0.2, 0.3, -0.4, 0.5, 0.8])  # rad, the gripper half open
     degrees = np.array([*np.degrees(joints[:5]), 50.0])
-    answers = []
+    answers, middles = [], []
     for which, state in ((spec, degrees), (told, joints)):
         policy = VlaPolicy(which)
+        middles.append(policy.info.state_middle)
         policy.reset(Instruction("pick up the red cube", 1))
         said = policy.step(Observation(1, 1, 1, FRONT, WRIST, state), Timeline(0), CLOCK)
         assert said is not None
         answers.append(said.actions)
     theirs, ours = answers
+    assert np.allclose(middles[1][:5], np.radians(middles[0][:5]))
+    assert middles[1][5] == pytest.approx(-0.2 + 0.02 * middles[0][5])
     assert np.allclose(ours[:, :5], np.radians(theirs[:, :5]), rtol=1e-5)
     assert np.allclose(ours[:, 5], theirs[:, 5] / 100, rtol=1e-5)
     with pytest.raises(PolicyRefused, match="action_units has 2 units, the checkpoint 6 values"):

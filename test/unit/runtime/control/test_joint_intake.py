@@ -279,16 +279,16 @@ def test_a_gripper_s_opening_is_measured_and_is_no_motion():
     where = MeasuredState(limits().space, sim_time=False)
     now, later = Moment(10, 10), Moment(10 + SECOND, 10 + SECOND)
     where.update([1], np.array([0.7]), 10, 10)
-    assert where.opening(1, now, SECOND) == 0.7
+    assert where.openings(now, SECOND) == [0.7]
     assert where.at(now, SECOND) is None
     assert where.lacks(now, SECOND).endswith("of 'a', 'b'")
     where.update([0, 2], np.array([0.1, 0.2]), 10, 10)
     assert where.at(now, SECOND).tolist() == [0.1, 0.0, 0.2]
-    assert where.opening(1, later, SECOND // 2) is None
+    assert np.isnan(where.openings(later, SECOND // 2)).all()
     where.lasting = frozenset({1})
-    assert where.opening(1, later, SECOND // 2) == 0.7
+    assert where.openings(later, SECOND // 2) == [0.7]
     where.forget()
-    assert where.opening(1, later, SECOND) is None
+    assert np.isnan(where.openings(later, SECOND)).all()
 
 
 def test_what_is_forgotten_is_forgotten_by_what_accepts_readings():

@@ -1,5 +1,7 @@
 """What stands in for Humble's gaps, with a node that has only what Humble's has."""
 
+import inspect
+
 import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
@@ -71,7 +73,11 @@ def test_without_information_the_message_does_not_say_when_it_came(monkeypatch):
     def callback(message, info):
         heard.append((message, info["received_timestamp"]))
 
-    assert compat.listener(callback) is callback  # Jazzy and Kilted say it
+    says = compat.listener(callback)  # Jazzy and Kilted
+    with pytest.raises(TypeError, match="missing"):  # rclpy asks so whether both are wanted
+        inspect.signature(says).bind("a message")
+    says("a message", {"received_timestamp": 5})
+    says(("from the events executor", {"received_timestamp": 6}))
     monkeypatch.setattr(compat, "Subscription", object)
     compat.listener(callback)("a message")
-    assert heard == [("a message", 0)]
+    assert heard == [("a message", 5), ("from the events executor", 6), ("a message", 0)]
