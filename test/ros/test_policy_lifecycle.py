@@ -170,7 +170,7 @@ def test_two_robots_are_two_on_diagnostics(spawn_node, ros):
         return {s.name: s.hardware_id for m in list(diagnostics.messages) for s in m.status}
 
     own = {f"{arm}/policy: state" for arm in ("left", "right")}
-    wait_until(lambda: own <= names().keys() and len(names()) == 2 * 7, 20.0, lambda: str(names()))
+    wait_until(lambda: own <= names().keys() and len(names()) == 2 * 8, 20.0, lambda: str(names()))
     assert names()["left/monitor: camera"] == "r7"
     assert names()["right/monitor: camera"] == "/right"
     assert ros.change_state("/left/policy", "configure")
