@@ -31,6 +31,7 @@ _JITTER = 0.02  # of a step: what a tick that is a little early takes from it is
 LEAST = 1e-3  # of a period: a shorter rest is no point of a trajectory
 _PAUSE_S, _PAUSE_PERIODS = 0.25, 3  # after so long others may have moved the robot
 _NOISE, _CREEP = 1e-3, 0.02  # of an arm that stands: rad or m, and seconds at the fastest
+_STANDS_S, _TRIES_S = 1.0, 0.5  # so long an arm may stand, the first time and those after it
 _MOST_POINTS = 1000
 _TURN = 2 * np.pi
 _NOTHING = 1e-12
@@ -560,16 +561,26 @@ class Following:
     """Whether an arm goes where it is told to. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.since_ns: int | None = None
+        self._stands_ns: int | None = None  # since when
+        self._tried_ns = 0
         self._from = np.zeros(0)
 
     def look(self, leashed: bool, here: Floats, reach: Reach, now_ns: int, period_ns: int) -> int:
         """For how long, ns, it has stood while what it is told waited for it."""
         if not leashed:
-            self.since_ns = None
-        elif self.since_ns is None or self.moved(here, reach, period_ns):
-            self.since_ns, self._from = now_ns, here.copy()
-        return 0 if self.since_ns is None else now_ns - self.since_ns
+            self._stands_ns = None
+        elif self._stands_ns is None or self.moved(here, reach, period_ns):
+            self._stands_ns, self._from = now_ns, here.copy()
+            self._tried_ns = now_ns + round(_STANDS_S * SECOND)
+        return 0 if self._stands_ns is None else now_ns - self._stands_ns
+
+    def tries(self, now_ns: int) -> bool:
+        """Whether it may take its time yet."""
+        return now_ns < self._tried_ns
+
+    def try_again(self, now_ns: int) -> None:
+        """It is told to move once more, for a moment."""
+        self._tried_ns = now_ns + round(_TRIES_S * SECOND)
 
     def moved(self, here: Floats, reach: Reach, period_ns: int) -> bool:
         """Whether it has gone farther than noise since it was seen to stand."""

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from vla_ros.runtime.control.control import Control
 
 _TAUT = 0.99  # of its length: a leash that is full
-_STANDS_NS = SECOND  # so long an arm that is commanded to move may stand
-_TRIES_NS = 2 * SECOND  # after so long it is tried again, unless it was seen to move before
+_TRIES_AFTER_NS = 2 * SECOND  # an arm that stands is tried again, unless it was seen to move before
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +387,7 @@ class PublishGate:
         far = door.apart(reach.beside(told, here), here, reach) >= _TAUT * leash.far
         at_ns, period_ns = self._at_ns(now), control.limits.period_ns
         stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
-        if stood_ns < _STANDS_NS:
+        if not stood_ns or self._following.tries(at_ns):
             return False
         motion = control.limits.space.motion
         names = ", ".join(control.limits.space.names[motion[i]] for i in np.flatnonzero(far))
@@ -398,10 +397,9 @@ class PublishGate:
         )
         self._stalled_ns = at_ns
         held = safety.hold(control.safety, reason, now.steady_ns)
-        since_ns = now.steady_ns - stood_ns
-        control.become(
-            safety.latch(replace(held, since_ns=since_ns), control.limits, now.steady_ns)
-        )
+        since = replace(held, since_ns=now.steady_ns - stood_ns)  # also that it was tried between
+        latched = safety.latch(since, control.limits, now.steady_ns)
+        control.become(latched if latched.latched else held)
         return True
 
     def _waits_for_arm(self, now: Moment) -> bool:
@@ -414,7 +412,9 @@ class PublishGate:
         assert here is not None
         here, period_ns = here[list(control.limits.space.motion)], control.limits.period_ns
         moved = self._following.moved(here, self._joints_reach, period_ns)
-        if moved or self._at_ns(now) - self._stalled_ns > _TRIES_NS:
+        at_ns = self._at_ns(now)
+        if moved or at_ns - self._stalled_ns > _TRIES_AFTER_NS:
+            self._following.try_again(at_ns)
             return False
         control.become(safety.keep(control.safety, "the arm has not moved yet"))
         return True
