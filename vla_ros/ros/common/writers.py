@@ -49,10 +49,11 @@ class Contest:
 
 
 class Writers:
-    """The writers of one topic, by what each message publishes: joints by name, or the topic."""
+    """The writers of one stream, which may come by several topics, by what each message publishes:
+    joints by name, or the stream itself."""
 
-    def __init__(self, node: Node, topic: str) -> None:
-        self._node, self._topic = node, node.resolve_topic_name(topic)
+    def __init__(self, node: Node, *topics: str) -> None:
+        self._node, self._topics = node, tuple(map(node.resolve_topic_name, topics))
         self._contest = Contest()
         self._said: dict[tuple[bytes, ...], str] = {}
 
@@ -69,7 +70,8 @@ class Writers:
         for thing in things:
             rivals = self._contest.rivals(thing, writer, steady_ns)
             if rivals is not None:
-                what = f"joint {thing[:40]!r} on {self._topic}" if thing else self._topic
+                topics = " and ".join(self._topics)
+                what = f"joint {thing[:40]!r} on {topics}" if thing else topics
                 by = self._names(rivals) if rivals else ""
                 found[thing] = by and f"{what} is published by {by}"
         return found
@@ -86,7 +88,8 @@ class Writers:
         """Once a set of writers: the graph is asked, and a stop of one of them changes the set."""
         names = {
             bytes(one.endpoint_gid): f"{one.node_namespace.rstrip('/')}/{one.node_name}"
-            for one in self._node.get_publishers_info_by_topic(self._topic)
+            for topic in self._topics
+            for one in self._node.get_publishers_info_by_topic(topic)
         }
         found = sorted(
             next((n for gid, n in names.items() if gid.startswith(w) or w.startswith(gid)), "?")

@@ -35,7 +35,7 @@ from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
 from vla_ros.ros.common.writers import Writers
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
-from vla_ros.ros.nodes.policy.outputs import gripper_ends
+from vla_ros.ros.nodes.policy.outputs import arms_of, gripper_ends
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.goals import check_instruction
@@ -338,6 +338,7 @@ class PolicyInputs:
         control.measured.intakes.append(self._intake)
         self._joints = Joints(needs.joint_names, needs.size, on_change, needs.middle)
         space = control.limits.space
+        self._arms = arms_of(values) if space.kind.joints else ()
         self._ends = _gripper_ends(values, space)
         joints = space.names if space.kind.joints else ()
         self._moving = {name: i for i, name in enumerate(joints) if i in space.motion}
@@ -609,10 +610,12 @@ class PolicyInputs:
     def _listen_to_joints(self, needs: Needs) -> None:
         """As the robot's state in a frame, and as where a robot that is told joints is: what a
         first position to go to is measured from, what stale_policy 'hold' keeps, and what
-        displacements are added to. One subscription: drivers publish hundreds of times a second."""
+        displacements are added to. One subscription a topic: drivers publish hundreds of times a
+        second. Arms that have topics of their own may have drivers of their own."""
         whole = needs.joints and not needs.joint_names
         wanted = frozenset({*needs.joint_names, *self._places})
-        writers = Writers(self._node, "joint_states")
+        topics = [f"{arm}joint_states" for arm in dict.fromkeys(("", *self._arms))]
+        writers = Writers(self._node, *topics)
         put = self._joined("joint_states") if needs.joints else None
 
         def take(message: JointState, info: Mapping[str, Any]) -> None:
@@ -643,7 +646,8 @@ class PolicyInputs:
                     part = Stamped(stamp_ns, received, (names, accepted))
                     self._join_in("joint_states", part, put)
 
-        self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+        for topic in topics:
+            self._listen(JointState, topic, take, qos.STATE_SUB)
         self._turn_without_end()
         self._listen(String, "robot_description", self._on_description, qos.LATCHED, raw=True)
 
