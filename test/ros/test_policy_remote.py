@@ -5,19 +5,28 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 for module in ("websockets", "msgpack", "prometheus_client"):
     pytest.importorskip(module, reason=f"{module} is not installed: pip install '.[serve]'")
 
+import msgpack
+from websockets.sync.client import connect
+
+from support.foreign_server import ForeignServer, from_map, to_map
 from support.nodes import Program
+from support.serving import serving
 from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
+from vla_ros.policies import PolicySpec
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of
 from vla_ros.srv import ResetEpisode
 
 CLI = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
@@ -120,6 +129,35 @@ def test_two_robots_on_one_server_solve_their_tasks_and_hold_while_it_is_lost(
     finally:
         server.kill()
         print(f"----- serve\n{server.log}")
+
+
+def test_an_answer_to_an_earlier_observation_moves_nothing(start_policy):
+    """A server 20 answers behind, whose answers name the observation that they are about."""
+    asked, answers, behind = {}, [], threading.Event()
+    with serving(PolicySpec("zero")) as server, connect(server.address) as ours:
+        metadata = msgpack.unpackb(ours.recv())
+
+        def relay(message):
+            ours.send(msgpack.packb(message, default=to_map))
+            answer = msgpack.unpackb(ours.recv(30.0), object_hook=from_map)
+            number = len(answers) + 1
+            asked[number] = message["vla_ros"]["stamp_ns"]
+            answer["actions"] = np.array([[1e-6 * number, 0, 0, 0, 0, 0, 1]])
+            answers.append(answer)
+            return answers[-21 if behind.is_set() else -1]
+
+        with ForeignServer(relay, **metadata) as between:
+            rig = start_policy(policy="remote", checkpoint=between.url)
+            rig.bring_up("reach")
+            rig.camera()
+            rig.expect(State.RUNNING)
+            wait_until(lambda: len(answers) > 40, 30.0, "answers")
+            behind.set()
+            rig.expect(lambda s: s.state == State.HOLD and "answers out of step" in s.reason)
+    moved = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY and m.action[0] > 0]
+    assert len(moved) > 10
+    for command in moved:
+        assert stamp_of(command.observation_stamp) == asked[round(command.action[0] / 1e-6)]
 
 
 def test_configure_fails_with_the_reason_where_nobody_answers(start_policy):

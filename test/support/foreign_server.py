@@ -31,7 +31,8 @@ def from_map(value: dict[Any, Any]) -> Any:
 
 
 class ForeignServer:
-    """`infer` answers in a thread a client; `seen` is what came. A block is its life.
+    """`infer` answers in a thread a client; `seen` is what came, `sent` how many messages went out.
+    A block is its life. A tuple of answers is as many messages.
 
     After an error it says the traceback and closes, as openpi's does, ``closes_after_s`` later."""
 
@@ -40,6 +41,7 @@ class ForeignServer:
     def __init__(self, infer: Callable[[dict[str, Any]], Any], port: int = 0, **metadata: Any):
         self.infer, self.metadata, self.seen = infer, metadata, []
         self.headers: list[str | None] = []
+        self.sent = 0
         self._clients: list[ServerConnection] = []
         self._server = serve(self._talk, "127.0.0.1", port, compression=None, max_size=None)
         self.port = self._server.socket.getsockname()[1]
@@ -57,9 +59,11 @@ class ForeignServer:
             try:
                 self.seen.append(msgpack.unpackb(data, object_hook=from_map))
                 answer = self.infer(self.seen[-1])
-                socket.send(
-                    answer if isinstance(answer, bytes) else msgpack.packb(answer, default=to_map)
-                )
+                for one in answer if isinstance(answer, tuple) else (answer,):
+                    socket.send(
+                        one if isinstance(one, bytes) else msgpack.packb(one, default=to_map)
+                    )
+                    self.sent += 1
             except ConnectionClosed:
                 raise
             except Exception:

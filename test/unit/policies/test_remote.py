@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -178,6 +180,79 @@ def test_one_who_never_answers_is_connected_to_anew() -> None:
         found = wait_until(lambda: answered(policy, 3), 30.0)
         assert found.stamp_ns == 3
         silence.set()
+
+
+def plan(message: Any) -> dict[str, Any]:
+    """An answer that shows which observation it is about."""
+    return {"actions": np.full((10, 7), message["observation/state"][0])}
+
+
+def answers_about(policy: Any, stamp: int, size: tuple[int, int] = (60, 80)) -> float:
+    """Of the observation that the answer to this one is about."""
+    image = np.zeros((*size, 3), np.uint8)
+    observation = replace(seen(stamp), image=image, proprio=np.full(8, float(stamp)))
+    inference = policy.step(observation, Timeline(1), CLOCK)
+    assert inference.stamp_ns == stamp
+    return round(inference.actions[0, 0] / 0.05, 6)
+
+
+def test_an_answer_too_many_is_taken_for_no_other_observation_s() -> None:
+    twice = threading.Event()
+
+    def infer(message: Any) -> Any:
+        if not twice.is_set():
+            return plan(message)
+        twice.clear()
+        return plan(message), plan(message)
+
+    with ForeignServer(infer) as server:
+        policy = loaded(server)
+        assert answers_about(policy, 2) == 2
+        twice.set()
+        with pytest.raises(Unreachable, match=r"answers out of step: .* was not asked for"):
+            assert answers_about(policy, 3) == 3  # where the other one is not there yet
+            wait_until(lambda: server.sent == len(server.seen) + 1)
+            answers_about(policy, 4)
+        assert [answers_about(policy, stamp) for stamp in (5, 6)] == [5, 6]
+
+
+def test_who_sends_answers_ahead_is_refused_at_loading() -> None:
+    with (
+        ForeignServer(lambda message: (plan(message),) * 20) as server,
+        pytest.raises(PolicyRefused, match="answers out of step"),
+    ):
+        loaded(server)
+
+
+PROGRAM = """
+from support.foreign_server import ForeignServer
+from unit.policies.test_remote import plan
+with ForeignServer(plan) as server:
+    print(server.url, flush=True)
+    input()
+"""
+
+
+def test_the_answer_to_a_request_that_took_too_long_to_send_is_not_the_next_one_s(tmp_path) -> None:
+    table = tmp_path / "names.yaml"
+    table.write_text("images: {main: image}\nstate: {observation/state: 8}\n"
+                     "action_scale: [0.05, 0.05, 0.05, 1, 1, 1]\n")  # fmt: skip
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:  # fmt: skip
+        try:
+            assert server.stdout is not None
+            options = {"names": str(table), "timeout_s": "1.0"}
+            policy = load_policy(spec(server.stdout.readline().strip(), options=options))
+            policy.reset(Instruction("stack", 1))
+            assert answers_about(policy, 2) == 2
+            server.send_signal(signal.SIGSTOP)
+            with pytest.raises(Unreachable, match="does not answer"):
+                answers_about(policy, 3, size=(3000, 3000))  # more than the kernel takes meanwhile
+            server.send_signal(signal.SIGCONT)
+            assert answers_about(policy, 4) == 4
+        finally:
+            server.kill()
 
 
 def test_each_episode_is_a_connection() -> None:

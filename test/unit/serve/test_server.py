@@ -23,7 +23,7 @@ pytest.importorskip("prometheus_client", reason="not installed: pip install '.[s
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from support.foreign_server import from_map, to_map
+from support.foreign_server import ForeignServer, from_map, to_map
 from support.serving import rows_file, serving
 from vla_ros.core.clock import SECOND, SystemClock
 from vla_ros.core.errors import UserError
@@ -121,6 +121,36 @@ def test_another_policy_behind_the_same_address_moves_nothing(rows, tmp_path) ->
         policy.step(seen, Timeline(1), CLOCK)
     with serving(rows, port=port):
         assert policy.step(seen, Timeline(1), CLOCK).stamp_ns == 41
+
+
+def test_an_answer_that_names_another_observation_is_refused_and_the_next_connection_is_in_step(
+    rows,
+) -> None:
+    """A relay that gives each request the server's answer to the one before."""
+    with serving(rows) as server:
+        behind, answers, late = Stranger(server), [], threading.Event()
+
+        def relay(message: Any) -> Any:
+            behind.socket.send(msgpack.packb(message, default=to_map))
+            answers.append(behind.socket.recv(30.0))
+            return answers[-2 if late.is_set() else -1]
+
+        with ForeignServer(relay, **behind.metadata) as between:
+            policy = load_policy(PolicySpec("remote", engine=EngineOptions(between.url)))
+            policy.reset(Instruction("stack", 1))
+            assert policy.step(Observation(41, 1, 1, IMAGE), Timeline(1), CLOCK).stamp_ns == 41
+            late.set()
+            for stamp in (42, 43):
+                with pytest.raises(
+                    Unreachable, match=r"answers out of step: .* another observation"
+                ):
+                    policy.step(Observation(stamp, 1, 1, IMAGE), Timeline(1), CLOCK)
+            with pytest.raises(PolicyRefused, match="answers out of step"):
+                load_policy(PolicySpec("remote", engine=EngineOptions(between.url)))
+            late.clear()
+            connections = len(between.headers)
+            assert policy.step(Observation(44, 1, 1, IMAGE), Timeline(1), CLOCK).stamp_ns == 44
+            assert len(between.headers) == connections + 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """The client's end of openpi's protocol: one connection, one question at a time, never a wait
 longer than it is told.
 
+Answers have no number: an answer belongs to the one question that is open. So a connection on which
+there is one more answer, or perhaps one more question, is closed with all that is on its way.
+
 The loop of asyncio runs while somebody asks, and at no other time: no thread, and nothing happens
 behind anybody's back. A server's pings are answered then, too: one that drops a client which was
 silent for a minute is connected to again with the next question.
@@ -20,6 +23,8 @@ from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpa
 
 TOKEN = "VLA_ROS_TOKEN"  # environment variable of both ends; a parameter would be read by all
 FAREWELL_S = 0.05  # for a word that the connection ends
+OUT_OF_STEP = "answers out of step"
+_TURNS = 10  # of the loop, in which it reads what has arrived
 Value = TypeVar("Value")
 
 
@@ -82,10 +87,13 @@ class Link:
         fresh = self._socket is None
         while True:
             self.connect(until - time.monotonic())
+            self._refuse_unasked()
             try:
                 return self._run(self._socket.send(data), until - time.monotonic())
             except Unreachable:
-                if fresh or self._socket is not None or time.monotonic() >= until:
+                lost = self._socket is None
+                self.close()  # it may be answered yet
+                if fresh or not lost or time.monotonic() >= until:
                     raise
                 fresh = True
 
@@ -96,7 +104,24 @@ class Link:
         if isinstance(answer, str):
             self.close()
             raise ServerError(last_line(answer))
+        self._refuse_unasked()
         return unpack(answer)
+
+    def _refuse_unasked(self) -> None:
+        """Of two answers nothing says which one it is."""
+        if self._loop.run_until_complete(self._another()):
+            self.close()
+            raise Unreachable(f"{self._url} {OUT_OF_STEP}: there is one that was not asked for")
+
+    async def _another(self) -> bool:
+        """Whether there is a message. Does not wait for one."""
+        coming = asyncio.ensure_future(self._socket.recv())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        coming.cancel()
+        await asyncio.wait([coming])
+        # Closed meanwhile: whoever asks next finds out.
+        return not coming.cancelled() and coming.exception() is None
 
     def close(self) -> None:
         """Forget the connection; a server that is there hears of it."""

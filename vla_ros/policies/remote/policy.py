@@ -31,7 +31,7 @@ from vla_ros.core.types import (
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, Unreachable, finish
 from vla_ros.policies.remote.codec import Malformed
 from vla_ros.policies.remote.groot import GrootLink
-from vla_ros.policies.remote.link import Link, ServerError
+from vla_ros.policies.remote.link import OUT_OF_STEP, Link, ServerError
 from vla_ros.policies.remote.names import Names, names_from, names_of
 from vla_ros.policies.units import Scaling, scaling_for, unit_of
 
@@ -274,8 +274,13 @@ class RemotePolicy:
                 ) from error
             raise
         self._question = None
-        if text := self._own(answer).get(UNANSWERED):
+        own = self._own(answer)
+        if text := own.get(UNANSWERED):
             raise Unreachable(f"{self._url}: {text}")
+        made = None if self._served is None else own.get("inference")
+        if isinstance(made, Mapping) and made.get("stamp_ns") != question.observation.stamp_ns:
+            self._link.close()
+            raise Unreachable(f"{self._url} {OUT_OF_STEP}: this one is of another observation")
         return answer, question
 
     def _actions(self, answer: Mapping[Any, Any]) -> Floats:
@@ -320,13 +325,11 @@ class RemotePolicy:
             end = max(timeline.end_ns, end - round(max(0.0, stages.get(stage, 0.0)) * MS))
         for stage, mark in (("preprocess", end), *reversed(ends)):
             timeline = timeline.mark(stage, mark)
-        seen = question.observation
         return replace(
             made,
-            stamp_ns=seen.stamp_ns,
             actions=actions,
             timeline=timeline,
-            continues=_same(made.continues, seen.executing),
+            continues=_same(made.continues, question.observation.executing),
         )
 
 
