@@ -17,9 +17,9 @@ import importlib.util
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -39,6 +39,7 @@ from vla_ros.ros.bringup.environment import PROFILES, find_leftovers, remove
 from vla_ros.sim.gl import NoRenderer, choose_renderer
 
 if TYPE_CHECKING:
+    from support.motion_listener import MotionListener
     from support.ros import RosPeer
 
 with contextlib.suppress(NoRenderer):  # the tests that render say what to install
@@ -110,21 +111,37 @@ def ros_env(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def spawn_node(ros_env: dict[str, str]) -> Iterator[Callable[..., Program]]:
+def spawn_node(
+    ros_env: dict[str, str], ros_domain: int, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Program]]:
     """`spawn_node("policy", {"policy": "zero"}, ...)`: see support.nodes.start_node.
 
-    All are killed at the end; their logs are shown where the test fails.
+    All are killed at the end; their logs are shown where the test fails. What a policy node with
+    `outputs` commands is judged from outside, and the test fails where it broke a promise; the mark
+    `unjudged` is for those that plant a break.
     """
     programs: list[Program] = []
+    listeners: list[MotionListener] = []
+    judged = request.node.get_closest_marker("unjudged") is None
 
-    def spawn(executable: str, *args: object, **options: object) -> Program:
-        programs.append(start_node(executable, ros_env, *args, **options))  # type: ignore[arg-type]
+    def spawn(
+        executable: str, parameters: Mapping[str, Any] | None = None, **options: Any
+    ) -> Program:
+        if judged and executable == "policy" and any((parameters or {}).get("outputs", ())):
+            from support.motion_listener import MotionListener
+
+            name = f"{options.get('namespace', '')}/{options.get('name') or executable}"
+            name = "/" + name.strip("/")
+            listeners.append(MotionListener(ros_domain, name, options.get("remappings")))
+        programs.append(start_node(executable, ros_env, parameters, **options))
         return programs[-1]
 
     yield spawn
     for program in programs:
         program.kill()
         print(f"----- {program.name}: {' '.join(program.command)}\n{program.log}")
+    broken = [line for listener in listeners for line in listener.leave()]
+    assert not broken, "\n".join(["the motion broke promises:", *broken])
 
 
 @pytest.fixture

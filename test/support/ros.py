@@ -100,11 +100,11 @@ SETTLE_S = 0.2
 class RosPeer:
     """One node in the test's domain. Close it, or use the `ros` fixture."""
 
-    def __init__(self, domain: int) -> None:
+    def __init__(self, domain: int, name: str = "test_peer") -> None:
         self.domain = domain
         self.context = Context()
         self.context.init(args=[], domain_id=domain)
-        self.node = Node("test_peer", context=self.context, start_parameter_services=False)
+        self.node = Node(name, context=self.context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
         self._clients: dict[str, Any] = {}  # of services, by name
