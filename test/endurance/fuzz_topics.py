@@ -28,6 +28,7 @@ from endurance.judge import RULES, Judge
 from endurance.mutate import nasty, spoilt_bytes, spoilt_message
 from endurance.stage import heard_of, told_of
 from support.domain import leased_domain
+from support.motion_listener import MotionListener
 from support.nodes import Program, ros_environment
 from support.policy_client import CAMERA, moves
 from support.ros import RosPeer, keeping_all
@@ -49,6 +50,8 @@ POLICY: dict[str, Any] = {
     "use_wrist_image": False,
     "use_joint_states": True,
     "proprio_layout": "joints",
+    "outputs": ["twist"],
+    "velocity_limits": [1.0, 1.0, 1.0, 10.0, 10.0, 10.0],
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "monitor": {},
@@ -61,7 +64,7 @@ class Nodes:
     """Nodes under fire in one domain, and who fires."""
 
     def __init__(self, env: dict[str, str], domain: int, folder: Path) -> None:
-        self._env, self._folder = env, folder
+        self._env, self._folder, self.domain = env, folder, domain
         self.programs: dict[str, Program] = {}
         self.peer = RosPeer(domain)
         self._publishers: dict[tuple[str, str], Any] = {}
@@ -122,7 +125,8 @@ class Nodes:
             publisher = self._publishers[key] = self.peer.publisher(message, key[0], profile)
             with contextlib.suppress(AssertionError):
                 self.peer.wait_for_subscriber(publisher, 5.0)
-        publisher.publish(data)
+        with contextlib.suppress(RuntimeError):  # longer than any message of a fixed size
+            publisher.publish(data)
 
     def drain(self) -> int:
         """Wait until what was sent has been executed or is refused; returns what was executed."""
@@ -163,6 +167,7 @@ def fuzz_topics(count: int, seed: int, say: Say) -> tuple[dict[str, int], list[F
     findings: list[Finding] = []
     with _under_fire() as nodes:
         replay = moves(nodes._folder)
+        motion = MotionListener(nodes.domain)
         nodes.start("policy", POLICY | {"policy": "replay", "replay_file": replay})
         judge = Judge()
         judge.trouble()
@@ -182,6 +187,9 @@ def fuzz_topics(count: int, seed: int, say: Say) -> tuple[dict[str, int], list[F
         executed["commands judged"] = sum(judge.kinds.values())
         for one in judge.violations:
             findings.append(Finding("topics", seed, f"{RULES[one.rule]}: {one.what}", ""))
+        for line in motion.leave():
+            findings.append(Finding("topics", seed, f"{RULES['motion']}: {line}", ""))
+        executed["messages of motion judged"] = sum(motion.judge.judged.values())
     with _under_fire() as nodes:
         for name, parameters in OTHERS.items():
             more = {"directory": str(nodes._folder)} if name == "recorder" else {}

@@ -26,6 +26,7 @@ RULES = {
     "stuck": "RUNNING again after every trouble",
     "held": "HOLD left within 3 s of the end of its cause",
     "accepted": "no parameter taken that makes no sense",
+    "motion": "every number of every output within its limits",
 }
 
 
@@ -154,6 +155,10 @@ class Judge:
         """A parameter that should have been refused was not."""
         self._broken("accepted", at, what)
 
+    def moved(self, at: int, what: str) -> None:
+        """An output broke a promise of motion: see :mod:`support.motion_judge`."""
+        self._broken("motion", at, what)
+
     # ------------------------------------------------------------------ what the graph says
 
     def command(self, heard: Heard) -> None:
@@ -161,10 +166,10 @@ class Judge:
         self.kinds[heard.kind] += 1
         if not all(map(math.isfinite, heard.action)):
             self._broken("not finite", heard.stamp, f"{heard.action}")
-        if heard.kind != CommandKind.STOP:
+        if heard.kind == CommandKind.POLICY or heard.observation_stamp:  # a person's has none
             self.ages[math.ceil(heard.age / MS)] += 1
             self._judge_age(heard)
-        elif heard.moves:
+        if heard.kind == CommandKind.STOP and heard.moves:
             self._broken("moving stop", heard.stamp, f"{heard.action}")
         if self._last is not None:
             self._judge_order(self._last, heard)

@@ -47,6 +47,7 @@ class Record:
     states: Counter[PolicyState] = field(default_factory=Counter)  # ns
     ages: Counter[int] = field(default_factory=Counter)
     gaps: int = 0
+    motion: Counter[str] = field(default_factory=Counter)  # messages judged, by topic and kind
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
@@ -71,6 +72,7 @@ class Record:
         raw["kinds"] = Counter({CommandKind(int(k)): n for k, n in raw["kinds"].items()})
         raw["states"] = Counter({PolicyState(int(k)): n for k, n in raw["states"].items()})
         raw["ages"] = Counter({int(k): n for k, n in raw["ages"].items()})
+        raw["motion"] = Counter(raw.get("motion", {}))
         raw["samples"] = {
             name: [Sample(**one) for one in series] for name, series in raw["samples"].items()
         }

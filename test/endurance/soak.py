@@ -41,9 +41,11 @@ from vla_ros.core.types import PolicyState
 CHECKPOINT = {"vla": {"checkpoint": "shipped:tabletop"}}
 PATIENCE_S = 60.0  # for RUNNING after a trouble
 HELD_S = 3.0  # in HOLD after the end of its cause
-#: with --limits: what an owner sets for this arm. The policy moves at up to 1 m/s, so nothing less
-#: can be asked of it; of its changes from period to period one in ten is over these and is clamped.
+#: with --limits: an output, and what an owner sets for this arm. The policy moves at up to 1 m/s:
+#: nothing less can be asked of it; of its changes from period to period one in ten is over these
+#: and is clamped.
 LIMITS = {
+    "outputs": ["twist"],
     "jump_limit": 0.25,
     "jerk_limit": 0.5,
     "velocity_limits": [1.0, 1.0, 1.0, 10.0, 10.0, 10.0],
@@ -127,6 +129,8 @@ class Sitting:
             finally:
                 self._account()
                 stage.close()
+                judged = stage.motion.judge.judged
+                record.motion.update({" ".join(name): count for name, count in judged.items()})
                 record.save(self._out)
 
     def _trouble_it(self) -> None:

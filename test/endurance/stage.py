@@ -24,6 +24,7 @@ from std_srvs.srv import Trigger
 
 from endurance.judge import Heard, Judge, Told
 from endurance.troubles import Trouble
+from support.motion_listener import MotionListener
 from support.ros import RosPeer, keeping_all
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import CommandKind, Instruction, PolicyState
@@ -72,12 +73,18 @@ class Stage:
         )
         self._camera_says()
         self._peer = RosPeer(domain)
+        self.motion = MotionListener(domain)
         self._listen()
 
     def close(self) -> None:
-        """End all of it."""
+        """End all of it, and account for its motion."""
         with contextlib.suppress(Exception):
             self._peer.close()
+        with contextlib.suppress(Exception):
+            self.motion.close()
+        at = time.time_ns()
+        for line in self.motion.judge.finish():
+            self._judge.moved(at, line)
         self._camera.kill()
         self._camera.wait()
         self.graph.stop()

@@ -67,6 +67,8 @@ def verdict(record: Record) -> Verdict:
     lines = [
         f"{record.ran_s / 60:.1f} minutes, {len(record.troubles)} troubles, {commands} commands",
         *(f"{count:6d}  {RULES[rule]}" for rule, count in rules.items()),
+        f"{sum(record.motion.values())} messages of motion judged: "
+        + ", ".join(f"{name} {count}" for name, count in sorted(record.motion.items())),
         f"false HOLDs: {false} in {record.calm_s / 60:.1f} calm minutes: "
         f"{rate[0]:.1f} a day (95 %: {rate[1]:.1f} to {rate[2]:.1f})",
         *(
@@ -83,6 +85,7 @@ def verdict(record: Record) -> Verdict:
         "troubles": len(record.troubles),
         "commands": {kind.name: record.kinds[kind] for kind in CommandKind},
         "rules": dict(rules),
+        "motion": dict(record.motion),
         "false_holds": false,
         "false_holds_a_day": rate,
         "ages_ms": ages,

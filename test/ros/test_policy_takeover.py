@@ -106,7 +106,14 @@ def test_release_and_what_is_refused(start_policy, tmp_path):
     with rig.filming():
         rig.expect(State.RUNNING)
         say(act(space=3))
-        wait_until(lambda: "this robot's is end_effector_delta" in rig.node.log, 10.0, "refusal")
+        wait_until(lambda: "joint_position, this robot's is" in rig.node.log, 10.0, "refusal")
+        wait_until(
+            lambda: say(act(space=7)) or "is 7, this robot's is end_effector_delta" in rig.node.log,
+            10.0,
+            "refusal of what is no action space",
+            every=0.5,
+        )
+        assert "in a callback" not in rig.node.log
         with repeating(lambda: say(act()), 0.03):
             rig.expect(State.TAKEOVER)
             assert rig.call("release").startswith("released")

@@ -12,6 +12,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or u
 pytest.importorskip("mujoco", reason="mujoco is not installed: no simulation here")
 pytest.importorskip("torch", reason="torch is not installed: no flow policy here")
 
+from support.motion_listener import MotionListener
 from vla_ros.data.episodes.play import DirectRunner
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
@@ -30,9 +31,15 @@ SCRIPTED = Setup(environment="so101", policy="scripted", image_size=64)
 
 
 def both_ways(setup: Setup, variant: Variant, job: Job, env: dict[str, str]) -> Record:
-    """The record of the graph, which is that without ROS to the last bit."""
+    """The record of the graph, which is that without ROS to the last bit, its motion judged."""
     with GraphRunner(setup, on_line=lambda node, line: print(node, line)) as graph:
-        heard = graph.play(job, variant)
+        listener = MotionListener(graph.domain)
+        try:
+            heard = graph.play(job, variant)
+        finally:
+            broken = listener.leave()
+    assert not broken, "\n".join(broken)
+    assert listener.judge.judged["action", "POLICY"] > 0
     with DirectRunner(replace(setup, route="direct"), (variant,)) as direct:
         played = direct.play(job, variant)
     assert {n: getattr(heard, n) for n in SAME} == {n: getattr(played, n) for n in SAME}

@@ -28,8 +28,9 @@ if (ROOT / "vla_ros" / "msg").is_dir():
 import yaml
 
 from second_robot.arm import Options
-from second_robot.session import GOAL, Answers, Session, to_and_fro, to_goal
+from second_robot.session import GOAL, REMAPPINGS, Answers, Session, to_and_fro, to_goal
 from support.domain import leased_domain
+from support.motion_listener import MotionListener
 from support.nodes import Program, ros_environment, start_node
 from support.ros import RosPeer
 from vla_ros.core.types import PolicyState as State
@@ -61,13 +62,14 @@ def main() -> int:
 
 
 class Graph:
-    """A session whose processes end with it."""
+    """A session whose processes end with it, and whose motion is judged then."""
 
     def __init__(
         self, env: dict[str, str], domain: int, replay: Path, options: str, **parameters: object
     ) -> None:
         self._started: list[Program] = []
         self._ros = RosPeer(domain)
+        self._motion = MotionListener(domain, remappings=REMAPPINGS)
 
         def spawn(*words: object, **named: object) -> Program:
             program = start_node(words[0], env, *words[1:], **named)  # type: ignore[arg-type]
@@ -89,6 +91,8 @@ class Graph:
         for program in self._started:
             program.kill()
         self._ros.close()
+        broken = self._motion.leave()
+        assert not broken, "\n".join(["the motion broke promises:", *broken])
 
 
 def reach(folder: Path, env: dict[str, str], domain: int, options: str) -> None:

@@ -30,6 +30,7 @@ from support.ros import RosPeer
 from vla_ros.core.clock import SECOND
 from vla_ros.msg import ActionCommand, PolicyStatus
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.listening import listen
 
 ASK_S = 0.2  # between two tries to read the parameters
 SETTLE_S = 5.0  # after which nothing older is on its way
@@ -72,9 +73,8 @@ class MotionListener:
         node = self._peer.node
         self._lists = node.create_client(ListParameters, f"{name}/list_parameters")
         self._gets = node.create_client(GetParameters, f"{name}/get_parameters")
-        node.create_subscription(
-            ParameterEvent, "/parameter_events", self._changed, qos_profile_parameter_events
-        )
+        events = qos_profile_parameter_events
+        listen(node, ParameterEvent, "/parameter_events", self._changed, events, with_info=True)
         self._listen(ActionCommand, "action", qos.ACTION)
         self._listen(PolicyStatus, "status", qos.EVERY_CHANGE)
         self._listen_to("")
@@ -92,6 +92,12 @@ class MotionListener:
     def close(self) -> None:
         """Leave the graph. What was heard can be judged all the same."""
         self._peer.close()
+
+    def settle(self, age_s: float = SETTLE_S) -> MotionJudge:
+        """Judge what is older than that: nothing older is on its way."""
+        with self._lock:
+            self.judge.settle(time.time_ns() - round(age_s * SECOND))
+        return self.judge
 
     def leave(self) -> list[str]:
         """Leave the graph; a line a broken promise. How much was judged goes to the output."""
@@ -115,19 +121,25 @@ class MotionListener:
         deep = QoSProfile(
             depth=DEPTH, reliability=profile.reliability, durability=profile.durability
         )
-        self._peer.node.create_subscription(
-            kind, self._renamed.get(full, full), self._hears(topic), deep
+        listen(
+            self._peer.node,
+            kind,
+            self._renamed.get(full, full),
+            self._hears(topic),
+            deep,
+            refuse=lambda reason: None,  # of a fuzz: the node hears them too
+            with_info=True,
         )
 
     def _hears(self, topic: str) -> Callable[[Any, Any], None]:
         def hear(message: Any, info: Any) -> None:
-            gid = info["publisher_gid"]
+            gid = info.get("publisher_gid")  # older rclpy has none of these
             with self._lock:
                 self.judge.hear(
                     topic,
                     message,
-                    int(info["source_timestamp"] or time.time_ns()),
-                    info["publication_sequence_number"],
+                    int(info.get("source_timestamp") or time.time_ns()),
+                    info.get("publication_sequence_number"),
                     None if gid is None else gid["data"],
                 )
 
@@ -137,7 +149,7 @@ class MotionListener:
 
     def _changed(self, event: ParameterEvent, info: Any) -> None:
         if event.node == self._name:
-            at = int(info["source_timestamp"] or time.time_ns())
+            at = int(info.get("source_timestamp") or time.time_ns())
             new = [*event.new_parameters, *event.changed_parameters]
             self._know({one.name: parameter_value_to_python(one.value) for one in new}, at)
 
@@ -145,8 +157,7 @@ class MotionListener:
         """Ask for the parameters until they are known, and judge what is old enough."""
         if not self._answered:
             self._ask()
-        with self._lock:
-            self.judge.settle(time.time_ns() - round(SETTLE_S * SECOND))
+        self.settle()
 
     def _ask(self) -> None:
         if self._asked is None:

@@ -64,12 +64,20 @@ def test_a_clean_run_breaks_nothing():
     assert judge.gaps == 0
 
 
+def test_a_person_s_command_rests_on_no_observation_and_has_no_age():
+    judge = judged(heard(0), heard(1, kind=CommandKind.TAKEOVER, observation_stamp=0))
+    judge.command(heard(2, kind=CommandKind.HELD, observation_stamp=0))
+    judge.status(told(START + 3 * PERIOD))
+    assert not judge.violations and judge.ages == {100: 1}
+
+
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [
         ("old", heard(1, observation_stamp=START + PERIOD - A - 1)),
         ("old", heard(1, valid_until=START + PERIOD - 1)),
         ("old", heard(1, observation_stamp=START + PERIOD + 1)),
+        ("old", heard(1, observation_stamp=0)),
         ("old", heard(1, kind=CommandKind.HELD, observation_stamp=START + PERIOD - A - 1)),
         ("not finite", heard(1, action=(math.nan,) + (0.0,) * 6)),
         ("not finite", heard(1, action=(0.0,) * 6 + (math.inf,))),

@@ -34,6 +34,7 @@ def filled() -> Record:
         states=Counter({PolicyState.RUNNING: 10**12, PolicyState.HOLD: 10**9}),
         ages=Counter({90: 800, 120: 100}),
         gaps=2,
+        motion=Counter({"twist POLICY": 900}),
         samples={"policy": [Sample(5.0 * n, 77, 120.0, 30) for n in range(200)]},
     )
 
