@@ -82,8 +82,10 @@ class TakeoverInputs:
     def _action(self, message: ActionCommand) -> Teleoperation:
         space = self._control.limits.space
         if int(message.action_space) != int(space.kind):
+            names = {int(kind): kind.name.lower() for kind in ActionKind}
+            given = int(message.action_space)
             raise BadMessage(
-                f"its action_space is {ActionKind(int(message.action_space)).name.lower()},"
+                f"its action_space is {names.get(given, given)},"
                 f" this robot's is {space.kind.name.lower()}"
             )
         values = np.asarray(message.action, np.float64)
