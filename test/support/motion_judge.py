@@ -89,6 +89,7 @@ class MotionJudge:
         self._plans: dict[str, Plan] = {}
         self._openings: dict[tuple[str, str], float] = {}
         self._earlier: dict[tuple[str, str], float] = {}  # openings of an activation before
+        self._commanded: set[tuple[str, str]] = set()  # openings by a policy or a person
         self._command: Command | None = None
         self._sequence = -1
         self._complete = False  # every command of this process was heard
@@ -168,6 +169,7 @@ class MotionJudge:
         self._stopped.clear()
         self._earlier |= self._openings
         self._openings.clear()
+        self._commanded.clear()
         self._acting = None
 
     def _lost(self, topic: str, number: int | None, writer: object) -> bool:
@@ -391,19 +393,23 @@ class MotionJudge:
         before, earlier = self._openings.get(key), self._earlier.get(key)
         self._openings[key] = value
         stays = kind in ("HELD", "STOP") or (kind == "POLICY" and limits.policy == "zero")
-        if not stays or value == (earlier if before is None else before):
+        if kind in MOVES and not stays:
+            self._commanded.add(key)
+        if not stays:
+            return
+        if value == (earlier if before is None else before):
             return
         measured = self._readings.at(name, when.at, 10.0)
         here = None if measured is None else measured.value
         if here is not None and topic == "action":
             own = limits.ends[limits.grippers.index(limits.names.index(name))]
-            here = (here - own[0]) / (own[1] - own[0])
-        if before is None:
-            if not self._complete and earlier is None:
-                return  # what was commanded before is not known here
-            near = OPENING * abs(opened - closed)
-            if here is not None and abs(value - float(np.clip(here, low, high))) <= near:
-                return
+            here = (here - own[0]) / (own[1] - own[0]) if own[0] != own[1] else None
+        if before is None and earlier is None and not self._complete:
+            return  # what was commanded before is not known here
+        near = OPENING * abs(opened - closed)
+        at_rest = here is not None and abs(value - float(np.clip(here, low, high))) <= near
+        if at_rest and key not in self._commanded:
+            return
         was = "which nobody has commanded" if before is None else f"after {before:.4f}"
         found = "not measured" if here is None else f"measured at {here:.4f}"
         self._break(topic, kind, when.sent, ("gripper", f"{name} {value:.4f}, {was}, {found}"))

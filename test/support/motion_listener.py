@@ -183,7 +183,7 @@ class MotionListener:
         newer = {
             name: value
             for name, value in values.items()
-            if name in PARAMETERS and at_ns >= self._since.get(name, 0)
+            if name in PARAMETERS and value is not None and at_ns >= self._since.get(name, 0)
         }
         self._since.update(dict.fromkeys(newer, at_ns))
         self._values.update(newer)

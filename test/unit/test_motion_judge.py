@@ -421,9 +421,11 @@ def test_a_policy_and_a_person_may_open_a_gripper(kind: int) -> None:
 def test_a_gripper_may_be_commanded_to_stay_where_it_is_measured() -> None:
     node = Node(JOINTS, policy="zero")
     node.stands(j1=0.0, j2=0.0, g=0.2)
-    for kind in (STOP, POLICY, HELD, STOP):
-        node.go(0.0, 0.0, kind=kind, gripper=0.75)
+    for kind, value in zip((STOP, POLICY, HELD, STOP), (0.75, 0.75, 0.74, 0.76), strict=True):
+        node.go(0.0, 0.0, kind=kind, gripper=value)
     assert not node.lines
+    node.go(0.0, 0.0, kind=STOP, gripper=0.6)
+    assert node.rules == {("action", "gripper")}
 
 
 # ------------------------------------------------------------------------------ what is found
