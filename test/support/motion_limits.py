@@ -26,7 +26,7 @@ PARAMETERS = (
     "bounds_high",
     "bounds_low",
     "continuous_joints",
-    "continuous_wrapped",
+    "continuous_as",
     "control_rate_hz",
     "gripper_names",
     "gripper_range",
@@ -119,7 +119,7 @@ class Limits:
             policy=str(values.get("policy", "")),
             simulated=bool(values.get("use_sim_time", False)),
             continuous=frozenset(_words(values, "continuous_joints")),
-            wrapped=bool(values.get("continuous_wrapped", False)),
+            wrapped=values.get("continuous_as") == "wrapped",
         )
 
     @property
@@ -191,8 +191,14 @@ class Limits:
 
     def outside(self, position: Floats, at: Sequence[int]) -> Floats:
         """How far outside of its bounds each number is, 0 inside. Rotations have an angle from the
-        middle of theirs, at most half of the widest."""
+        middle of theirs, at most half of the widest; continuous joints are looked at in the turn
+        that is nearest to the middle of theirs."""
         low, high = self.low[at], self.high[at]
+        names, position = self.names, position.copy()
+        for number, place in enumerate(at):
+            if names[place] in self.continuous:
+                middle = (low[number] + high[number]) / 2
+                position[number] = middle + half_turn(float(position[number] - middle))
         out: Floats = np.maximum(np.maximum(low - position, position - high), 0.0)
         for turn in self._turns(at):
             middle, room = (low[turn] + high[turn]) / 2, float(((high - low)[turn] / 2).max())
