@@ -46,13 +46,19 @@ ARM = {
 }
 
 
+def turn(angle):
+    """From -pi to pi."""
+    return (angle + np.pi) % (2 * np.pi) - np.pi
+
+
 class Arm:
     """One joint whose servo goes a share of its way a hundred times a second, and a hand that
-    reports nothing. ``reading`` is what its driver publishes of a place."""
+    reports nothing. ``reading`` is what its driver publishes of a place; ``endless``: it takes a
+    command for the turn that it is in."""
 
     def __init__(self, ros: RosPeer, start: float) -> None:
         self.place = self.goal = start
-        self.free = True
+        self.free, self.endless = True, False
         self.reading: Callable[[float], float] = lambda place: place
         self.told: list[float] = []
         self.grippers: list[float] = []
@@ -67,8 +73,9 @@ class Arm:
 
     def _obey(self, message: Float64MultiArray) -> None:
         with self._lock:
-            self.goal = message.data[0]
-            self.told.append(self.goal)
+            self.told.append(message.data[0])
+            away = self.told[-1] - self.place
+            self.goal = self.place + (turn(away) if self.endless else away)
 
     def step(self) -> None:
         with self._lock:
@@ -295,18 +302,21 @@ def test_two_arms_are_two_trajectories_by_two_drivers(start_policy, ros, tmp_pat
     assert len(positions.last.data) == 2 and max(positions.last.data) <= 0.0
 
 
-@pytest.mark.parametrize("way", [1, -1])
-def test_a_joint_without_end_goes_the_short_way_through_pi(start_policy, ros, tmp_path, way):
+@pytest.mark.parametrize(("way", "said"), [(1, "unwrapped"), (-1, "unwrapped"), (1, "wrapped")])
+def test_a_joint_without_end_goes_the_short_way_through_pi(start_policy, ros, tmp_path, way, said):
     """M15: 0.02 rad away, it turned nearly once around."""
     given = {"continuous_joints": ["j1"], "bounds_low": [-3.2], "bounds_high": [3.2]}
     goal = towards(-3.0 * way)
-    with driven(start_policy, ros, tmp_path, goal, start=3.0 * way, **given) as (rig, arm):
-        arm.reading = lambda place: (place + np.pi) % (2 * np.pi) - np.pi
+    with driven(
+        start_policy, ros, tmp_path, goal, start=3.0 * way, continuous_as=said, **given
+    ) as (rig, arm):
+        arm.endless = said == "wrapped"
+        arm.reading = turn
         rig.instruct("go round")
-        there = 3.0 * way + way * (2 * np.pi - 6.0)
-        wait_until(lambda: arm.told and abs(arm.told[-1] - there) < 0.01, 15.0, "the goal")
-        assert np.abs(arm.steps()).max() <= STEP + 1e-6
-        assert np.ptp(arm.told) < 0.35, "0.28 rad, and not 6"
+        wait_until(lambda: abs(turn(arm.place + 3.0 * way)) < 0.01, 15.0, "the goal")
+    assert np.abs(turn(arm.steps())).max() <= STEP + 1e-6
+    assert abs(turn(arm.steps()).sum()) < 0.35, "0.28 rad, and not 6"
+    assert (max(np.abs(arm.told)) <= np.pi) == (said == "wrapped")
 
 
 def test_a_command_says_that_it_stops_on_every_output(start_policy, ros, tmp_path):

@@ -194,7 +194,7 @@ class Limits:
         middle of theirs, at most half of the widest; continuous joints are looked at in the turn
         that is nearest to the middle of theirs."""
         low, high = self.low[at], self.high[at]
-        names, position = self.names, position.copy()
+        names, position = self.moving, position.copy()
         for number, place in enumerate(at):
             if names[place] in self.continuous:
                 middle = (low[number] + high[number]) / 2
