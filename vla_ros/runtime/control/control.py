@@ -281,6 +281,7 @@ class Control:
             if self.safety.active:
                 self._leave()
             self._begin_anew()
+            self.measured.begin_anew()
             self._wait(self._lacks())
 
     def become(self, new: Safety) -> None:
@@ -308,7 +309,6 @@ class Control:
         self.latest = None
         self.takeover.clear()
         self.gate.forget()
-        self.measured.begin_anew()
 
     def _wait(self, reason: str) -> None:
         """Go to WAITING, if active."""

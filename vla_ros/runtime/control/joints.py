@@ -50,6 +50,7 @@ _OPEN_NS = SECOND // 2  # so long without a value the readings contradict each o
 _MOST_NAMES = 1024
 _QUIET_NS = SECOND  # a joint without a reading for so long,
 _QUIET = 10  # and in so many messages
+_ON_CHANGE = "its driver may speak only on change: name it in joints_on_change"
 
 
 # ------------------------------------------------------------------------------ readings
@@ -354,12 +355,15 @@ class Joints:
         }
         worst = max(found, key=lambda name: _apart_ns(found[name], stamp_ns))
         oldest = found[worst]
+        if oldest is None and worst in self.offered and self._is_quiet(worst):
+            return MissingReason(
+                "quiet", f"has too few readings of joint {worst[:40]!r} to accept one: {_ON_CHANGE}"
+            )
         if oldest is not None and stamp_ns - oldest.stamp_ns > _QUIET_NS and self._is_quiet(worst):
             ago_s = (stamp_ns - oldest.stamp_ns) / SECOND
             return MissingReason(
                 "quiet",
-                f"has joint {worst[:40]!r} last read {ago_s:.1f} s before the image: its driver may"
-                " speak only on change: name it in joints_on_change",
+                f"has joint {worst[:40]!r} last read {ago_s:.1f} s before the image: {_ON_CHANGE}",
             )
         return gap(oldest, stamp_ns)
 
@@ -447,7 +451,7 @@ class MeasuredState:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """What comes next may be anywhere: another activation or episode."""
+        """What comes next may be anywhere: another episode."""
         for intake in self.intakes:
             intake.forget()
 

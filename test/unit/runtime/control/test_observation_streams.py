@@ -186,6 +186,15 @@ def test_a_joint_that_speaks_only_on_change_is_named_where_it_is_missed():
         " name it in joints_on_change",
     )
     assert hand.lacks(SECOND).kind == "apart", "a pause is none"
+    once = Joints(("arm", "hand"))
+    once.add(0, (("hand",), np.array([np.nan])))
+    for step in range(57):
+        once.add(step * 100 * MS, (("arm",), np.array([0.0])))
+    assert once.lacks(now) == (
+        "quiet",
+        "has too few readings of joint 'hand' to accept one: its driver may speak only on change:"
+        " name it in joints_on_change",
+    )
     apart = Joints(("arm", "hand"))
     for step in range(57):
         apart.add(step * 100 * MS, (("hand",), np.array([0.04])))

@@ -631,7 +631,7 @@ class PolicyInputs:
                 self._unmeasured(self._moving.values(), str(error), received)
                 return
             keys = names
-            if len(set(names)) != len(positions):  # of a whole state
+            if whole and len(set(names)) != len(positions):
                 keys = tuple(map(str, range(len(positions))))
             used = [i for i, key in enumerate(keys) if whole or key in wanted]
             contested = writers.contested((keys[i] for i in used), info, received.steady_ns)
