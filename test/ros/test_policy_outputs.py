@@ -26,7 +26,7 @@ from support.ros import RosPeer
 from support.wait import repeating, wait_until
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import Command, CommandKind, PolicyInfo
+from vla_ros.core.types import Command, CommandKind, Plan, PolicyInfo
 from vla_ros.core.types import PolicyState as State
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of, to_time
@@ -183,7 +183,8 @@ def test_the_last_word_waits_for_the_readers_of_every_output(ros, ros_env, outpu
         def say() -> None:
             action = np.full(space.width, 0.1)
             command = Command(CommandKind.POLICY, action, next(number), 0, 0, 0)
-            command = replace(command, plan=action[None], valid_until_ns=SECOND)
+            plan = Plan(((T, action),))
+            command = replace(command, places=action, plan=plan, valid_until_ns=SECOND)
             topics.command(command, PolicyInfo("zero"))
 
         def heard() -> bool:
