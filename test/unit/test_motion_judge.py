@@ -392,7 +392,8 @@ def test_a_continuous_joint_is_measured_within_a_turn_and_commanded_as_its_contr
     None
 ):
     for wrapped in (False, True):
-        node = Node(JOINTS, continuous_joints=["j1"], continuous_as="wrapped" if wrapped else "unwrapped",
+        said = "wrapped" if wrapped else "unwrapped"
+        node = Node(JOINTS, continuous_joints=["j1"], continuous_as=said,
                     bounds_low=[-9.0] * 2, bounds_high=[9.0] * 2)  # fmt: skip
         node.stands(j1=3.12, j2=0.0)
         for x in (3.12, 3.16, 3.20):

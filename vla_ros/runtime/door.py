@@ -234,13 +234,13 @@ def _confined(
     yield "bounds", taken, reach.loose
     if told is None:
         return
-    balls = [(reach.middle, reach.radius)]
+    balls = [(reach.middle, reach.radius)] if reach.turns else []
     if leash is not None:
         taken = _within(taken, leash.here, leash.far, reach)
         yield "leash", taken, none
         low = np.maximum(low, leash.here - leash.far)
         high = np.minimum(high, leash.here + leash.far)
-        balls.append((leash.here, leash.far))
+        balls += [(leash.here, leash.far)] if reach.turns else []
     taken = _within(taken, told.at, reach.step * share, reach)
     yield "jump", taken, none
     if told.step is None:

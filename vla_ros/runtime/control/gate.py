@@ -75,6 +75,7 @@ class PublishGate:
         self._commands = CommandMaker(control.limits.space, control.persistent)
         self._action, self._joints, self._course = Door(), Door(), Course()
         self._following = Following()
+        self._leashed: tuple[tuple[Moment, int, int], Leash | None] | None = None  # the newest
         self._stalled_ns: int | None = None  # when a HOLD began because the arm stands
         self._source: Answer | None = None  # of the last action: what its age is counted from
         self._planned: Answer | None = None  # whose actions were sent as a plan
@@ -309,11 +310,17 @@ class PublishGate:
         """A servo is behind by so long, by the period that the command is for, and its reading is
         as old as it is."""
         control, limits = self._control, self._control.limits
-        here = control.fresh_pose(now)
-        if here is None or not reach.absolute:
+        if not reach.absolute:
             return None
-        late_ns = limits.leash_s * SECOND + control.measured.age_ns(now)
-        return Leash(here[list(limits.space.motion)], reach.step * (1 + late_ns / limits.period_ns))
+        key = (now, id(reach), control.measured.changes)  # it is asked for often
+        if self._leashed is None or self._leashed[0] != key:
+            leash, here = None, control.fresh_pose(now)
+            if here is not None:
+                late_ns = limits.leash_s * SECOND + control.measured.age_ns(now)
+                far = reach.step * (1 + late_ns / limits.period_ns)
+                leash = Leash(here[list(limits.space.motion)], far)
+            self._leashed = (key, leash)
+        return self._leashed[1]
 
     def _begin(self, now: Moment) -> tuple[door.Told, float] | None:
         """What the action is a step from, and its share of a period; see :meth:`Door.begin`."""

@@ -432,6 +432,7 @@ class MeasuredState:
     In the units of the action space's absolute kin: poses for end effectors, positions for joints,
     for a gripper's joint its opening from 0 to 1. ``intakes`` are what the values come through.
     ``lasting``: grippers whose drivers report only changes, so that no opening is too old.
+    ``changes`` counts what was taken in.
     """
 
     def __init__(self, space: ActionSpace, sim_time: bool) -> None:
@@ -440,11 +441,13 @@ class MeasuredState:
         self._motion, self._grippers = list(space.motion), list(space.grippers)
         self.intakes: list[Forgetful] = []
         self.lasting: frozenset[int] = frozenset()
+        self.changes = 0
         self.forget()
 
     def forget(self) -> None:
         """No measurement counts any more: after a jump of the clock."""
         width = self._space.width
+        self.changes += 1
         self._values = np.zeros(width)
         self._stamp_ns = [0] * width
         self._received_ns: list[int | None] = [None] * width  # steady; None: never
@@ -460,6 +463,7 @@ class MeasuredState:
     ) -> None:
         """``values`` [len(places)] were measured at ``stamp_ns``; what is older than what is
         known is ignored."""
+        self.changes += 1
         for place, value in zip(places, values, strict=True):
             if self._received_ns[place] is None or stamp_ns > self._stamp_ns[place]:
                 self._values[place] = value
