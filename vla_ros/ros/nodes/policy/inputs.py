@@ -71,6 +71,7 @@ _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
 _MOST_CAUSES = 256
 _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
+_BEYOND = 0.1  # of its range a gripper may be read outside of it
 _LOOK_S = 0.01  # how often the newest transform is read
 
 # ------------------------------------------------------------------------------ what a frame needs
@@ -684,7 +685,10 @@ class PolicyInputs:
             if name in self._places and math.isfinite(position):
                 if (ends := self._ends.get(name)) is not None:
                     closed, opened = ends
-                    position = min(1.0, max(0.0, (position - closed) / (opened - closed)))
+                    position = (position - closed) / (opened - closed)
+                    if not -_BEYOND <= position <= 1.0 + _BEYOND:
+                        continue  # gripper_range is not of this joint
+                    position = min(1.0, max(0.0, position))
                 found[self._places[name]] = position
         if found:
             values = np.array(list(found.values()))
