@@ -115,6 +115,7 @@ class EnvSpec:
     action_space: ActionSpace = END_EFFECTOR_DELTA  # what it is told
     motion_range: tuple[tuple[float, float], ...] = ()  # of joints that move: their ends, rad
     motion_speed: tuple[float, ...] = ()  # and their largest speeds, rad/s
+    gripper_range: tuple[float, float] = (0.0, 1.0)  # of a gripper's joint, closed and open
     state_units: tuple[str, ...] = ()  # of data sets about this robot; see policies/units.py
     action_units: tuple[str, ...] = ()
 

@@ -40,6 +40,7 @@ from vla_ros.engine.options import EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
 from vla_ros.runtime.control.drivers import make_control
+from vla_ros.runtime.control.joints import opening_of
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 from vla_ros.runtime.control.queue import Answer, ChunkAction, Chunking, Execution
 from vla_ros.runtime.safety import Limits, Safety
@@ -288,7 +289,7 @@ class DirectRunner:
         try:
             limits = limits_of(self._setup, variant, self._world.spec)
             acts = self._acts or policy_spec(self._setup, variant, self._world.spec)
-            brain = Brain(acts, variant, limits)
+            brain = Brain(acts, variant, limits, self._world.spec.gripper_range)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
         self._acting = (variant, brain)
@@ -303,8 +304,14 @@ class Brain:
     gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
     """
 
-    def __init__(self, spec: PolicySpec, variant: Variant, limits: Limits) -> None:
-        self.clock = WorldClock()
+    def __init__(
+        self,
+        spec: PolicySpec,
+        variant: Variant,
+        limits: Limits,
+        gripper_range: tuple[float, float],
+    ) -> None:
+        self.clock, self.gripper_range = WorldClock(), gripper_range
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
         chunking = chunking_of(variant, limits, policy.info)
@@ -412,10 +419,16 @@ class _Stage:
         """Where a robot is that is told joint positions: its first command is held to that."""
         control, space = self._brain.control, self._brain.control.limits.space
         if space.kind.joints:
-            places = [seen.joint_names.index(space.names[i]) for i in space.motion]
-            control.measure(
-                seen.joint_positions[places], stamp_ns, moment(self._brain.clock), space.motion
-            )
+            found: dict[int, float] = {}
+            for place, name in enumerate(space.names):
+                position = float(seen.joint_positions[seen.joint_names.index(name)])
+                grips = place in space.grippers
+                ends = self._brain.gripper_range
+                value = opening_of(position, ends) if grips else position
+                if value is not None:
+                    found[place] = value
+            values = np.array(list(found.values()))
+            control.measure(values, stamp_ns, moment(self._brain.clock), list(found))
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
         self._brain.begin(instruction)

@@ -40,6 +40,7 @@ POSE_CEILING = 5.0  # m/s
 POSE_TOLERANCE = 0.05  # rad
 _LONGEST_S = 0.2  # after a longer silence a joint is no farther away
 _TRAIL = 32  # accepted readings, between which late ones fall
+_BEYOND = 0.1  # of its range a gripper may be read outside of it
 _AGREE = 3  # readings of _WINDOW
 _WINDOW = 8
 _AGREE_NS = 100 * MS
@@ -415,6 +416,14 @@ def _listed(names: Collection[str]) -> str:
 
 
 # ------------------------------------------------------------------------------ where the robot is
+
+
+def opening_of(position: float, ends: tuple[float, float]) -> float | None:
+    """How far a gripper is open, 0 to 1, by its joint's position, which is at ``ends`` when it is
+    closed and open. None: so far outside of them that they are not this joint's."""
+    closed, opened = ends
+    share = (position - closed) / (opened - closed)
+    return min(1.0, max(0.0, share)) if -_BEYOND <= share <= 1.0 + _BEYOND else None
 
 
 class Forgetful(Protocol):

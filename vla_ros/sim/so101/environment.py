@@ -68,6 +68,7 @@ class So101:
             action_space=ACTIONS,
             motion_range=ARM_RANGE,
             motion_speed=world.ARM_SPEED,
+            gripper_range=GRIPPER_RANGE,
             state_units=world.STATE_UNITS,
             action_units=world.ACTION_UNITS,
         )

@@ -43,6 +43,7 @@ from vla_ros.runtime.control.joints import (
     JointIntake,
     Joints,
     OutlierFilter,
+    opening_of,
     pose_reaches,
     speeds_of,
 )
@@ -71,7 +72,6 @@ _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
 _MOST_CAUSES = 256
 _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
-_BEYOND = 0.1  # of its range a gripper may be read outside of it
 _LOOK_S = 0.01  # how often the newest transform is read
 
 # ------------------------------------------------------------------------------ what a frame needs
@@ -684,11 +684,10 @@ class PolicyInputs:
         for name, position in zip(names, positions.tolist(), strict=True):
             if name in self._places and math.isfinite(position):
                 if (ends := self._ends.get(name)) is not None:
-                    closed, opened = ends
-                    position = (position - closed) / (opened - closed)
-                    if not -_BEYOND <= position <= 1.0 + _BEYOND:
-                        continue  # gripper_range is not of this joint
-                    position = min(1.0, max(0.0, position))
+                    opening = opening_of(position, ends)
+                    if opening is None:
+                        continue
+                    position = opening
                 found[self._places[name]] = position
         if found:
             values = np.array(list(found.values()))
