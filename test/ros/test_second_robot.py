@@ -48,6 +48,39 @@ def test_the_other_robot_is_driven_to_a_goal_pose(meet, tmp_path):
     session.check_trajectories()
 
 
+def test_a_slowed_down_robot_reaches_its_goal_later_and_without_a_hold(meet, tmp_path):
+    """A speed slider at 30 %: what is commanded waits for the arm."""
+    session = meet(to_goal(tmp_path), options='{"scale": 0.3}', velocity_limits=[0.5] * 6)
+    session.begin("reach")
+    began = time.monotonic()
+    session.wait_for(GOAL, 40.0)
+    assert time.monotonic() - began > 2.0
+    assert {s.state for s in session.rig.status.messages} <= {
+        State.INACTIVE, State.WAITING, State.RUNNING, State.UNCONFIGURED,
+    }  # fmt: skip
+
+
+def test_an_emergency_stop_at_speed_is_a_hold_and_its_release_no_leap(meet, tmp_path, capsys):
+    limits = {"velocity_limits": [0.5] * 6, "acceleration_limits": [20.0] * 6}
+    session = meet(to_and_fro(tmp_path), hold_latch_s=0.0, **limits)
+    session.begin("wave")
+    session.emergency_stop(True)
+    session.rig.expect(State.HOLD)
+    assert "the arm has not moved" in session.rig.status.last.reason
+    stood = session.positions[-1].copy()
+    time.sleep(1.5)  # silent by then, and tried again
+    assert np.abs(session.positions[-1] - stood).max() < 1e-3
+    begin = len(session.positions)
+    session.emergency_stop(False)
+    session.rig.expect(State.RUNNING)
+    session.wait_for_motion()
+    places, over = np.array(session.positions[begin:]), 10  # samples, 50 ms
+    fastest = np.abs(places[over:] - places[:-over]).max() / (over * 0.005)
+    with capsys.disabled():
+        print(f"\nreleased: largest step in 50 ms {fastest * 0.05:.3f} rad")
+    assert fastest * 0.05 < 0.5 * (0.3 + T + 0.1), "no farther than the leash"
+
+
 @pytest.mark.timing
 def test_the_other_robot_stops_when_told_or_left_alone_and_goes_on(meet, tmp_path, capsys):
     session = meet(to_and_fro(tmp_path))

@@ -12,7 +12,8 @@ It imports nothing of vla_ros. What makes it a stranger:
   one that is malformed, or over before it comes, is refused;
 * a forward_command_controller's topic for the gripper: one position in metres.
 
-A service, `blind`, covers the cameras or uncovers them; the topic `clock_offset_ms` sets its clock.
+A service, `blind`, covers the cameras or uncovers them, `estop` lets the arm stand where it is or
+releases it; the topic `clock_offset_ms` sets its clock.
 
 Positions follow a trajectory exactly, up to the joints' speed limit: there are no dynamics here.
 
@@ -64,6 +65,7 @@ class Options:
     wrist_latency_ms: float = 65.0
     jitter_ms: float = 8.0
     drop: float = 0.0  # share of camera frames that are lost
+    scale: float = 1.0  # of the speed of every trajectory, as a teach pendant's slider
     clock_offset_ms: float = -4.0
     seed: int = 0
     size: tuple[int, int] = (240, 320)
@@ -106,7 +108,9 @@ class Arm(Node):
         self.create_subscription(
             Float64MultiArray, "gripper_controller/commands", self.on_gripper, 10
         )
+        self.stopped = False
         self.create_service(SetBool, "blind", self.on_blind)
+        self.create_service(SetBool, "estop", self.on_estop)
         self.create_subscription(Float64, "clock_offset_ms", self.on_clock, 10)
         self.create_timer(1.0 / options.state_hz, self.step)
         self.mail: list[tuple[float, int, object, object]] = []  # due, number, publisher, message
@@ -128,6 +132,11 @@ class Arm(Node):
 
     def on_blind(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         self.blind = request.data
+        response.success = True
+        return response
+
+    def on_estop(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        self.stopped = request.data
         response.success = True
         return response
 
@@ -172,8 +181,10 @@ class Arm(Node):
         period = 1.0 / self.options.state_hz
         with self.lock:
             before = self.position
-            if self.course is not None:
-                wish = self.course.target(self.now_ns()) - before
+            if self.course is not None and not self.stopped:
+                begin = int(self.course.at_ns[0])
+                now = begin + round(self.options.scale * (self.now_ns() - begin))
+                wish = self.course.target(now) - before
                 self.position = before + np.clip(wish, -SPEED * period, SPEED * period)
             velocity = (self.position - before) / period
             gap = self.wanted_finger - self.finger

@@ -173,6 +173,10 @@ class Session:
         """Cover the cameras, or uncover them."""
         self.ros.call(SetBool, "blind", SetBool.Request(data=covered))
 
+    def emergency_stop(self, pressed: bool) -> None:
+        """Press it, or release it."""
+        self.ros.call(SetBool, "estop", SetBool.Request(data=pressed))
+
     def set_clock(self, offset_ms: float) -> None:
         """Set the robot's clock so far ahead of this machine's."""
         self.ros.wait_for_subscriber(self._clock)

@@ -15,6 +15,7 @@ from support.motion_limits import EPSILON, Flags, Floats, Limits, Measured, half
 
 PAUSE_S = 0.25  # without a message, or 3 periods: the next one may begin where the robot is
 JITTER_S = 0.002  # between the instant that a step was made for and its stamp
+CLOCKS_S = 1e-3  # between the readings of the two clocks that an instant is known by
 NEAR = 0.02  # rad, m: between a reading and where the robot really is
 LATENCY_S = 0.1  # of a robot and its readings, beside the leash
 ROUNDING = 1 + 1e-6
@@ -403,7 +404,7 @@ class Course:
                 self.found.append((rule, text))
 
         brakes = np.zeros(len(idx), bool)
-        loose = self.slack if number == 0 else 0.0
+        loose = max(self.slack, CLOCKS_S) if number == 0 else 0.0
         unsure = np.max(speeds, axis=0) * loose / length
         if limits.acceleration is not None:
             lapse = length if number < 2 else self.times[number - 1] - self.times[number - 2]

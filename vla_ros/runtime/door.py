@@ -565,11 +565,11 @@ class Following:
         self._tried_ns = 0
         self._from = np.zeros(0)
 
-    def look(self, leashed: bool, here: Floats, reach: Reach, now_ns: int, period_ns: int) -> int:
-        """For how long, ns, it has stood while what it is told waited for it."""
-        if not leashed:
+    def look(self, far: bool, here: Floats, reach: Reach, now_ns: int, period_ns: int) -> int:
+        """For how long, ns, it has stood since what it is told was ``far`` from it."""
+        if self._stands_ns is not None and self.moved(here, reach, period_ns):
             self._stands_ns = None
-        elif self._stands_ns is None or self.moved(here, reach, period_ns):
+        if self._stands_ns is None and far:
             self._stands_ns, self._from = now_ns, here.copy()
             self._tried_ns = now_ns + round(_STANDS_S * SECOND)
         return 0 if self._stands_ns is None else now_ns - self._stands_ns

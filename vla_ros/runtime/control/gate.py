@@ -33,7 +33,7 @@ from vla_ros.runtime.safety import Gripper, Limits
 if TYPE_CHECKING:
     from vla_ros.runtime.control.control import Control
 
-_TAUT = 0.99  # of its length: a leash that is full
+_FAR = 0.5  # of its leash: so far from its command an arm is on its way
 _TRIES_AFTER_NS = 2 * SECOND  # an arm that stands is tried again, unless it was seen to move before
 
 
@@ -391,10 +391,10 @@ class PublishGate:
             joints = self._joints.told
             told = here if joints is None else joints.at
         assert leash is not None
-        far = door.apart(reach.beside(told, here), here, reach) >= _TAUT * leash.far
+        far = door.apart(reach.beside(told, here), here, reach) >= _FAR * leash.far
         at_ns, period_ns = self._at_ns(now), control.limits.period_ns
         stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
-        if not stood_ns or self._following.tries(at_ns):
+        if not far.any() or not stood_ns or self._following.tries(at_ns):
             return False
         motion = control.limits.space.motion
         names = ", ".join(control.limits.space.names[motion[i]] for i in np.flatnonzero(far))
