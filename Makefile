@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -146,6 +146,10 @@ dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say 
 ROUNDS ?= 20
 type-lookup: install ## provoke the hang of two participants in one process that look up types, by setting, ROUNDS (20) of each
 	@cd test && ../$(BIN)/python -m endurance.type_lookup --rounds $(ROUNDS) $(ARGS)
+
+RUNS ?= 10000
+door: install ## whatever comes, no number that leaves breaks a limit: RUNS (10000) of each kind of output, by hypothesis
+	@cd test && VLA_ROS_RUNS=$(RUNS) ../$(BIN)/python -m pytest unit/runtime/control/test_last_door.py --timeout 0 $(ARGS)
 
 ROOM ?= safety
 ONLY ?=
