@@ -44,6 +44,7 @@ _BEYOND = 0.1  # of its range a gripper may be read outside of it
 _AGREE = 3  # readings of _WINDOW
 _WINDOW = 8
 _AGREE_NS = 100 * MS
+_JUDGE_NS = 4 * MS  # of a thousand readings a second not each is compared with all
 _KEPT_NS = 120 * MS  # held-back readings span so much, or are _WINDOW
 _AGREE_SHARE = 0.25  # of the way: readings that agree are nearer to each other
 _RIVAL = 0.75  # as many that agree on something else leave the choice open
@@ -74,7 +75,7 @@ class OutlierFilter(Generic[T]):
         """Nothing is accepted yet."""
         self._accepted: History[T] = History(_TRAIL)
         self._held: list[Sample[T]] = []
-        self._held_since_ns = 0
+        self._held_since_ns = self._judged_ns = 0
         self.agreed = 0  # held-back readings that the last one was accepted with
 
     @property
@@ -135,8 +136,11 @@ class OutlierFilter(Generic[T]):
     def _agreeing(self) -> int:
         """How many held-back readings agree with the newest; 0: too few for it to be accepted."""
         newest = self._held[-1]
-        if not any(abs(newest.stamp_ns - s.stamp_ns) >= _AGREE_NS for s in self._held):
+        if abs(newest.stamp_ns - self._judged_ns) < _JUDGE_NS or not any(
+            abs(newest.stamp_ns - s.stamp_ns) >= _AGREE_NS for s in self._held
+        ):
             return 0
+        self._judged_ns = newest.stamp_ns
         with_it = [s for s in self._held if self._agree(s, newest)]
         others = [s for s in self._held if not self._agree(s, newest)]
         spans = any(abs(newest.stamp_ns - s.stamp_ns) >= _AGREE_NS for s in with_it)

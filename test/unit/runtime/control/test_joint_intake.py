@@ -81,6 +81,21 @@ def test_wrong_readings_at_the_start_are_not_where_the_robot_is(every, phase):
         assert stream.held[-1].startswith("the readings of joint 'j' contradict each other, as ")
 
 
+def test_a_driver_of_a_thousand_readings_a_second_is_compared_with_them_now_and_then():
+    compared = 0
+
+    def reaches(one, other, _):
+        nonlocal compared
+        compared += 1
+        return abs(one - other) < 0.1
+
+    one = OutlierFilter(reaches)
+    assert not any(one.take(SECOND + i * MS, float(i % 2)) for i in range(1000))
+    assert compared < 100 * 1000
+    assert one.contradicts
+    assert any(one.take(2 * SECOND + i * MS, 1.0) for i in range(100)), "as soon as one is alone"
+
+
 def test_every_second_reading_may_be_any():
     dice = random.Random(3)
     stream = Stream()
