@@ -13,8 +13,8 @@ import numpy as np
 
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.types import StalePolicy
-from vla_ros.runtime import door
-from vla_ros.runtime.door import Told
+from vla_ros.runtime import limiter
+from vla_ros.runtime.limiter import Told
 from vla_ros.runtime.safety import Limits, refuse_unless_numbers
 
 COUNT = 400
@@ -47,12 +47,12 @@ def gate(action: np.ndarray, before: tuple[np.ndarray, ...], limits: Limits) -> 
     """An action through the last door, a period after those ``before`` it, newest first; with two
     the door knows the step between them."""
     refuse_unless_numbers(action, limits.space)
-    motion, reach = list(limits.space.motion), door.reach_of(limits)
+    motion, reach = list(limits.space.motion), limiter.reach_of(limits)
     told = Told(before[0][motion]) if before else None
     if len(before) > 1:
-        step = door.step_between(before[1][motion], before[0][motion], reach)
+        step = limiter.step_between(before[1][motion], before[0][motion], reach)
         told = Told(before[0][motion], step)
-    passed = door.pass_through(action[motion], told, reach)
+    passed = limiter.pass_through(action[motion], told, reach)
     out = np.array(action, np.float64)
     out[motion] = passed.told.at
     grippers = list(limits.space.grippers)

@@ -23,11 +23,12 @@ from vla_ros.core.types import (
     Plan,
     PolicyState,
 )
-from vla_ros.runtime import door, safety
+from vla_ros.runtime import limiter, safety
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Answer, ChunkAction
 from vla_ros.runtime.control.takeover import Takeover, action_of
-from vla_ros.runtime.door import Course, Door, Following, Leash, Passed, Reach
+from vla_ros.runtime.door import LEAST, Course, Door, Following
+from vla_ros.runtime.limiter import Leash, Passed, Reach, Told
 from vla_ros.runtime.safety import Gripper, Limits
 
 if TYPE_CHECKING:
@@ -225,17 +226,17 @@ class PublishGate:
         if self._waits_for_arm(now):
             return False
         endless = self._endless
-        meant = door.judge(self._candidate(action), self._meant, limits, endless)
+        meant = limiter.judge(self._candidate(action), self._meant, limits, endless)
         self._meant = (meant.bounded, *self._meant[:1])
         moved = safety.after_valid(control.safety, limits, meant.far, now.steady_ns, meant.over)
         begins = control.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
         if meant.over and moved.state is not PolicyState.RUNNING:
-            self._clamped(Passed(door.Told(meant.bounded), meant.over))  # before what it led to
+            self._clamped(Passed(Told(meant.bounded), meant.over))  # before what it led to
         control.become(moved)
         if control.safety.state is not PolicyState.RUNNING:
             return False
         if begins:  # at the beginning of what was judged
-            self._meant = (door.judge(action.action, (), limits, endless).bounded,)
+            self._meant = (limiter.judge(action.action, (), limits, endless).bounded,)
         passed = self._pass(action.action, now)
         if self._stands_still(passed, now):
             return False
@@ -285,14 +286,14 @@ class PublishGate:
 
     @property
     def _reach(self) -> Reach:
-        return door.reach_of(self._control.limits, self._endless)
+        return limiter.reach_of(self._control.limits, self._endless)
 
     @property
     def _joints_reach(self) -> Reach:
         """Of the outputs that take places of joints."""
         if self._control.limits.space.absolute:
             return self._reach
-        return door.joints_reach_of(self._control.limits, self._endless)
+        return limiter.joints_reach_of(self._control.limits, self._endless)
 
     @property
     def _takes_joints(self) -> bool:
@@ -322,7 +323,7 @@ class PublishGate:
             self._leashed = (key, leash)
         return self._leashed[1]
 
-    def _begin(self, now: Moment) -> tuple[door.Told, float] | None:
+    def _begin(self, now: Moment) -> tuple[Told, float] | None:
         """What the action is a step from, and its share of a period; see :meth:`Door.begin`."""
         reach = self._reach
         period_ns = self._control.limits.period_ns
@@ -334,12 +335,12 @@ class PublishGate:
         begin, reach = self._begin(now), self._reach
         assert begin is not None
         wish = action[list(self._control.limits.space.motion)]
-        return door.pass_through(wish, begin[0], reach, begin[1], self._leash(now, reach))
+        return limiter.pass_through(wish, begin[0], reach, begin[1], self._leash(now, reach))
 
     def _left_s(self, valid_ns: int, now: Moment) -> float:
         """How long a plan that is sent now may go on; 0: it would be over before it begins."""
         left_s = (valid_ns - now.now_ns) / SECOND - self._control.outputs.lead_s
-        return left_s if left_s > door.LEAST * self._control.limits.period_s else 0.0
+        return left_s if left_s > LEAST * self._control.limits.period_s else 0.0
 
     def _plan(self, rows: Floats, valid_ns: int, now: Moment) -> Plan | None:
         """What replaces the plan that the controller follows; None: nobody takes plans."""
@@ -372,9 +373,9 @@ class PublishGate:
         told, share = begin
         if kind.moves and leash is not None:
             start = told.at if control.outputs.commanded else reach.beside(leash.here, told.at)
-            told = door.pass_through(start + action, told, reach, share, leash).told
+            told = limiter.pass_through(start + action, told, reach, share, leash).told
         else:
-            told = door.stand(told, reach, share)
+            told = limiter.stand(told, reach, share)
         self._joints.take(told, reach, at_ns)
         return told.at
 
@@ -391,7 +392,7 @@ class PublishGate:
             joints = self._joints.told
             told = here if joints is None else joints.at
         assert leash is not None
-        far = door.apart(reach.beside(told, here), here, reach) >= _FAR * leash.far
+        far = limiter.apart(reach.beside(told, here), here, reach) >= _FAR * leash.far
         at_ns, period_ns = self._at_ns(now), control.limits.period_ns
         stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
         if not far.any() or not stood_ns or self._following.tries(at_ns):
@@ -462,7 +463,7 @@ class PublishGate:
         begin = self._begin(now)
         if begin is None:
             return None
-        told = door.stand(begin[0], reach, begin[1]) if passed is None else passed.told
+        told = limiter.stand(begin[0], reach, begin[1]) if passed is None else passed.told
         self._action.take(told, reach, at_ns)
         space = control.limits.space
         action = np.zeros(space.width)
@@ -489,11 +490,11 @@ class PublishGate:
         endless = list(self._endless)
         if places is not None:
             places = places.copy()
-            places[endless] = door.wrapped(places[endless])
+            places[endless] = limiter.wrapped(places[endless])
         if plan is not None:
             first = plan.points[0][1]
             shift = np.zeros(len(first))
-            shift[endless] = door.wrapped(first[endless]) - first[endless]
+            shift[endless] = limiter.wrapped(first[endless]) - first[endless]
             plan = replace(plan, points=tuple((s, row + shift) for s, row in plan.points))
         return places, plan
 

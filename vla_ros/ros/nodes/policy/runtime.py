@@ -20,8 +20,9 @@ from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.types import PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
 from vla_ros.ros.nodes.policy.corrector import CorrectorLink
-from vla_ros.ros.nodes.policy.inputs import PolicyInputs, needs_of
+from vla_ros.ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.ros.nodes.policy.link import LoopLink
+from vla_ros.ros.nodes.policy.needs import needs_of
 from vla_ros.ros.nodes.policy.outputs import joint_outputs, wanted
 from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.ros.nodes.policy.settings import chunking_of

@@ -13,15 +13,9 @@ from sensor_msgs.msg import JointState
 
 from vla_ros.core.types import PolicyInfo
 from vla_ros.ros.common.convert import BadMessage
-from vla_ros.ros.nodes.policy.inputs import (
-    Camera,
-    Needs,
-    as_pose,
-    joints_of,
-    needs_of,
-    pose_of,
-    tf2_is_there,
-)
+from vla_ros.ros.nodes.policy.cameras import Camera
+from vla_ros.ros.nodes.policy.inputs import as_pose, joints_of, pose_of
+from vla_ros.ros.nodes.policy.needs import Needs, needs_of, tf2_is_there
 from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows
 
 OFT = PolicyInfo("vla", cameras=2, state_dim=8)

@@ -1,0 +1,389 @@
+"""The limiter of motion: how far one number may go from the one before it.
+
+A step is no longer than the velocity allows for the time since the last one, it changes by no more
+than the acceleration allows, it stays within the bounds or leads back to them, and it waits for an
+arm that is behind. Pure functions of (numbers, time); no clock, no log.
+
+The numbers of a space of places are places, their step is a velocity; those of a space of
+displacements are velocities, their step is an acceleration: one rule holds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.core import rotation
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.types import Floats
+from vla_ros.runtime.safety import ActionRefused, Limits, refuse_unless_numbers
+
+_ROUNDING = 1e-9  # a rounding error is no excess
+_JITTER = 0.02  # of a step: what a tick that is a little early takes from it is not counted
+_TURN = 2 * np.pi
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What may be told in one control period, float64 [M] each, M numbers that move: from ``low``
+    to ``high``, by a step of ``step`` at most that differs from the one before by ``change`` at
+    most. Infinite: no such limit. ``stop``: the largest step of displacements towards none.
+
+    ``turns``: the places of each arm's rotation of a pose, which is held to angles by the shorter
+    way round, within ``radius`` [M] of the middle of its bounds. ``endless``: joints that turn
+    without end, compared modulo a turn. ``loose``: how much of an excess of the bounds is not
+    counted.
+    """
+
+    low: Floats
+    high: Floats
+    step: Floats
+    change: Floats
+    stop: Floats
+    radius: Floats
+    loose: Floats
+    absolute: bool
+    turns: tuple[npt.NDArray[np.intp], ...] = ()
+    endless: tuple[int, ...] = ()
+
+    @property
+    def middle(self) -> Floats:
+        out: Floats = (self.low + self.high) / 2
+        return out
+
+    def beside(self, motion: Floats, at: Floats) -> Floats:
+        """Endless joints in the turn that is nearest to ``at``."""
+        out = motion
+        for joint in self.endless:
+            turns = round((float(motion[joint]) - float(at[joint])) / _TURN)
+            if turns:
+                out = out.copy() if out is motion else out
+                out[joint] -= turns * _TURN
+        return out
+
+    def about(self, at: Floats) -> Reach:
+        """The same with the bounds of endless joints in the turn that is nearest to ``at``; bounds
+        of a whole turn are none."""
+        if not self.endless:
+            return self
+        low, high = self.low.copy(), self.high.copy()
+        for joint in self.endless:
+            if high[joint] - low[joint] >= _TURN - _ROUNDING:
+                low[joint], high[joint] = -np.inf, np.inf
+            else:
+                middle = (low[joint] + high[joint]) / 2
+                shift = round((float(at[joint]) - middle) / _TURN) * _TURN
+                low[joint], high[joint] = low[joint] + shift, high[joint] + shift
+        return replace(self, low=low, high=high, endless=())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an output was told last, float64 [M]: the numbers, and the step that led there, in a
+    whole period; None: there was none yet."""
+
+    at: Floats
+    step: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leash:
+    """Where the joints are, float64 [M], and how far from there they may be told to go."""
+
+    here: Floats
+    far: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What may be told, float64 [M]. ``over``: the limits that changed it, in words; ``far``: by
+    more than a tolerance. ``bounded``: held to its bounds alone. ``leashed``: places [M] that wait
+    for the arm."""
+
+    told: Told
+    over: str = ""
+    far: bool = False
+    bounded: Floats | None = None
+    leashed: npt.NDArray[np.bool_] | None = None
+
+
+@lru_cache(maxsize=64)
+def reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
+    """Of the numbers of an action that move."""
+    space, period = limits.space, limits.period_s
+    turns = _turns(space)
+    low, high = np.array(limits.low, np.float64), np.array(limits.high, np.float64)
+    radius = (high - low) / 2
+    for arm in turns:
+        radius[arm] = radius[arm].max()  # rotations are bounded by an angle: a ball, not a box
+    step, change = limits.jump * 2 * radius, limits.jerk * 2 * radius
+    stop = np.full(len(low), np.inf)
+    velocity = np.array(limits.velocity or (np.inf,) * len(low)) * period
+    accelerated = np.array(limits.acceleration or (np.inf,) * len(low)) * period * period
+    if space.absolute:
+        step, change = np.minimum(step, velocity), np.minimum(change, accelerated)
+    else:
+        low, high = np.maximum(low, -velocity), np.minimum(high, velocity)
+        step, stop = np.minimum(step, accelerated), accelerated
+    for arm in turns:
+        step[arm], change[arm] = step[arm].min(), change[arm].min()
+    change[np.isinf(accelerated) & (change >= 2 * step)] = np.inf  # two steps differ by less
+    loose = limits.clamp_tolerance * 2 * radius
+    endless = endless if space.absolute else ()
+    return Reach(low, high, step, change, stop, radius, loose, space.absolute, turns, endless)
+
+
+@lru_cache(maxsize=64)
+def joints_reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
+    """Of the places that displacements of joints lead to, which have no bounds here."""
+    period, count = limits.period_s, len(limits.low)
+    step = np.maximum(np.abs(limits.low), np.abs(limits.high))
+    if limits.velocity:
+        step = np.minimum(step, np.array(limits.velocity) * period)
+    change = np.array(limits.acceleration or (np.inf,) * count) * period * period
+    free = np.full(count, np.inf)
+    return Reach(-free, free, step, change, free, free, free, True, (), endless)
+
+
+def _turns(space: ActionSpace) -> tuple[npt.NDArray[np.intp], ...]:
+    if not space.absolute:
+        return ()
+    motion = space.motion
+    return tuple(np.array([motion.index(p) for p in arm], np.intp) for arm in space.rotations)
+
+
+# ------------------------------------------------------------------------------ one step
+
+
+def pass_through(
+    wish: Floats,
+    told: Told | None,
+    reach: Reach,
+    share: float = 1.0,
+    leash: Leash | None = None,
+    brakes: bool = True,
+) -> Passed:
+    """The numbers ``wish``, float64 [M], or as near to them as may be told after ``told``.
+
+    ``share`` of a period has passed since. Raises :class:`ActionRefused` for numbers that are not
+    finite. ``brakes``: places are approached so that the change of
+    the step suffices to stop at their bounds.
+    """
+    motion = np.array(wish, np.float64)
+    if not np.isfinite(motion).all():
+        raise ActionRefused("a command has numbers that are not finite")
+    if reach.endless:
+        at = motion if told is None else told.at
+        motion = reach.beside(motion, at)
+        leash = None if leash is None else replace(leash, here=reach.beside(leash.here, at))
+        reach = reach.about(at)
+    over: list[str] = []
+    far, bounded, leashed = False, None, None
+    for name, confined, tolerance in _confined(motion, told, reach, share, leash, brakes):
+        excess = apart(motion, confined, reach)
+        if excess.max(initial=0.0) > _ROUNDING:
+            if (excess > _ROUNDING + (_JITTER if share < 1.0 else 0.0) * reach.step).any():
+                over.append(name)
+            far |= bool((excess > tolerance + _ROUNDING).any())
+            motion = confined
+        if name == "leash":
+            leashed = excess > _ROUNDING
+        bounded = motion if bounded is None else bounded
+    step = None if told is None else step_between(told.at, motion, reach) / share
+    return Passed(Told(motion, step), ", ".join(dict.fromkeys(over)), far, bounded, leashed)
+
+
+def stand(told: Told, reach: Reach, share: float = 1.0) -> Told:
+    """What stops the motion: displacements of nothing, or the place as it was; as near to that as
+    the limits allow, so that it decelerates along the way that it was on."""
+    if not reach.absolute:
+        motion = np.clip(0.0, told.at - reach.stop * share, told.at + reach.stop * share)
+        return Told(motion, (motion - told.at) / share)
+    before = np.zeros(len(told.at)) if told.step is None else told.step
+    step = _shortened(before, reach.change * share, reach) * share
+    return Told(_moved(told.at, step, reach), step / share)
+
+
+def _confined(
+    motion: Floats,
+    told: Told | None,
+    reach: Reach,
+    share: float,
+    leash: Leash | None,
+    brakes: bool,
+) -> Iterator[tuple[str, Floats, Floats]]:
+    """What limits there are, one after the other: a name, the numbers within it, and how much of
+    an excess is not counted. ``motion`` is looked at anew for each: what is yielded is taken."""
+    none = np.zeros(len(motion))
+    low, high = reach.low, reach.high
+    taken = _bounded(motion, reach)
+    yield "bounds", taken, reach.loose
+    if told is None:
+        return
+    balls = [(reach.middle, reach.radius)] if reach.turns else []
+    if leash is not None:
+        taken = _within(taken, leash.here, leash.far, reach)
+        yield "leash", taken, none
+        low = np.maximum(low, leash.here - leash.far)
+        high = np.minimum(high, leash.here + leash.far)
+        balls += [(leash.here, leash.far)] if reach.turns else []
+    taken = _within(taken, told.at, reach.step * share, reach)
+    yield "jump", taken, none
+    if told.step is None:
+        return
+    if brakes and reach.absolute:
+        taken = _braking(taken, told.at, low, high, balls, reach, share)
+        yield "jerk", taken, none
+    expected = _moved(told.at, told.step * share, reach)
+    taken = _within(taken, expected, reach.change * share * share, reach)
+    yield "jerk", taken, none
+    if not reach.absolute:
+        yield "jerk", _within(_bounded(taken, reach), told.at, reach.stop * share, reach), none
+    for arm in reach.turns if brakes else ():  # a ball is left by the side that braking looked at
+        out = max(reach.radius[arm[0]], _angle(reach.middle[arm], told.at[arm]))
+        taken = taken.copy()
+        taken[arm] = rotation.towards(reach.middle[arm], taken[arm], out)
+        yield "bounds", taken, none
+
+
+def _braking(
+    motion: Floats,
+    at: Floats,
+    low: Floats,
+    high: Floats,
+    balls: list[tuple[Floats, Floats]],
+    reach: Reach,
+    share: float,
+) -> Floats:
+    """No faster towards a bound than one can stop before it."""
+    up = _fastest(np.maximum(high - at, 0.0), reach.change, share)
+    down = _fastest(np.maximum(at - low, 0.0), reach.change, share)
+    out = np.clip(motion, at - down, at + up)
+    for arm in reach.turns:
+        out[arm] = motion[arm]
+        wish = rotation.way(at[arm], motion[arm])
+        length = float(np.linalg.norm(wish))
+        if length < _ROUNDING or np.isinf(reach.change[arm[0]]):
+            continue
+        room = min(_exit(at[arm], wish / length, c[arm], float(r[arm[0]])) for c, r in balls)
+        most = float(_fastest(np.array([room]), reach.change[arm[:1]], share)[0])
+        if length > most:
+            out[arm] = rotation.turned(at[arm], wish * (most / length))
+    return out
+
+
+def _fastest(room: Floats, change: Floats, share: float) -> Floats:
+    """The longest step after which what is left of ``room`` suffices to stop in: u dt + u^2 / 2a
+    fills it, whatever the lengths of the periods that follow."""
+    with np.errstate(invalid="ignore"):
+        limited = change * share * (np.sqrt(share * share + 2 * room / change) - share)
+    out: Floats = np.where(np.isinf(change) | np.isinf(room), room, limited)
+    return np.minimum(out, room)
+
+
+def _exit(at: Floats, way: Floats, center: Floats, radius: float) -> float:
+    """How far along ``way`` (a unit vector) a ball of rotations ends, as if it were flat."""
+    off = rotation.way(center, at)
+    along = float(off @ way)
+    inside = radius * radius - float(off @ off)
+    if inside <= 0.0:  # on its edge, or outside of it: inward as far as the other side
+        return max(0.0, -2.0 * along)
+    return -along + float(np.sqrt(along * along + inside))
+
+
+def _bounded(motion: Floats, reach: Reach) -> Floats:
+    out = np.clip(motion, reach.low, reach.high)
+    for arm in reach.turns:
+        out[arm] = rotation.towards(reach.middle[arm], motion[arm], float(reach.radius[arm[0]]))
+    return out
+
+
+def _within(motion: Floats, center: Floats, radius: Floats, reach: Reach) -> Floats:
+    out: Floats = np.clip(motion, center - radius, center + radius)
+    for arm in reach.turns:
+        out[arm] = rotation.towards(center[arm], motion[arm], float(radius[arm[0]]))
+    return out
+
+
+def _moved(at: Floats, step: Floats, reach: Reach) -> Floats:
+    out: Floats = at + step
+    for arm in reach.turns:
+        out[arm] = rotation.turned(at[arm], step[arm])
+    return out
+
+
+def step_between(at: Floats, motion: Floats, reach: Reach) -> Floats:
+    """What leads from one to the other; rotations of poses as the turn that is needed."""
+    out: Floats = motion - at
+    for arm in reach.turns:
+        out[arm] = rotation.way(at[arm], motion[arm])
+    return out
+
+
+def _shortened(step: Floats, by: Floats, reach: Reach) -> Floats:
+    """A step that is shorter by so much, or none."""
+    out: Floats = step - np.clip(step, -by, by)
+    out[np.abs(out) < _NOTHING] = 0.0  # what rounding leaves is no motion
+    for arm in reach.turns:
+        length = float(np.linalg.norm(step[arm]))
+        out[arm] = step[arm] * max(0.0, 1.0 - float(by[arm[0]]) / max(length, _ROUNDING))
+    return out
+
+
+def _angle(one: Floats, other: Floats) -> float:
+    return float(np.linalg.norm(rotation.way(one, other)))
+
+
+def apart(motion: Floats, confined: Floats, reach: Reach) -> Floats:
+    """By how much each number that moves was beyond; rotations of poses by an angle."""
+    excess = np.abs(confined - motion)
+    for arm in reach.turns:
+        excess[arm] = _angle(confined[arm], motion[arm])
+    return excess
+
+
+def wrapped(angles: Floats) -> Floats:
+    """The same angles from -pi to pi."""
+    out: Floats = angles - np.round(angles / _TURN) * _TURN
+    return out
+
+
+def near(leash: Leash, at: Floats, reach: Reach) -> bool:
+    """Whether a place is within the leash."""
+    return bool((apart(reach.beside(leash.here, at), at, reach) <= leash.far + _ROUNDING).all())
+
+
+# ------------------------------------------------------------------------------ the policy's motion
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An action as the policy's own motion has it: ``bounded``, float64 [D], held to its bounds
+    alone; ``over``: the limits that it exceeded, in words; ``far``: by more than a tolerance."""
+
+    bounded: Floats
+    over: str
+    far: bool
+
+
+def judge(
+    action: Floats, before: tuple[Floats, ...], limits: Limits, endless: tuple[int, ...] = ()
+) -> Judged:
+    """Whether an action makes sense after those ``before`` it, newest first, at most two are used.
+    Raises :class:`ActionRefused`."""
+    refuse_unless_numbers(action, limits.space)
+    motion = list(limits.space.motion)
+    reach, out = reach_of(limits, endless), np.array(action, np.float64)
+    told = None
+    if before:
+        last = before[0][motion]
+        step = step_between(before[1][motion], last, reach) if len(before) > 1 else None
+        told = Told(last, step)
+    passed = pass_through(out[motion], told, reach, brakes=False)
+    out[motion] = passed.bounded
+    return Judged(out, passed.over, passed.far)
