@@ -120,6 +120,18 @@ def test_the_last_word_holds_where_the_robot_was_led_whatever_one_reading_says()
     assert bench.out.commands[-1].action[0] == 0.5
 
 
+@pytest.mark.parametrize("step_s", [-5.0, -0.2, 0.2, 5.0])
+def test_a_clock_step_at_speed_is_a_stop_where_the_robot_was_led(step_s):
+    """Its measurements are void then; a HOLD said nothing to any output."""
+    bench = waiting()
+    measure(bench)
+    bench.cycle(pose(x=0.5))
+    bench.clock.now += round(step_s * SECOND)
+    (command,) = bench.tick()
+    assert (command.kind, command.action[0]) == (CommandKind.STOP, 0.5)
+    assert bench.state is PolicyState.HOLD
+
+
 def test_a_turn_past_pi_is_a_small_one():
     before = pose(turn=3.1)
     within = limits(jump=0.02)  # 0.126 rad

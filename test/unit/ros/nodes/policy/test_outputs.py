@@ -426,6 +426,22 @@ def test_displacements_from_the_last_command_are_all_made_by_a_servo_that_lags(
     assert far["measured"] == pytest.approx([2.0 * share, -2.0 * share])
 
 
+@pytest.mark.parametrize("output", ["positions", "trajectory"])
+@pytest.mark.parametrize("word", ["commanded", "measured"])
+def test_one_wrong_reading_is_no_leap_of_displacements(output: str, word: str) -> None:
+    """Even where the intake takes it in: 1.21 -> 0.01 -> 1.21 rad in two periods it was."""
+    topic = {"positions": "positions", "trajectory": "joint_trajectory"}[output]
+    space, limits = joint_space(ActionKind.JOINT_DELTA), {"velocity": (0.5,) * 2}
+    servo = Servo(Arm(space, output, joint_delta_from=word, **limits), 0.7, topic)
+    servo.at = np.array([1.2, -1.2])
+    told = servo.goes(10)
+    right, servo.at = servo.at, np.zeros(2)
+    told += servo.goes(1, free=False)
+    servo.at = right
+    told += servo.goes(5)
+    assert np.abs(np.diff(told, axis=0)).max() <= 0.025 + 1e-9
+
+
 def test_of_an_arm_that_is_held_back_the_target_stays_near() -> None:
     space = joint_space(ActionKind.JOINT_DELTA)
     ends = {"low": (-0.04,) * 2, "high": (0.04,) * 2}
