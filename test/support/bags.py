@@ -102,7 +102,7 @@ def status(stamp_ns: int, state: int) -> Entry:
     fields = [field for field, _ in STORE.fielddefs[name][1] if field not in ("header", "state")]
     said = {field: "" if field in text else 0 for field in fields}
     said |= {field: 0.0 for field in fields if field.endswith(("_hz", "_s", "_ms"))}
-    said["acceptance"] = np.zeros(0)
+    said["acceptance"], said["outputs"] = np.zeros(0), []
     content = _make(name, header=header(stamp_ns), state=state, **said)
     return Entry("/policy/status", stamp_ns, name, content)
 

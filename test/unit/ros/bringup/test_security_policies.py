@@ -32,6 +32,7 @@ IMAGES = ("image", "image/compressed", "wrist_image", "wrist_image/compressed")
 OUTPUTS = (
     *("twist", "left_twist", "gripper", "left_gripper"),
     *("joint_trajectory", "positions", "joint_commands", "gripper_positions"),
+    *("left_joint_trajectory", "left_positions", "left_joint_commands", "left_gripper_positions"),
 )
 TAKEOVER = ("action", "twist", "left_twist", "gripper", "left_gripper", "joint_states")
 #: What the source does not show: by node and file, how many such calls there are, and what they
@@ -46,11 +47,16 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
     ("policy", "goals.py"): (2, {}),
     ("policy", "cameras.py"): (1, {"subscribe": (*IMAGES, "left_image")}),
     ("policy", "inputs.py"): (
-        3,  # poses of arms, and the helper itself, twice
-        {"subscribe": ("measured_pose", "left_measured_pose")},
+        4,  # poses and joints of arms, and the helper itself, twice
+        {
+            "subscribe": (
+                *("measured_pose", "left_measured_pose"),
+                *("joint_states", "left_joint_states"),
+            )
+        },
     ),
     ("policy", "outputs.py"): (
-        4,  # the helper itself, and what it is asked for
+        8,  # the helper itself, and what it is asked for
         {
             "publish": tuple(f"~/{name}" for name in OUTPUTS),
             "call": ("~/hand_cmd",),

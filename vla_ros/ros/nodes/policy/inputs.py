@@ -503,8 +503,8 @@ class PolicyInputs:
         second. Arms that have topics of their own may have drivers of their own."""
         whole = needs.joints and not needs.joint_names
         wanted = frozenset({*needs.joint_names, *self._places})
-        topics = [f"{arm}joint_states" for arm in dict.fromkeys(("", *self._arms))]
-        writers = Writers(self._node, *topics)
+        prefixes = list(dict.fromkeys(("", *self._arms)))
+        writers = Writers(self._node, *(prefix + "joint_states" for prefix in prefixes))
         put = self._joined("joint_states") if needs.joints else None
 
         def take(message: JointState, info: Mapping[str, Any]) -> None:
@@ -535,8 +535,8 @@ class PolicyInputs:
                     part = Stamped(stamp_ns, received, (names, accepted))
                     self._join_in("joint_states", part, put)
 
-        for topic in topics:
-            self._listen(JointState, topic, take, qos.STATE_SUB)
+        for arm in prefixes:
+            self._listen(JointState, f"{arm}joint_states", take, qos.STATE_SUB)
         self._turn_without_end()
         self._listen(String, "robot_description", self._on_description, qos.LATCHED, raw=True)
 

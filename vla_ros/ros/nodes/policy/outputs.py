@@ -158,19 +158,7 @@ class TwistOutput(Output):
                 gripper.publish(Float64(data=float(command.action[place])))
 
 
-class JointsOutput(Output):
-    """An output to joints: one topic an arm, with the arm's prefix where there are several."""
-
-    kind: Any
-    topic: str
-
-    def open(self, node: Node) -> None:
-        super().open(node)
-        groups = self._robot.groups
-        self._topics = [self._publisher(self.kind, f"~/{arm}{self.topic}") for arm, _, _ in groups]
-
-
-class TrajectoryOutput(JointsOutput):
+class TrajectoryOutput(Output):
     """`~/joint_trajectory`: one message a chunk of actions, which replaces the one before it.
 
     Positions alone, a point a control period, the first one period after the stamp; after the
@@ -185,8 +173,10 @@ class TrajectoryOutput(JointsOutput):
     the first point. A stop begins at its arrival (stamp 0: start now), whatever the clocks show.
     """
 
-    kind = JointTrajectory
-    topic = "joint_trajectory"
+    def open(self, node: Node) -> None:
+        super().open(node)
+        make, arms = self._publisher, self._robot.arms
+        self._topics = [make(JointTrajectory, f"~/{arm}joint_trajectory") for arm in arms]
 
     def command(self, command: Command) -> None:
         if command.plan is None:
@@ -210,12 +200,14 @@ def _duration(seconds: float) -> Duration:
     return Duration(sec=whole, nanosec=rest)
 
 
-class PositionsOutput(JointsOutput):
+class PositionsOutput(Output):
     """`~/positions`: where the joints are to be at the end of this period, in rad, in the order of
     the action's names, grippers left out. Such a controller holds what it received last."""
 
-    kind = Float64MultiArray
-    topic = "positions"
+    def open(self, node: Node) -> None:
+        super().open(node)
+        make, arms = self._publisher, self._robot.arms
+        self._topics = [make(Float64MultiArray, f"~/{arm}positions") for arm in arms]
 
     def command(self, command: Command) -> None:
         if command.places is None:
@@ -224,13 +216,15 @@ class PositionsOutput(JointsOutput):
             topic.publish(Float64MultiArray(data=command.places[places].tolist()))
 
 
-class JointStateOutput(JointsOutput):
+class JointStateOutput(Output):
     """`~/joint_commands`: the same as a JointState by name, the grippers' joints among them, in the
     order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take. A
     gripper that nobody has commanded or measured is left out."""
 
-    kind = JointState
-    topic = "joint_commands"
+    def open(self, node: Node) -> None:
+        super().open(node)
+        make, arms = self._publisher, self._robot.arms
+        self._topics = [make(JointState, f"~/{arm}joint_commands") for arm in arms]
 
     def command(self, command: Command) -> None:
         if command.places is None:
@@ -248,13 +242,15 @@ class JointStateOutput(JointsOutput):
             topic.publish(message)
 
 
-class GripperPositions(JointsOutput):
+class GripperPositions(Output):
     """`~/gripper_positions`: the grippers' own joints in the order of the action's names, in the
     unit of ``gripper_range``. A gripper keeps what it received last; nothing goes out while one of
     them was neither commanded nor measured."""
 
-    kind = Float64MultiArray
-    topic = "gripper_positions"
+    def open(self, node: Node) -> None:
+        super().open(node)
+        make, arms = self._publisher, self._robot.arms
+        self._topics = [make(Float64MultiArray, f"~/{arm}gripper_positions") for arm in arms]
 
     def command(self, command: Command) -> None:
         openings = np.array(self._robot.openings(command.action))
