@@ -224,10 +224,9 @@ class MotionJudge:
 
     def _command_of(self, topic: str, sent: float) -> Command | None:
         """The command that a message on another topic was made of: the newest before it, of which
-        there was none yet on that topic."""
-        command, now = self._command, self._limits[-1][1]
-        most = PAUSE_S if now.simulated else now.period / 2
-        if command is None or topic in command.taken or sent - command.when.sent >= most:
+        there was none yet on that topic. A node sends both before it makes another one."""
+        command = self._command
+        if command is None or topic in command.taken or sent - command.when.sent >= PAUSE_S:
             return None
         command.taken.add(topic)
         return command
@@ -312,7 +311,8 @@ class MotionJudge:
         if before is not None:
             step = limits[0].way(before, position, idx)
             gaps = gaps if anew else stream.lapses(when, limits[0])
-        jitter = limits[0].period / 2 if kind == ALONE else JITTER_S
+        alone, stream.alone = stream.alone or kind == ALONE, kind == ALONE
+        jitter = limits[0].period / 2 if alone else JITTER_S
         broken = []
         for one in limits:
             names = [one.moving[i] for i in idx]

@@ -10,6 +10,7 @@ The limits are the node's own, read when it answers and followed as they change.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import QoSProfile, qos_profile_parameter_events
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64, Float64MultiArray
+from std_msgs.msg import Float64, Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
 
 from support.motion_judge import MotionJudge
@@ -64,6 +65,7 @@ class MotionListener:
         self._name, self._namespace = name, name.rpartition("/")[0]
         self._renamed = {self._full(a): self._full(b) for a, b in (remappings or {}).items()}
         self._values: dict[str, Any] = {}
+        self._endless: list[str] = []  # joints, as the robot's description has them
         self._since: dict[str, int] = {}  # of the values
         self._arms: set[str] = set()
         self._asked: Any = None
@@ -81,6 +83,9 @@ class MotionListener:
         for topic, kind in ROBOT.items():
             at = joints if topic == "joint_states" else topic
             self._listen(kind, topic, qos.STATE_SUB, f"{self._namespace}/{at}")
+        described = f"{self._namespace}/robot_description"
+        described = self._renamed.get(described, described)
+        listen(node, String, described, self._describe, qos.LATCHED)
         node.create_timer(ASK_S, self._tick)
 
     def __enter__(self) -> MotionListener:
@@ -189,10 +194,23 @@ class MotionListener:
         self._values.update(newer)
         if not self._answered or (at_ns and not newer):
             return
-        with self._lock:
-            self.judge.limits(self._values, at_ns or time.time_ns())
+        self._promise(at_ns or time.time_ns())
         for arm in filter(None, self._values.get("arms", ())):
             self._listen_to(arm)
+
+    def _describe(self, message: String) -> None:
+        """Which joints turn without end."""
+        joints = re.findall(r"<joint\b[^>]*>", message.data)
+        endless = [one for one in joints if re.search(r"""\btype\s*=\s*["']continuous["']""", one)]
+        names = (re.search(r"""\bname\s*=\s*["']([^"']+)["']""", one) for one in endless)
+        self._endless = [name.group(1) for name in names if name]
+        if self._answered:
+            self._promise(time.time_ns())
+
+    def _promise(self, at_ns: int) -> None:
+        named = [*self._values.get("continuous_joints", ()), *self._endless]
+        with self._lock:
+            self.judge.limits({**self._values, "continuous_joints": named}, at_ns)
 
     def _listen_to(self, arm: str) -> None:
         """To its outputs."""

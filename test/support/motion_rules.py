@@ -15,7 +15,6 @@ from support.motion_limits import EPSILON, Flags, Floats, Limits, Measured, half
 
 PAUSE_S = 0.25  # without a message, or 3 periods: the next one may begin where the robot is
 JITTER_S = 0.002  # between the instant that a step was made for and its stamp
-CLOCKS_S = 1e-3  # between the readings of the two clocks that an instant is known by
 NEAR = 0.02  # rad, m: between a reading and where the robot really is
 LATENCY_S = 0.1  # of a robot and its readings, beside the leash
 ROUNDING = 1 + 1e-6
@@ -47,6 +46,7 @@ class Stream:
     rests: bool = True
     anew: bool = True
     moves: bool = False
+    alone: bool = False  # no command dates it
 
     def forget(self) -> None:
         """A message was lost: the next one is compared with nothing."""
@@ -404,8 +404,9 @@ class Course:
                 self.found.append((rule, text))
 
         brakes = np.zeros(len(idx), bool)
-        loose = max(self.slack, CLOCKS_S) if number == 0 else 0.0
-        unsure = np.max(speeds, axis=0) * loose / length
+        loose = self.slack if number == 0 else 0.0
+        # Two clocks are read one after the other: where the motion was taken up is not exact.
+        unsure = np.max(speeds, axis=0) * (loose + (JITTER_S / 2 if number < 2 else 0.0)) / length
         if limits.acceleration is not None:
             lapse = length if number < 2 else self.times[number - 1] - self.times[number - 2]
             lapse = max(limits.period, min(length, lapse) if number else 0.0)

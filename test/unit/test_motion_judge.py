@@ -226,7 +226,7 @@ def test_a_motion_within_its_limits_passes_whatever_the_clock_does(
         node.act(position, 0.0, kind=kind)
         node.output("positions", SimpleNamespace(data=[position, 0.0]), 0.0005 + sent)
         node.measure(node.at + 0.001, j1=position, j2=0.0)
-        while due <= node.at:
+        while due <= node.at + sent:
             due += T
     assert not node.lines
 
