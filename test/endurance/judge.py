@@ -19,8 +19,8 @@ RULES = {
     "not finite": "no number of a command that is not finite",
     "old epoch": "no command of an epoch that is over, nor of another instruction",
     "after deactivation": "no command after a deactivation was answered",
-    "after stop": "nothing that moves after ~/stop was answered",
-    "moving stop": "no STOP command that moves an arm",
+    "after stop": "nothing that moves after ~/stop was answered, or only brakes",
+    "moving stop": "no STOP command that moves an arm, or moves it on but slower",
     "sequence": "sequence numbers that grow",
     "lost process": "no process that ends unasked",
     "stuck": "RUNNING again after every trouble",
@@ -89,7 +89,8 @@ class Hold:
 class Judge:
     """Hears everything in the order in which it arrives; counts, and keeps what broke a rule.
 
-    ``trouble()`` and ``calm()`` bracket the time in which a HOLD is somebody's fault.
+    ``trouble()`` and ``calm()`` bracket the time in which a HOLD is somebody's fault. ``brakes``:
+    a STOP takes acceleration limits to slow down.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -98,6 +99,7 @@ class Judge:
     states: Counter[PolicyState] = field(default_factory=Counter)  # ns spent in each
     ages: Counter[int] = field(default_factory=Counter)  # of POLICY and HELD commands, whole ms
     gaps: int = 0  # commands that this reader missed, by their numbers
+    brakes: bool = False
 
     def __post_init__(self) -> None:
         self._last: Heard | None = None
@@ -169,7 +171,8 @@ class Judge:
         if heard.kind == CommandKind.POLICY or heard.observation_stamp:  # a person's has none
             self.ages[math.ceil(heard.age / MS)] += 1
             self._judge_age(heard)
-        if heard.kind == CommandKind.STOP and heard.moves:
+        moves = heard.moves and not self._only_brakes(heard)
+        if heard.kind == CommandKind.STOP and moves:
             self._broken("moving stop", heard.stamp, f"{heard.action}")
         if self._last is not None:
             self._judge_order(self._last, heard)
@@ -180,11 +183,22 @@ class Judge:
             self._broken(
                 "after deactivation", heard.stamp, f"{heard.kind.name} {late:.1f} ms after"
             )
-        if self._stopped_from is not None and heard.stamp > self._stopped_from and heard.moves:
+        if self._stopped_from is not None and heard.stamp > self._stopped_from and moves:
             late = (heard.stamp - self._stopped_from) / MS
             self._broken("after stop", heard.stamp, f"{heard.kind.name} {late:.1f} ms after")
         self._last = heard
         self._recent.append(heard)
+
+    def _only_brakes(self, heard: Heard) -> bool:
+        """Whether it is a STOP that goes on as the command before it, but slower. What was missed
+        is not held against it."""
+        if not self.brakes or heard.kind != CommandKind.STOP:
+            return False
+        before = self._last
+        if before is None or heard.sequence != before.sequence + 1:
+            return True
+        pairs = zip(heard.action[:-1], before.action[:-1], strict=True)
+        return all(now == 0.0 or (abs(now) < abs(was) and now * was > 0.0) for now, was in pairs)
 
     def status(self, told: Told) -> None:
         """A status has arrived."""

@@ -111,6 +111,7 @@ class Sitting:
         """Start, trouble, end."""
         record = self._record
         record.sittings += 1
+        self._judge.brakes = "acceleration_limits" in limits
         chosen = {"policy": record.policy} | CHECKPOINT.get(record.policy, {}) | limits
         overrides = {"policy": chosen}
         with (self._out / "soak.log").open("a") as file:

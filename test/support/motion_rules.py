@@ -290,11 +290,14 @@ def velocities(
 
 @dataclass
 class Plan:
-    """Where trajectories lead, linear between instants ``at`` [n] and positions [n, k]."""
+    """Where trajectories lead, linear between instants ``at`` [n] and positions [n, k]. ``sent``:
+    the newest, by the clock of commands. ``vague``: from when until when it leads from a place that
+    is not exactly known, where the robot began."""
 
     at: Floats
     positions: Floats
-    sent: float  # of the newest, by the clock of commands
+    sent: float
+    vague: tuple[float, float] = (0.0, 0.0)
 
     @property
     def end(self) -> float:
@@ -302,6 +305,11 @@ class Plan:
 
     def where(self, at: float) -> Floats:
         return np.array([np.interp(at, self.at, joint) for joint in self.positions.T])
+
+    def doubt(self, at: float) -> float:
+        """How much of a first step from rest is unknown of where it leads."""
+        since, until = self.vague
+        return (until - at) / (until - since) if since <= at < until else 0.0
 
     def speed(self, at: float, limits: Limits, idx: Sequence[int]) -> Floats:
         """Just before ``at``; 0 before its begin and after its end."""
@@ -361,10 +369,14 @@ class Course:
             kept = (self.old.at < self.begin) & (self.old.at > self.begin - 2.0)
             at = [self.old.at[kept], np.array([self.begin])]
             positions = [self.old.positions[kept], self.here[None]]
+        vague = self.old.vague if self.old is not None else (0.0, 0.0)
+        if self.rests:
+            vague = (self.begin, self.begin + float(self.times[0]))
         return Plan(
             np.concatenate([*at, self.begin + self.times]),
             np.vstack([*positions, self.rows]),
             self.made,
+            vague,
         )
 
     def judge(self, stops: bool) -> list[Break]:
@@ -407,24 +419,29 @@ class Course:
         loose = self.slack if number == 0 else 0.0
         # Two clocks are read one after the other: where the motion was taken up is not exact.
         unsure = np.max(speeds, axis=0) * (loose + (JITTER_S / 2 if number < 2 else 0.0)) / length
+        old = None if self.rests or number > 1 else self.old
+        vague = 0.0 if old is None else old.doubt(self.begin)
+        begun = 1.0 if vague and number == 0 else 0.0
         if limits.acceleration is not None:
+            least = limits.acceleration[idx] * min(limits.period, length) / 2
+            brakes = np.any([speed <= one - least for one in speeds], axis=0)
             lapse = length if number < 2 else self.times[number - 1] - self.times[number - 2]
             lapse = max(limits.period, min(length, lapse) if number else 0.0)
             if number == 1 and self.rests:
                 lapse *= 2  # how fast it began is not known
+            lapse += limits.period * (vague + begun)
             most = limits.acceleration[idx] * lapse + unsure
-            brakes = np.any([speed <= one - most / 2 for one in speeds], axis=0)
             shares = [limits.share(limits.change(one, rate, idx), most, idx) for one in rates]
             words("acceleration", np.min(shares, axis=0) > 1 + 1e-4, most)
         if limits.velocity is not None:
-            loose += JITTER_S if number == 0 else 0.0
+            loose += vague * limits.period + (JITTER_S if number == 0 else 0.0)
             most = limits.velocity[idx] * (1 + loose / length)
             words("speed", (limits.share(rate, most, idx) > ROUNDING) & ~brakes, most)
         if limits.absolute:
             before, after = limits.outside(start, idx), limits.outside(row, idx)
             over = (after > before + EPSILON) & (after > EPSILON) & ~brakes
             words("bounds", over, limits.low[idx], limits.high[idx])
-        if stops:
+        if stops and not begun:
             ok = [
                 (speed <= one * (1 + 1e-4) + 1e-4)
                 & ((rate * before >= -EPSILON) | (speed <= unsure + EPSILON))

@@ -267,6 +267,16 @@ def braking(at: float, speed: float, acceleration: float) -> list[tuple[float, f
     return [*rows, (at, 0.0)]
 
 
+def test_how_a_trajectory_begins_that_was_not_heard_from_its_begin_is_not_known_at_once() -> None:
+    """From where the robot is measured, a reading away from where the node has it."""
+    node = trajectories(**JERKY)
+    node.course((0.0, 0.0), periods=0.98)  # it is at 0.01 by now, and is slowing down
+    node.course((-0.018, 0.0), (-0.028, 0.0), (-0.028, 0.0), periods=1.02)
+    assert not only(node), node.lines
+    node.course((-0.06, 0.0))
+    assert only(node) == {"acceleration"}
+
+
 def test_a_late_message_of_a_trajectory_s_stop_is_where_the_motion_is_by_then() -> None:
     node = Node(JOINTS, outputs=["trajectory"])
     node.stands(j1=0.0, j2=0.0)

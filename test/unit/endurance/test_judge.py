@@ -71,6 +71,23 @@ def test_a_person_s_command_rests_on_no_observation_and_has_no_age():
     assert not judge.violations and judge.ages == {100: 1}
 
 
+def test_with_acceleration_limits_a_stop_may_go_on_slower():
+    def judged_stop(action, **changes):
+        judge = judged(heard(0, action=(0.02, 0.0, -0.01, 0.0, 0.0, 0.0, 1.0)))
+        judge.brakes = True
+        judge.stopped(START)
+        judge.command(
+            heard(1, kind=CommandKind.STOP, action=(*action, 0.0, 0.0, 0.0, 1.0), **changes)
+        )
+        return broken(judge)
+
+    assert not judged_stop((0.01, 0.0, -0.005))
+    assert not judged_stop((0.0, 0.0, -0.005))
+    for action in ((0.02, 0.0, -0.01), (0.01, 0.001, 0.0), (-0.01, 0.0, 0.0), (0.03, 0.0, 0.0)):
+        assert judged_stop(action) == {"moving stop", "after stop"}, action
+    assert not judged_stop((0.03, 0.0, 0.0), sequence=3), "the one before it was missed"
+
+
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [
