@@ -102,14 +102,12 @@ class Leash:
 @dataclass(frozen=True, slots=True)
 class Passed:
     """What may be told, float64 [M]. ``over``: the limits that changed it, in words; ``far``: by
-    more than a tolerance. ``bounded``: held to its bounds alone. ``leashed``: places [M] that wait
-    for the arm."""
+    more than a tolerance. ``bounded``: held to its bounds alone."""
 
     told: Told
     over: str = ""
     far: bool = False
     bounded: Floats | None = None
-    leashed: npt.NDArray[np.bool_] | None = None
 
 
 @lru_cache(maxsize=64)
@@ -170,9 +168,9 @@ def pass_through(
 ) -> Passed:
     """The numbers ``wish``, float64 [M], or as near to them as may be told after ``told``.
 
-    ``share`` of a period has passed since. Raises :class:`ActionRefused` for numbers that are not
-    finite. ``brakes``: places are approached so that the change of
-    the step suffices to stop at their bounds.
+    ``share`` of a period has passed since. ``brakes``: places are approached so that the change of
+    the step suffices to stop at their bounds. Raises :class:`ActionRefused` for numbers that are
+    not finite.
     """
     motion = np.array(wish, np.float64)
     if not np.isfinite(motion).all():
@@ -183,7 +181,7 @@ def pass_through(
         leash = None if leash is None else replace(leash, here=reach.beside(leash.here, at))
         reach = reach.about(at)
     over: list[str] = []
-    far, bounded, leashed = False, None, None
+    far, bounded = False, None
     for name, confined, tolerance in _confined(motion, told, reach, share, leash, brakes):
         excess = apart(motion, confined, reach)
         if excess.max(initial=0.0) > _ROUNDING:
@@ -191,11 +189,9 @@ def pass_through(
                 over.append(name)
             far |= bool((excess > tolerance + _ROUNDING).any())
             motion = confined
-        if name == "leash":
-            leashed = excess > _ROUNDING
         bounded = motion if bounded is None else bounded
     step = None if told is None else step_between(told.at, motion, reach) / share
-    return Passed(Told(motion, step), ", ".join(dict.fromkeys(over)), far, bounded, leashed)
+    return Passed(Told(motion, step), ", ".join(dict.fromkeys(over)), far, bounded)
 
 
 def stand(told: Told, reach: Reach, share: float = 1.0) -> Told:
@@ -218,7 +214,7 @@ def _confined(
     brakes: bool,
 ) -> Iterator[tuple[str, Floats, Floats]]:
     """What limits there are, one after the other: a name, the numbers within it, and how much of
-    an excess is not counted. ``motion`` is looked at anew for each: what is yielded is taken."""
+    an excess is not counted; each within those before it."""
     none = np.zeros(len(motion))
     low, high = reach.low, reach.high
     taken = _bounded(motion, reach)
