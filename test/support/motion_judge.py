@@ -350,8 +350,8 @@ class MotionJudge:
         if stamp:
             begins = [self._time(stamp)]
         else:  # when it arrives
-            begins = list(when.at + np.linspace(-JITTER_S, period, 17))
-            slack = begins[1] - begins[0]
+            begins = [when.at, *(when.at + np.linspace(-JITTER_S, period, 17))]
+            slack = begins[2] - begins[1]
         old = self._plans.get(topic)
         if old is not None and (old.positions.shape[1] != len(idx) or begins[0] < old.at[0] - 1.0):
             old = None  # of other joints, or time went back

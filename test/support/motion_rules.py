@@ -134,8 +134,9 @@ class Step:
         limits, idx, period = self._limits, self._idx, self._limits.period
         slack = 2.0 if self._stream.rests else 1.0  # of a beginning the first step is not known
         shares = []
+        unsure = self._jitter / 4  # of a lapse
         for rate, lapse in itertools.product(self._rates, self.lapses):
-            most = acceleration * lapse**2 * slack + self._jitter / 4 * limits.size(rate, idx)
+            most = acceleration * (lapse + unsure) ** 2 * slack + unsure * limits.size(rate, idx)
             shares.append(limits.share(limits.change(rate * lapse, self.way, idx), most, idx))
         steps = [np.zeros(len(idx))] if self._stream.step is None else [self._stream.step]
         for step in steps:
@@ -298,6 +299,8 @@ class Plan:
     positions: Floats
     sent: float
     vague: tuple[float, float] = (0.0, 0.0)
+    begin: float = 0.0  # of the newest, where what was before it ends
+    loose: float = 0.0  # how well that is known, s
 
     @property
     def end(self) -> float:
@@ -377,6 +380,8 @@ class Course:
             np.vstack([*positions, self.rows]),
             self.made,
             vague,
+            self.begin,
+            self.slack + JITTER_S / 4,
         )
 
     def judge(self, stops: bool) -> list[Break]:
@@ -459,6 +464,9 @@ class Course:
         if limits.acceleration is None or min(self.begin, self.made) <= old.end + JITTER_S:
             return
         rate, most = old.speed(old.end, limits, idx), limits.acceleration[idx] * limits.period
+        if old.at[-2] <= old.begin:  # it had one point
+            before = old.speed(old.begin, limits, idx)
+            most = most + limits.size(before, idx) * old.loose / (old.end - old.begin)
         for i in map(int, np.flatnonzero(limits.share(rate, most, idx) > 1 + 1e-4)):
             text = f"{self._names[i]} came to its last point at {rate[i]:.4g}/s"
             self.found.append(("acceleration", f"{text}; allowed {float(most[i]):.4g}"))
