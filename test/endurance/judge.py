@@ -166,7 +166,7 @@ class Judge:
     def command(self, heard: Heard) -> None:
         """A command has arrived."""
         self.kinds[heard.kind] += 1
-        if not all(map(math.isfinite, heard.action)):
+        if not all(map(math.isfinite, heard.action[:6])):
             self._broken("not finite", heard.stamp, f"{heard.action}")
         if heard.kind == CommandKind.POLICY or heard.observation_stamp:  # a person's has none
             self.ages[math.ceil(heard.age / MS)] += 1
