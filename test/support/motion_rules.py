@@ -375,9 +375,13 @@ class Course:
         vague = self.old.vague if self.old is not None else (0.0, 0.0)
         if self.rests:
             vague = (self.begin, self.begin + float(self.times[0]))
+        path = np.vstack([*positions, self.rows])
+        if self.limits.wrapped:  # between -pi and pi lies no way
+            ways = [self.limits.way(a, b, self.idx) for a, b in itertools.pairwise(path)]
+            path = np.cumsum([path[0], *ways], axis=0)
         return Plan(
             np.concatenate([*at, self.begin + self.times]),
-            np.vstack([*positions, self.rows]),
+            path,
             self.made,
             vague,
             self.begin,
