@@ -261,7 +261,7 @@ class ViewNode(Node):
         self._window = self._open(values)
         self._wishes = Wishes(self, self._told)
         self._subscribe(values)
-        self._parameters = self.create_client(GetParameters, "policy/get_parameters")
+        self._get_parameters = self.create_client(GetParameters, "policy/get_parameters")
         spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
         spin.every(self, 0.2, self._sample)
 
@@ -356,10 +356,10 @@ class ViewNode(Node):
 
     def _sample(self) -> None:
         self._strips.sample(self._page.status, self._time.steady_ns())
-        if not self._bounds_asked and self._parameters.service_is_ready():
+        if not self._bounds_asked and self._get_parameters.service_is_ready():
             self._bounds_asked = True
             request = GetParameters.Request(names=["bounds_low", "bounds_high"])
-            self._parameters.call_async(request).add_done_callback(self._set_bounds)
+            self._get_parameters.call_async(request).add_done_callback(self._set_bounds)
 
     def _set_bounds(self, future: Any) -> None:
         low, high = (numbers_of(value) for value in future.result().values)
