@@ -34,7 +34,7 @@ class Line:
 
     def __init__(self) -> None:
         self.at: float | None = None
-        self.rate = 0.0  # per second
+        self.rates = [0.0]  # per second: after a pause it may have begun here or there
         self.when = 0.0
 
 
@@ -45,7 +45,7 @@ class Judge(Recorder):
         super().__init__()
         self.world = world
         self.lines: dict[tuple[str, int], Line] = {}
-        self.plan: list[tuple[float, np.ndarray]] = []
+        self.plans: list[list[tuple[float, np.ndarray]]] = [[]]
         self.gripper = float("nan")
         self.judged = 0
 
@@ -91,16 +91,26 @@ class Judge(Recorder):
 
     def place(self, output: str, number: int, value: float, command) -> None:
         line = self.lines.setdefault((output, number), Line())
-        fastest, hardest = self.limits(number)
         now = self.world.time
         since, here = now - line.when, self.world.readings[number]
-        pause = line.at is None or since > max(0.25, 3 * T) + EPS or since < 0
-        dt = T if pause else min(since, T)
-        before = 0.0 if pause else line.rate
-        bases = [line.at] if not pause else [b for b in (line.at, here) if b is not None]
-        steps = [value - base for base in bases]
-        step = min(steps, key=abs)
+        pause = line.at is None or since > max(0.25, 3 * T) - EPS or since < 0
+        begins = [(b, 0.0, T) for b in (line.at, here) if b is not None] if pause else []
+        if line.at is not None and 0 <= since <= max(0.25, 3 * T) + EPS:
+            begins += [(line.at, rate, min(since, T)) for rate in line.rates]
         what = f"{output}[{number}] {line.at} -> {value} in {since:.4f} s, {command.kind.name}"
+        rates, broken = [], []
+        for base, before, dt in begins:
+            try:
+                rates.append(self.step(output, number, value, base, before, dt, command, what))
+            except AssertionError as error:
+                broken.append(error)
+        if not rates:
+            raise broken[0]
+        line.at, line.when, line.rates = value, now, sorted(set(rates))
+
+    def step(self, output, number, value, base, before, dt, command, what) -> float:
+        fastest, hardest = self.limits(number)
+        step = value - base
         brakes = max(0.0, abs(before) - hardest * dt) * dt if np.isfinite(hardest) else 0.0
         assert abs(step) <= max(fastest * dt, brakes) + EPS, f"{what}: faster than {fastest}"
         rate = step / dt if dt > 1e-9 else before
@@ -110,8 +120,7 @@ class Judge(Recorder):
             assert abs(rate) <= abs(before) + EPS * 100, f"{what}: a stop speeds up"
             assert rate * before >= -EPS, f"{what}: a stop turns round"
         self.inside(output, number, value, step, rate, before, hardest, dt, what)
-        line.at, line.when = value, now
-        line.rate = rate
+        return rate
 
     def inside(self, output, number, value, step, rate, before, hardest, dt, what) -> None:
         limits = self.world.limits
@@ -141,34 +150,45 @@ class Judge(Recorder):
 
     # ------------------------------------------------------------------ trajectories
 
-    def where(self, at: float) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Place and rate of the plan that is followed."""
-        if not self.plan:
-            return None, None
+    def where(self, plan, at: float) -> tuple[np.ndarray, np.ndarray]:
+        """Place and rate of a plan."""
         at += 1e-7  # at a point the line behind it counts
-        if at >= self.plan[-1][0] or at <= self.plan[0][0]:
-            row = self.plan[-1 if at >= self.plan[-1][0] else 0][1]
+        if at >= plan[-1][0] or at <= plan[0][0]:
+            row = plan[-1 if at >= plan[-1][0] else 0][1]
             return row, np.zeros(len(row))
-        for (t0, a), (t1, b) in zip(self.plan, self.plan[1:], strict=False):
+        for (t0, a), (t1, b) in zip(plan, plan[1:], strict=False):
             if t0 <= at < t1:
                 return a + (at - t0) / (t1 - t0) * (b - a), (b - a) / (t1 - t0)
         raise AssertionError
 
     def course(self, plan) -> None:
+        """It may have begun here or there after a pause: one of the ways must be right."""
         now = self.world.time
         begin = now if plan.at_once else now + self.world.lead_s
         here = np.array(self.world.readings, dtype=float)
-        start, rate = self.where(begin)
-        rested = not self.plan or begin > self.plan[-1][0] + max(0.25, 3 * T) + EPS
-        rows = [np.array(row) for _, row in plan.points]
-        times = [begin + s for s, _ in plan.points]
-        if rested:
-            far = lambda base: np.abs(rows[0] - base).max()  # noqa: E731
-            bases = [b for b in (start, here) if b is not None]
-            start, rate = min(bases, key=far), np.zeros(len(here))
-        assert start is not None and rate is not None
+        rest, longest = np.zeros(len(here)), max(0.25, 3 * T)
+        right, broken = [], []
+        for old in self.plans:
+            begins = [self.where(old, begin)] if old else []
+            if not old or begin > old[-1][0] + longest - EPS:
+                begins += [(base, rest) for base in (old[-1][1] if old else here, here)]
+            for start, rate in begins:
+                try:
+                    self.points(plan, begin, start, rate)
+                except AssertionError as error:
+                    broken.append(error)
+                else:
+                    new = [(t, p) for t, p in old if t < begin]
+                    new += [(begin, start), *((begin + s, np.array(p)) for s, p in plan.points)]
+                    right.append(new)
+        if not right:
+            raise broken[0]
+        self.plans = right[:4]
+
+    def points(self, plan, begin: float, start: np.ndarray, rate: np.ndarray) -> None:
         when, last = begin, start
-        for at, row in zip(times, rows, strict=True):
+        for seconds, place in plan.points:
+            at, row = begin + seconds, np.array(place)
             dt = at - when
             new = (row - last) / dt
             for number in range(len(row)):
@@ -185,8 +205,6 @@ class Judge(Recorder):
         for number in range(len(rate)):
             _, hardest = self.limits(number)
             assert abs(rate[number]) <= hardest * T + 1e-3, "it ends in motion"
-        self.plan = [(t, p) for t, p in self.plan if t < begin]
-        self.plan += [(begin, start), *zip(times, rows, strict=True)]
 
 
 class Robot(RuleBasedStateMachine):
@@ -378,7 +396,7 @@ class Robot(RuleBasedStateMachine):
             self.control.tick()
         self.control.deactivate()
         self.judge.lines.clear()
-        self.judge.plan = []
+        self.judge.plans = [[]]
         self.judge.gripper = float("nan")
         self.place = self.place + 0.3
         self.goal = self.place.copy()
