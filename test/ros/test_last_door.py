@@ -3,6 +3,7 @@ others have: the cases that a review found, each at the real node with an arm th
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -186,13 +187,21 @@ def test_accelerations_hold_from_rest_and_to_it(start_policy, ros, tmp_path):
         assert not speeds[-3:].any()
 
 
-def test_a_node_that_is_deactivated_at_speed_brings_the_arm_to_rest(start_policy, ros, tmp_path):
+@pytest.mark.parametrize("ending", ["deactivate", "SIGINT"])
+def test_a_node_that_is_deactivated_at_speed_brings_the_arm_to_rest(
+    start_policy, ros, tmp_path, ending
+):
     away = np.column_stack([np.arange(1, 400) * STEP, np.ones(399)])
     limits = {"acceleration_limits": [2.0], "bounds_high": [30.0]}
     with driven(start_policy, ros, tmp_path, away, **limits) as (rig, arm):
         rig.instruct("go")
         wait_until(lambda: len(arm.told) > 25, 15.0, "a motion")
-        assert ros.change_state("/policy", "deactivate")
+        if ending == "SIGINT":
+            rig.node.signal(signal.SIGINT)
+            wait_until(lambda: rig.node.process.poll() is not None, 10.0, "the end of the node")
+        else:
+            assert ros.change_state("/policy", "deactivate")
+        wait_until(lambda: rig.kinds()[-1] == CommandKind.STOP, 5.0, "the last command")
         speeds, since = speeds_of(rig)
         assert speeds.max() > 0.9 * SPEED
         assert (np.abs(np.diff(speeds, append=0.0)) <= 2.0 * np.append(since[1:], T) + 1e-4).all()
