@@ -14,7 +14,7 @@ import numpy as np
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.types import StalePolicy
 from vla_ros.runtime import limiter
-from vla_ros.runtime.limiter import Told
+from vla_ros.runtime.limiter import Commanded
 from vla_ros.runtime.safety import Limits, refuse_unless_numbers
 
 COUNT = 400
@@ -35,8 +35,8 @@ POSES = Limits(
 
 
 class Gated(NamedTuple):
-    """An action, float64 [D], as far as it may be told; what changed it, and whether by more than a
-    tolerance."""
+    """An action, float64 [D], as far as it may be commanded; what changed it, and whether by more
+    than a tolerance."""
 
     action: np.ndarray
     clamped: str
@@ -48,13 +48,13 @@ def gate(action: np.ndarray, before: tuple[np.ndarray, ...], limits: Limits) -> 
     the door knows the step between them."""
     refuse_unless_numbers(action, limits.space)
     motion, reach = list(limits.space.motion), limiter.reach_of(limits)
-    told = Told(before[0][motion]) if before else None
+    commanded = Commanded(before[0][motion]) if before else None
     if len(before) > 1:
         step = limiter.step_between(before[1][motion], before[0][motion], reach)
-        told = Told(before[0][motion], step)
-    passed = limiter.pass_through(action[motion], told, reach)
+        commanded = Commanded(before[0][motion], step)
+    passed = limiter.pass_through(action[motion], commanded, reach)
     out = np.array(action, np.float64)
-    out[motion] = passed.told.at
+    out[motion] = passed.commanded.at
     grippers = list(limits.space.grippers)
     out[grippers] = np.clip(out[grippers], 0.0, 1.0)
     return Gated(out, passed.over, passed.far)

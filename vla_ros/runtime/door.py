@@ -1,8 +1,8 @@
-"""The last door: what each output was told last, and so what it may be told next.
+"""The last door: what each output was commanded last, and so what it may be commanded next.
 
 Every number of every output passes here at the moment of its publication, whoever it is from. Two
-kinds of outputs: those that are told a step at a time, and the plans of trajectories, which their
-controllers follow by their own clock. No clock, no log.
+kinds of outputs: those that are commanded a step at a time, and the plans of trajectories, which
+their controllers follow by their own clock. No clock, no log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Floats, Plan
-from vla_ros.runtime.limiter import Leash, Reach, Told, near, pass_through, stand
+from vla_ros.runtime.limiter import Commanded, Leash, Reach, near, pass_through, stand
 
 LEAST = 1e-3  # of a period: a shorter rest is no point of a trajectory
 _PAUSE_S, _PAUSE_PERIODS = 0.25, 3  # after so long others may have moved the robot
@@ -28,17 +28,17 @@ def paused(since_ns: int, period_ns: int) -> bool:
     return not 0 <= since_ns <= max(_PAUSE_S * SECOND, _PAUSE_PERIODS * period_ns)
 
 
-def _at_rest(told: Floats | None, reach: Reach, leash: Leash | None) -> Told | None:
-    """Where a motion begins: at the place that was told last, which a servo that sags is behind,
-    or where the robot is measured to be if that is farther away."""
-    at = told
+def _at_rest(commanded: Floats | None, reach: Reach, leash: Leash | None) -> Commanded | None:
+    """Where a motion begins: at the place that was commanded last, which a servo that sags is
+    behind, or where the robot is measured to be if that is farther away."""
+    at = commanded
     if leash is not None and (at is None or not near(leash, at, reach)):
         at = leash.here
-    return None if at is None else Told(at, np.zeros(len(at)))
+    return None if at is None else Commanded(at, np.zeros(len(at)))
 
 
 class Door:
-    """One output that is told a step at a time. ``told`` is what it was told last, None before
+    """One output that is commanded a step at a time. ``commanded`` is what it was last, None before
     the first time and after :meth:`forget`. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -46,28 +46,28 @@ class Door:
 
     def forget(self) -> None:
         """Others may have moved the robot."""
-        self.told: Told | None = None
+        self.commanded: Commanded | None = None
         self._at_ns = 0
         self.moves = False
 
     def begin(
         self, reach: Reach, now_ns: int, period_ns: int, leash: Leash | None
-    ) -> tuple[Told, float] | None:
+    ) -> tuple[Commanded, float] | None:
         """What the next step is one from, and the share of a period that it may make use of; after
         a pause it begins at rest. None: it is a place, and nobody says where the robot is."""
         since_ns = now_ns - self._at_ns
-        if self.told is not None and not paused(since_ns, period_ns):
-            return self.told, max(LEAST, min(1.0, since_ns / period_ns))
+        if self.commanded is not None and not paused(since_ns, period_ns):
+            return self.commanded, max(LEAST, min(1.0, since_ns / period_ns))
         if not reach.absolute:
             zero = np.zeros(len(reach.low))
-            return Told(zero, zero), 1.0
-        rest = _at_rest(None if self.told is None else self.told.at, reach, leash)
+            return Commanded(zero, zero), 1.0
+        rest = _at_rest(None if self.commanded is None else self.commanded.at, reach, leash)
         return None if rest is None else (rest, 1.0)
 
-    def take(self, told: Told, reach: Reach, now_ns: int) -> None:
-        """This was told now."""
-        self.told, self._at_ns = told, now_ns
-        numbers = told.step if reach.absolute else told.at
+    def take(self, commanded: Commanded, reach: Reach, now_ns: int) -> None:
+        """This is commanded now."""
+        self.commanded, self._at_ns = commanded, now_ns
+        numbers = commanded.step if reach.absolute else commanded.at
         self.moves = numbers is not None and bool(numbers.any())
 
 
@@ -86,7 +86,7 @@ class Course:
         self._stops = False
 
     def moves(self, now_ns: int) -> bool:
-        """Whether the controller was told to move on beyond that instant."""
+        """Whether the controller was commanded to move on beyond that instant."""
         return bool(self._times) and self._times[-1] > now_ns
 
     def follow(
@@ -105,24 +105,28 @@ class Course:
         start = self.at(begin_ns, period_ns, reach, leash)
         if start is None:
             return None
-        told, points, period_s = start, list[tuple[float, Floats]](), period_ns / SECOND
+        commanded, points, period_s = start, list[tuple[float, Floats]](), period_ns / SECOND
         periods = max(left_s, 0.0) / period_s
         for number in range(max(0, math.ceil(periods - LEAST))):
             share = 1.0 if periods - number > 1.0 - LEAST else periods - number
             at_s = (number + 1) * period_s if share == 1.0 else left_s
             wider = None if leash is None else Leash(leash.here, leash.far + number * reach.step)
             if number < len(rows):
-                wish = rows[number] if share == 1.0 else told.at + share * (rows[number] - told.at)
-                told = pass_through(wish, told, reach, share, wider).told
+                wish = (
+                    rows[number]
+                    if share == 1.0
+                    else commanded.at + share * (rows[number] - commanded.at)
+                )
+                commanded = pass_through(wish, commanded, reach, share, wider).commanded
             else:
-                told = stand(told, reach, share)
-                if not _goes_on(told):
-                    points.append((left_s, told.at))
+                commanded = stand(commanded, reach, share)
+                if not _goes_on(commanded):
+                    points.append((left_s, commanded.at))
                     break
-            points.append((at_s, told.at))
+            points.append((at_s, commanded.at))
         if not points:
             return None
-        points += _to_rest(told, reach, period_s, points[-1][0])
+        points += _to_rest(commanded, reach, period_s, points[-1][0])
         self._replace(start.at, points, begin_ns)
         return Plan(tuple(points))
 
@@ -138,18 +142,18 @@ class Course:
         self._stops = _goes_on(start)
         return Plan(tuple(points), at_once=True)
 
-    def at(self, at_ns: int, period_ns: int, reach: Reach, leash: Leash | None) -> Told | None:
+    def at(self, at_ns: int, period_ns: int, reach: Reach, leash: Leash | None) -> Commanded | None:
         """Where the plan is then, and its step in a period."""
         times, places = self._times, self._places
         if not times or at_ns < times[0] or paused(max(0, at_ns - times[-1]), period_ns):
             last = places[0 if at_ns < times[0] else -1] if places else None
             return _at_rest(last, reach, leash)
         if at_ns >= times[-1]:
-            return Told(places[-1], np.zeros(len(places[-1])))
+            return Commanded(places[-1], np.zeros(len(places[-1])))
         after = bisect_right(times, at_ns)
         span, way = times[after] - times[after - 1], places[after] - places[after - 1]
         share = (at_ns - times[after - 1]) / span
-        return Told(places[after - 1] + share * way, way * (period_ns / span))
+        return Commanded(places[after - 1] + share * way, way * (period_ns / span))
 
     def _replace(self, at: Floats, points: list[tuple[float, Floats]], begin_ns: int) -> None:
         """What lies before the begin is still followed until then."""
@@ -163,24 +167,24 @@ class Course:
         self._stops = False
 
 
-def _goes_on(told: Told) -> bool:
-    return told.step is not None and bool(told.step.any())
+def _goes_on(commanded: Commanded) -> bool:
+    return commanded.step is not None and bool(commanded.step.any())
 
 
 def _to_rest(
-    told: Told, reach: Reach, period_s: float, after_s: float
+    commanded: Commanded, reach: Reach, period_s: float, after_s: float
 ) -> list[tuple[float, Floats]]:
     """The points of a deceleration; none where nothing limits it."""
     points: list[tuple[float, Floats]] = []
-    told = stand(told, reach)
-    while _goes_on(told) and len(points) < _MOST_POINTS:
-        points.append((after_s + (len(points) + 1) * period_s, told.at))
-        told = stand(told, reach)
+    commanded = stand(commanded, reach)
+    while _goes_on(commanded) and len(points) < _MOST_POINTS:
+        points.append((after_s + (len(points) + 1) * period_s, commanded.at))
+        commanded = stand(commanded, reach)
     return points
 
 
 class Following:
-    """Whether an arm goes where it is told to. Not thread-safe."""
+    """Whether an arm goes where it is commanded to. Not thread-safe."""
 
     def __init__(self) -> None:
         self._stands_ns: int | None = None  # since when
@@ -188,7 +192,7 @@ class Following:
         self._from = np.zeros(0)
 
     def look(self, far: bool, here: Floats, reach: Reach, now_ns: int, period_ns: int) -> int:
-        """For how long, ns, it has stood since what it is told was ``far`` from it."""
+        """For how long, ns, it has stood since its command was ``far`` from it."""
         if self._stands_ns is not None and self.moved(here, reach, period_ns):
             self._stands_ns = None
         if self._stands_ns is None and far:
@@ -201,7 +205,7 @@ class Following:
         return now_ns < self._tried_ns
 
     def try_again(self, now_ns: int) -> None:
-        """It is told to move once more, for a moment."""
+        """It is commanded to move once more, for a moment."""
         self._tried_ns = now_ns + round(_TRIES_S * SECOND)
 
     def moved(self, here: Floats, reach: Reach, period_ns: int) -> bool:

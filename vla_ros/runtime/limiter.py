@@ -30,9 +30,10 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What may be told in one control period, float64 [M] each, M numbers that move: from ``low``
-    to ``high``, by a step of ``step`` at most that differs from the one before by ``change`` at
-    most. Infinite: no such limit. ``stop``: the largest step of displacements towards none.
+    """What may be commanded in one control period, float64 [M] each, M numbers that move: from
+    ``low`` to ``high``, by a step of ``step`` at most that differs from the one before by
+    ``change`` at most. Infinite: no such limit. ``stop``: the largest step of displacements towards
+    none.
 
     ``turns``: the places of each arm's rotation of a pose, which is held to angles by the shorter
     way round, within ``radius`` [M] of the middle of its bounds. ``endless``: joints that turn
@@ -83,9 +84,9 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What an output was told last, float64 [M]: the numbers, and the step that led there, in a
-    whole period; None: there was none yet."""
+class Commanded:
+    """What an output was commanded last, float64 [M]: the numbers, and the step that led there, in
+    a whole period; None: there was none yet."""
 
     at: Floats
     step: Floats | None = None
@@ -93,7 +94,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Leash:
-    """Where the joints are, float64 [M], and how far from there they may be told to go."""
+    """Where the joints are, float64 [M], and how far from there they may be commanded."""
 
     here: Floats
     far: Floats
@@ -101,10 +102,10 @@ class Leash:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What may be told, float64 [M]. ``over``: the limits that changed it, in words; ``far``: by
-    more than a tolerance. ``bounded``: held to its bounds alone."""
+    """What may be commanded, float64 [M]. ``over``: the limits that changed it, in words; ``far``:
+    by more than a tolerance. ``bounded``: held to its bounds alone."""
 
-    told: Told
+    commanded: Commanded
     over: str = ""
     far: bool = False
     bounded: Floats | None = None
@@ -160,13 +161,13 @@ def _turns(space: ActionSpace) -> tuple[npt.NDArray[np.intp], ...]:
 
 def pass_through(
     wish: Floats,
-    told: Told | None,
+    commanded: Commanded | None,
     reach: Reach,
     share: float = 1.0,
     leash: Leash | None = None,
     brakes: bool = True,
 ) -> Passed:
-    """The numbers ``wish``, float64 [M], or as near to them as may be told after ``told``.
+    """The numbers ``wish``, float64 [M], or as near to them as is allowed after ``commanded``.
 
     ``share`` of a period has passed since. ``brakes``: places are approached so that the change of
     the step suffices to stop at their bounds. Raises :class:`ActionRefused` for numbers that are
@@ -176,13 +177,13 @@ def pass_through(
     if not np.isfinite(motion).all():
         raise ActionRefused("a command has numbers that are not finite")
     if reach.endless:
-        at = motion if told is None else told.at
+        at = motion if commanded is None else commanded.at
         motion = reach.beside(motion, at)
         leash = None if leash is None else replace(leash, here=reach.beside(leash.here, at))
         reach = reach.about(at)
     over: list[str] = []
     far, bounded = False, None
-    for name, confined, tolerance in _confined(motion, told, reach, share, leash, brakes):
+    for name, confined, tolerance in _confined(motion, commanded, reach, share, leash, brakes):
         excess = apart(motion, confined, reach)
         if excess.max(initial=0.0) > _ROUNDING:
             if (excess > _ROUNDING + (_JITTER if share < 1.0 else 0.0) * reach.step).any():
@@ -190,24 +191,24 @@ def pass_through(
             far |= bool((excess > tolerance + _ROUNDING).any())
             motion = confined
         bounded = motion if bounded is None else bounded
-    step = None if told is None else step_between(told.at, motion, reach) / share
-    return Passed(Told(motion, step), ", ".join(dict.fromkeys(over)), far, bounded)
+    step = None if commanded is None else step_between(commanded.at, motion, reach) / share
+    return Passed(Commanded(motion, step), ", ".join(dict.fromkeys(over)), far, bounded)
 
 
-def stand(told: Told, reach: Reach, share: float = 1.0) -> Told:
+def stand(commanded: Commanded, reach: Reach, share: float = 1.0) -> Commanded:
     """What stops the motion: displacements of nothing, or the place as it was; as near to that as
     the limits allow, so that it decelerates along the way that it was on."""
     if not reach.absolute:
-        motion = np.clip(0.0, told.at - reach.stop * share, told.at + reach.stop * share)
-        return Told(motion, (motion - told.at) / share)
-    before = np.zeros(len(told.at)) if told.step is None else told.step
+        motion = np.clip(0.0, commanded.at - reach.stop * share, commanded.at + reach.stop * share)
+        return Commanded(motion, (motion - commanded.at) / share)
+    before = np.zeros(len(commanded.at)) if commanded.step is None else commanded.step
     step = _shortened(before, reach.change * share, reach) * share
-    return Told(_moved(told.at, step, reach), step / share)
+    return Commanded(_moved(commanded.at, step, reach), step / share)
 
 
 def _confined(
     motion: Floats,
-    told: Told | None,
+    commanded: Commanded | None,
     reach: Reach,
     share: float,
     leash: Leash | None,
@@ -219,7 +220,7 @@ def _confined(
     low, high = reach.low, reach.high
     taken = _bounded(motion, reach)
     yield "bounds", taken, reach.loose
-    if told is None:
+    if commanded is None:
         return
     balls = [(reach.middle, reach.radius)] if reach.turns else []
     if leash is not None:
@@ -228,20 +229,20 @@ def _confined(
         low = np.maximum(low, leash.here - leash.far)
         high = np.minimum(high, leash.here + leash.far)
         balls += [(leash.here, leash.far)] if reach.turns else []
-    taken = _within(taken, told.at, reach.step * share, reach)
+    taken = _within(taken, commanded.at, reach.step * share, reach)
     yield "jump", taken, none
-    if told.step is None:
+    if commanded.step is None:
         return
     if brakes and reach.absolute:
-        taken = _braking(taken, told.at, low, high, balls, reach, share)
+        taken = _braking(taken, commanded.at, low, high, balls, reach, share)
         yield "jerk", taken, none
-    expected = _moved(told.at, told.step * share, reach)
+    expected = _moved(commanded.at, commanded.step * share, reach)
     taken = _within(taken, expected, reach.change * share * share, reach)
     yield "jerk", taken, none
     if not reach.absolute:
-        yield "jerk", _within(_bounded(taken, reach), told.at, reach.stop * share, reach), none
+        yield "jerk", _within(_bounded(taken, reach), commanded.at, reach.stop * share, reach), none
     for arm in reach.turns if brakes else ():  # a ball is left by the side that braking looked at
-        out = max(reach.radius[arm[0]], _angle(reach.middle[arm], told.at[arm]))
+        out = max(reach.radius[arm[0]], _angle(reach.middle[arm], commanded.at[arm]))
         taken = taken.copy()
         taken[arm] = rotation.towards(reach.middle[arm], taken[arm], out)
         yield "bounds", taken, none
@@ -375,11 +376,11 @@ def judge(
     refuse_unless_numbers(action, limits.space)
     motion = list(limits.space.motion)
     reach, out = reach_of(limits, endless), np.array(action, np.float64)
-    told = None
+    commanded = None
     if before:
         last = before[0][motion]
         step = step_between(before[1][motion], last, reach) if len(before) > 1 else None
-        told = Told(last, step)
-    passed = pass_through(out[motion], told, reach, brakes=False)
+        commanded = Commanded(last, step)
+    passed = pass_through(out[motion], commanded, reach, brakes=False)
     out[motion] = passed.bounded
     return Judged(out, passed.over, passed.far)

@@ -28,7 +28,7 @@ from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Answer, ChunkAction
 from vla_ros.runtime.control.takeover import Takeover, action_of
 from vla_ros.runtime.door import LEAST, Course, Door, Following
-from vla_ros.runtime.limiter import Leash, Passed, Reach, Told
+from vla_ros.runtime.limiter import Commanded, Leash, Passed, Reach
 from vla_ros.runtime.safety import Gripper, Limits
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class JointOutputs:
     a chunk was asked for (openpi, LeRobot) are neither: what reads such a checkpoint makes joint
     positions of them.
 
-    ``wrapped``: joints that turn without end are told from -pi to pi; else they are counted on.
+    ``wrapped``: joints that turn without end are said from -pi to pi; else they are counted on.
     """
 
     places: bool = False
@@ -87,7 +87,7 @@ class PublishGate:
         self.last: Command | None = None
 
     def clear(self) -> None:
-        """A new epoch: nothing is known to be fresh. What the outputs were told stays known."""
+        """A new epoch: nothing is known to be fresh; what the outputs were commanded is."""
         self._source = self._planned = None
         self._meant, self._judged = (), (0, 0)
         self.last = None
@@ -169,7 +169,7 @@ class PublishGate:
 
     @property
     def rests(self) -> bool:
-        """Whether all that the outputs were told has come to rest by now."""
+        """Whether all that the outputs were commanded has come to rest by now."""
         with self._control.lock:
             now = self._at_ns(self._control.moment())
             return not (self._action.moves or self._joints.moves or self._course.moves(now))
@@ -209,8 +209,8 @@ class PublishGate:
         """Publish a fresh action if the state then allows it, as far as the limits do.
 
         Whether the policy makes sense is judged by its own motion, each action against the one
-        before it. What is published changes from what the robot was told last: a ramp from rest to
-        that motion is held to the limits too, and is no fault of the policy's.
+        before it. What is published changes from what the robot was commanded last: a ramp from
+        rest to that motion is held to the limits too, and is no fault of the policy's.
         """
         control, limits = self._control, self._control.limits
         if lacks := self._lacks(now):
@@ -231,7 +231,7 @@ class PublishGate:
         moved = safety.after_valid(control.safety, limits, meant.far, now.steady_ns, meant.over)
         begins = control.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
         if meant.over and moved.state is not PolicyState.RUNNING:
-            self._clamped(Passed(Told(meant.bounded), meant.over))  # before what it led to
+            self._clamped(Passed(Commanded(meant.bounded), meant.over))  # before what it led to
         control.become(moved)
         if control.safety.state is not PolicyState.RUNNING:
             return False
@@ -323,7 +323,7 @@ class PublishGate:
             self._leashed = (key, leash)
         return self._leashed[1]
 
-    def _begin(self, now: Moment) -> tuple[Told, float] | None:
+    def _begin(self, now: Moment) -> tuple[Commanded, float] | None:
         """What the action is a step from, and its share of a period; see :meth:`Door.begin`."""
         reach = self._reach
         period_ns = self._control.limits.period_ns
@@ -354,8 +354,8 @@ class PublishGate:
         if not limits.space.absolute:
             start = None if leash is None else leash.here
             if control.outputs.commanded:
-                told = self._course.at(begin_ns, period_ns, reach, leash)
-                start = None if told is None else told.at
+                commanded = self._course.at(begin_ns, period_ns, reach, leash)
+                start = None if commanded is None else commanded.at
             if start is None:
                 return None
             places = start + np.cumsum(np.clip(places, self._reach.low, self._reach.high), 0)
@@ -370,14 +370,20 @@ class PublishGate:
         begin = self._joints.begin(reach, at_ns, control.limits.period_ns, leash)
         if begin is None:
             return None
-        told, share = begin
+        commanded, share = begin
         if kind.moves and leash is not None:
-            start = told.at if control.outputs.commanded else reach.beside(leash.here, told.at)
-            told = limiter.pass_through(start + action, told, reach, share, leash).told
+            start = (
+                commanded.at
+                if control.outputs.commanded
+                else reach.beside(leash.here, commanded.at)
+            )
+            commanded = limiter.pass_through(
+                start + action, commanded, reach, share, leash
+            ).commanded
         else:
-            told = limiter.stand(told, reach, share)
-        self._joints.take(told, reach, at_ns)
-        return told.at
+            commanded = limiter.stand(commanded, reach, share)
+        self._joints.take(commanded, reach, at_ns)
+        return commanded.at
 
     def _stands_still(self, passed: Passed, now: Moment) -> bool:
         """HOLD where the arm does not move at all although it is commanded to: an emergency stop, a
@@ -387,12 +393,12 @@ class PublishGate:
         if here is None or not (control.limits.space.absolute or self._takes_joints):
             return False
         here = here[list(control.limits.space.motion)]
-        leash, told = self._leash(now, reach), passed.told.at
+        leash, commanded = self._leash(now, reach), passed.commanded.at
         if not control.limits.space.absolute:
-            joints = self._joints.told
-            told = here if joints is None else joints.at
+            joints = self._joints.commanded
+            commanded = here if joints is None else joints.at
         assert leash is not None
-        far = limiter.apart(reach.beside(told, here), here, reach) >= _FAR * leash.far
+        far = limiter.apart(reach.beside(commanded, here), here, reach) >= _FAR * leash.far
         at_ns, period_ns = self._at_ns(now), control.limits.period_ns
         stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
         if not far.any() or not stood_ns or self._following.tries(at_ns):
@@ -457,20 +463,20 @@ class PublishGate:
     def _made(
         self, kind: CommandKind, passed: Passed | None, now: Moment, plan: Plan | None
     ) -> Command | None:
-        """The command that tells the outputs so; ``passed`` None: to stand still. Every number of
+        """The command for the outputs; ``passed`` None: to stand still. Every number of
         every output is counted from here on. None: nobody knows where that is."""
         control, reach, at_ns = self._control, self._reach, self._at_ns(now)
         begin = self._begin(now)
         if begin is None:
             return None
-        told = limiter.stand(begin[0], reach, begin[1]) if passed is None else passed.told
-        self._action.take(told, reach, at_ns)
+        commanded = limiter.stand(begin[0], reach, begin[1]) if passed is None else passed.commanded
+        self._action.take(commanded, reach, at_ns)
         space = control.limits.space
         action = np.zeros(space.width)
-        action[list(space.motion)] = told.at
+        action[list(space.motion)] = commanded.at
         places = None
         if self._takes_joints:
-            places = told.at if space.absolute else self._places(kind, told.at, now)
+            places = commanded.at if space.absolute else self._places(kind, commanded.at, now)
         if control.outputs.plans and kind is CommandKind.STOP:
             reach = self._joints_reach
             leash = self._leash(now, reach)
