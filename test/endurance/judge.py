@@ -166,7 +166,8 @@ class Judge:
     def command(self, heard: Heard) -> None:
         """A command has arrived."""
         self.kinds[heard.kind] += 1
-        if not all(map(math.isfinite, heard.action[:6])):
+        *arm, gripper = heard.action  # NaN is a gripper that nobody commanded
+        if not all(map(math.isfinite, arm)) or math.isinf(gripper):
             self._broken("not finite", heard.stamp, f"{heard.action}")
         if heard.kind == CommandKind.POLICY or heard.observation_stamp:  # a person's has none
             self.ages[math.ceil(heard.age / MS)] += 1
