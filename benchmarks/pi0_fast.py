@@ -28,10 +28,10 @@ from vla_ros.data.lerobot.dataset import STATE, Row
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
-from vla_ros.engine.decoding.request import Request, StageTimer
 from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.processors import Scaler
+from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.lab.bench.fast import ROWS, engine_of, measure
 from vla_ros.lab.bench.measure import CLOCK
 from vla_ros.lab.train.head import recorded

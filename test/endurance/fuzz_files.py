@@ -155,9 +155,9 @@ def _token_policies(folder: Path) -> None:
     """Every layout of them; what is quantized is the small one's."""
     import torch
 
+    from vla_ros.engine.families.random import PREFIX, PRESETS, load_random
+    from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.io.quantize import quantize_checkpoint
-    from vla_ros.engine.io.random import PREFIX, PRESETS, load_random
-    from vla_ros.engine.layers.formats import parse_formats
 
     made = folder / "checkpoints"
     for name in [n for n in PRESETS if "small" in n]:
@@ -169,7 +169,7 @@ def _token_policies(folder: Path) -> None:
 
 def _flow_policies(folder: Path) -> None:
     """The small one of every family, in its authors' layout."""
-    from vla_ros.engine.models.registry import all_presets, family_of
+    from vla_ros.engine.families.registry import all_presets, family_of
 
     for name in [n for n in all_presets() if n.endswith("-small")]:
         (folder / "flows" / name).mkdir(parents=True)

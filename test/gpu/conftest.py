@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from support.gpu import DEVICES
 from vla_ros.engine import Engine
+from vla_ros.engine.families.random import in_memory
 from vla_ros.engine.io.config import ModelConfig
-from vla_ros.engine.io.random import in_memory
 
 
 @pytest.fixture(params=DEVICES)

@@ -10,8 +10,8 @@ import torch
 from support.engine import LANGUAGE, Event, play, stream, tiny_config
 from support.gpu import DEVICES
 from support.heads import random_head, recursive_head
-from vla_ros.engine.io.draft_head import save_head
-from vla_ros.engine.io.random import write_random
+from vla_ros.engine.decoding.draft_head_folder import save_head
+from vla_ros.engine.families.random import write_random
 
 SCHEDULES = {
     "autoregressive": {},
@@ -115,8 +115,8 @@ def test_nobody_waits_for_an_upload(name: str, device: str, make_engine, draft: 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_graphs_logits_are_those_of_the_eager_pass(dtype: str, device: str, make_engine) -> None:
     """The same kernels of the same shapes: to the bit, padding and static buffers and all."""
-    from vla_ros.engine.decoding.runner import BUCKET
     from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+    from vla_ros.engine.layers.runner import BUCKET
 
     length, tokens = 2 * BUCKET, torch.arange(5, device=device)
     found = []

@@ -11,10 +11,10 @@ from support.gpu import DEVICES
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.decoding.prefetch import Prefetcher
-from vla_ros.engine.decoding.request import Underway
+from vla_ros.engine.families.evo1 import square_of
+from vla_ros.engine.families.random import in_memory
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.io.random import in_memory
-from vla_ros.engine.models.evo1_config import square_of
+from vla_ros.engine.layers.request import Underway
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.preparation import padded_square
 from vla_ros.engine.options import EngineOptions

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 
 from support.engine import Again, engine_of, play, stream, tiny_config
 from support.flow import chunk_of_preset
-from vla_ros.engine.io.openvla import quantized
-from vla_ros.engine.io.random import in_memory
+from vla_ros.engine.families.base import Placement
+from vla_ros.engine.families.openvla import quantized
+from vla_ros.engine.families.random import in_memory
+from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.layers import linear as low_bit
-from vla_ros.engine.layers.formats import parse_formats
 from vla_ros.engine.layers.graphs import CudaCapture
 from vla_ros.engine.layers.linear import Fp8, linear, quantize, rounded_rows
-from vla_ros.engine.models.family import Placement
 
 KINDS = ["int8", "int4", "fp8"]
 

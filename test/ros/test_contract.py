@@ -24,7 +24,7 @@ from support.contracts import JOINTS, so_101
 from support.nodes import Program
 from support.ros import RosPeer
 from support.wait import wait_until
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.common import qos

@@ -30,10 +30,10 @@ from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.families.turbovla import write_turbovla
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
-from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.io.turbovla import write_turbovla
 from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import Corrector, save_corrector
 from vla_ros.ros.bringup.environment import PROFILES, python_path

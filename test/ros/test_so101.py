@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed: no flow policy here
 from support.motion_listener import MotionListener
 from vla_ros.data.episodes.play import DirectRunner
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.ros.listeners.graph_runner import GraphRunner
 from vla_ros.sim.so101.world import MODEL_PACKAGE
 

@@ -11,18 +11,18 @@ import torch
 
 from golden.flow.seeded import draw, weight
 from support.engine import Again
-from vla_ros.engine.decoding.flow_matching import Guidance, generator_for
+from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.families.lerobot import LerobotFamily
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.flow_config import FlowConfig, Shapes
-from vla_ros.engine.io.lerobot import LerobotFamily
 from vla_ros.engine.io.quantize import DECODER, HEAD, PreparedWeights
 from vla_ros.engine.io.weights import Expected
+from vla_ros.engine.layers.flow_matching import Guidance, generator_for
 from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.golden_ints import position_ids
 from vla_ros.engine.models.pi0 import Pi0, pi0_expected
-from vla_ros.engine.models.registry import family_of
 from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.lab.bench.flow_rivals import transformers_pi0

@@ -30,19 +30,19 @@ from support.config_fields import stored
 from support.engine import tiny_config
 from support.releases import adapter, oft_release, prismatic_run
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert import ConvertOptions, convert
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.lerobot import lerobot_type
+from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.registry import family_of, is_flow
+from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.families.turbovla import write_turbovla
 from vla_ros.engine.io.flow_config import (
     steps_of,
 )
-from vla_ros.engine.io.lerobot import lerobot_type
-from vla_ros.engine.io.random import write_random
-from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.io.turbovla import write_turbovla
 from vla_ros.engine.models.evo1 import position_table
-from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.groot import FAMILIES as GROOTS
-from vla_ros.engine.models.registry import family_of, is_flow
 
 FLOW = Path(__file__).resolve().parents[1] / "golden" / "flow"
 EVO1 = FLOW.parent / "evo1"

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, LANGUAGE, tiny_config
+from vla_ros.engine.families.random import norm_stats, random_tensors, write_random, write_tokenizer
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
-from vla_ros.engine.io.random import norm_stats, random_tensors, write_random, write_tokenizer
 
 DINO = TowerConfig(
     32, 3, 2, 64, image_size=32, patch=8, class_token=True, registers=4, layer_scale=True

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError as error:
         raise UserError("torch is not installed: pip install torch transformers") from error
-    from vla_ros.engine.models.registry import flow_source
+    from vla_ros.engine.families.registry import flow_source
     from vla_ros.lab.bench import fast, flow
 
     if args.fleet:
@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
 def _is_single_pass(checkpoint: str | None) -> bool:
     """Whether it says its chunk in one pass: OpenVLA-OFT's architecture, BitVLA."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.io.openvla import read_layout, resolve
-    from vla_ros.engine.io.random import PREFIX, random_config
+    from vla_ros.engine.families.openvla import read_layout, resolve
+    from vla_ros.engine.families.random import PREFIX, random_config
 
     if checkpoint is None:
         return False
@@ -241,7 +241,7 @@ def _all_rows(args: argparse.Namespace) -> tuple[str, ...]:
     """Every row that fits the checkpoint; heterospec where there is a calibration for it."""
     from vla_ros.cli.defaults import actions_of
     from vla_ros.engine.decoding.calibration import FILE
-    from vla_ros.engine.io.draft_head import FOLDER
+    from vla_ros.engine.decoding.draft_head_folder import FOLDER
     from vla_ros.engine.io.hub import SHIPPED, shipped
     from vla_ros.engine.io.weights import QUANTIZED
     from vla_ros.lab.bench.suite import HEAD_HETEROSPEC, HETEROSPEC, LATE, ROWS

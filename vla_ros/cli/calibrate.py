@@ -142,8 +142,8 @@ class Offered:
 
 def head_folder(args: argparse.Namespace) -> Path:
     """Of the head that is meant. UserError."""
-    from vla_ros.engine.io.draft_head import find_head
-    from vla_ros.engine.io.openvla import resolve
+    from vla_ros.engine.decoding.draft_head_folder import find_head
+    from vla_ros.engine.families.openvla import resolve
 
     return find_head(resolve(args.checkpoint), args.draft_checkpoint or None)
 
@@ -152,9 +152,9 @@ def offered(args: argparse.Namespace, executed: int) -> Offered:
     """Every second episode to fit on. UserError: no recursive head, or rollouts of another."""
     try:
         from vla_ros.engine import EngineOptions, load_engine
+        from vla_ros.engine.decoding.draft_head_folder import load_head
         from vla_ros.engine.decoding.draft_heads import RecursiveHead
         from vla_ros.engine.engine import TokenEngine
-        from vla_ros.engine.io.draft_head import load_head
         from vla_ros.lab.train.head.replayed import replayed
         from vla_ros.lab.train.head.rollouts import RolloutOptions
         from vla_ros.lab.train.head.run import target_of
@@ -348,9 +348,9 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
 
     UserError: no policy that says tokens.
     """
-    from vla_ros.engine.io.openvla import fingerprint, read_layout, resolve
+    from vla_ros.engine.families.openvla import fingerprint, read_layout, resolve
+    from vla_ros.engine.families.registry import is_flow
     from vla_ros.engine.io.tokens import ActionTokens
-    from vla_ros.engine.models.registry import is_flow
 
     if name.startswith("random:"):
         raise UserError(f"{name}: random weights do not act; name a policy")
@@ -370,8 +370,8 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
 def _output(args: argparse.Namespace) -> Path:
     """Where it is written; known to be writable before anything is played. UserError."""
     from vla_ros.engine.decoding.calibration import FILE
+    from vla_ros.engine.families.openvla import resolve
     from vla_ros.engine.io.hub import SHIPPED
-    from vla_ros.engine.io.openvla import resolve
 
     if args.output:
         folder = args.output.parent

@@ -39,9 +39,9 @@ def add_parser(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Convert and say what came of it."""
     try:
-        from vla_ros.engine.io.convert import ConvertOptions, convert
-        from vla_ros.engine.io.convert.lerobot import what_of_lerobot
-        from vla_ros.engine.models.registry import is_flow
+        from vla_ros.engine.convert import ConvertOptions, convert
+        from vla_ros.engine.convert.lerobot import what_of_lerobot
+        from vla_ros.engine.families.registry import is_flow
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
     if args.chunk is not None and args.chunk < 1:

@@ -294,7 +294,7 @@ def check_folder(name: str) -> Iterator[Check]:
     """What a checkpoint's folder is, needs and lacks, and which command comes next. No tensor is
     read and torch is not imported, so it takes a second."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.io.folder import describe
+    from vla_ros.engine.families.folder import describe
 
     try:
         found = describe(name)

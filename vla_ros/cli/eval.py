@@ -277,8 +277,8 @@ def environment_of(args: argparse.Namespace) -> str:
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.data.episodes.play import parse_words
+    from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.layers.devices import usable_device
-    from vla_ros.engine.layers.formats import parse_formats
     from vla_ros.engine.load import refuse_weights, sha256_on_disk
     from vla_ros.policies.conventions import conventions_of
     from vla_ros.sim.libero.suites import base_of
@@ -677,7 +677,7 @@ def _promoted(args: argparse.Namespace, worse: bool) -> str:
         return ""
     if worse:
         return f"; not promoted: {args.promote} stays as it is"
-    from vla_ros.engine.io.openvla import resolve
+    from vla_ros.engine.families.openvla import resolve
 
     directory = resolve(args.checkpoint).absolute()
     args.promote.parent.mkdir(parents=True, exist_ok=True)

@@ -38,11 +38,11 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Quantize and say what came of it."""
+    from vla_ros.engine.families.base import LoadOptions
+    from vla_ros.engine.families.random import PREFIX
+    from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.io.quantize import quantize_checkpoint
-    from vla_ros.engine.io.random import PREFIX
-    from vla_ros.engine.layers.formats import parse_formats
     from vla_ros.engine.load import refuse_weights
-    from vla_ros.engine.models.family import LoadOptions
 
     with user_errors(ValueError):
         formats = parse_formats(args.weights)

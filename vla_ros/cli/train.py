@@ -444,8 +444,8 @@ def run(args: argparse.Namespace) -> int:
 def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
     policy, which has none."""
-    from vla_ros.engine.io.openvla import RANDOM, read_config, resolve
-    from vla_ros.engine.models.registry import is_flow
+    from vla_ros.engine.families.openvla import RANDOM, read_config, resolve
+    from vla_ros.engine.families.registry import is_flow
 
     if checkpoint.startswith(RANDOM):
         return None
@@ -460,8 +460,8 @@ def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
 
 def told(checkpoint: str, arch: str) -> int:
     """The largest delay that ``checkpoint`` is told, which a policy of ``arch`` goes on being."""
-    from vla_ros.engine.io.openvla import RANDOM, read_config, resolve
-    from vla_ros.engine.models.registry import is_flow
+    from vla_ros.engine.families.openvla import RANDOM, read_config, resolve
+    from vla_ros.engine.families.registry import is_flow
     from vla_ros.lab.train.trainer import ARCHITECTURES
 
     made = ARCHITECTURES.get(arch)

@@ -104,7 +104,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, judge, keep, print; returns the exit status."""
-    from vla_ros.engine.io.verdicts import directory_of, store
+    from vla_ros.engine.verdicts import directory_of, store
     from vla_ros.lab.precision.run import Broken, page
 
     if args.recheck:
@@ -201,7 +201,7 @@ def _shown(args: argparse.Namespace, content: dict[str, Any]) -> int:
 
 def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
     """Keep and say that there was nothing to compare."""
-    from vla_ros.engine.io.verdicts import Precision, StoredVerdict, directory_of, store
+    from vla_ros.engine.verdicts import Precision, StoredVerdict, directory_of, store
 
     precision = Precision(args.dtype, spec.engine.weights, args.device)
     reasons = (f"it says no action: {broken}",)
@@ -223,8 +223,8 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
         raise UserError("--bag, --images or --synthetic: one of them")
     if args.dtype == "float32" and not args.reference and not args.exact:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
+    from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.layers.devices import usable_device
-    from vla_ros.engine.layers.formats import parse_formats
     from vla_ros.engine.load import refuse_weights
     from vla_ros.engine.options import EngineOptions
     from vla_ros.policies.base import PolicySpec
@@ -277,9 +277,9 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
 
 def _origin(checkpoint: str) -> tuple[str, str]:
     """Of a quantized directory its formats and what it was made of; "" for any other."""
-    from vla_ros.engine.io.openvla import resolve
+    from vla_ros.engine.families.openvla import resolve
+    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.io.quantize import read_origin
-    from vla_ros.engine.io.random import PREFIX
 
     found = None if checkpoint.startswith(PREFIX) else read_origin(resolve(checkpoint))
     return ("", "") if found is None else (str(found.formats), found.source)
@@ -312,7 +312,7 @@ def _source(args: argparse.Namespace) -> FrameSource:
 def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> Result:
     from vla_ros.core.console import Progress
     from vla_ros.engine.errors import InvalidAction
-    from vla_ros.engine.io.verdicts import Precision
+    from vla_ros.engine.verdicts import Precision
     from vla_ros.lab.precision.compare import judge
     from vla_ros.lab.precision.frames import frames_of
     from vla_ros.lab.precision.run import Result, measure

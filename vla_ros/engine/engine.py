@@ -31,35 +31,35 @@ from vla_ros.engine.decoding.factory import (
     make_decoding,
     make_fast_decoding,
 )
-from vla_ros.engine.decoding.flow_matching import (
+from vla_ros.engine.decoding.prefetch import Encoded, Newest, ObservationEncoder, Prefetcher
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.families.base import LoadedPolicy
+from vla_ros.engine.families.openvla import (
+    Checkpoint,
+    load_checkpoint,
+    quantized,
+)
+from vla_ros.engine.families.random import PREFIX, load_random
+from vla_ros.engine.families.registry import flow_source
+from vla_ros.engine.formats import parse_formats
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.processors import Scaler
+from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer, read_normalizer
+from vla_ros.engine.layers.flow_matching import (
     REMEMBERED,
     Guidance,
     RtcMode,
     generator_for,
     guidance_of,
 )
-from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.decoding.prefetch import Encoded, Newest, ObservationEncoder, Prefetcher
-from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
-from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.io.openvla import (
-    Checkpoint,
-    load_checkpoint,
-    quantized,
-)
-from vla_ros.engine.io.processors import Scaler
-from vla_ros.engine.io.random import PREFIX, load_random
-from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer, read_normalizer
-from vla_ros.engine.layers.formats import parse_formats
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.request import Decoded, Request, StageTimer
 from vla_ros.engine.models.base import Inputs, PolicyConfig, Prefix
 from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
 from vla_ros.engine.models.corrector import Corrector
-from vla_ros.engine.models.family import LoadedPolicy
 from vla_ros.engine.models.openvla import Look, Prompt, VLAModel, camera_pixels
 from vla_ros.engine.models.pi0_fast import Pi0Fast
-from vla_ros.engine.models.registry import flow_source
 from vla_ros.engine.options import AUTO, EngineOptions
 
 SESSIONS = "the model of sessions"

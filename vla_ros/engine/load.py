@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from vla_ros.engine.decoding.flow_matching import RtcMode
 from vla_ros.engine.engine import (
     Engine,
     FastEngine,
@@ -18,22 +17,23 @@ from vla_ros.engine.engine import (
     open_checkpoint,
 )
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.flow_config import FAST
-from vla_ros.engine.io.openvla import (
+from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.families.openvla import (
     fingerprint,
     inspect_checkpoint,
     refuse_formats,
     resolve,
 )
+from vla_ros.engine.families.random import PREFIX, PRESETS, parameters, random_config
+from vla_ros.engine.families.registry import all_presets, config_of, family_of, flow_source, is_flow
+from vla_ros.engine.formats import parse_formats
+from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_formats
-from vla_ros.engine.io.random import PREFIX, PRESETS, parameters, random_config
-from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.gemm import choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.prepacked import can_prepack, has_wide_products
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
-from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
-from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
 
@@ -177,7 +177,7 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
 
 def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = "") -> None:
     """CheckpointError, or ValueError, in one line where a checkpoint's weights cannot be in these
-    formats (:mod:`vla_ros.engine.layers.formats`) there; reads no weights."""
+    formats (:mod:`vla_ros.engine.formats`) there; reads no weights."""
     formats = parse_formats(weights)
     if not formats:
         return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vla_ros.engine.errors import InvalidOption
-from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.formats import parse_formats
 
 AUTO = "auto"
 DTYPES = ("float32", "bfloat16", "float16")

@@ -20,16 +20,16 @@ from vla_ros.engine.decoding.acceptance import Exact, Scores
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.drafters import Drafter
 from vla_ros.engine.decoding.factory import DecodingParts, model_drafter
-from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
 from vla_ros.engine.decoding.speculative import PartialAction, Speculative
 from vla_ros.engine.engine import FastEngine
-from vla_ros.engine.io.lerobot import expected_tensors
+from vla_ros.engine.families.base import LoadedPolicy
+from vla_ros.engine.families.lerobot import expected_tensors
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.attention import Attention, prefill
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.models.family import LoadedPolicy
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.request import Decoded, Request, StageTimer
 from vla_ros.engine.models.language.hugging_face import build_causal_lm
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions

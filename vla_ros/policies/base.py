@@ -116,7 +116,7 @@ class PolicySpec:
     actions are joints: in which units the checkpoint has the robot's state and its actions
     (:mod:`vla_ros.policies.units`).
     ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
-    checkpoint (:mod:`vla_ros.engine.io.verdicts`).
+    checkpoint (:mod:`vla_ros.engine.verdicts`).
     """
 
     name: str = "zero"

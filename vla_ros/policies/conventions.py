@@ -116,9 +116,9 @@ def conventions_of(
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
     its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
-    from vla_ros.engine.io.openvla import norm_stats_of, read_config, resolve
-    from vla_ros.engine.io.random import random_config
-    from vla_ros.engine.models.registry import flow_source
+    from vla_ros.engine.families.openvla import norm_stats_of, read_config, resolve
+    from vla_ros.engine.families.random import random_config
+    from vla_ros.engine.families.registry import flow_source
 
     try:
         if (source := flow_source(checkpoint)) is not None:
@@ -156,8 +156,8 @@ def conventions_from(
 def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Conventions:
     """A flow policy's own postprocessor restores its actions and tells no unit. It may be in
     poses, where a long reach is none of a step: so it is doubted and not refused."""
-    from vla_ros.engine.models.family import LoadOptions
-    from vla_ros.engine.models.registry import config_of, family_of
+    from vla_ros.engine.families.base import LoadOptions
+    from vla_ros.engine.families.registry import config_of, family_of
 
     drawn = isinstance(source, str)
     choice = LoadOptions(embodiment=embodiment or None, unnorm_key=unnorm_key or None)

@@ -23,7 +23,7 @@ from vla_ros.core.types import Inference, Instruction, Observation, Timeline
 from vla_ros.policies.base import Policy, PolicyRefused, is_out_of_memory
 
 if TYPE_CHECKING:
-    from vla_ros.engine.decoding.pieces import Together
+    from vla_ros.engine.layers.pieces import Together
 
 #: an answer, None while a pipeline fills, or why there is none
 Answer = Inference | Exception | None
@@ -86,7 +86,7 @@ class Batch:
                 self._answered.append((session, error))
             return
         if self._together is None:
-            from vla_ros.engine.decoding.pieces import Together
+            from vla_ros.engine.layers.pieces import Together
 
             self._together = Together((Exception,))
         self._together.add(session, pieces(*frame))

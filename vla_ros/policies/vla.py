@@ -21,8 +21,8 @@ from vla_ros.core.types import (
     Timeline,
 )
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.io.verdicts import Precision, require
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.verdicts import Precision, require
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
 from vla_ros.policies.units import scaling_for

@@ -19,18 +19,18 @@ from safetensors.torch import save_file
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.files import read_json, write_json
-from vla_ros.engine.io.processors import Scaler, TextTokenizer
-from vla_ros.engine.io.random import (
+from vla_ros.engine.families.base import Family, LoadOptions, Opened
+from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
     DrawnWeights,
     tokenizer_directory,
     write_tokenizer,
 )
+from vla_ros.engine.io.files import read_json, write_json
+from vla_ros.engine.io.processors import Scaler, TextTokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights
 from vla_ros.engine.models.base import Inputs
-from vla_ros.engine.models.family import Family, LoadOptions, Opened
 from vla_ros.engine.models.preparation import Preparation, padded_square, stacked
 
 KIND = "cross-dit"

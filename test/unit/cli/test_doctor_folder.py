@@ -16,10 +16,10 @@ pytest.importorskip("torch")
 
 from support.hub_folders import FOLDERS, fasts, lerobots
 from vla_ros.cli.main import main
+from vla_ros.engine.families.folder import describe
+from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.families.turbovla import write_turbovla
 from vla_ros.engine.io.files import header
-from vla_ros.engine.io.folder import describe
-from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.io.turbovla import write_turbovla
 
 #: Refused for what somebody chose, or for what the weights say: the folder itself lacks nothing.
 BY_CHOICE = [name for name, it in FOLDERS.items() if it.says and it.options]

@@ -15,7 +15,7 @@ from vla_ros.cli.eval import check, setup_of
 from vla_ros.cli.main import main, make_parser
 from vla_ros.data.episodes.play import policy_spec
 from vla_ros.data.episodes.records import Job, Setup, Variant
-from vla_ros.engine.models.registry import config_of
+from vla_ros.engine.families.registry import config_of
 from vla_ros.ros.listeners.graph_runner import overrides
 
 GROOT = "random:groot-n1.7-small"

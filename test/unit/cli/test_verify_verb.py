@@ -10,8 +10,8 @@ import pytest
 
 from support.engine import tiny_config
 from vla_ros.cli.main import main
-from vla_ros.engine.io.random import write_random
-from vla_ros.engine.io.verdicts import Precision, find
+from vla_ros.engine.families.random import write_random
+from vla_ros.engine.verdicts import Precision, find
 from vla_ros.lab.precision.frames import spread
 
 ANY = ["--max-mm", "1000", "--max-degrees", "360", "--max-margin", "1"]  # random weights

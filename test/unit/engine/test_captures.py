@@ -24,11 +24,11 @@ from support.engine import (
 from support.heads import random_head, recursive_head
 from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine
-from vla_ros.engine.decoding.runner import BUCKET, prompt_lengths
-from vla_ros.engine.io.draft_head import save_head
-from vla_ros.engine.io.random import write_random
+from vla_ros.engine.decoding.draft_head_folder import save_head
+from vla_ros.engine.families.random import write_random
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.graphs import Outputs
+from vla_ros.engine.layers.runner import BUCKET, prompt_lengths
 
 #: 4, 13, 29 and 41 tokens of text or so: four buckets
 WORDS = ("push", "pick up the red cube and place it", "push the blue block " * 5, "stack it " * 15)

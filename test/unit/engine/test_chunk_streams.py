@@ -23,10 +23,10 @@ from support.engine import (
 from support.heads import random_head
 from vla_ros.core.types import Executing, Timeline
 from vla_ros.engine.decoding.acceptance import Exact
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.drafters import TemporalDrafter
-from vla_ros.engine.decoding.request import Request
-from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.request import Request
 from vla_ros.lab.heterospec import shown
 
 CHUNK, COUNT = 8, 56

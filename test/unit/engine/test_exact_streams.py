@@ -9,8 +9,8 @@ import pytest
 from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import random_head
-from vla_ros.engine.io.draft_head import save_head
-from vla_ros.engine.io.random import write_random
+from vla_ros.engine.decoding.draft_head_folder import save_head
+from vla_ros.engine.families.random import write_random
 
 FRAMES = 52
 # A change of instruction, one that comes while a pipeline of 7 or 16 fills, and a plain reset.

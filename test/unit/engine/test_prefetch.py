@@ -18,7 +18,7 @@ from vla_ros.core.clock import MS
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.decoding.prefetch import ObservationEncoder, Prefetcher
-from vla_ros.engine.decoding.request import Underway
+from vla_ros.engine.layers.request import Underway
 
 PASS, LOOK, HOST = 9 * MS, 2 * MS, 1 * MS
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from support.engine import CLOCK, engine_of, images, observation, tiny, tiny_config
 from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.decoding.pieces import Together, alone
-from vla_ros.engine.decoding.runner import DecoderRunner
 from vla_ros.engine.engine import Engine, FlowEngine
 from vla_ros.engine.errors import InvalidAction
-from vla_ros.engine.io.lerobot import STATE_DIM
+from vla_ros.engine.families.lerobot import STATE_DIM
+from vla_ros.engine.layers.pieces import Together, alone
+from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.load import load_engine
 
 TEXTS = ("pick up the red cube", "put the bowl on the plate and go back", "stop")

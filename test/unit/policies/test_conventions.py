@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
 from vla_ros.core.types import Command, CommandKind
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.io.config import config_json
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import (

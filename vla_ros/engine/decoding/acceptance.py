@@ -15,9 +15,9 @@ import torch
 
 from vla_ros.engine.decoding.draft_tree import ROOT, children
 from vla_ros.engine.decoding.drafters import Draft
-from vla_ros.engine.decoding.runner import CHOICES, LOGITS, DecoderRunner
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.runner import CHOICES, LOGITS, DecoderRunner
 from vla_ros.engine.options import EngineOptions
 
 #: is this draft token accepted, given the target's own choice, at this position?
@@ -89,7 +89,7 @@ class Acceptance:
     lossless: bool
     #: the only tokens that are ever chosen; None: all of them
     window: range | None = None
-    #: what it reads of a pass, see :class:`~vla_ros.engine.decoding.runner.PackPass`
+    #: what it reads of a pass, see :class:`~vla_ros.engine.layers.runner.PackPass`
     reads: str = CHOICES
 
     def verify(

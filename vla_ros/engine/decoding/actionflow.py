@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 
 from vla_ros.engine.decoding.base import Decoding
-from vla_ros.engine.decoding.request import Decoded, Pending, Reading, Request, Settled, Underway
 from vla_ros.engine.layers.pack import PackLayout, TailToken
+from vla_ros.engine.layers.request import Decoded, Pending, Reading, Request, Settled, Underway
 from vla_ros.engine.models.openvla import VLAModel
 
 
@@ -34,7 +34,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class LastPass:
-    """A request behind its last pass: see :class:`vla_ros.engine.decoding.request.Pending`."""
+    """A request behind its last pass: see :class:`vla_ros.engine.layers.request.Pending`."""
 
     flight: InFlight
     underway: Underway

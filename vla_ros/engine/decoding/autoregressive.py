@@ -9,10 +9,10 @@ with a token of its own, the passes are a few at a time, and the host looks for 
 from __future__ import annotations
 
 from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
-from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.decoding.request import Decoded, Reading, Request
-from vla_ros.engine.decoding.runner import PackPass
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.request import Decoded, Reading, Request
+from vla_ros.engine.layers.runner import PackPass
 
 
 class Autoregressive(Decoding):

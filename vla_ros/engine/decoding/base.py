@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import torch
 
-from vla_ros.engine.decoding.pieces import Pieces, alone
-from vla_ros.engine.decoding.request import Decoded, Pending, Request, Settled
-from vla_ros.engine.decoding.runner import DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.layers.graphs import CountedCapture
+from vla_ros.engine.layers.pieces import Pieces, alone
+from vla_ros.engine.layers.request import Decoded, Pending, Request, Settled
+from vla_ros.engine.layers.runner import DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.options import AUTO, EngineOptions
 
 

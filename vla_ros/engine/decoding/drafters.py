@@ -14,7 +14,6 @@ from functools import lru_cache
 import torch
 
 from vla_ros.engine.decoding.draft_tree import Budget, Cost, DraftTree, due, plan_trees
-from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.decoding.temporal_prediction import (
     Candidates,
     TemporalMarginals,
@@ -22,6 +21,7 @@ from vla_ros.engine.decoding.temporal_prediction import (
 )
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.devices import upload
+from vla_ros.engine.layers.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from vla_ros.engine.decoding.actionflow import ActionFlow
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
+from vla_ros.engine.decoding.draft_head_folder import FOLDER, DraftHead, find_head, load_head
 from vla_ros.engine.decoding.draft_heads import RecursiveHead
 from vla_ros.engine.decoding.draft_tree import STEP, Budget
 from vla_ros.engine.decoding.drafters import (
@@ -32,10 +33,9 @@ from vla_ros.engine.decoding.model_drafter import ModelDrafter
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative, TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.openvla import Checkpoint
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.io.draft_head import FOLDER, DraftHead, find_head, load_head
 from vla_ros.engine.io.files import read_json
-from vla_ros.engine.io.openvla import Checkpoint
 from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.pi0_fast import Pi0Fast

@@ -19,9 +19,9 @@ import torch
 from vla_ros.core.types import Floats
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, Cost
 from vla_ros.engine.decoding.drafters import DECAY, Costs, Draft, Drafter
-from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.layers.devices import upload
+from vla_ros.engine.layers.request import Request
 
 REMEMBERED = 4  # chunks: the one that is executed is among the newest
 OFF = (0, 1, -1, 2, -2)  # what a coefficient may be off by; a chain takes the first alone

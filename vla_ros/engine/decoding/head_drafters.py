@@ -22,7 +22,6 @@ from vla_ros.engine.decoding.draft_heads import LEVELS, RANKED, Embed, OneShotHe
 from vla_ros.engine.decoding.draft_tree import Budget, DraftTree, Marginals, plan_first, plan_states
 from vla_ros.engine.decoding.drafters import Costs, Draft, TemporalTreeDrafter, cut
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
-from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
 from vla_ros.engine.decoding.tree_growth import (
     ExpectedBins,
@@ -38,6 +37,7 @@ from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture, Outputs
+from vla_ros.engine.layers.request import Request
 
 
 class HeadDrafter(TemporalTreeDrafter):

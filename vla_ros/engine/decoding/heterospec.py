@@ -23,10 +23,10 @@ from vla_ros.engine.decoding.calibration import BinPlan, Calibration
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree
 from vla_ros.engine.decoding.drafters import Draft, Drafter, TemporalTreeDrafter, cut, drafted
 from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
-from vla_ros.engine.decoding.pieces import alone
-from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.decoding.tree_growth import Shape, merged, shape_of
+from vla_ros.engine.layers.pieces import alone
+from vla_ros.engine.layers.request import Request
 from vla_ros.engine.models.openvla import VLAModel
 
 

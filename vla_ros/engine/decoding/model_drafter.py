@@ -13,12 +13,12 @@ from itertools import zip_longest
 import torch
 
 from vla_ros.engine.decoding.drafters import Draft, Drafter
-from vla_ros.engine.decoding.request import Request
-from vla_ros.engine.decoding.runner import prompt_lengths, resized
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.layers.request import Request
+from vla_ros.engine.layers.runner import prompt_lengths, resized
 from vla_ros.engine.models.openvla import Prompt, VLAModel, camera_pixels
 
 #: what a runner takes: a layout, the prompt's embeddings or none, tokens or none

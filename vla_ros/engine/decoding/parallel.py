@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from vla_ros.engine.decoding.base import Decoding
-from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.decoding.request import Decoded, Request
-from vla_ros.engine.decoding.runner import HIDDEN, PackPass
 from vla_ros.engine.io.tokens import Normalizer
 from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.request import Decoded, Request
+from vla_ros.engine.layers.runner import HIDDEN, PackPass
 from vla_ros.engine.models.oft import load_heads
 from vla_ros.engine.models.openvla import VLAModel
 

@@ -18,8 +18,8 @@ import torch
 
 from vla_ros.core.clock import MS, Clock
 from vla_ros.core.types import Observation, Timeline
-from vla_ros.engine.decoding.request import Pending, StageTimer
 from vla_ros.engine.layers.devices import Apart
+from vla_ros.engine.layers.request import Pending, StageTimer
 from vla_ros.engine.models.openvla import VLAModel
 
 #: the newest frame that waits under the instruction of now, None where there is none

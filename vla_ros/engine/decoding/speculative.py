@@ -22,11 +22,11 @@ from vla_ros.engine.decoding.acceptance import Acceptance, Scores, Verification
 from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
 from vla_ros.engine.decoding.draft_tree import ROOT, STEP, Budget, branches
 from vla_ros.engine.decoding.drafters import Draft, Drafter
-from vla_ros.engine.decoding.pieces import Pieces, alone
-from vla_ros.engine.decoding.request import Decoded, Reading, Request
-from vla_ros.engine.decoding.runner import BUCKET, PackPass
 from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, prefill_layout
+from vla_ros.engine.layers.pieces import Pieces, alone
+from vla_ros.engine.layers.request import Decoded, Reading, Request
+from vla_ros.engine.layers.runner import BUCKET, PackPass
 
 
 class PartialAction(Sequence[int]):

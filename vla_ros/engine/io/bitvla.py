@@ -20,10 +20,10 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.files import WINDOW, give_back_freed
+from vla_ros.engine.io.linear import linear_shapes
 from vla_ros.engine.io.weights import Shapes
 from vla_ros.engine.layers.linear import LowBit
 from vla_ros.engine.layers.ternary import Ternary
-from vla_ros.engine.models.linear import linear_shapes
 
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 TOWER, PROJECTOR = "vision_tower.vision_model.", "multi_modal_projector."

@@ -21,11 +21,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from vla_ros.engine.decoding.flow_matching import RtcMode
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.formats import STORED, Formats, parse_formats
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.files import copy_beside, publishing, read_json, write_json
 from vla_ros.engine.io.hub import MANIFEST
+from vla_ros.engine.io.linear import Linear
 from vla_ros.engine.io.weights import (
     INDEX,
     QUANTIZED,
@@ -43,7 +44,7 @@ from vla_ros.engine.io.weights import (
     weight_files,
 )
 from vla_ros.engine.layers import linear as low_bit
-from vla_ros.engine.layers.formats import STORED, Formats, parse_formats
+from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.gemm import Tuned
 from vla_ros.engine.layers.linear import (
     GROUP,
@@ -56,7 +57,6 @@ from vla_ros.engine.layers.linear import (
     linear,
 )
 from vla_ros.engine.layers.ternary import Ternary
-from vla_ros.engine.models.linear import Linear
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -496,8 +496,8 @@ def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any =
     ``choice``: of a flow policy's tokenizer and embodiment.
     """
     # these import what is above
-    from vla_ros.engine.io.openvla import load_checkpoint, quantized, resolve
-    from vla_ros.engine.models.registry import is_flow
+    from vla_ros.engine.families.openvla import load_checkpoint, quantized, resolve
+    from vla_ros.engine.families.registry import is_flow
 
     source = resolve(name)
     if is_flow(source):
@@ -517,8 +517,8 @@ def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any =
 def _quantize_flow(
     name: str, source: Path, formats: Formats, target: Path, choice: Any
 ) -> Quantized:
-    from vla_ros.engine.models.family import LoadOptions, Placement
-    from vla_ros.engine.models.registry import family_of
+    from vla_ros.engine.families.base import LoadOptions, Placement
+    from vla_ros.engine.families.registry import family_of
 
     refuse_flow_formats(source, formats, CPU, torch.bfloat16)
     family, record = family_of(source), Record()

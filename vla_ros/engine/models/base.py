@@ -22,11 +22,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from vla_ros.engine.decoding.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
-from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.decoding.request import StageTimer
 from vla_ros.engine.layers.devices import pinned, upload
+from vla_ros.engine.layers.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.request import StageTimer
 
 BUCKET = 16  # rows
 MASKED = float("-inf")
@@ -431,7 +431,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowPiece:
     """Images, a prefix, or a step of the solver of one session's model; a
-    :class:`~vla_ros.engine.decoding.pieces.Piece`."""
+    :class:`~vla_ros.engine.layers.pieces.Piece`."""
 
     model: FlowPolicy[Any]
     what: tuple[Any, ...]

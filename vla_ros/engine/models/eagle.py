@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
 from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Shape, Weights
 from vla_ros.engine.models.golden_ints import same_integers
-from vla_ros.engine.models.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.models.qwen3_vl import (
     Qwen3,
     parse_qwen3,

@@ -22,19 +22,19 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, Map, Take, as_it_is, mapped, matrix
-from vla_ros.engine.io.weights import Expected, Weights
-from vla_ros.engine.layers.devices import pinned
-from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.linear import Weight, linear
-from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, round_up
-from vla_ros.engine.models.linear import (
+from vla_ros.engine.io.linear import (
     Linear,
     Parts,
     linear_shapes,
     parts_shapes,
     read_linear,
 )
+from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, Map, Take, as_it_is, mapped, matrix
+from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.layers.devices import pinned
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.linear import Weight, linear
+from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, round_up
 from vla_ros.engine.models.siglip import (
     InternVit,
     pixel_shuffle,
@@ -52,7 +52,7 @@ from vla_ros.engine.models.transformer import (
 )
 
 if TYPE_CHECKING:  # the config's file has the family, which is made of this one
-    from vla_ros.engine.models.evo1_config import Evo1Config
+    from vla_ros.engine.families.evo1 import Evo1Config
 
 BASE = "embedder.model."
 TOWER, PROJECTOR = BASE + "vision_tower.", BASE + "multi_modal_projector."

@@ -24,6 +24,8 @@ import torch
 from vla_ros.core.action_space import ActionKind, action_space_of, joints
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
+from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
 from vla_ros.engine.io.fields import (
     GROOT_N15,
@@ -50,7 +52,6 @@ from vla_ros.engine.io.groot import (
 )
 from vla_ros.engine.io.processors import TextTokenizer
 from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder
 from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.graphs import Capture
@@ -65,7 +66,6 @@ from vla_ros.engine.models.eagle import (
     smart_side,
     task_first,
 )
-from vla_ros.engine.models.family import Family, LoadOptions, Opened, Placement
 from vla_ros.engine.models.golden_ints import FILE, same_integers
 from vla_ros.engine.models.groot_head import (
     ActionHead,

@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.linear import Linear, behind_norm, parts_shapes, read_linear
 from vla_ros.engine.io.quantize import HEAD, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.weights import Shape, Weights
 from vla_ros.engine.layers.linear import linear_gelu
 from vla_ros.engine.models.base import MASKED, Span
-from vla_ros.engine.models.linear import Linear, behind_norm, parts_shapes, read_linear
 from vla_ros.engine.models.transformer import attend
 
 BASE = "action_head."

@@ -1,7 +1,7 @@
 """OpenVLA's network: vision towers, projector and decoder of one checkpoint, on one device.
 
 MiniVLA, OpenVLA-OFT and BitVLA are it with other towers, heads or languages. Every decoding makes
-itself a :class:`~vla_ros.engine.decoding.runner.DecoderRunner` of it: the
+itself a :class:`~vla_ros.engine.layers.runner.DecoderRunner` of it: the
 only way into the decoder.
 """
 
@@ -15,10 +15,9 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from vla_ros.core.types import Observation
-from vla_ros.engine.decoding.runner import BUCKET, ROBOTS, DecoderRunner, Pools
+from vla_ros.engine.families.openvla import Checkpoint
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.io.openvla import Checkpoint
 from vla_ros.engine.layers.backends import choose_backend, choose_between
 from vla_ros.engine.layers.devices import SideBySide
 from vla_ros.engine.layers.gemm import Tuner, choose_tuner
@@ -31,6 +30,7 @@ from vla_ros.engine.layers.linear import (
     replace_linear,
 )
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
+from vla_ros.engine.layers.runner import BUCKET, ROBOTS, DecoderRunner, Pools
 from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.hugging_face import TransformersDecoder
@@ -261,7 +261,7 @@ def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
 @dataclass(frozen=True, slots=True)
 class Look:
     """Pixels [images, 3, s, s] per tower that are to become features and embeddings [patches, C];
-    a :class:`~vla_ros.engine.decoding.pieces.Piece`."""
+    a :class:`~vla_ros.engine.layers.pieces.Piece`."""
 
     model: VLAModel
     pixels: tuple[torch.Tensor, ...]

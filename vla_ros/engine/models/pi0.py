@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.linear import linear_shapes, read_linear
 from vla_ros.engine.io.quantize import HEAD, VISION, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.gemm import Tuned
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, joined
-from vla_ros.engine.models.linear import linear_shapes, read_linear
 from vla_ros.engine.models.transformer import (
     Layer,
     Modulation,

@@ -11,18 +11,18 @@ from copy import copy
 
 import torch
 
-from vla_ros.engine.decoding.runner import BUCKET, ROBOTS, DecoderRunner, Pools
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.linear import linear_shapes
 from vla_ros.engine.io.quantize import VISION, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.backends import choose_backend
 from vla_ros.engine.layers.graphs import Capture, CountedCapture
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.runner import BUCKET, ROBOTS, DecoderRunner, Pools
 from vla_ros.engine.models.base import GraphedFunctions
 from vla_ros.engine.models.language.gemma import GemmaDecoder
-from vla_ros.engine.models.linear import linear_shapes
 from vla_ros.engine.models.pi0 import LM_HEAD, PROJECTOR, TEXT, TOWER
 from vla_ros.engine.models.siglip import SigLip, read_siglip
 from vla_ros.engine.models.vlm_with_expert import vlm_shapes

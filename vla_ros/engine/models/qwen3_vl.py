@@ -17,13 +17,13 @@ import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields, TextConfig
+from vla_ros.engine.io.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Shape, Weights
 from vla_ros.engine.layers.attention import attend_all
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import linear, linear_gelu
 from vla_ros.engine.models.base import MASKED
-from vla_ros.engine.models.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.models.transformer import (
     Rope,
     attend,

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.io.linear import Linear
 from vla_ros.engine.io.quantize import VISION, Take, as_it_is, mapped, placed
 from vla_ros.engine.io.weights import Shape, Weights
-from vla_ros.engine.models.linear import Linear
 from vla_ros.engine.models.towers import Block, PatchEmbed
 
 

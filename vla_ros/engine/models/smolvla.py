@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import torch
 
 from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.linear import linear_shapes, read_linear
 from vla_ros.engine.io.quantize import HEAD, VISION, matrix
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.models.base import MASKED, joined
-from vla_ros.engine.models.linear import linear_shapes, read_linear
 from vla_ros.engine.models.siglip import pixel_shuffle
 from vla_ros.engine.models.transformer import (
     Layer,

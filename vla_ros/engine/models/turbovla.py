@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.decoding.flow_matching import RtcMode
 from vla_ros.engine.io.config import TowerConfig
 from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span
 

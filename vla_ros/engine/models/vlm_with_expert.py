@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.linear import Linear, linear_shapes, read_linear
 from vla_ros.engine.io.quantize import DECODER
 from vla_ros.engine.io.weights import Shape, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined, round_up
-from vla_ros.engine.models.linear import Linear, linear_shapes, read_linear
 from vla_ros.engine.models.siglip import SigLip, read_siglip, siglip_shapes
 from vla_ros.engine.models.transformer import (
     Layer,

@@ -17,11 +17,11 @@ import numpy as np
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
+from vla_ros.engine.decoding.draft_head_folder import FOLDER
 from vla_ros.engine.engine import FastEngine
-from vla_ros.engine.io.draft_head import FOLDER
+from vla_ros.engine.families.registry import family_of, flow_source
 from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.load import load_engine
-from vla_ros.engine.models.registry import family_of, flow_source
 from vla_ros.engine.options import EngineOptions
 from vla_ros.lab.bench.flow import as_floats, weights_of
 from vla_ros.lab.bench.measure import CLOCK, Report, drifting_frames, silent

@@ -19,24 +19,24 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.decoding.request import Request, StageTimer
 from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions
+from vla_ros.engine.families.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
+from vla_ros.engine.families.registry import family_of, flow_source
 from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
-from vla_ros.engine.io.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
+from vla_ros.engine.io.linear import read_linear
 from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
 from vla_ros.engine.io.weights import FileWeights, Weights, weight_files
 from vla_ros.engine.layers.gemm import Choice
 from vla_ros.engine.layers.linear import LowBit, LowBitLinear
 from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.engine.layers.ternary import Product, Ternary
 from vla_ros.engine.load import load_engine, placement
 from vla_ros.engine.models.base import FlowPolicy, GraphedFunctions, PolicyConfig, Prefix
-from vla_ros.engine.models.family import Family, LoadedPolicy, LoadOptions
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
-from vla_ros.engine.models.linear import read_linear
 from vla_ros.engine.models.pi0 import EXPERT, NORMS
 from vla_ros.engine.models.pi0 import TEXT as PI_TEXT
-from vla_ros.engine.models.registry import family_of, flow_source
 from vla_ros.engine.models.smolvla import TEXT as SMOLVLA_TEXT
 from vla_ros.engine.models.transformer import read_layer
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert, time_table

@@ -29,13 +29,13 @@ from vla_ros.engine.decoding.drafters import (
     TemporalTreeDrafter,
     costs_on,
 )
-from vla_ros.engine.decoding.request import Decoded, Request
-from vla_ros.engine.decoding.runner import DecoderRunner
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import TokenEngine
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.devices import synchronize
 from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.request import Decoded, Request
+from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.lab.heterospec import Episode, hindsight, least_acceptance, shown
 

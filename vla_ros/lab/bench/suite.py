@@ -14,6 +14,7 @@ import torch
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.base import Decoding, resolve
+from vla_ros.engine.decoding.draft_head_folder import FOLDER, DraftHead
 from vla_ros.engine.decoding.draft_heads import (
     HeadConfig,
     OneShotHead,
@@ -28,11 +29,10 @@ from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import TokenEngine, open_checkpoint
+from vla_ros.engine.families.openvla import Checkpoint
+from vla_ros.engine.families.random import PREFIX, PRESETS, in_memory
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.io.draft_head import FOLDER, DraftHead
 from vla_ros.engine.io.fast_tokens import FastTokens
-from vla_ros.engine.io.openvla import Checkpoint
-from vla_ros.engine.io.random import PREFIX, PRESETS, in_memory
 from vla_ros.engine.io.tokens import MAX_TEXT, ActionTokens
 from vla_ros.engine.layers.gemm import Choice
 from vla_ros.engine.models.language.base import tap_layers

@@ -22,9 +22,9 @@ import torch
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
-from vla_ros.engine.decoding.flow_matching import Guidance
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.engine import Engine, FastEngine, FlowEngine, TokenEngine, open_checkpoint
+from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
 from vla_ros.lab.bench.fast import GENERATE

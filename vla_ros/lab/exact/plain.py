@@ -15,17 +15,17 @@ import torch
 
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Floats, Observation, Timeline
-from vla_ros.engine.decoding.flow_matching import (
+from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.engine import Engine, FastEngine, FlowChunk, FlowEngine, TokenEngine
+from vla_ros.engine.families.lerobot import expected_tensors
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.layers.attention import Attention, prefill
+from vla_ros.engine.layers.flow_matching import (
     Guidance,
     RtcMode,
     generator_for,
     guidance_gain,
 )
-from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import Engine, FastEngine, FlowChunk, FlowEngine, TokenEngine
-from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.lerobot import expected_tensors
-from vla_ros.engine.layers.attention import Attention, prefill
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.base import FlowPolicy, Prefix

@@ -14,7 +14,7 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.errors import UserError
 from vla_ros.engine import InvalidAction, load_engine
 from vla_ros.engine.engine import Engine, FlowEngine, TokenEngine
-from vla_ros.engine.io.verdicts import Precision, StoredVerdict
+from vla_ros.engine.verdicts import Precision, StoredVerdict
 from vla_ros.lab.precision.compare import (
     Comparison,
     Flip,

@@ -14,21 +14,21 @@ from torch import nn
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Floats, Observation, Timeline
-from vla_ros.engine.decoding.flow_matching import (
+from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.engine import FlowEngine, TokenEngine
+from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.flow_matching import (
     Euler,
     RtcMode,
     SampleBuffers,
     Velocity,
     generator_for,
 )
-from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.decoding.request import Request
-from vla_ros.engine.engine import FlowEngine, TokenEngine
-from vla_ros.engine.io.tokens import MAX_TEXT
-from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.layers.pack import PackLayout, Planner, chain, prefill_layout
+from vla_ros.engine.layers.request import Request
 from vla_ros.engine.models.base import GraphedFunctions
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 

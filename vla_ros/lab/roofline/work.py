@@ -108,7 +108,7 @@ def precision_of_weights(text: str) -> Precision:
     Raises:
         ValueError: an unknown part or format.
     """
-    from vla_ros.engine.layers.formats import parse_formats
+    from vla_ros.engine.formats import parse_formats
 
     own = {"int8": "int8w", "int4": "int4w"}
     formats = parse_formats(text)

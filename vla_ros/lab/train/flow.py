@@ -20,13 +20,13 @@ from torch import nn
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Pose
 from vla_ros.data.demonstrations import BODIES
+from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_folder
+from vla_ros.engine.families.openvla import LANGUAGE, Checkpoint
+from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.flow_config import FlowConfig, Shapes, read_flow_config
-from vla_ros.engine.io.lerobot import WEIGHTS, expected_tensors, save_folder
-from vla_ros.engine.io.openvla import LANGUAGE, Checkpoint
 from vla_ros.engine.io.processors import Processors, Scaler, read_processors
 from vla_ros.engine.io.quantize import DECODER, HEAD
-from vla_ros.engine.io.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.weights import FileWeights
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import linear

@@ -2,7 +2,7 @@
 
 Source: openvla ``vla-scripts/finetune.py`` (which layers, how much, how they begin). The language
 model is transformers' own here, since peft changes modules; the adapter it saves has OpenVLA's
-names, and :mod:`vla_ros.engine.io.convert.adapter` merges it, as it does anybody's.
+names, and :mod:`vla_ros.engine.convert.adapter` merges it, as it does anybody's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from vla_ros.core.errors import UserError
+from vla_ros.engine.convert.adapter import merge
+from vla_ros.engine.families.openvla import STATISTICS, Checkpoint, load_checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig
-from vla_ros.engine.io.convert.adapter import merge
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
-from vla_ros.engine.io.openvla import STATISTICS, Checkpoint, load_checkpoint
 from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros.lab.train.batches import Layout

@@ -15,7 +15,7 @@ from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.data.episodes.store import Strip
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import Corrector, save_corrector
 from vla_ros.engine.options import DECODINGS, REFERENCES

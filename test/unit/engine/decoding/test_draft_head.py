@@ -21,14 +21,14 @@ from support.engine import (
 )
 from support.heads import random_head
 from vla_ros.core.types import Timeline
+from vla_ros.engine.decoding.draft_head_folder import FOLDER, find_head, load_head, save_head
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.drafters import FP32_CPU
 from vla_ros.engine.decoding.head_drafters import HeadDrafter
 from vla_ros.engine.decoding.tree_growth import spaced
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.draft_head import FOLDER, find_head, load_head, save_head
+from vla_ros.engine.families.openvla import fingerprint
 from vla_ros.engine.io.hub import shipped
-from vla_ros.engine.io.openvla import fingerprint
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.models.language.base import tap_layers

@@ -26,13 +26,13 @@ from support.heads import random_head
 from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine, EngineOptions
 from vla_ros.engine.decoding.acceptance import Exact, Relaxed
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.drafters import TemporalTreeDrafter
 from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
 from vla_ros.engine.decoding.heterospec import HeteroSpec
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.models.openvla import VLAModel
 

@@ -21,6 +21,7 @@ from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import up_to
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_heads import (
     HeadConfig,
     OneShotHead,
@@ -31,16 +32,15 @@ from vla_ros.engine.decoding.draft_tree import Budget, Cost, branches
 from vla_ros.engine.decoding.drafters import GPU, Costs, Draft, Drafter
 from vla_ros.engine.decoding.fast_drafter import FastDrafter, shifted, worthwhile
 from vla_ros.engine.decoding.head_drafters import FastHeadDrafter
-from vla_ros.engine.decoding.request import Request, StageTimer
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.engine import FastEngine, Inference
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.fast_tokens import FastTokenizer, FastTokens, write_fast_tokenizer
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.engine.models.language.base import tap_layers
-from vla_ros.engine.models.registry import family_of
 
 SOURCE = "random:pi0_fast-small"
 PREFIX, END, LAST = (500, 501, 502), 7, 400

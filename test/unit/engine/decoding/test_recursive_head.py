@@ -10,11 +10,11 @@ import torch
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head
+from vla_ros.engine.decoding.draft_head_folder import load_head, save_head
 from vla_ros.engine.decoding.draft_heads import LEVELS, heads_for, recursive_width
 from vla_ros.engine.decoding.draft_tree import DraftTree, likeliest
 from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, shape_of
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.draft_head import load_head, save_head
 from vla_ros.lab.train.head.unrolled import unroll
 
 CONFIG = replace(tiny_config(), chunk=8)

@@ -15,10 +15,10 @@ from support.engine import CLOCK, CPU, TEXTS, Again, engine_of, play, stream, ti
 from support.heads import recursive_head, rollouts
 from vla_ros.core.types import Timeline
 from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget, DraftTree
 from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
 from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter
-from vla_ros.engine.decoding.request import Request, StageTimer
 from vla_ros.engine.decoding.tree_growth import (
     FRESH,
     Frame,
@@ -26,9 +26,9 @@ from vla_ros.engine.decoding.tree_growth import (
     layout_of,
     shape_of,
 )
-from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.graphs import CountedCapture
+from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.lab.heterospec import to_json
 from vla_ros.lab.roofline.calibration import fit
 

@@ -13,10 +13,10 @@ from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head, rollouts
 from vla_ros.engine.decoding.calibration import FILE, from_json, path_entropy, plan_bins
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget, Cost, DraftTree, likeliest
 from vla_ros.engine.decoding.heterospec import bin_trees
 from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, entropy, merged, shape_of
-from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.lab.heterospec import Unrolled, hindsight, rounds, to_json
 from vla_ros.lab.roofline.calibration import fit

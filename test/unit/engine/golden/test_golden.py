@@ -17,13 +17,13 @@ from scenes import INSTRUCTIONS, TALL, of_tall, pairs, pictures
 from support.engine import CLOCK, CPU
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
+from vla_ros.engine.convert import ConvertOptions, convert
+from vla_ros.engine.convert.prismatic import BASE_VLMS, convert_prismatic, describe
+from vla_ros.engine.families.random import PRESETS
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
-from vla_ros.engine.io.convert import ConvertOptions, convert
-from vla_ros.engine.io.convert.prismatic import BASE_VLMS, convert_prismatic, describe
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.processors import read_preprocessor
-from vla_ros.engine.io.random import PRESETS
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 
 TOWERS = (

@@ -20,10 +20,10 @@ from scenes import INSTRUCTIONS, of_tall, pairs, pictures
 from support.engine import CLOCK
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
+from vla_ros.engine.convert import convert
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.decoding.request import Request
-from vla_ros.engine.io.convert import convert
 from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.request import Request
 from vla_ros.engine.layers.ternary import Ternary, int8_rows
 
 TOWER = "vision_tower.vision_model.encoder.layers.1.mlp.fc2"

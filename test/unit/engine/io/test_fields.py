@@ -14,15 +14,15 @@ import pytest
 from support.config_fields import CLASSES, in_no_list, read_classes, stored
 from support.engine import tiny_config
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.evo1 import PRESETS as EVO1
+from vla_ros.engine.families.evo1 import evo1_config_json, parse_evo1_config
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.families.turbovla import parse_turbovla_config, turbovla_config_json
 from vla_ros.engine.io import fields as lists
 from vla_ros.engine.io.config import config_json, parse_config
 from vla_ros.engine.io.fields import LEROBOT, FieldLists
 from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config
-from vla_ros.engine.io.lerobot import PRESETS
-from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.io.turbovla import parse_turbovla_config, turbovla_config_json
-from vla_ros.engine.models.evo1_config import PRESETS as EVO1
-from vla_ros.engine.models.evo1_config import evo1_config_json, parse_evo1_config
 
 ALL = {name: it for name, it in vars(lists).items() if isinstance(it, FieldLists)}
 RELEASES = stored()

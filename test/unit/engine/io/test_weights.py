@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 
 from support.flow import inputs_of, load_folder, noise_of
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io import weights as weights_of_files
-from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.lerobot import (
+from vla_ros.engine.families.base import Placement
+from vla_ros.engine.families.lerobot import (
     PRESETS,
     WEIGHTS,
     build_model,
@@ -29,8 +28,9 @@ from vla_ros.engine.io.lerobot import (
     expected_tensors,
     write_random_flow,
 )
+from vla_ros.engine.io import weights as weights_of_files
+from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.weights import Expected, FileWeights
-from vla_ros.engine.models.family import Placement
 from vla_ros.engine.models.golden_ints import position_ids
 
 CPU = torch.device("cpu")

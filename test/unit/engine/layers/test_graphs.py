@@ -13,8 +13,8 @@ import torch
 
 from vla_ros.core.clock import MS, SystemClock
 from vla_ros.core.types import Timeline
-from vla_ros.engine.decoding.request import StageTimer
 from vla_ros.engine.layers.graphs import CountedCapture, CudaCapture
+from vla_ros.engine.layers.request import StageTimer
 
 
 class Made:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from support.engine import CPU, Again, tiny, tiny_config
-from vla_ros.engine.decoding.runner import DecoderRunner
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.models.openvla import VLAModel
 
 

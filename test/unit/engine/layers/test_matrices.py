@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vla_ros.engine.formats import Formats, parse_formats
 from vla_ros.engine.layers import linear as low_bit
-from vla_ros.engine.layers.formats import Formats, parse_formats
 from vla_ros.engine.layers.linear import (
     Fp8,
     Int4,

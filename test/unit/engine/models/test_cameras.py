@@ -13,7 +13,7 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.lerobot import PRESETS, STATE_DIM, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
 from vla_ros.engine.models.cameras import roles_of
 
 FRONT, WRIST = images(2, still=0.0)

@@ -13,7 +13,7 @@ from support.engine import CLOCK, images
 from vla_ros.core.types import Executing, Instruction, Observation, Timeline, Uncorrected
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.load import corrector_for, sha256_on_disk
 from vla_ros.engine.models.corrector import (
     FOLDER,

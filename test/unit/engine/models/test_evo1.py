@@ -18,16 +18,8 @@ from vla_ros.core.types import Executing
 from vla_ros.engine import EngineOptions, InvalidAction
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.models.evo1 import (
-    TIME_INDEX,
-    CrossBlock,
-    check_table,
-    evo1_expected,
-    kept_rows,
-    position_table,
-    time_index,
-)
-from vla_ros.engine.models.evo1_config import (
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.evo1 import (
     PRESETS,
     Evo1Family,
     Gripper,
@@ -37,7 +29,15 @@ from vla_ros.engine.models.evo1_config import (
     square_of,
     write_evo1,
 )
-from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.evo1 import (
+    TIME_INDEX,
+    CrossBlock,
+    check_table,
+    evo1_expected,
+    kept_rows,
+    position_table,
+    time_index,
+)
 from vla_ros.lab.bench.flow import NaiveRow, OwnRow, inputs_of
 
 SMALL = PRESETS["evo1-small"]

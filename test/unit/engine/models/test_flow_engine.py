@@ -13,15 +13,15 @@ import torch
 from support.engine import CLOCK, CPU, Again, images
 from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.decoding.flow_matching import Guidance
 from vla_ros.engine.engine import FlowEngine, check_layout
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM
+from vla_ros.engine.families.registry import family_of, flow_source
 from vla_ros.engine.io.flow_config import flow_config_json
-from vla_ros.engine.io.lerobot import PRESETS, STATE_DIM
+from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.load import load_flow_engine
-from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.preparation import LerobotPreparation
-from vla_ros.engine.models.registry import family_of, flow_source
 
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 TEXT = "pick up the red cube and place it on the plate"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.models.registry import family_of
+from vla_ros.engine.families.registry import family_of
 
 
 def made(folder: Path, preset: str) -> Path:

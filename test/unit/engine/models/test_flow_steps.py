@@ -10,13 +10,13 @@ import torch
 from support.engine import CPU, Again
 from support.flow import chunk_of, chunk_of_preset, inputs_of, model_of, tiny_flow, tuned_model
 from support.launches import Always, launches, stand_in
-from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode
+from vla_ros.engine.families.base import Placement
+from vla_ros.engine.families.registry import all_presets, config_of
 from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.layers.flow_matching import Guidance, RtcMode
 from vla_ros.engine.layers.gemm import Tile
 from vla_ros.engine.load import tuned_parts
 from vla_ros.engine.models import transformer
-from vla_ros.engine.models.family import Placement
-from vla_ros.engine.models.registry import all_presets, config_of
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.engine.options import EngineOptions
 

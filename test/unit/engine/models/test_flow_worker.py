@@ -13,7 +13,7 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, action_spa
 from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import Engine, FlowEngine
-from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.vla import VlaPolicy
 from vla_ros.runtime.worker.worker import warm_up

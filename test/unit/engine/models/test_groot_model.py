@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unit.engine.models import groot_small as small
-from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode
+from vla_ros.engine.layers.flow_matching import Guidance, RtcMode
 from vla_ros.engine.models.base import Prefix
 from vla_ros.engine.models.groot import GrootModel
 

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from golden.flow.cases import CASES, PI_SHAPES
 from golden.flow.seeded import draw, image, weight
 from support.flow import load_folder
-from vla_ros.engine.decoding.flow_matching import Guidance
+from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.models.base import Prefix
-from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.preparation import padded_square, prompt_text, state_bins
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "flow"

@@ -15,15 +15,15 @@ from support.flow import inputs_of, model_of, noise_for, noise_of, tiny_flow
 from unit.runtime.control.bench import Bench
 from vla_ros.core.types import Executing, Inference, Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.io.lerobot import PRESETS, STATE_DIM, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
+from vla_ros.engine.families.registry import flow_source
 from vla_ros.engine.io.processors import Scaler
+from vla_ros.engine.layers.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
 from vla_ros.engine.load import load_flow_engine
 from vla_ros.engine.models.base import Prefix
 from vla_ros.engine.models.preparation import LerobotPreparation
-from vla_ros.engine.models.registry import flow_source
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.vla import VlaPolicy

@@ -19,12 +19,12 @@ from golden.flow.seeded import draw, image
 from golden.turbovla.cases import CASES, STATE, TEXT, VISION, statistics, weight
 from support.engine import CLOCK, Again
 from vla_ros.core.types import Observation, Timeline
+from vla_ros.engine.convert import ConvertOptions, convert
+from vla_ros.engine.convert import turbovla as converter
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert import ConvertOptions, convert
-from vla_ros.engine.io.convert import turbovla as converter
-from vla_ros.engine.io.turbovla import TurboVLAFamily
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.turbovla import TurboVLAFamily
 from vla_ros.engine.load import load_engine
-from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.turbovla import UNUSED
 from vla_ros.engine.options import EngineOptions
 

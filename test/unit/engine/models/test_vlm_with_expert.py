@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.flow import inputs_of, model_of, noise_of, tiny_flow
-from vla_ros.engine.decoding.flow_matching import Guidance
+from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.models.base import BUCKET, Prefix
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 

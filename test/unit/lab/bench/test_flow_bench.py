@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from vla_ros.cli.main import main
-from vla_ros.engine.io.lerobot import (
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.lerobot import (
     PRESETS,
     drawn_weights,
     write_random_flow,
 )
-from vla_ros.engine.models.family import LoadOptions, Placement
-from vla_ros.engine.models.registry import family_of
+from vla_ros.engine.families.registry import family_of
 from vla_ros.lab.bench import flow
 from vla_ros.lab.bench import flow_rivals as lerobot_row
 from vla_ros.lab.bench.flow import Held, PlainModulation, forget_peak, peak_bytes, resident_bytes

@@ -274,7 +274,7 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
     from stages import CALIBRATION, FAMILIES
 
     from vla_ros.cli.bench import add_parser
-    from vla_ros.engine.models.registry import flow_source
+    from vla_ros.engine.families.registry import flow_source
     from vla_ros.lab.bench.suite import CALIBRATED, ROWS
 
     parser = argparse.ArgumentParser()

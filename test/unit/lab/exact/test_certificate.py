@@ -14,8 +14,8 @@ import torch
 from support.engine import tiny_config
 from vla_ros.cli.main import main
 from vla_ros.engine.decoding import speculative
-from vla_ros.engine.decoding.flow_matching import Euler
-from vla_ros.engine.io.random import write_random
+from vla_ros.engine.families.random import write_random
+from vla_ros.engine.layers.flow_matching import Euler
 from vla_ros.engine.layers.pack import chain
 from vla_ros.engine.models import base, openvla
 from vla_ros.lab.exact.certificate import FLOAT32, WAYS, compare, limit_of, page, signed

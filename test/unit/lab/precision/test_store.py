@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from support.engine import tiny_config
-from vla_ros.engine.io.random import write_random
-from vla_ros.engine.io.verdicts import NotVerified, Precision, StoredVerdict, find, require, store
+from vla_ros.engine.families.random import write_random
 from vla_ros.engine.load import sha256_on_disk
 from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.verdicts import NotVerified, Precision, StoredVerdict, find, require, store
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
 from vla_ros.ros.nodes.policy.parameters import TABLE

@@ -11,13 +11,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.lerobot import PRESETS as FLOW_PRESETS
+from vla_ros.engine.families.lerobot import write_random_flow
+from vla_ros.engine.families.openvla import expected_shapes
+from vla_ros.engine.families.random import PRESETS, write_random
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig, text_json
-from vla_ros.engine.io.lerobot import PRESETS as FLOW_PRESETS
-from vla_ros.engine.io.lerobot import write_random_flow
-from vla_ros.engine.io.openvla import expected_shapes
-from vla_ros.engine.io.random import PRESETS, write_random
-from vla_ros.engine.models.family import LoadOptions, Placement
-from vla_ros.engine.models.registry import family_of
 from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros.lab.roofline import roofline as stages
 from vla_ros.lab.roofline.shapes import MODELS, DecoderShape, flow_shape_of, load_model, shape_of

@@ -12,8 +12,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
 from vla_ros.data.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.io.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.io.random import build_tokenizer, random_tensors, write_tokenizer
+from vla_ros.engine.families.openvla import load_checkpoint, save_checkpoint
+from vla_ros.engine.families.random import build_tokenizer, random_tensors, write_tokenizer
 from vla_ros.engine.io.tokens import prompt_text
 from vla_ros.lab.train.batches import ChunkBatches
 from vla_ros.lab.train.frames import load_frames, wordings

@@ -13,10 +13,10 @@ from support.train import SENTENCES, SIZE, data_set
 from vla_ros.cli.main import main
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.convert import ConvertOptions, convert
+from vla_ros.engine.families.openvla import load_checkpoint
+from vla_ros.engine.families.random import SMALL_VOCAB, write_random
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
-from vla_ros.engine.io.convert import ConvertOptions, convert
-from vla_ros.engine.io.openvla import load_checkpoint
-from vla_ros.engine.io.random import SMALL_VOCAB, write_random
 from vla_ros.lab.train.lora import LoraNetwork
 from vla_ros.lab.train.trainer import read_journal
 

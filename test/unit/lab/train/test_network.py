@@ -8,8 +8,8 @@ from support.train import SENTENCES
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Timeline
 from vla_ros.data.demonstrations import norm_stats
-from vla_ros.engine.io.openvla import expected_shapes, load_checkpoint, save_checkpoint
-from vla_ros.engine.io.random import random_tensors, write_tokenizer
+from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
+from vla_ros.engine.families.random import random_tensors, write_tokenizer
 from vla_ros.lab.train.batches import Layout
 from vla_ros.lab.train.network import Network, sincos
 from vla_ros.lab.train.trainer import ARCHITECTURES

@@ -18,7 +18,7 @@ from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.language.llama import rope_tables
 
 if TYPE_CHECKING:
-    from vla_ros.engine.io.openvla import Checkpoint
+    from vla_ros.engine.families.openvla import Checkpoint
 
 _PREFIX = "language_model.model."
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.families.openvla import LANGUAGE
 from vla_ros.engine.io.config import TextConfig, text_json
-from vla_ros.engine.io.openvla import LANGUAGE
 from vla_ros.engine.layers.attention import Attention
 
 _NAME = "vla_ros_packed"

@@ -20,12 +20,12 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine.decoding.draft_tree import ROOT
-from vla_ros.engine.decoding.request import Decoded, Request
 from vla_ros.engine.decoding.speculative import behind_prompt
 from vla_ros.engine.engine import FastEngine, TokenEngine
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.pack import prefill_layout
+from vla_ros.engine.layers.request import Decoded, Request
 from vla_ros.engine.models.language.base import tap_layers
 
 

@@ -27,9 +27,9 @@ from vla_ros.engine.decoding.head_drafters import (
     HeadDrafter,
     RecursiveDrafter,
 )
-from vla_ros.engine.decoding.request import Request, StageTimer
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.lab.train.head.examples import past_of, places
 from vla_ros.lab.train.head.features import Episode
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.decoding.base import up_to
+from vla_ros.engine.decoding.draft_head_folder import DraftHead
 from vla_ros.engine.decoding.draft_heads import (
     LEVELS,
     RANKED,
@@ -34,7 +35,6 @@ from vla_ros.engine.decoding.head_drafters import (
     states_of,
 )
 from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
-from vla_ros.engine.io.draft_head import DraftHead
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.lab.train.head.features import Episode

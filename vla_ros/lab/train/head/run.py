@@ -15,8 +15,8 @@ import torch
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.engine import FastEngine, TokenEngine
-from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.layers.linear import LowBit, plain, rows_of
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.lab.train.collect import shared_environment

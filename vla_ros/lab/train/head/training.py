@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.core.errors import UserError
+from vla_ros.engine.decoding.draft_head_folder import DraftHead
 from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
 from vla_ros.engine.decoding.head_drafters import Embed
-from vla_ros.engine.io.draft_head import DraftHead
 from vla_ros.lab.train.head.examples import Batch, Examples
 from vla_ros.lab.train.head.features import Episode
 from vla_ros.lab.train.head.judge import Judge, Judged, count_chances

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.train import OBJECTS, SENTENCES, SIZE, data_set
+from vla_ros.engine.families.random import build_tokenizer
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.io.random import build_tokenizer
 from vla_ros.engine.io.tokens import ActionTokens, prompt_text
 from vla_ros.lab.train.batches import Batches, common_prefix, encode, family_weights
 from vla_ros.lab.train.frames import load_frames, wordings

@@ -27,7 +27,7 @@ from vla_ros.data.demonstrations import (
 )
 from vla_ros.data.episodes.plan import TRAINING
 from vla_ros.data.episodes.play import robot_state
-from vla_ros.engine.io.random import write_random
+from vla_ros.engine.families.random import write_random
 from vla_ros.lab.train import collect as collection
 from vla_ros.lab.train.collect import (
     CollectOptions,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.flow import MemoryWeights
-from vla_ros.engine.io.lerobot import build_model, expected_tensors
+from vla_ros.engine.families.lerobot import build_model, expected_tensors
 from vla_ros.lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork
 
 TINY = FLOW_ARCHITECTURES["tiny-flow"]

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from vla_ros.engine.convert.pickles import read_content
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert.pickles import read_content
 from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.weights import WEIGHTS, FileWeights
 
@@ -114,8 +114,8 @@ def _shapes(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, Any]:
 
 def _read_back(scratch: Path) -> None:
     """Everything of it but the tokenizer, which may come later."""
-    from vla_ros.engine.io.turbovla import TurboVLAFamily, data_sets_in, read_scalers
-    from vla_ros.engine.models.family import LoadOptions
+    from vla_ros.engine.families.base import LoadOptions
+    from vla_ros.engine.families.turbovla import TurboVLAFamily, data_sets_in, read_scalers
 
     family = TurboVLAFamily()
     config = family.config(scratch, LoadOptions())

@@ -3,7 +3,7 @@
 A *family* knows its folders and its presets of random weights, and how one is opened; loading,
 inspecting and counting are the same for all. A new family is a model file on
 :mod:`~vla_ros.engine.models.base`, a config reader with a :class:`Family` and a row in
-:mod:`~vla_ros.engine.models.registry`.
+:mod:`~vla_ros.engine.families.registry`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from vla_ros.core.action_space import ActionSpace
+from vla_ros.engine.families.random import PREFIX, digest_of, fingerprint_of
+from vla_ros.engine.formats import Formats
 from vla_ros.engine.io.files import cached, give_back_freed
 from vla_ros.engine.io.quantize import (
     PreparedWeights,
     QuantizingWeights,
     Record,
 )
-from vla_ros.engine.io.random import PREFIX, digest_of, fingerprint_of
 from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
-from vla_ros.engine.layers.formats import Formats
 from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.prepacked import Prepacked

@@ -18,24 +18,24 @@ from support.flow import load_folder
 from vla_ros.core.types import Observation
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.flow_config import (
-    SMOLVLM2_500M,
-    flow_config_json,
-    parse_flow_config,
-    read_flow_config,
-)
-from vla_ros.engine.io.lerobot import (
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.lerobot import (
     PRESETS,
     expected_tensors,
     random_processors,
     save_folder,
     write_random_flow,
 )
+from vla_ros.engine.families.registry import is_flow
+from vla_ros.engine.io.flow_config import (
+    SMOLVLM2_500M,
+    flow_config_json,
+    parse_flow_config,
+    read_flow_config,
+)
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.load import inspect
-from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.preparation import prompt_text
-from vla_ros.engine.models.registry import is_flow
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parents[3] / "golden" / "flow"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.flow import inputs_of, model_of, noise_for, noise_of, tiny_flow
-from vla_ros.engine.decoding.flow_matching import (
+from vla_ros.engine.layers.flow_matching import (
     Euler,
     Guidance,
     SampleBuffers,

@@ -26,7 +26,16 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.engine.convert.pickles import SEPARATOR, read_pickle
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.openvla import (
+    LANGUAGE,
+    STATISTICS,
+    Tensors,
+    refuse_unlike,
+    save_checkpoint,
+    unused_names,
+)
 from vla_ros.engine.io.config import (
     BACKBONES,
     LLAMA_EMPTY_TOKEN,
@@ -35,16 +44,7 @@ from vla_ros.engine.io.config import (
     TextConfig,
     VqConfig,
 )
-from vla_ros.engine.io.convert.pickles import SEPARATOR, read_pickle
 from vla_ros.engine.io.files import read_json
-from vla_ros.engine.io.openvla import (
-    LANGUAGE,
-    STATISTICS,
-    Tensors,
-    refuse_unlike,
-    save_checkpoint,
-    unused_names,
-)
 
 _VQ_DECODER = {"encoder.0": "0", "encoder.2": "1", "fc": "2"}  # an EncoderMLP too
 _STEP = re.compile(r"step-(\d+)[-.]")

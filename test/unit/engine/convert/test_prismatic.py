@@ -13,11 +13,11 @@ import torch
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny_config
 from support.releases import UNEQUAL, Trap, prismatic_parts, prismatic_run, vq_vae
 from vla_ros.engine import CheckpointError
+from vla_ros.engine.convert import ConvertOptions, convert
+from vla_ros.engine.convert.prismatic import convert_prismatic, describe
+from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint
+from vla_ros.engine.families.random import PRESETS, write_random
 from vla_ros.engine.io.config import Fields
-from vla_ros.engine.io.convert import ConvertOptions, convert
-from vla_ros.engine.io.convert.prismatic import convert_prismatic, describe
-from vla_ros.engine.io.openvla import expected_shapes, load_checkpoint
-from vla_ros.engine.io.random import PRESETS, write_random
 
 
 def converted(source: Path, target: Path, **options: object) -> Path:

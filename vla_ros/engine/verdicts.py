@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.layers.linear import multiplies_integers
 
 FOLDER = "precision"
@@ -102,7 +102,7 @@ def require(checkpoint: str, precision: Precision) -> None:
 
     CheckpointError where there is no such checkpoint.
     """
-    from vla_ros.engine.io.random import PREFIX
+    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.load import sha256_on_disk
 
     if (precision.dtype, precision.weights) == ("float32", ""):
@@ -131,9 +131,9 @@ def command(checkpoint: str, precision: Precision) -> str:
 
 def directory_of(checkpoint: str) -> Path | None:
     """The folder beside whose weights verdicts are kept; None: the package's own, or random."""
+    from vla_ros.engine.families.openvla import resolve
+    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.io.hub import SHIPPED
-    from vla_ros.engine.io.openvla import resolve
-    from vla_ros.engine.io.random import PREFIX
 
     return None if checkpoint.startswith((PREFIX, SHIPPED)) else resolve(checkpoint)
 

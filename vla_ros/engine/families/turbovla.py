@@ -23,15 +23,15 @@ from safetensors.torch import save_file
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
+from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, Fields, TowerConfig
 from vla_ros.engine.io.fields import TURBOVLA, TURBOVLA_PARTS
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.processors import Scaler, TextTokenizer
-from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
 from vla_ros.engine.models.base import Inputs
-from vla_ros.engine.models.family import Family, LoadOptions, Opened, Placement
 from vla_ros.engine.models.preparation import Preparation, refuse_unless_image, stacked
 from vla_ros.engine.models.turbovla import (
     BertShape,

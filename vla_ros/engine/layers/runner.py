@@ -339,7 +339,7 @@ class DecoderRunner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackPass:
-    """A pack that is to be run; a :class:`~vla_ros.engine.decoding.pieces.Piece`.
+    """A pack that is to be run; a :class:`~vla_ros.engine.layers.pieces.Piece`.
 
     ``gives``: what comes of it, as of the runner's ``run``, ``logits`` or ``hidden`` (whose
     embeddings are the ``prompt``). ``how`` runs it alone in place of these.

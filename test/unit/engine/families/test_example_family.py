@@ -24,9 +24,9 @@ from support.plugins import EXAMPLE
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families import registry
+from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.load import inspect, load_engine
-from vla_ros.engine.models import registry
-from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.options import EngineOptions
 
 FOLDER = EXAMPLE.parent / "example_family"

@@ -12,8 +12,8 @@ import torch
 from support.engine import CPU
 from support.releases import Trap, adapter, oft_release, oft_statistics, plain_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.io.convert import ConvertOptions, convert
-from vla_ros.engine.io.openvla import load_checkpoint
+from vla_ros.engine.convert import ConvertOptions, convert
+from vla_ros.engine.families.openvla import load_checkpoint
 
 
 def load(directory: Path):  # type: ignore[no-untyped-def]

@@ -17,6 +17,14 @@ import torch
 
 from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.base import Family, LoadOptions, Opened
+from vla_ros.engine.families.random import (
+    PREFIX,
+    TEXT_VOCAB,
+    DrawnWeights,
+    tokenizer_directory,
+    write_tokenizer,
+)
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.fast_tokens import FastTokens, read_fast_tokens, write_fast_tokenizer
 from vla_ros.engine.io.files import cached, read_json, write_json
@@ -52,13 +60,6 @@ from vla_ros.engine.io.processors import (
     read_processors,
 )
 from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.random import (
-    PREFIX,
-    TEXT_VOCAB,
-    DrawnWeights,
-    tokenizer_directory,
-    write_tokenizer,
-)
 from vla_ros.engine.io.weights import (
     WEIGHTS,
     Expected,
@@ -67,7 +68,6 @@ from vla_ros.engine.io.weights import (
     Weights,
 )
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.models.family import Family, LoadOptions, Opened
 from vla_ros.engine.models.golden_ints import (
     check_discrete,
     discrete_json,

@@ -15,8 +15,8 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.engine import FastEngine, FlowEngine
+from vla_ros.engine.families.registry import all_presets, config_of, family_of
 from vla_ros.engine.load import inspect
-from vla_ros.engine.models.registry import all_presets, config_of, family_of
 
 CLOCK = SystemClock()
 SMALL = [name for name in all_presets() if name.endswith("-small")]

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from support.hub_folders import WEIGHTS, adapted, both, lerobots, set_fields, without
+from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert import ConvertOptions, convert
 from vla_ros.engine.io.weights import canonical
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft accelerate")

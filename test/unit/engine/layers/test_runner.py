@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from support.engine import CPU, Again, tiny, tiny_config
-from vla_ros.engine.decoding.runner import BUCKET, DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.layers.attention import Backend, PackedAttention
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.layers.runner import BUCKET, DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_ros.engine.convert.adapter import adapter_in, convert_adapter
+from vla_ros.engine.convert.lerobot import convert_lerobot
+from vla_ros.engine.convert.oft import convert_oft
+from vla_ros.engine.convert.pickles import read_pickle
+from vla_ros.engine.convert.prismatic import convert_prismatic
+from vla_ros.engine.convert.turbovla import convert_turbovla, pth_in
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert.adapter import adapter_in, convert_adapter
-from vla_ros.engine.io.convert.lerobot import convert_lerobot
-from vla_ros.engine.io.convert.oft import convert_oft
-from vla_ros.engine.io.convert.pickles import read_pickle
-from vla_ros.engine.io.convert.prismatic import convert_prismatic
-from vla_ros.engine.io.convert.turbovla import convert_turbovla, pth_in
+from vla_ros.engine.families.openvla import Layout, inspect_checkpoint
 from vla_ros.engine.io.files import (
     copy_beside,
     names_in,
@@ -27,7 +28,6 @@ from vla_ros.engine.io.files import (
     write_json,
 )
 from vla_ros.engine.io.foreign import OFT_PARTS, PICKLES, READS, foreign_config
-from vla_ros.engine.io.openvla import Layout, inspect_checkpoint
 from vla_ros.engine.io.weights import INDEX
 
 

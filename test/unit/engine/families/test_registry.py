@@ -9,11 +9,8 @@ import pytest
 import torch
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.flow_config import FAST
-from vla_ros.engine.io.foreign import FLOW_KINDS, READS
-from vla_ros.engine.load import inspect, sha256_on_disk
-from vla_ros.engine.models.family import LoadOptions, Placement
-from vla_ros.engine.models.registry import (
+from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.registry import (
     FAMILIES,
     all_presets,
     config_of,
@@ -21,6 +18,9 @@ from vla_ros.engine.models.registry import (
     flow_source,
     is_flow,
 )
+from vla_ros.engine.io.flow_config import FAST
+from vla_ros.engine.io.foreign import FLOW_KINDS, READS
+from vla_ros.engine.load import inspect, sha256_on_disk
 from vla_ros.lab.roofline.shapes import load_model
 
 KINDS = [kind for family in FAMILIES for kind in family.kinds]

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from vla_ros.engine.convert.pickles import read_pickle
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.openvla import Tensors, expected_shapes, read_config, unused_names
 from vla_ros.engine.io.config import Fields, ModelConfig
-from vla_ros.engine.io.convert.pickles import read_pickle
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
-from vla_ros.engine.io.openvla import Tensors, expected_shapes, read_config, unused_names
 from vla_ros.engine.io.weights import (
     INDEX,
     Expected,

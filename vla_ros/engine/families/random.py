@@ -22,6 +22,15 @@ from typing import Any
 import torch
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.openvla import (
+    LANGUAGE,
+    RANDOM,
+    Checkpoint,
+    Tensors,
+    expected_shapes,
+    load_checkpoint,
+    save_checkpoint,
+)
 from vla_ros.engine.io.bitvla import EMBEDDING, PROJECTOR, DrawnRows, Parts, gather
 from vla_ros.engine.io.config import (
     BITNET,
@@ -35,15 +44,6 @@ from vla_ros.engine.io.config import (
     config_json,
 )
 from vla_ros.engine.io.files import cached, write_json
-from vla_ros.engine.io.openvla import (
-    LANGUAGE,
-    RANDOM,
-    Checkpoint,
-    Tensors,
-    expected_shapes,
-    load_checkpoint,
-    save_checkpoint,
-)
 from vla_ros.engine.io.tokens import IMAGE, PROMPTS
 from vla_ros.engine.io.weights import HEADS, Shape, Shapes
 

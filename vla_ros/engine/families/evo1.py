@@ -20,6 +20,9 @@ from safetensors.torch import save_file
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.base import Family, LoadOptions, Opened
+from vla_ros.engine.families.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
+from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
 from vla_ros.engine.io.fields import BY_LEROBOT, EVO1
 from vla_ros.engine.io.files import cached, read_json, write_json
@@ -41,10 +44,8 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import uploaded
-from vla_ros.engine.io.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
 from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
 from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.evo1 import (
@@ -55,7 +56,6 @@ from vla_ros.engine.models.evo1 import (
     evo1_expected,
     position_table,
 )
-from vla_ros.engine.models.family import Family, LoadOptions, Opened
 from vla_ros.engine.models.preparation import (
     CPU,
     Preparation,

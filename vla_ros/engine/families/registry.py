@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.lerobot import LerobotFamily
-from vla_ros.engine.io.openvla import resolve
-from vla_ros.engine.io.random import PREFIX
-from vla_ros.engine.io.turbovla import TurboVLAFamily
+from vla_ros.engine.families.base import Family, LoadOptions
+from vla_ros.engine.families.evo1 import Evo1Family
+from vla_ros.engine.families.lerobot import LerobotFamily
+from vla_ros.engine.families.openvla import resolve
+from vla_ros.engine.families.random import PREFIX
+from vla_ros.engine.families.turbovla import TurboVLAFamily
 from vla_ros.engine.models.base import PolicyConfig
-from vla_ros.engine.models.evo1_config import Evo1Family
-from vla_ros.engine.models.family import Family, LoadOptions
 from vla_ros.engine.models.groot import FAMILIES as GROOTS
 
 #: Asked in this order. A new family is a row here and a kind in :mod:`vla_ros.engine.io.foreign`.

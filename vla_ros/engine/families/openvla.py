@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.formats import Formats
 from vla_ros.engine.io.bitvla import EMBEDDING, FileRows, Rows, gather, vision_shapes, vision_unused
 from vla_ros.engine.io.config import ModelConfig, TextConfig, config_json, parse_config
 from vla_ros.engine.io.files import read_json, write_json
@@ -43,7 +44,6 @@ from vla_ros.engine.io.weights import (
     sha256_of,
     weight_files,
 )
-from vla_ros.engine.layers.formats import Formats
 from vla_ros.engine.layers.linear import LowBit
 
 Tensors = dict[str, torch.Tensor]

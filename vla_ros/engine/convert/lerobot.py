@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert.adapter import (
+from vla_ros.engine.convert.adapter import (
     adapter_in,
     merged_tensors,
     needed_base,
     read_adapter,
 )
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.lerobot import lerobot_type, write_steps
 from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.files import AGAIN, read_json, write_json
 from vla_ros.engine.io.flow_config import (
@@ -34,7 +35,6 @@ from vla_ros.engine.io.flow_config import (
     STATE,
     parse_flow_config,
 )
-from vla_ros.engine.io.lerobot import lerobot_type, write_steps
 from vla_ros.engine.io.processors import MODES
 from vla_ros.engine.io.weights import WEIGHTS, FileWeights, canonical, read_file, weight_files
 
@@ -172,8 +172,8 @@ def _copy(
 
 def _read_back(scratch: Path) -> None:
     """Everything of it but the tokenizer, which LeRobot's folders do not have."""
-    from vla_ros.engine.models.family import LoadOptions
-    from vla_ros.engine.models.registry import family_of
+    from vla_ros.engine.families.base import LoadOptions
+    from vla_ros.engine.families.registry import family_of
 
     family = family_of(scratch)
     expected = family.expected(family.config(scratch, LoadOptions()))
