@@ -32,7 +32,7 @@ from vla_ros.core.types import Floats, Image, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.families.lerobot import WEIGHTS, FlowConfig, expected_tensors, read_flow_config
-from vla_ros.engine.families.openvla import resolve
+from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.weights import FileWeights

@@ -19,10 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vla_ros.core.errors import UserError
-from vla_ros.engine.families.openvla import read_config, resolve
 from vla_ros.engine.formats import STORED, Formats
+from vla_ros.engine.io.checkpoint import read_config
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.files import copy_beside, publishing
+from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import format_of
 from vla_ros.engine.layers.linear import GROUP
 from vla_ros.engine.models.golden_ints import patch_positions

@@ -157,7 +157,7 @@ def _token_policies(folder: Path) -> None:
 
     from vla_ros.engine.families.random import PREFIX, PRESETS, load_random
     from vla_ros.engine.formats import parse_formats
-    from vla_ros.engine.io.quantize import quantize_checkpoint
+    from vla_ros.engine.quantize import quantize_checkpoint
 
     made = folder / "checkpoints"
     for name in [n for n in PRESETS if "small" in n]:

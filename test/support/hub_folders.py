@@ -33,6 +33,7 @@ from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.groot import FAMILIES as GROOTS
 from vla_ros.engine.families.lerobot import lerobot_type
 from vla_ros.engine.families.random import write_random
 from vla_ros.engine.families.registry import family_of, is_flow
@@ -42,7 +43,6 @@ from vla_ros.engine.io.flow_config import (
     steps_of,
 )
 from vla_ros.engine.models.evo1 import position_table
-from vla_ros.engine.models.groot import FAMILIES as GROOTS
 
 FLOW = Path(__file__).resolve().parents[1] / "golden" / "flow"
 EVO1 = FLOW.parent / "evo1"

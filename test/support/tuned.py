@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from vla_ros.engine.layers.gemm import TORCH, Product, Tuner, Way
+from vla_ros.engine.layers.gemm import TORCH, Product, Tuner
+from vla_ros.engine.layers.tiles import Way
 
 
 class MadeUp:

@@ -143,7 +143,7 @@ class Offered:
 def head_folder(args: argparse.Namespace) -> Path:
     """Of the head that is meant. UserError."""
     from vla_ros.engine.decoding.draft_head_folder import find_head
-    from vla_ros.engine.families.openvla import resolve
+    from vla_ros.engine.io.hub import resolve
 
     return find_head(resolve(args.checkpoint), args.draft_checkpoint or None)
 
@@ -348,8 +348,9 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
 
     UserError: no policy that says tokens.
     """
-    from vla_ros.engine.families.openvla import fingerprint, read_layout, resolve
+    from vla_ros.engine.families.openvla import fingerprint, read_layout
     from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.io.hub import resolve
     from vla_ros.engine.io.tokens import ActionTokens
 
     if name.startswith("random:"):
@@ -370,8 +371,7 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
 def _output(args: argparse.Namespace) -> Path:
     """Where it is written; known to be writable before anything is played. UserError."""
     from vla_ros.engine.decoding.calibration import FILE
-    from vla_ros.engine.families.openvla import resolve
-    from vla_ros.engine.io.hub import SHIPPED
+    from vla_ros.engine.io.hub import SHIPPED, resolve
 
     if args.output:
         folder = args.output.parent

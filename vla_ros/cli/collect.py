@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         _check_suite(args)
     try:
         from vla_ros.data.demonstrations import SUFFIX
-        from vla_ros.engine.families.openvla import resolve
+        from vla_ros.engine.io.hub import resolve
         from vla_ros.lab.train.collect import CollectOptions, collect, episode_seed, totals
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim,lab]' in the checkout") from error

@@ -677,7 +677,7 @@ def _promoted(args: argparse.Namespace, worse: bool) -> str:
         return ""
     if worse:
         return f"; not promoted: {args.promote} stays as it is"
-    from vla_ros.engine.families.openvla import resolve
+    from vla_ros.engine.io.hub import resolve
 
     directory = resolve(args.checkpoint).absolute()
     args.promote.parent.mkdir(parents=True, exist_ok=True)

@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.engine.families.base import LoadOptions
     from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.formats import parse_formats
-    from vla_ros.engine.io.quantize import quantize_checkpoint
     from vla_ros.engine.load import refuse_weights
+    from vla_ros.engine.quantize import quantize_checkpoint
 
     with user_errors(ValueError):
         formats = parse_formats(args.weights)

@@ -444,8 +444,9 @@ def run(args: argparse.Namespace) -> int:
 def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
     policy, which has none."""
-    from vla_ros.engine.families.openvla import RANDOM, read_config, resolve
     from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.io.checkpoint import RANDOM, read_config
+    from vla_ros.engine.io.hub import resolve
 
     if checkpoint.startswith(RANDOM):
         return None
@@ -460,8 +461,9 @@ def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
 
 def told(checkpoint: str, arch: str) -> int:
     """The largest delay that ``checkpoint`` is told, which a policy of ``arch`` goes on being."""
-    from vla_ros.engine.families.openvla import RANDOM, read_config, resolve
     from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.io.checkpoint import RANDOM, read_config
+    from vla_ros.engine.io.hub import resolve
     from vla_ros.lab.train.trainer import ARCHITECTURES
 
     made = ARCHITECTURES.get(arch)

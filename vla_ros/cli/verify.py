@@ -277,8 +277,8 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
 
 def _origin(checkpoint: str) -> tuple[str, str]:
     """Of a quantized directory its formats and what it was made of; "" for any other."""
-    from vla_ros.engine.families.openvla import resolve
     from vla_ros.engine.families.random import PREFIX
+    from vla_ros.engine.io.hub import resolve
     from vla_ros.engine.io.quantize import read_origin
 
     found = None if checkpoint.startswith(PREFIX) else read_origin(resolve(checkpoint))

@@ -34,14 +34,11 @@ from vla_ros.engine.decoding.factory import (
 from vla_ros.engine.decoding.prefetch import Encoded, Newest, ObservationEncoder, Prefetcher
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadedPolicy
-from vla_ros.engine.families.openvla import (
-    Checkpoint,
-    load_checkpoint,
-    quantized,
-)
+from vla_ros.engine.families.openvla import load_checkpoint, quantized
 from vla_ros.engine.families.random import PREFIX, load_random
 from vla_ros.engine.families.registry import flow_source
 from vla_ros.engine.formats import parse_formats
+from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer, read_normalizer

@@ -131,9 +131,8 @@ def command(checkpoint: str, precision: Precision) -> str:
 
 def directory_of(checkpoint: str) -> Path | None:
     """The folder beside whose weights verdicts are kept; None: the package's own, or random."""
-    from vla_ros.engine.families.openvla import resolve
     from vla_ros.engine.families.random import PREFIX
-    from vla_ros.engine.io.hub import SHIPPED
+    from vla_ros.engine.io.hub import SHIPPED, resolve
 
     return None if checkpoint.startswith((PREFIX, SHIPPED)) else resolve(checkpoint)
 

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from vla_ros.engine.convert.pickles import read_pickle
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import Tensors, expected_shapes, read_config, unused_names
+from vla_ros.engine.families.openvla import expected_shapes, unused_names
+from vla_ros.engine.io.checkpoint import Tensors, read_config
 from vla_ros.engine.io.config import Fields, ModelConfig
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
 from vla_ros.engine.io.weights import (

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from vla_ros.engine.convert.adapter import base_of, refuse_baseless
 from vla_ros.engine.convert.pickles import read_pickle
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import expected_shapes, norm_stats_of
+from vla_ros.engine.families.openvla import expected_shapes
+from vla_ros.engine.io.checkpoint import norm_stats_of
 from vla_ros.engine.io.config import ModelConfig, parse_config
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
 from vla_ros.engine.io.processors import read_preprocessor

@@ -28,14 +28,8 @@ import torch
 
 from vla_ros.engine.convert.pickles import SEPARATOR, read_pickle
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import (
-    LANGUAGE,
-    STATISTICS,
-    Tensors,
-    refuse_unlike,
-    save_checkpoint,
-    unused_names,
-)
+from vla_ros.engine.families.openvla import refuse_unlike, save_checkpoint, unused_names
+from vla_ros.engine.io.checkpoint import LANGUAGE, STATISTICS, Tensors
 from vla_ros.engine.io.config import (
     BACKBONES,
     LLAMA_EMPTY_TOKEN,

@@ -33,7 +33,7 @@ from vla_ros.engine.decoding.model_drafter import ModelDrafter
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative, TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import Checkpoint
+from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer

@@ -8,7 +8,7 @@ models are of other sizes ({"vision", "text", "shuffle"}).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,13 @@ from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.evo1 import (
+    INTERNVL3_1B,
+    KIND,
+    SHUFFLE,
     TIMES,
     Evo1,
+    Evo1Config,
+    Gripper,
     check_table,
     check_time_index,
     evo1_expected,
@@ -64,8 +69,6 @@ from vla_ros.engine.models.preparation import (
     stacked,
 )
 
-KIND = "evo1"
-INTERNVL3_1B = "OpenGVLab/InternVL3-1B-hf"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 #: InternViT-300M and Qwen2.5-0.5B with InternVL's vocabulary, all of its layers.
 INTERNVIT = TowerConfig(
@@ -82,74 +85,10 @@ INTERNVIT = TowerConfig(
 )
 QWEN = TextConfig("qwen2", 151674, 896, 4864, 24, 14, 2, 64, 1e6, 1e-6)
 LONGEST_TEXT = 8192  # tokens: a mask of so many squared is held; the published one has 1024
-SHUFFLE = 2
 IMAGE_START, IMAGE_TOKEN, IMAGE_END = "<img>", "<IMG_CONTEXT>", "</img>"
 IMAGE_TOKENS = (IMAGE_START, IMAGE_END, IMAGE_TOKEN)  # in the small tokenizer's order
 PAD_STATE, PAD_ACTION = "evo1_pad_state_processor", "evo1_pad_action_processor"
 ACTION_STEP = "evo1_action_processor"
-
-
-@dataclass(frozen=True, slots=True)
-class Gripper:
-    """A gripper that is only open or closed: value ``index`` becomes ``above`` or ``below``."""
-
-    index: int = 6
-    threshold: float = 0.5
-    below: float = 1.0
-    above: float = -1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Evo1Config:
-    """An Evo-1 policy.
-
-    ``text.layers`` are those that are used. ``horizon`` actions a chunk, ``steps`` of the solver.
-    ``slots``: images in every prompt; cameras that are missing leave theirs without rows. The
-    head has ``blocks`` of cross attention with ``heads``, as wide as the language model; ``hidden``
-    and ``state_hidden`` are the widths inside its last and its state's MLP. Of ``embodiments`` in
-    the checkpoint, ``embodiment`` is the one in use. ``max_text``: tokens of the longest prompt,
-    images included.
-    """
-
-    vision: TowerConfig
-    text: TextConfig
-    horizon: int
-    steps: int
-    state_dim: int
-    action_dim: int
-    cameras: tuple[str, ...]
-    state_width: int = 24
-    action_width: int = 24
-    slots: int = 3
-    blocks: int = 8
-    heads: int = 8
-    hidden: int = 1024
-    state_hidden: int = 1024
-    max_text: int = 1024
-    shuffle: int = SHUFFLE
-    embodiments: int = 1
-    embodiment: int = 0
-    gripper: Gripper | None = None
-    vlm: str = INTERNVL3_1B
-
-    @property
-    def kind(self) -> str:
-        return KIND
-
-    @property
-    def continues(self) -> tuple[str, ...]:
-        """How a chunk can continue an earlier one."""
-        return ("rtc",)
-
-    @property
-    def width(self) -> int:
-        """Of the context and of the head."""
-        return self.text.hidden_size
-
-    @property
-    def view_tokens(self) -> int:
-        """Rows of one camera."""
-        return (self.vision.image_size // self.vision.patch // self.shuffle) ** 2
 
 
 #: field -> its key in config.json, what it is without it, least, most

@@ -6,7 +6,7 @@ No pickle and no remote code, ever: the engine reads tensors and JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,19 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.formats import Formats
-from vla_ros.engine.io.bitvla import EMBEDDING, FileRows, Rows, gather, vision_shapes, vision_unused
-from vla_ros.engine.io.config import ModelConfig, TextConfig, config_json, parse_config
-from vla_ros.engine.io.files import read_json, write_json
-from vla_ros.engine.io.foreign import refuse_foreign
-from vla_ros.engine.io.hub import SHIPPED, folder_of, shipped
-from vla_ros.engine.io.processors import read_preprocessor
+from vla_ros.engine.io.bitvla import EMBEDDING, FileRows, gather, vision_shapes, vision_unused
+from vla_ros.engine.io.checkpoint import (
+    LANGUAGE,
+    RANDOM,
+    VQ,
+    Checkpoint,
+    Tensors,
+    norm_stats_of,
+    read_config,
+)
+from vla_ros.engine.io.config import ModelConfig, TextConfig, config_json
+from vla_ros.engine.io.files import write_json
+from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import (
     TERNARY,
     Origin,
@@ -44,29 +51,8 @@ from vla_ros.engine.io.weights import (
     sha256_of,
     weight_files,
 )
-from vla_ros.engine.layers.linear import LowBit
 
-Tensors = dict[str, torch.Tensor]
-RANDOM = "random:"  # see random, which reads this file
-STATISTICS = "dataset_statistics.json"
-LANGUAGE, VQ = "language_model.", "vq."
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint that has been read and checked. ``directory`` holds its tokenizer.
-
-    ``quantized``: the weights that are not among ``tensors`` since they have fewer bits; ``words``:
-    the word embeddings, where they are not among them either."""
-
-    config: ModelConfig
-    tensors: Tensors
-    norm_stats: Mapping[str, Any]
-    directory: Path
-    sha256: str
-    quantized: Mapping[str, LowBit] = field(default_factory=dict)
-    words: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,37 +70,6 @@ class Layout:
     @property
     def parameters(self) -> int:
         return sum(int(torch.Size(shape).numel()) for shape in self.wanted.values())
-
-
-def resolve(name: str) -> Path:
-    """The local directory of ``name``: itself, ``shipped:<name>``, or a commit on the hub.
-
-    Raises CheckpointError when it is none of them; see :mod:`vla_ros.engine.io.hub`.
-    """
-    if name.startswith(SHIPPED):
-        return shipped(name)
-    return folder_of(name)
-
-
-def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Read ``config.json``, and ``preprocessor_config.json`` where there is one.
-
-    Returns the config and the raw config.json (for its ``norm_stats``). Raises CheckpointError,
-    beginning with the file's name, when they are missing, damaged or describe something else.
-    """
-    refuse_foreign(directory)
-    path = directory / "config.json"
-    raw = read_json(path)
-    try:
-        config = parse_config(raw)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    if config.text.ternary and not config.parallel:
-        raise CheckpointError(
-            f"{directory} is BitVLA without an action head, which says no actions: give a"
-            " fine-tuned one, with action_head--*_checkpoint.pt, after `vla-ros convert`"
-        )
-    return read_preprocessor(directory, config), raw
 
 
 def unused_names(config: ModelConfig) -> tuple[str, ...]:
@@ -271,26 +226,6 @@ def inspect_checkpoint(name: str) -> Layout:
     for _ in read_tensors(layout.stored, layout.wanted):
         pass
     return layout
-
-
-def norm_stats_of(directory: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's action statistics by data set; ``raw`` is its config.json.
-
-    Fine-tuned ones bring a ``dataset_statistics.json``, which overrides the other.
-    """
-    path = directory / STATISTICS
-    if path.exists():
-        found, where = read_json(path), str(path)
-    else:
-        found, where = raw.get("norm_stats") or {}, f"norm_stats in {directory / 'config.json'}"
-    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
-        raise CheckpointError(f"{where}: wanted an object with an object for each data set")
-    if not found:
-        raise CheckpointError(
-            f"{directory} has no action statistics: neither norm_stats in its config.json nor"
-            f" a {STATISTICS}; copy the one of its training run there"
-        )
-    return found
 
 
 def fingerprint(directory: Path) -> str:

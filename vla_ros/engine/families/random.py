@@ -22,16 +22,9 @@ from typing import Any
 import torch
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import (
-    LANGUAGE,
-    RANDOM,
-    Checkpoint,
-    Tensors,
-    expected_shapes,
-    load_checkpoint,
-    save_checkpoint,
-)
+from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
 from vla_ros.engine.io.bitvla import EMBEDDING, PROJECTOR, DrawnRows, Parts, gather
+from vla_ros.engine.io.checkpoint import LANGUAGE, RANDOM, Checkpoint, Tensors
 from vla_ros.engine.io.config import (
     BITNET,
     BITSIGLIP,

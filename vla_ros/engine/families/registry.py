@@ -11,12 +11,12 @@ from typing import Any
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Family, LoadOptions
 from vla_ros.engine.families.evo1 import Evo1Family
+from vla_ros.engine.families.groot import FAMILIES as GROOTS
 from vla_ros.engine.families.lerobot import LerobotFamily
-from vla_ros.engine.families.openvla import resolve
 from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.families.turbovla import TurboVLAFamily
+from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.models.base import PolicyConfig
-from vla_ros.engine.models.groot import FAMILIES as GROOTS
 
 #: Asked in this order. A new family is a row here and a kind in :mod:`vla_ros.engine.io.foreign`.
 FAMILIES: tuple[Family[Any], ...] = (

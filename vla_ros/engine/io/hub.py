@@ -246,3 +246,13 @@ def _decides(name: str) -> bool:
 def _lost(directory: Path, name: str) -> bool:
     """Of a list of a whole repository only what is downloaded need be there."""
     return "/" not in name and _decides(name) and not (directory / name).is_file()
+
+
+def resolve(name: str) -> Path:
+    """The local directory of ``name``: itself, ``shipped:<name>``, or a commit on the hub.
+
+    CheckpointError where it is none of them.
+    """
+    if name.startswith(SHIPPED):
+        return shipped(name)
+    return folder_of(name)

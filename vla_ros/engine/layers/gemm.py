@@ -33,6 +33,7 @@ from vla_ros.engine.layers.devices import (
     say,
     triton_may_run,
 )
+from vla_ros.engine.layers.tiles import Gemv, Tile, Way
 
 #: a call -> the seconds that its device is busy with it
 Stopwatch = Callable[[Callable[[], object]], float]
@@ -86,43 +87,6 @@ FEW = 16  # rows that fit one tile of a tensor core
 _TOLERANCE = 0.01  # of the result's norm: it is rounded to bfloat16 once
 _SEVERAL = 0.03  # where torch rounds on the way too
 
-
-@dataclass(frozen=True, slots=True)
-class Gemv:
-    """At most :attr:`MOST` rows: a program makes ``columns`` results of each, ``depth`` numbers of
-    K at a time, without tensor cores, which need 16 rows."""
-
-    columns: int
-    depth: int
-    warps: int
-
-    MOST = 4
-
-    def __str__(self) -> str:
-        return f"GEMV {self.columns}x{self.depth}"
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A program makes ``rows`` x ``columns`` results, ``depth`` numbers of K at a time.
-
-    ``parts``: K is split among so many programs, where N is too small to fill a device; a second
-    kernel adds the parts up, always in the same order.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    parts: int = 1
-    warps: int = 4
-    stages: int = 3
-
-    def __str__(self) -> str:
-        split = f" in {self.parts} parts" if self.parts > 1 else ""
-        return f"tiles {self.rows}x{self.columns}x{self.depth}{split}"
-
-
-Way = Gemv | Tile
 
 _ONE_TO_FOUR = (Gemv(4, 512, 4), Gemv(8, 512, 4), Gemv(8, 1024, 8), Gemv(4, 2048, 8))
 _UP_TO_SIXTEEN = (

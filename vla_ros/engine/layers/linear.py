@@ -35,7 +35,7 @@ from vla_ros.engine.layers.devices import (
     on_device,
     triton_may_run,
 )
-from vla_ros.engine.layers.gemm import Tile, Tuned, stopwatch
+from vla_ros.engine.layers.gemm import Tuned, stopwatch
 from vla_ros.engine.layers.prepacked import (
     Prepacked,
     can_prepack,
@@ -44,6 +44,7 @@ from vla_ros.engine.layers.prepacked import (
     with_rows,
 )
 from vla_ros.engine.layers.ternary import Ternary
+from vla_ros.engine.layers.tiles import Tile
 
 
 def rounded(value: int, multiple: int) -> int:
@@ -102,7 +103,7 @@ def _int8_kernel(device: torch.device) -> int:
 
 @lru_cache
 def int8_tile(device: torch.device) -> Any:
-    """The :class:`~vla_ros.engine.layers.gemm.Tile` in which Triton multiplies many rows with int8
+    """The :class:`~vla_ros.engine.layers.tiles.Tile` in which Triton multiplies many rows with int8
     that becomes bfloat16 in its registers; None where that is not faster than to make all of the
     matrix bfloat16 first."""
     if device.type != "cuda":

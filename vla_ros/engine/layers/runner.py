@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Protocol
 from weakref import finalize
 
 import torch
@@ -17,9 +18,46 @@ import torch
 from vla_ros.engine.layers.attention import Attention, Backend, JoinedAttention
 from vla_ros.engine.layers.graphs import Capture, GraphCache, Pass
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import linear, rows_of
+from vla_ros.engine.layers.linear import Weight, linear, rows_of
 from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner, TailToken
-from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
+
+#: embeddings [T, C], positions int64 [T], attention, rows int64 [R] -> hidden states [R, C]
+Hidden = Callable[[torch.Tensor, torch.Tensor, Attention, torch.Tensor], torch.Tensor]
+#: the same and layers -> hidden states [R, C] and what these layers gave [R, layers * C]
+Tapped = Callable[
+    [torch.Tensor, torch.Tensor, Attention, torch.Tensor, Sequence[int]],
+    tuple[torch.Tensor, torch.Tensor],
+]
+
+
+class Decoder(Protocol):
+    """Embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
+
+    @property
+    def head(self) -> Weight: ...
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """int64 [T] -> [T, C]."""
+        ...
+
+    def hidden(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Embeddings [T, C] -> hidden states after the final norm [R, C] of the rows asked for."""
+        ...
+
+    def tapped(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        rows: torch.Tensor,
+        layers: Sequence[int],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and the outputs of ``layers`` side by side in their order [R, layers * C]:
+        the residual stream of the same rows, before any norm."""
+        ...
+
 
 MakeAttention = Callable[[Plan], Attention]
 

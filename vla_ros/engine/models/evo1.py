@@ -16,12 +16,12 @@ Sources: lerobot 0.6.1 ``policies/evo1/flow_matching.py``, MINT-SJTU/Evo-1
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.linear import (
     Linear,
     Parts,
@@ -51,8 +51,73 @@ from vla_ros.engine.models.transformer import (
     rope,
 )
 
-if TYPE_CHECKING:  # the config's file has the family, which is made of this one
-    from vla_ros.engine.families.evo1 import Evo1Config
+KIND = "evo1"
+INTERNVL3_1B = "OpenGVLab/InternVL3-1B-hf"
+SHUFFLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gripper:
+    """A gripper that is only open or closed: value ``index`` becomes ``above`` or ``below``."""
+
+    index: int = 6
+    threshold: float = 0.5
+    below: float = 1.0
+    above: float = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evo1Config:
+    """An Evo-1 policy.
+
+    ``text.layers`` are those that are used. ``horizon`` actions a chunk, ``steps`` of the solver.
+    ``slots``: images in every prompt; cameras that are missing leave theirs without rows. The
+    head has ``blocks`` of cross attention with ``heads``, as wide as the language model; ``hidden``
+    and ``state_hidden`` are the widths inside its last and its state's MLP. Of ``embodiments`` in
+    the checkpoint, ``embodiment`` is the one in use. ``max_text``: tokens of the longest prompt,
+    images included.
+    """
+
+    vision: TowerConfig
+    text: TextConfig
+    horizon: int
+    steps: int
+    state_dim: int
+    action_dim: int
+    cameras: tuple[str, ...]
+    state_width: int = 24
+    action_width: int = 24
+    slots: int = 3
+    blocks: int = 8
+    heads: int = 8
+    hidden: int = 1024
+    state_hidden: int = 1024
+    max_text: int = 1024
+    shuffle: int = SHUFFLE
+    embodiments: int = 1
+    embodiment: int = 0
+    gripper: Gripper | None = None
+    vlm: str = INTERNVL3_1B
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    @property
+    def continues(self) -> tuple[str, ...]:
+        """How a chunk can continue an earlier one."""
+        return ("rtc",)
+
+    @property
+    def width(self) -> int:
+        """Of the context and of the head."""
+        return self.text.hidden_size
+
+    @property
+    def view_tokens(self) -> int:
+        """Rows of one camera."""
+        return (self.vision.image_size // self.vision.patch // self.shuffle) ** 2
+
 
 BASE = "embedder.model."
 TOWER, PROJECTOR = BASE + "vision_tower.", BASE + "multi_modal_projector."

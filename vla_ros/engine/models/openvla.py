@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from vla_ros.core.types import Observation
-from vla_ros.engine.families.openvla import Checkpoint
+from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.backends import choose_backend, choose_between
@@ -30,8 +30,15 @@ from vla_ros.engine.layers.linear import (
     replace_linear,
 )
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
-from vla_ros.engine.layers.runner import BUCKET, ROBOTS, DecoderRunner, Pools
-from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
+from vla_ros.engine.layers.runner import (
+    BUCKET,
+    ROBOTS,
+    Decoder,
+    DecoderRunner,
+    Hidden,
+    Pools,
+    Tapped,
+)
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.hugging_face import TransformersDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder

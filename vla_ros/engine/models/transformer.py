@@ -20,16 +20,10 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.quantize import Take, matrix
 from vla_ros.engine.io.weights import Shape, Weights
-from vla_ros.engine.layers.gemm import (
-    Tuned,
-    Tuner,
-    Way,
-    attention_ways,
-    paired_ways,
-    sum_ways,
-)
+from vla_ros.engine.layers.gemm import Tuned, Tuner, attention_ways, paired_ways, sum_ways
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
+from vla_ros.engine.layers.tiles import Way
 
 
 @dataclass(frozen=True, slots=True)

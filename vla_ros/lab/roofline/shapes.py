@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vla_ros.engine.families.evo1 import Evo1Config
     from vla_ros.engine.io.config import ModelConfig, TextConfig
     from vla_ros.engine.io.flow_config import FlowConfig
     from vla_ros.engine.models.eagle import EagleConfig
+    from vla_ros.engine.models.evo1 import Evo1Config
     from vla_ros.engine.models.groot import GrootConfig
     from vla_ros.engine.models.groot_head import HeadConfig
     from vla_ros.engine.models.qwen3_vl import Qwen3VLConfig
@@ -586,8 +586,8 @@ def load_model(name: str) -> ModelShape:
         return _small_flow(name)
     try:
         from vla_ros.engine.errors import CheckpointError
-        from vla_ros.engine.families.openvla import read_config
         from vla_ros.engine.families.registry import config_of, is_flow
+        from vla_ros.engine.io.checkpoint import read_config
     except ImportError as error:
         raise ValueError(
             f"{name!r} is none of {', '.join(MODELS)}, and reading a checkpoint needs the engine's"

@@ -21,8 +21,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Pose
 from vla_ros.data.demonstrations import BODIES
 from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_folder
-from vla_ros.engine.families.openvla import LANGUAGE, Checkpoint
 from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
+from vla_ros.engine.io.checkpoint import LANGUAGE, Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.flow_config import FlowConfig, Shapes, read_flow_config
 from vla_ros.engine.io.processors import Processors, Scaler, read_processors

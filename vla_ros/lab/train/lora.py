@@ -15,7 +15,8 @@ from torch import nn
 
 from vla_ros.core.errors import UserError
 from vla_ros.engine.convert.adapter import merge
-from vla_ros.engine.families.openvla import STATISTICS, Checkpoint, load_checkpoint
+from vla_ros.engine.families.openvla import load_checkpoint
+from vla_ros.engine.io.checkpoint import STATISTICS, Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
 from vla_ros.engine.io.tokens import PromptTokenizer

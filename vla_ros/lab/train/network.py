@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.families.openvla import LANGUAGE, Tensors, text_shapes
+from vla_ros.engine.families.openvla import text_shapes
 from vla_ros.engine.families.random import build_tokenizer
+from vla_ros.engine.io.checkpoint import LANGUAGE, Tensors
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.tokens import ActionTokens, prompt_text
 from vla_ros.engine.layers.attention import Attention

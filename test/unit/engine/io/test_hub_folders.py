@@ -24,9 +24,9 @@ from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.foreign import foreign_files
-from vla_ros.engine.io.quantize import quantize_checkpoint
 from vla_ros.engine.load import inspect, load_flow_engine
 from vla_ros.engine.models.cameras import roles_of
+from vla_ros.engine.quantize import quantize_checkpoint
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import settle
 from vla_ros.policies.vla import VlaPolicy

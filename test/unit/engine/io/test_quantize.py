@@ -19,9 +19,10 @@ from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.random import write_random
 from vla_ros.engine.families.registry import all_presets, family_of
 from vla_ros.engine.formats import parse_formats
-from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take, quantize_checkpoint
+from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take
 from vla_ros.engine.layers.linear import Fp8, quantize
 from vla_ros.engine.load import inspect, refuse_weights, sha256_on_disk
+from vla_ros.engine.quantize import quantize_checkpoint
 
 #: Flow policies; TurboVLA's weights are run as they are stored.
 SMALL = [n for n in all_presets() if n.endswith("-small") and n[:4] not in ("pi0_", "turb")]

@@ -14,10 +14,10 @@ import pytest
 from support.engine import tiny_config
 from support.real_tokenizers import FOLDER, pieces, why_not
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.groot import formalize
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.processors import TextTokenizer
 from vla_ros.engine.io.tokens import ActionTokens, PromptTokenizer
-from vla_ros.engine.models.groot import formalize
 from vla_ros.engine.models.preparation import prompt_text
 from vla_ros.engine.models.qwen3_vl import qwen_prompt
 

@@ -10,8 +10,8 @@ from support.flow import load_folder
 from support.weights import needs_weights
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Placement
-from vla_ros.engine.families.openvla import load_checkpoint, resolve
-from vla_ros.engine.io.hub import SHIPPED
+from vla_ros.engine.families.openvla import load_checkpoint
+from vla_ros.engine.io.hub import SHIPPED, resolve
 from vla_ros.lab.train.flow import FLOW_ARCHITECTURES
 
 studies = needs_weights("tabletop-draft", "tabletop-oft", "tabletop-chunk")

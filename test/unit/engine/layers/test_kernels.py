@@ -206,13 +206,13 @@ def tune_an_engine() -> None:
 def compare_steps(data: st.DataObject) -> None:
     """The steps of a flow policy's layer, of sizes that fit no block: without K and V or Q, with
     adaRMS, where K and V are written, masks of one row and of all."""
-    from vla_ros.engine.layers.gemm import Tile
     from vla_ros.engine.layers.kernels.layer_triton import (
         attend,
         norm_gate_up,
         norm_linear,
         norm_qkv_rope,
     )
+    from vla_ros.engine.layers.tiles import Tile
     from vla_ros.engine.models import transformer
 
     dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16)))
@@ -275,8 +275,9 @@ def check_flow_layers() -> None:
     from support.engine import Again
     from support.flow import chunk_of, model_of, tiny_flow, tuned_model
     from vla_ros.engine.layers import gemm
-    from vla_ros.engine.layers.gemm import PRODUCT, Tile, Tuner
+    from vla_ros.engine.layers.gemm import PRODUCT, Tuner
     from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.tiles import Tile
     from vla_ros.engine.models import transformer
 
     some = (Tile(32, 16, 32, stages=1), Tile(16, 32, 16, stages=1))

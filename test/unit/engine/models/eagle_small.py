@@ -13,12 +13,13 @@ import torch
 from golden.flow.seeded import draw
 from golden.groot.eagle_cases import HEAD, IMAGE_TOKEN, TEXT, VISION
 from unit.engine.models.groot_small import GOLDEN, Drawn
+from vla_ros.engine.families.groot import VERSIONS
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.groot import Embodiment, Framing
 from vla_ros.engine.io.weights import Stored, check_tensors
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.eagle import EagleConfig
-from vla_ros.engine.models.groot import N15, N16, VERSIONS, GrootConfig, GrootModel
+from vla_ros.engine.models.groot import N15, N16, GrootConfig, GrootModel
 from vla_ros.engine.models.groot_head import HeadConfig, head_shapes
 
 ROWS = {N15: 31, N16: 2}  # new_embodiment, libero_panda

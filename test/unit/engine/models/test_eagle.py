@@ -20,6 +20,7 @@ from golden.groot import eagle_cases as cases
 from unit.engine.models import eagle_small
 from unit.engine.models.eagle_small import FOLDERS, Small, halves
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.groot import formalize
 from vla_ros.engine.models import eagle
 from vla_ros.engine.models.base import Prefix
 from vla_ros.engine.models.eagle import (
@@ -33,7 +34,7 @@ from vla_ros.engine.models.eagle import (
     stretched,
     task_first,
 )
-from vla_ros.engine.models.groot import N15, N16, formalize
+from vla_ros.engine.models.groot import N15, N16
 
 BOUND = 2e-5
 

@@ -16,8 +16,9 @@ from golden.groot import eagle_cases as cases
 from unit.engine.models import eagle_small
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.groot import FAMILIES, GrootFamily, write_shards
 from vla_ros.engine.io.groot import DATA_CONFIG
-from vla_ros.engine.models.groot import FAMILIES, N15, N16, GrootFamily, write_shards
+from vla_ros.engine.models.groot import N15, N16
 
 CPU = Placement(torch.device("cpu"), torch.float32)
 FRAMES: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unit.engine.models.test_family_faults import engine_of, refused, seen, step
+from unit.engine.families.test_family_faults import engine_of, refused, seen, step
 from unit.engine.models.test_vlm_with_expert import Again
 from vla_ros.core.types import Executing
 from vla_ros.engine import EngineOptions, InvalidAction
@@ -22,7 +22,6 @@ from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.evo1 import (
     PRESETS,
     Evo1Family,
-    Gripper,
     chosen,
     evo1_config_json,
     parse_evo1_config,
@@ -32,6 +31,7 @@ from vla_ros.engine.families.evo1 import (
 from vla_ros.engine.models.evo1 import (
     TIME_INDEX,
     CrossBlock,
+    Gripper,
     check_table,
     evo1_expected,
     kept_rows,

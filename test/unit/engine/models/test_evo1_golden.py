@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from golden.evo1.cases import CASES, weight
 from golden.flow.seeded import draw, image
 from vla_ros.engine.families.base import LoadOptions, Placement
-from vla_ros.engine.families.evo1 import Evo1Config, Evo1Family
+from vla_ros.engine.families.evo1 import Evo1Family
 from vla_ros.engine.layers.flow_matching import Guidance, RtcMode
 from vla_ros.engine.models.base import Prefix
-from vla_ros.engine.models.evo1 import TIME_INDEX, kept_rows, position_table, time_index
+from vla_ros.engine.models.evo1 import TIME_INDEX, Evo1Config, kept_rows, position_table, time_index
 from vla_ros.engine.models.transformer import rope
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "evo1"

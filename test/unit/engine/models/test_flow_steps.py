@@ -14,7 +14,7 @@ from vla_ros.engine.families.base import Placement
 from vla_ros.engine.families.registry import all_presets, config_of
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.layers.flow_matching import Guidance, RtcMode
-from vla_ros.engine.layers.gemm import Tile
+from vla_ros.engine.layers.tiles import Tile
 from vla_ros.engine.load import tuned_parts
 from vla_ros.engine.models import transformer
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert

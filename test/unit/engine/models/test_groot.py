@@ -18,17 +18,12 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadOptions, Placement
+from vla_ros.engine.families.groot import PRESETS, DrawnRows, random_robot, write_shards
 from vla_ros.engine.families.registry import config_of, family_of
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.weights import FileWeights
 from vla_ros.engine.load import inspect
-from vla_ros.engine.models.groot import (
-    PRESETS,
-    DrawnRows,
-    GrootModel,
-    random_robot,
-    write_shards,
-)
+from vla_ros.engine.models.groot import GrootModel
 from vla_ros.engine.models.groot_head import HeadConfig, head_json, parse_head
 from vla_ros.engine.models.qwen3_vl import parse_qwen3_vl
 from vla_ros.lab.roofline.shapes import MODELS

@@ -14,7 +14,7 @@ from support.calibrations import write_calibration
 from vla_ros.cli.bench import _options, add_parser
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
-from vla_ros.engine.families.openvla import Checkpoint
+from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.options import EngineOptions
 from vla_ros.lab.bench import suite
 from vla_ros.lab.bench.measure import drifting_frames, load_frames

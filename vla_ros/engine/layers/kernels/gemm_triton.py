@@ -13,8 +13,8 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.gemm import Gemv, Way
 from vla_ros.engine.layers.kernels.operand_triton import operand
+from vla_ros.engine.layers.tiles import Gemv, Way
 
 _ADDED = 1024  # results of a program that adds parts up
 

@@ -13,8 +13,8 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.gemm import Tile
 from vla_ros.engine.layers.kernels.operand_triton import operand
+from vla_ros.engine.layers.tiles import Tile
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -20,8 +20,8 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.gemm import Tile, Way
 from vla_ros.engine.layers.kernels.operand_triton import operand
+from vla_ros.engine.layers.tiles import Tile, Way
 
 
 @triton.jit(do_not_specialize=["rows"])

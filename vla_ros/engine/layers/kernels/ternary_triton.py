@@ -12,7 +12,6 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.ternary import PLANES
 
 BLOCKS = {"ROWS": 64, "WEIGHTS": 64, "BYTES": 64}
 
@@ -59,7 +58,7 @@ def product(
 ) -> torch.Tensor:
     """As the reference; all contiguous."""
     count, (weights, bytes_) = len(rows), packed.shape
-    assert rows.shape[1] == PLANES * bytes_
+    assert rows.shape[1] == 4 * bytes_  # ternary.PLANES
     out = torch.empty(count, weights, dtype=dtype, device=rows.device)
     grid = triton.cdiv(count, BLOCKS["ROWS"]), triton.cdiv(weights, BLOCKS["WEIGHTS"])
     with on_device(rows.device):

@@ -3,57 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.kernels.fused import Heads
-from vla_ros.engine.layers.linear import Weight
-
-#: embeddings [T, C], positions int64 [T], attention, rows int64 [R] -> hidden states [R, C]
-Hidden = Callable[[torch.Tensor, torch.Tensor, Attention, torch.Tensor], torch.Tensor]
-#: the same and layers -> hidden states [R, C] and what these layers gave [R, layers * C]
-Tapped = Callable[
-    [torch.Tensor, torch.Tensor, Attention, torch.Tensor, Sequence[int]],
-    tuple[torch.Tensor, torch.Tensor],
-]
-
-
-class Decoder(Protocol):
-    """Embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
-
-    @property
-    def head(self) -> Weight: ...
-
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [T] -> [T, C]."""
-        ...
-
-    def hidden(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor:
-        """Embeddings [T, C] -> hidden states after the final norm [R, C] of the rows asked for."""
-        ...
-
-    def tapped(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        layers: Sequence[int],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and the outputs of ``layers`` side by side in their order [R, layers * C]:
-        the residual stream of the same rows, before any norm."""
-        ...
 
 
 class PackedLayers(ABC):
-    """The layers of a :class:`Decoder` whose norms are in front of what they norm: the loop over
-    them, for any that says how one is made.
+    """A :class:`~vla_ros.engine.layers.runner.Decoder` with its norms in front of what they norm:
+    the loop over its layers, for any network that defines one layer.
 
     ``config`` says their number and heads, ``_cos`` and ``_sin`` are RoPE's tables, ``_scale`` is
     that of the scores."""
@@ -82,7 +43,7 @@ class PackedLayers(ABC):
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
     ) -> torch.Tensor:
-        """See :class:`Decoder`."""
+        """As of :class:`~vla_ros.engine.layers.runner.Decoder`."""
         return self.tapped(x, positions, attention, rows, ())[0]
 
     def tapped(
@@ -93,7 +54,7 @@ class PackedLayers(ABC):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`Decoder`."""
+        """As of :class:`~vla_ros.engine.layers.runner.Decoder`."""
         cfg, taps = self.config, dict[int, torch.Tensor]()
         heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
         cos, sin = self._cos[positions], self._sin[positions]

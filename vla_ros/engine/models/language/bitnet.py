@@ -18,7 +18,7 @@ from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.language.llama import rope_tables
 
 if TYPE_CHECKING:
-    from vla_ros.engine.families.openvla import Checkpoint
+    from vla_ros.engine.io.checkpoint import Checkpoint
 
 _PREFIX = "language_model.model."
 
@@ -39,7 +39,7 @@ class Layer:
 
 
 class BitNetDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.models.language.base.Decoder`. Its head is empty: it says no
+    """See :class:`~vla_ros.engine.layers.runner.Decoder`. Its head is empty: it says no
     tokens, and embeddings are read from where the checkpoint has them."""
 
     def __init__(

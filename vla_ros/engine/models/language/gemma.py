@@ -19,7 +19,7 @@ from vla_ros.engine.models.transformer import mlp, norm, norm_scale, read_layer,
 
 
 class GemmaDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.models.language.base.Decoder`. ``text`` is where its tensors
+    """See :class:`~vla_ros.engine.layers.runner.Decoder`. ``text`` is where its tensors
     begin, ``head`` the name of its head's."""
 
     _scale = 1.0

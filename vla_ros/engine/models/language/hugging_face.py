@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.families.openvla import LANGUAGE
+from vla_ros.engine.io.checkpoint import LANGUAGE
 from vla_ros.engine.io.config import TextConfig, text_json
 from vla_ros.engine.layers.attention import Attention
 
@@ -62,7 +62,7 @@ def _call_packed(
 
 
 class TransformersDecoder:
-    """A :class:`~vla_ros.engine.models.language.base.Decoder` of transformers' classes."""
+    """A :class:`~vla_ros.engine.layers.runner.Decoder` of transformers' classes."""
 
     def __init__(self, config: TextConfig, tensors: dict[str, torch.Tensor]) -> None:
         from transformers import AttentionInterface

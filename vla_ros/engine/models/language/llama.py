@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention, CpuAttention
 from vla_ros.engine.layers.devices import first_that_runs
-from vla_ros.engine.layers.gemm import Tuned, Tuner, Way, paired_ways
+from vla_ros.engine.layers.gemm import Tuned, Tuner, paired_ways
 from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, signed
 from vla_ros.engine.layers.linear import (
     Int8,
@@ -27,6 +27,7 @@ from vla_ros.engine.layers.linear import (
     stacked,
 )
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
+from vla_ros.engine.layers.tiles import Way
 from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.transformer import fastest, linear_residual, tuner_of
 
@@ -48,7 +49,7 @@ class Layer:
 
 
 class LlamaDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.models.language.base.Decoder`."""
+    """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class LlamaDecoder(PackedLayers):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`~vla_ros.engine.models.language.base.Decoder`."""
+        """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
         alone = attention.alone if isinstance(attention, CpuAttention) else None
         if alone is None or self._one_row is None or one_row() is None:
             return super().tapped(x, positions, attention, rows, layers)

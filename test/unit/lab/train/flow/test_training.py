@@ -18,7 +18,8 @@ from vla_ros.data.demonstrations import BODIES, write_shard
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.base import Placement
 from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors
-from vla_ros.engine.families.openvla import LANGUAGE, load_checkpoint
+from vla_ros.engine.families.openvla import load_checkpoint
+from vla_ros.engine.io.checkpoint import LANGUAGE
 from vla_ros.engine.io.weights import FileWeights, canonical
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.lab.train.flow import FlowBatches, scaling_from, scaling_of, spot_loss

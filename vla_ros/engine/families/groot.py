@@ -1,0 +1,528 @@
+"""NVIDIA's GR00T folders: config.json, prompts, units, and presets of random weights.
+
+Source: NVIDIA/Isaac-GR00T, branches n1.5 to n1.7, and its layout of folders. The versions differ in
+their backbone (:mod:`~vla_ros.engine.models.eagle`, :mod:`~vla_ros.engine.models.qwen3_vl`), their
+prompt and where a folder says what a robot is (:mod:`vla_ros.engine.io.groot`): :data:`VERSIONS`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from vla_ros.core.action_space import ActionKind, action_space_of, joints
+from vla_ros.core.types import Image
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
+from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
+from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.fields import (
+    GROOT_N15,
+    GROOT_N15_BACKBONE,
+    GROOT_N15_HEAD,
+    GROOT_N16,
+    GROOT_N17,
+)
+from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.groot import (
+    CROP,
+    N15_ROWS,
+    N16_ROWS,
+    N17_ROWS,
+    Embodiment,
+    Framing,
+    Group,
+    choose,
+    framed,
+    read_metadata,
+    read_processor,
+    write_metadata,
+    write_processor,
+)
+from vla_ros.engine.io.processors import TextTokenizer
+from vla_ros.engine.io.quantize import quantized_weights
+from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder
+from vla_ros.engine.models.base import Inputs
+from vla_ros.engine.models.eagle import (
+    EAGLE_N15,
+    EAGLE_N16,
+    EagleConfig,
+    EagleTokenizer,
+    images_first,
+    parse_eagle,
+    smart_side,
+    task_first,
+)
+from vla_ros.engine.models.golden_ints import FILE, same_integers
+from vla_ros.engine.models.groot import N15, N16, N17, GrootConfig, GrootModel
+from vla_ros.engine.models.groot_head import HeadConfig, RowWeights, head_json, parse_head
+from vla_ros.engine.models.preparation import Preparation, padded_to
+from vla_ros.engine.models.qwen3_vl import (
+    IMAGE_PAD,
+    QWENS,
+    Qwen3VLConfig,
+    Qwen3VLVisionConfig,
+    parse_qwen3_vl,
+    qwen_prompt,
+)
+
+EAGLE = "nvidia/Eagle-Block2A-2B-v2"
+
+
+def _parse_n17(fields: Fields, robot: Embodiment) -> tuple[Qwen3VLConfig, HeadConfig]:
+    GROOT_N17.check(fields.raw)
+    head = parse_head(fields)
+    return parse_qwen3_vl(fields, robot.image_size), head
+
+
+#: Where NVIDIA's N1.6 differs from its N1.7 in what a config.json that leaves it out means.
+_LEFT_OUT = {"action_horizon": 16, "max_action_dim": 29, "max_state_dim": 29}
+
+
+def _parse_n16(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConfig]:
+    """Source: ``configs/model/gr00t_n1d6.py``, ``eagle_backbone.py``."""
+    GROOT_N16.check(fields.raw)
+    fields.only("model_name", EAGLE)
+    head = parse_head(Fields({**_LEFT_OUT, **fields.raw}))
+    vision = replace(EAGLE_N16.vision, image_size=robot.image_size)
+    known, layers = replace(EAGLE_N16, vision=vision), fields.whole("select_layer", 16)
+    return parse_eagle(fields, known, layers, head.backbone_embedding_dim, fields), head
+
+
+def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConfig]:
+    """Source: ``gr00t_n1.py``, ``eagle_backbone.py``, ``flow_matching_action_head.py``."""
+    front, back = fields.part("backbone_cfg"), fields.part("action_head_cfg")
+    GROOT_N15.check(fields.raw)
+    GROOT_N15_BACKBONE.check(front.raw, "backbone_cfg.")
+    GROOT_N15_HEAD.check(back.raw, "action_head_cfg.")
+    said: dict[str, Any] = {"max_state_dim": 64, "max_num_embodiments": 32, **back.raw}
+    said["action_horizon"] = fields.whole("action_horizon", back.whole("action_horizon", 16))
+    said |= {"max_action_dim": back.whole("action_dim", 32), "use_alternate_vl_dit": False}
+    whole = Fields(said, "action_head_cfg")
+    head = parse_head(whole, whole.whole("num_target_vision_tokens", 32, least=0))
+    blocks, wide = back.part("diffusion_model_cfg"), head.backbone_embedding_dim
+    if blocks.whole("cross_attention_dim", wide) != wide:
+        raise blocks.wrong("cross_attention_dim", f"{wide}")
+    if not head.use_vlln:
+        head = replace(head, vl_layers=0)
+    layers = front.whole("select_layer", 12)
+    return parse_eagle(fields, EAGLE_N15, layers, wide, whole), head
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What differs between the versions: ``model_type`` of config.json, ``rows`` of robots that no
+    file says, ``parse`` of config.json (CheckpointError), and the ``prompt`` for an instruction and
+    so many images of so many tokens."""
+
+    kind: str
+    model_type: str
+    rows: Mapping[str, int]
+    parse: Callable[[Fields, Embodiment], tuple[Qwen3VLConfig | EagleConfig, HeadConfig]]
+    prompt: Callable[[str, int, int], str]
+
+
+VERSIONS = (
+    Version(N17, "Gr00tN1d7", N17_ROWS, _parse_n17, qwen_prompt),
+    Version(N16, "Gr00tN1d6", N16_ROWS, _parse_n16, task_first),
+    Version(N15, "gr00t_n1_5", N15_ROWS, _parse_n15, images_first),
+)
+#: Special tokens of the small tokenizer; that of an image's place has the vocabulary's own length
+#: as its id.
+_SPECIAL = (IMAGE_PAD, "<|vision_start|>", "<|vision_end|>", "<IMG_CONTEXT>", "<img>", "</img>")
+_IMAGE_PAD, _IMG_CONTEXT = 577, 577 + 3  # the ids of the first and of <IMG_CONTEXT>
+_TEXT = TextConfig("qwen3", TEXT_VOCAB + 8, 64, 152, 4, 4, 2, 16, rope_theta=1e6, tied=True)
+_EYES = Qwen3VLVisionConfig(48, 4, 4, 104, 64, 96, 16, 2, 10, (0, 2))
+_QWEN = Qwen3VLConfig(_EYES, replace(_TEXT, rope_theta=5e6), (3, 3, 2), _IMAGE_PAD)
+_TOWER = TowerConfig(48, 4, 4, 104, image_size=84, patch=14)
+_EAGLE_N16 = EagleConfig("backbone.model.", _TOWER, _TEXT, 5, 2, _IMG_CONTEXT)
+_EAGLE_N15 = EagleConfig(
+    "backbone.eagle_model.",
+    replace(_TOWER, image_size=56),
+    _TEXT,
+    table=4,
+    image_token=_IMG_CONTEXT,
+)
+_HEAD = HeadConfig(
+    12, 13, 14, 6, 4, 18, 64, 44, vl_layers=2, vl_heads=4, max_seq_len=32, max_num_embodiments=4
+)
+_HEAD_N15 = replace(
+    _HEAD,
+    action_horizon=10,
+    attend_text_every_n_blocks=0,
+    num_target_vision_tokens=5,
+    max_num_embodiments=32,
+)
+
+
+def _preset(
+    kind: str, backbone: Qwen3VLConfig | EagleConfig, head: HeadConfig, horizon: int
+) -> GrootConfig:
+    tag, row = ("new_embodiment", 31) if kind == N15 else ("tabletop", 2)
+    cameras = ("front", "wrist_image")
+    return GrootConfig(kind, backbone, head, tag, row, horizon, 9, 7, cameras)
+
+
+PRESETS = {
+    "groot-n1.7-small": _preset(N17, _QWEN, _HEAD, 10),
+    "groot-n1.7": _preset(N17, Qwen3VLConfig(image_token=_IMAGE_PAD), HeadConfig(), 16),
+    "groot-n1.6-small": _preset(
+        N16, _EAGLE_N16, replace(_HEAD, num_layers=8, vl_layers=0, vl_heads=32), 10
+    ),
+    "groot-n1.6": _preset(
+        N16, replace(EAGLE_N16, image_token=_IMG_CONTEXT), HeadConfig(50, 128, 128, vl_layers=0), 16
+    ),
+    "groot-n1.5-small": _preset(N15, _EAGLE_N15, _HEAD_N15, 10),
+    "groot-n1.5": _preset(
+        N15,
+        replace(EAGLE_N15, image_token=_IMG_CONTEXT),
+        HeadConfig(16, 32, 64, 16, attend_text_every_n_blocks=0, num_target_vision_tokens=32),
+        16,
+    ),
+}
+
+
+def read_config(
+    version: Version, directory: Path, options: LoadOptions
+) -> tuple[GrootConfig, Embodiment]:
+    """All of a folder but weights and tokenizer. CheckpointError, also where the robot does not fit
+    the model."""
+    path = directory / "config.json"
+    read = read_metadata if version.kind == N15 else read_processor
+    robot = read(directory, options.embodiment, version.rows)
+    if version.kind == N16:
+        framing = replace(robot.framing, final=smart_side(robot.framing.side))
+        robot = replace(robot, framing=framing)
+    try:
+        backbone, head = version.parse(Fields(read_json(path)), robot)
+        head = _with_steps(head, options.steps)
+        if version.kind == N15:  # whose metadata does not say them
+            framing = replace(robot.framing, side=backbone.vision.image_size)
+            robot = replace(robot, framing=framing, horizon=head.action_horizon)
+        fits = (
+            ("row", robot.row + 1, head.max_num_embodiments),
+            ("state", robot.state_wide, head.max_state_dim),
+            ("action", robot.action_dim, head.max_action_dim),
+            ("horizon", robot.horizon, head.action_horizon),
+        )
+        wrong = [f"{name} {has} of {most}" for name, has, most in fits if has > most]
+        if wrong:
+            raise CheckpointError(f"{robot.tag} is wider than the model: {', '.join(wrong)}")
+    except CheckpointError as error:
+        said = str(error)
+        raise CheckpointError(said if said.startswith(str(path)) else f"{path}: {said}") from None
+    sizes = (robot.horizon, robot.state_dim, robot.action_dim)
+    config = GrootConfig(version.kind, backbone, head, robot.tag, robot.row, *sizes, robot.cameras)
+    return config, robot
+
+
+def _with_steps(head: HeadConfig, steps: int | None) -> HeadConfig:
+    return head if steps is None else replace(head, num_inference_timesteps=steps)
+
+
+Tokenizer = Callable[[str], list[int]]
+
+
+def formalize(text: str) -> str:
+    """Without capitals and punctuation, as N1.6 and N1.7 were trained (``formalize_language``)."""
+    return re.sub(r"[^\w\s]", "", text.lower())
+
+
+class GrootPreparation(Preparation):
+    """Between a robot's units and a GR00T's, for one instruction at a time."""
+
+    def __init__(
+        self,
+        config: GrootConfig,
+        robot: Embodiment,
+        prompt: Callable[[str, int, int], str],
+        tokenizer: Tokenizer,
+    ) -> None:
+        self._config, self._robot = config, robot
+        self._prompt, self._tokenizer = prompt, tokenizer
+        self._ids = torch.empty(0, dtype=torch.int64)
+
+    def instruct(self, text: str) -> None:
+        """Tokenize once. CheckpointError where the tokenizer does not know images."""
+        config = self._config
+        views, token = len(config.cameras), config.backbone.image_token
+        said = formalize(text) if self._robot.formal else text
+        ids = self._tokenizer(self._prompt(said, views, config.view_tokens))
+        places, wanted = ids.count(token), views * config.view_tokens
+        if places != wanted:
+            raise CheckpointError(
+                f"the tokenizer gives {places} places of {wanted} for pictures (id {token}): it"
+                " does not belong to this model"
+            )
+        if len(ids) > config.longest:
+            raise ValueError(
+                f"the instruction makes a prompt of {len(ids) - wanted} tokens, the most is"
+                f" {config.max_text}"
+            )
+        self._ids = torch.tensor(ids)
+
+    def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
+        """InvalidAction where a camera is said to be absent: these models know no such thing."""
+        pixels = []
+        for name, image in zip(self._config.cameras, images, strict=True):
+            if image is None:
+                raise InvalidAction(f"this checkpoint needs its camera {name!r}: it cannot be none")
+            pixels.append(framed(image, self._robot.framing))
+        shown = padded_to(self._config.head.max_state_dim, self._robot.normalize(state))
+        return Inputs(torch.stack(pixels), self._ids, shown)
+
+    def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """In units, and absolute where the model gives them relative to the state."""
+        return self._robot.unnormalize(chunk, state)
+
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """Also where every row has statistics of its own: those of its new place."""
+        return self._robot.reanchored(rows, first, then, now)
+
+
+def read_tokenizer(config: GrootConfig, directory: Path, given: str | None) -> Tokenizer:
+    """The tokenizer of a folder, or of the path that was given. CheckpointError."""
+    backbone = config.backbone
+    if isinstance(backbone, EagleConfig):
+        vocab, token = backbone.text.vocab_size, backbone.image_token
+        return EagleTokenizer(directory, given, vocab, token)
+    return TextTokenizer(directory, given, "", backbone.text.vocab_size)
+
+
+def check_discrete(config: GrootConfig, directory: Path) -> None:
+    """The gate: integers of ``discrete.json``, where there is one, against those computed here."""
+    path, computed = directory / FILE, config.discrete()
+    if not path.is_file():
+        return
+    fields = Fields(read_json(path), FILE)
+    strange = sorted(set(fields.raw) - set(computed))
+    if strange:
+        raise CheckpointError(f"{path} has {', '.join(strange)}: known are {', '.join(computed)}")
+    for name, values in computed.items():
+        stored = fields.items(name)
+        if stored and (name != "times" or len(stored) == config.steps):  # others may be asked for
+            same_integers(str(path), name.replace("_", " "), stored, values)
+
+
+class GrootFamily(Family[GrootConfig]):
+    """One version of GR00T in NVIDIA's folders: ``model_type`` in config.json says which."""
+
+    takes = frozenset({"tokenizer", "steps", "embodiment"})
+
+    def __init__(self, version: Version) -> None:
+        self.version, self.kinds = version, (version.kind,)
+        self.presets = {n: config for n, config in PRESETS.items() if config.kind == version.kind}
+
+    def owns(self, directory: Path) -> bool:
+        path = directory / "config.json"
+        if not path.is_file():
+            return False
+        try:
+            return read_json(path).get("model_type") == self.version.model_type
+        except CheckpointError:
+            return False
+
+    def config(self, source: Path | str, options: LoadOptions) -> GrootConfig:
+        if isinstance(source, Path):
+            return read_config(self.version, source, options)[0]
+        config = self.presets[source.removeprefix(PREFIX)]
+        choose(options.embodiment, [config.embodiment], Path(source))
+        return replace(config, head=_with_steps(config.head, options.steps))
+
+    def open(self, directory: Path, options: LoadOptions) -> Opened:
+        config, robot = read_config(self.version, directory, options)
+        tokenizer = read_tokenizer(config, directory, options.tokenizer)
+        check_discrete(config, directory)
+        expected = config.expected()
+        weights = quantized_weights(directory, expected) or FileWeights(directory, expected)
+        return self._opened(config, weights, robot, tokenizer)
+
+    def random(self, config: GrootConfig, seed: int, device: torch.device) -> Opened:
+        """Weights of the published size, drawn as they are read."""
+        words = cached(f"groot-tokenizer-{self.presets_version}", _write_tokenizer)
+        weights = DrawnRows(config, seed, device)
+        tokenizer = read_tokenizer(config, words, None)
+        return self._opened(config, weights, random_robot(config), tokenizer)
+
+    def _opened(
+        self, config: GrootConfig, weights: Weights, robot: Embodiment, tokenizer: Tokenizer
+    ) -> Opened:
+        """Places of joints where the folder says that actions are relative to these, or else what
+        their number says."""
+        names = robot.action_names
+        space = action_space_of(robot.action_dim, names)
+        if robot.relative:
+            space = joints(ActionKind.JOINT_POSITION, names)
+
+        def preparation(_: torch.device) -> GrootPreparation:
+            return GrootPreparation(config, robot, self.version.prompt, tokenizer)
+
+        def build(taken: Weights, to: Placement) -> GrootModel:
+            rows = cast(RowWeights, taken)  # weights in their formats still give rows
+            return GrootModel(config, rows, to.like, to.capture)
+
+        return Opened(config, weights, robot, tokenizer, space, preparation, build)
+
+    def write(self, directory: Path, preset: str, seed: int) -> None:
+        """NVIDIA's folder with random float32 weights in shards, and a small tokenizer."""
+        directory.mkdir(parents=True, exist_ok=True)
+        config = self.presets[preset]
+        robot = random_robot(config)
+        write_json(directory / "config.json", config_json(self.version, config))
+        if config.kind == N15:
+            write_metadata(directory, robot)
+        else:
+            write_processor(directory, robot)
+        _write_tokenizer(directory)
+        discrete = json.dumps(config.discrete())
+        (directory / FILE).write_text(discrete + "\n", encoding="utf-8")
+        drawn = DrawnRows(config, seed, torch.device("cpu"))
+        write_shards(directory, {name: drawn.take(name) for name in drawn.shapes})
+
+    def expected(self, config: GrootConfig) -> Expected:
+        return config.expected()
+
+    def weight_bytes(self, config: GrootConfig, dtype: torch.dtype) -> int:
+        """Of the stacks with a row for each robot one row is held, in float32."""
+        held = 0
+        for name, shape in config.expected().must.items():
+            stack = name.endswith((".W", ".b"))
+            size = math.prod(shape[1:] if stack else shape)
+            held += size * (4 if stack else dtype.itemsize)
+        return held
+
+    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
+        return read_config(self.version, directory, options)[1].ends()
+
+    def sha256(self, directory: Path) -> str:
+        """Over all of a folder that decides what it says, in its root or in ``processor/``."""
+        inner, root = directory / "processor", sha256_of_folder(directory)
+        if not inner.is_dir():
+            return root
+        return hashlib.sha256(f"{root} {sha256_of_folder(inner)}".encode()).hexdigest()
+
+
+FAMILIES = tuple(GrootFamily(version) for version in VERSIONS)
+_SHARDS = 2
+
+
+def random_robot(config: GrootConfig) -> Embodiment:
+    """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's units,
+    the last one a gripper about 0.5."""
+    of_n15, side = config.kind == N15, config.image_size
+    low, high, joint = (
+        np.array(values, np.float32 if of_n15 else np.float64)
+        for values in (
+            [-0.1] * (config.action_dim - 1) + [0.25],
+            [0.1] * (config.action_dim - 1) + [0.75],
+            [3.0] * config.state_dim,
+        )
+    )
+    framing = {
+        N15: Framing(side, CROP, letterbox=False),
+        N16: Framing(side - 4, 0.95, side),  # as 256 is brought to 252: another one in between
+        N17: Framing(side, 230 / 256),
+    }
+    group = partial(Group, clip=not of_n15)
+    return Embodiment(
+        tag=config.embodiment,
+        row=config.row,
+        cameras=config.cameras,
+        state=(group("joints", -joint, joint),),
+        actions=(group("motion", low[:-1], high[:-1]), group("gripper", low[-1:], high[-1:])),
+        horizon=config.horizon,
+        framing=framing[config.kind],
+        formal=not of_n15,
+    )
+
+
+class DrawnRows(DrawnWeights):
+    """Draws what is asked for: each tensor from the seed and its name, of a stack each row."""
+
+    def __init__(self, config: GrootConfig, seed: int, device: torch.device) -> None:
+        super().__init__(config.expected().must, seed, device, lambda *_: None, lambda _: 1.0)
+
+    def take(self, name: str) -> torch.Tensor:
+        """All of it."""
+        shape, part = self.shapes[name], name.rsplit(".", 2)[-2]
+        if name.endswith((".W", ".b")):
+            return torch.stack([self.take_row(name, row) for row in range(shape[0])])
+        if len(shape) == 1:
+            scale = name.endswith("weight") and ("norm" in part or part == "vlln")
+            return torch.full(shape, 1.0 if scale else 0.0, device=self._device)
+        if "embed" in part:
+            return self.normal(name, shape, 0.5)
+        gain = 2.0 if name.endswith(("to_q.weight", "to_k.weight")) else 1.0
+        return self.normal(name, shape, gain * math.prod(shape[1:]) ** -0.5)
+
+    def take_row(self, name: str, row: int) -> torch.Tensor:
+        """One embodiment's."""
+        shape = self.shapes[name][1:]
+        if len(shape) == 1:
+            return torch.zeros(shape, device=self._device)
+        gain = 0.3 if "action_decoder.layer2" in name else 1.0
+        return self.normal(f"{name} {row}", shape, gain * shape[0] ** -0.5)
+
+
+def write_shards(directory: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """As transformers' ``save_pretrained`` does."""
+    from safetensors.torch import save_file
+
+    names = list(tensors)
+    places: dict[str, str] = {}
+    for number in range(_SHARDS):
+        file = f"model-{number + 1:05d}-of-{_SHARDS:05d}.safetensors"
+        part = names[number::_SHARDS]
+        metadata = {"format": "pt"}
+        save_file({n: tensors[n].contiguous() for n in part}, str(directory / file), metadata)
+        places |= dict.fromkeys(part, file)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    write_json(directory / "model.safetensors.index.json", index)
+
+
+def _write_tokenizer(directory: Path) -> None:
+    write_tokenizer(directory / "tokenizer.json", more=_SPECIAL)
+
+
+def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
+    """A config.json that is read back."""
+    head, layers = head_json(config.head), config.backbone.text.layers
+    said: dict[str, Any] = {"architectures": [version.model_type], "model_type": version.model_type}
+    if config.kind == N15:
+        wide = config.head.backbone_embedding_dim
+        more = {
+            "action_dim": config.action_width,
+            "num_target_vision_tokens": config.head.num_target_vision_tokens,
+            "diffusion_model_cfg": {**head["diffusion_model_cfg"], "cross_attention_dim": wide},
+        }
+        said |= {
+            "architectures": ["GR00T_N1_5"],
+            "action_dim": config.action_width,
+            "action_horizon": config.head.action_horizon,
+            "hidden_size": wide,
+            "backbone_cfg": {
+                "project_to_dim": None,
+                "reproject_vision": False,
+                "select_layer": layers,
+            },
+            "action_head_cfg": {**head, **more},
+        }
+    else:
+        if config.kind == N16:
+            del head["vl_self_attention_cfg"]  # which N1.6 has not
+        model = EAGLE if config.kind == N16 else QWENS[0]
+        said |= {"model_name": model, "select_layer": layers, **head}
+    return {**said, "shapes": config.backbone.shapes_json()}
