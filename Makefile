@@ -73,7 +73,7 @@ test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
-	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
+	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(or $(TESTS),. ../lab/test) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
 	( $(PYTEST) $(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
@@ -103,11 +103,11 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 # Some take a quarter of an hour alone, and a busy machine three times that.
 test-slow: TEST_SECONDS = 7200
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
-	@$(PYTEST) -m slow $(TESTS) $(ARGS)
+	@$(PYTEST) -m slow $(or $(TESTS),. ../lab/test) $(ARGS)
 
 # `make test` holds times to what a busy machine keeps; here nothing else may run.
 test-timing: install ## the tests that state times, held to those of a quiet machine: nothing else may run (5 minutes)
-	@export VLA_ROS_TIMING=quiet; $(PYTEST) -m "timing and not slow" $(TESTS) $(ARGS)
+	@export VLA_ROS_TIMING=quiet; $(PYTEST) -m "timing and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)
 
 test-docs: install ## run the documented commands that need no robot, GPU or network (ARGS="demo roofline" to choose)
 	@cd test && ../$(BIN)/python -m docs_run $(ARGS)
@@ -169,7 +169,7 @@ check: ## format, lint, types, who may import whom, that nothing large is tracke
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make lint"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
-	@mkdir -p build; $(BIN)/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+	@mkdir -p build; PYTHONPATH=lab $(BIN)/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	@$(BIN)/python requirements/tracked.py
 
 house: ## lines, files, classes, functions and imports of every room (ARGS="--against REVISION")

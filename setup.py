@@ -170,9 +170,6 @@ setup(
         ],
         # backports.zstd is rosbags' own; bags are compressed with it.
         "replay": ["rosbags>=0.11,<0.12", "backports.zstd>=1.0; python_version < '3.14'"],
-        # What vla_ros.lab needs: training, studies, figures. No node and no demo imports it.
-        # peft adapts OpenVLA by LoRA.
-        "lab": ["h5py>=3.10", "Pillow>=11.3", "matplotlib>=3.8", "peft>=0.17"],
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_ros.lab.report.rows import wilson
+from vla_ros.data.episodes.rows import wilson
 
 KEPT = (
     *("success", "graph_ok", "ended", "reason", "steps", "episode_s", "action_rate_hz"),

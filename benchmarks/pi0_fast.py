@@ -32,14 +32,14 @@ from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.layers.request import Request, StageTimer
-from vla_ros.lab.bench.fast import ROWS, engine_of, measure
-from vla_ros.lab.bench.measure import CLOCK
-from vla_ros.lab.train.head import recorded
-from vla_ros.lab.train.head.judge import speculated
-from vla_ros.lab.train.head.options import HeadOptions
-from vla_ros.lab.train.head.run import HEAD, Reporter, Run
-from vla_ros.lab.train.head.run import run as train
 from vla_ros.sim.env import AGENTVIEW, WRIST
+from vla_ros_lab.bench.fast import ROWS, engine_of, measure
+from vla_ros_lab.bench.measure import CLOCK
+from vla_ros_lab.train.head import recorded
+from vla_ros_lab.train.head.judge import speculated
+from vla_ros_lab.train.head.options import HeadOptions
+from vla_ros_lab.train.head.run import HEAD, Reporter, Run
+from vla_ros_lab.train.head.run import run as train
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "test" / "golden"

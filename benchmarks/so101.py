@@ -36,8 +36,14 @@ from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.weights import FileWeights
-from vla_ros.lab.train.collect import RENDER_SIZE, pool
-from vla_ros.lab.train.flow import (
+from vla_ros.policies.units import scaling_for
+from vla_ros.sim.env import AGENTVIEW, WRIST, SimObservation
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.so101 import world
+from vla_ros.sim.so101.environment import So101
+from vla_ros.sim.so101.expert import So101Expert
+from vla_ros_lab.train.collect import RENDER_SIZE, pool
+from vla_ros_lab.train.flow import (
     FLOW_ARCHITECTURES,
     FlowBatch,
     FlowNetwork,
@@ -47,14 +53,8 @@ from vla_ros.lab.train.flow import (
     tokenizer_for,
     write_flow,
 )
-from vla_ros.lab.train.frames import mixed
-from vla_ros.lab.train.trainer import Optimizer, keep_freed_memory
-from vla_ros.policies.units import scaling_for
-from vla_ros.sim.env import AGENTVIEW, WRIST, SimObservation
-from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.so101 import world
-from vla_ros.sim.so101.environment import So101
-from vla_ros.sim.so101.expert import So101Expert
+from vla_ros_lab.train.frames import mixed
+from vla_ros_lab.train.trainer import Optimizer, keep_freed_memory
 
 CAMERAS = (AGENTVIEW, WRIST)
 THINGS = (world.CUBE, world.TRAY)

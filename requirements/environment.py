@@ -15,6 +15,7 @@ from over_ros import SetupError, say
 from sources import (
     DEFAULT_ROS,
     EXTRAS,
+    LAB,
     LAUNCH,
     LIBERO,
     PINS,
@@ -23,6 +24,8 @@ from sources import (
     TORCH,
     digest,
     extra,
+    lab_files,
+    lab_requirements,
     lock_file,
     source_files,
 )
@@ -70,7 +73,7 @@ class Venv:
             extras = ",".join((ROS_EXTRAS[self.ros], *EXTRAS))
             say(f"no lock file for this Python: installing what setup.py asks for [{extras}]")
             self.pip("-c", str(TORCH), "setuptools", "wheel")
-            self.pip("-c", str(TORCH), f"{ROOT}[{extras}]")
+            self.pip("-c", str(TORCH), f"{ROOT}[{extras}]", *lab_requirements())
         self.remember("requirements", key)
 
     def _install_over_ros(self) -> None:
@@ -80,7 +83,7 @@ class Venv:
         own = {name for name in over_ros.MACHINES_OWN if over_ros.found_version(name)}
         wanted = [
             r
-            for r in over_ros.requirements(ROOT / "setup.py", EXTRAS)
+            for r in (*over_ros.requirements(ROOT / "setup.py", EXTRAS), *lab_requirements())
             if re.split(r"[\[<>=~;! ]", r)[0] not in own
         ]
         file = self.folder / "constraints.txt"
@@ -105,6 +108,15 @@ class Venv:
             stale.unlink()  # setuptools would install modules that are gone from the sources
         self.pip("--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", str(ROOT))
         self.remember("package", key)
+
+    def install_lab(self) -> None:
+        """The lab, beside vla_ros of the same version."""
+        key = digest(lab_files(), self.remembered("requirements"))
+        if self.remembered("lab") == key:
+            return
+        shutil.rmtree(LAB / "build", ignore_errors=True)  # setuptools would install what is gone
+        self.pip("--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", str(LAB))
+        self.remember("lab", key)
 
     def install_libero(self) -> None:
         """The LIBERO benchmark, without what its packages ask for and never import."""

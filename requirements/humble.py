@@ -16,7 +16,7 @@ from pathlib import Path
 import over_ros
 from environment import Venv
 from over_ros import SetupError, say
-from sources import DEFAULT_ROS, EXTRAS, ROOT, digest, lock_file
+from sources import DEFAULT_ROS, EXTRAS, LAB, ROOT, digest, lab_files, lab_requirements, lock_file
 
 VERSION = (3, 10)
 NUMPY = "numpy==1.26.4"
@@ -33,10 +33,10 @@ def install(venv: Venv, torch: list[str]) -> None:
     setup, lock = ROOT / "setup.py", lock_file(DEFAULT_ROS, VERSION)
     wanted = [
         asked
-        for asked in over_ros.requirements(setup, EXTRAS)
+        for asked in (*over_ros.requirements(setup, EXTRAS), *lab_requirements())
         if re.split(r"[\[<>=~;! ]", asked)[0] not in over_ros.MACHINES_OWN
     ]
-    key = digest([setup, lock, Path(__file__).resolve()], *torch)
+    key = digest([setup, lock, Path(__file__).resolve(), *lab_files()], *torch)
     if venv.remembered("requirements") == key:
         return
     say("installing what the tests without ROS need, with NumPy 1.26 (a few minutes)")
@@ -48,6 +48,7 @@ def install(venv: Venv, torch: list[str]) -> None:
     package = next(venv.folder.glob("lib/python3*/site-packages")) / "vla_ros"
     package.unlink(missing_ok=True)
     package.symlink_to(ROOT / "vla_ros")
+    venv.pip("--quiet", "--no-deps", "--no-build-isolation", str(LAB))
     venv.remember("requirements", key)
 
 

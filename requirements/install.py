@@ -77,6 +77,7 @@ def main() -> int:
             venv.install_view()
         if not args.requirements_only:
             venv.install_package()
+            venv.install_lab()
             venv.install_renderer()
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)

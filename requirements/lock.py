@@ -1,4 +1,4 @@
-"""Write lock files: every package that setup.py's extras need, with the hashes of its files.
+"""Write lock files: all packages that setup.py's extras and the lab need, with their hashes.
 
 `make lock` writes the one of .venv's Python; `make lock PYTHONS="3.10 3.12"` those of others,
 which need not be installed. It only asks the index (nothing is installed), leaves torch and its
@@ -19,7 +19,16 @@ from pathlib import Path
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
-from sources import DEFAULT_ROS, EXTRAS, PINS, ROOT, ROS_EXTRAS, TORCH, lock_file
+from sources import (
+    DEFAULT_ROS,
+    EXTRAS,
+    PINS,
+    ROOT,
+    ROS_EXTRAS,
+    TORCH,
+    lab_requirements,
+    lock_file,
+)
 
 try:
     import tomllib
@@ -49,12 +58,13 @@ def requirements(requires_txt: str, extras: tuple[str, ...]) -> list[str]:
 
 
 def asked_for(ros: str) -> list[str]:
-    """setup.py's requirements, from a run of it: it is a program, not a list."""
+    """setup.py's requirements, from a run of it (it is a program, not a list), and the lab's."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", folder]
         subprocess.run(command, check=True, cwd=ROOT)
         (requires,) = Path(folder).glob("*.egg-info/requires.txt")
-        return requirements(requires.read_text(), (ROS_EXTRAS[ros], *EXTRAS))
+        asked = requirements(requires.read_text(), (ROS_EXTRAS[ros], *EXTRAS))
+        return [*asked, *lab_requirements()]
 
 
 def usable_tags(version: Version) -> set[Tag]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,9 +19,10 @@ PINS = ROOT / "requirements" / "pins.txt"
 LIBERO = ROOT / "requirements" / "libero.txt"
 LAUNCH = ROOT / "requirements" / "launch.txt"
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
-EXTRAS = ("model", "sim", "so101", "replay", "serve", "lab", "dev")
+EXTRAS = ("model", "sim", "so101", "replay", "serve", "dev")
 ROS_EXTRAS = {"kilted": "ros", "jazzy": "ros-jazzy"}  # distro: the extra with its wheels
 DEFAULT_ROS = "kilted"
+LAB = ROOT / "lab"
 SOURCES = ("vla_ros", "msg", "srv", "action", "launch", "config")
 SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosidl_build.py")
 GENERATED = ("vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
@@ -49,6 +51,22 @@ def extra(name: str) -> list[str]:
                 if isinstance(key, ast.Constant) and key.value == name:
                     return list(ast.literal_eval(value))
     raise SetupError(f"setup.py has no extra {name!r}")
+
+
+def lab_requirements() -> list[str]:
+    """What the lab asks pip for beside vla_ros. Python 3.10 has no reader of TOML."""
+    text = (LAB / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r"^dependencies = (\[.*?^\])", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise SetupError("lab/pyproject.toml has no dependencies")
+    return [line for line in ast.literal_eval(found[1]) if not line.startswith("vla_ros")]
+
+
+def lab_files() -> list[Path]:
+    """Everything the installed lab is made of."""
+    found = (LAB / "vla_ros_lab").rglob("*")
+    files = [path for path in found if path.is_file() and path.suffix != ".pyc"]
+    return [LAB / "pyproject.toml", *files]
 
 
 def source_files() -> list[Path]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vla_ros.lab.report.figures import INK, SIZE, panels, styles, success_axis, title
+from vla_ros_lab.report.figures import INK, SIZE, panels, styles, success_axis, title
 
 HERE = Path(__file__).parent
 SINGLE = {

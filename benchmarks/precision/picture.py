@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_ros.lab.report.figures import (
+from vla_ros_lab.report.figures import (
     INK,
     SIZE,
     SOFT,

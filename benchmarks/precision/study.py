@@ -17,7 +17,7 @@ from collect import REFERENCES, collect
 from picture import draw
 
 from vla_ros.core.console import Table, json_text, text_of
-from vla_ros.lab.report.rows import mcnemar, wilson
+from vla_ros.data.episodes.rows import mcnemar, wilson
 
 HERE = Path(__file__).parent
 #: the same policy in float32 on another CPU, if benchmarks/tabletop.sh has played it: what rounding

@@ -13,8 +13,8 @@ from endurance.record import Record
 from endurance.verdict import GROWTH_MB, Process, Verdict
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import CommandKind, PolicyState
-from vla_ros.lab.report.figures import SIZE, panels, styles, svg, title
 from vla_ros.viz.pages import Cell, Line, Table, cell, render
+from vla_ros_lab.report.figures import SIZE, panels, styles, svg, title
 
 PAGE = "soak.html"
 _MOST = 200  # of broken rules that are listed

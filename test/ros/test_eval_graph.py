@@ -84,10 +84,6 @@ def figures(record: Record) -> dict[str, object]:
 
 
 def directly(setup: Setup, variant: Variant, jobs: list[Job]) -> list[Record]:
-    if variant.decoding == "generate":
-        from vla_ros.lab import reference
-
-        reference.register()
     with DirectRunner(replace(setup, route="direct"), (variant,)) as runner:
         return [runner.play(job, variant) for job in jobs]
 

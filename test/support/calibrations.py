@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from vla_ros.engine.decoding.draft_tree import Budget
-from vla_ros.lab.heterospec import Episode, shown, to_json
-from vla_ros.lab.roofline.calibration import Fitted, fit
+from vla_ros_lab.heterospec import Episode, shown, to_json
+from vla_ros_lab.roofline.calibration import Fitted, fit
 
 WINDOW = range(100, 356)
 MOODS: tuple[tuple[int, ...], ...] = ((0,), (0, 0, 1, -1), (-9, -5, 0, 4, 8))

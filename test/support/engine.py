@@ -16,7 +16,6 @@ from vla_ros.engine.families.random import SMALL_VOCAB, in_memory
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.layers.graphs import Capture, Outputs
-from vla_ros.lab import reference
 
 CPU = torch.device("cpu")
 CLOCK = SystemClock()
@@ -81,7 +80,6 @@ def engine_of(
     **options: object,
 ) -> TokenEngine:
     """An engine of a checkpoint in memory; takes actions of any size."""
-    reference.register()
     asked = EngineOptions("memory", decoding=decoding, **options)  # type: ignore[arg-type]
     return TokenEngine(checkpoint, asked, capture)
 

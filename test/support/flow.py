@@ -25,7 +25,7 @@ from vla_ros.engine.models.golden_ints import position_ids
 from vla_ros.engine.models.pi0 import Pi0, pi0_expected
 from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
-from vla_ros.lab.bench.flow_rivals import transformers_pi0
+from vla_ros_lab.bench.flow_rivals import transformers_pi0
 
 LIKE = torch.zeros(0)
 _TOWER = TowerConfig(30, 2, 3, 44, image_size=28, patch=7)

@@ -16,7 +16,7 @@ from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.models.language.base import tap_layers
 
 if TYPE_CHECKING:
-    from vla_ros.lab.train.head.features import Episode
+    from vla_ros_lab.train.head.features import Episode
 
 
 def random_head(model: ModelConfig, tokens: int, seed: int = 0, **changes: object) -> OneShotHead:
@@ -46,7 +46,7 @@ def recursive_head(
 
 def rollouts(model: ModelConfig, tokens: int, frames: int, seed: int = 0) -> Episode:
     """An episode that nobody played: tokens that walk, and taps at random."""
-    from vla_ros.lab.train.head.features import Episode
+    from vla_ros_lab.train.head.features import Episode
 
     text, draw = model.text, torch.Generator().manual_seed(seed)
     moves = torch.randint(-1, 2, (frames, tokens), generator=draw).cumsum(0)

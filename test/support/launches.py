@@ -25,7 +25,7 @@ from vla_ros.engine.layers.gemm import PRODUCT, Tuner
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.tiles import Way
 from vla_ros.engine.models import towers, transformer
-from vla_ros.lab.bench.passes import VIEWS
+from vla_ros_lab.bench.passes import VIEWS
 
 KERNELS = "vla_ros.engine.layers.kernels."
 _NOTHING = VIEWS | {"empty", "empty_like", "empty_strided", "device", "new_empty"}

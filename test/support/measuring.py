@@ -6,7 +6,7 @@ import os
 import signal
 
 from vla_ros.core.errors import UserError
-from vla_ros.lab.bench.apart import Report
+from vla_ros_lab.bench.apart import Report
 
 
 def whose(options: str, report: Report) -> int:

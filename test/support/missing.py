@@ -11,7 +11,7 @@ from pathlib import Path
 from vla_ros.ros.bringup.environment import python_path
 
 #: What `pip install .[lab]` brings, and the lab itself.
-LAB = ("vla_ros.lab", "h5py", "matplotlib")
+LAB = ("vla_ros_lab", "h5py", "matplotlib")
 SITE = """\
 import sys
 

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("h5py")
 
 from vla_ros.data.demonstrations import read_images, read_info, read_tracks, shards
-from vla_ros.lab.train.collect_libero import PICTURE_EVERY
-from vla_ros.lab.train.frames import load_frames
+from vla_ros_lab.train.collect_libero import PICTURE_EVERY
+from vla_ros_lab.train.frames import load_frames
 
 
 def test_a_demonstration_can_be_trained_on(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from vla_ros.core.errors import UserError
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-#: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/
+#: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/. Other
+#: distributions bring more by entry points, see :mod:`vla_ros.core.extensions`.
 VERBS = {
     "demo": "run one simulated task through the whole graph and print a card",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
@@ -29,19 +30,10 @@ VERBS = {
     "foxglove": "use foxglove_bridge; where our layout for it lies",
     "export": "make a LeRobotDataset of bags or demonstrations",
     "convert": "make a checkpoint that the engine reads of a released one",
-    "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",
-    "coverage": "what drafts an evaluation's recorded tokens would allow",
     "quantize": "write a checkpoint with weights of fewer bits",
-    "verify": "is a policy in a lower precision still the same policy?",
-    "calibrate": "fit the bins of uncertainty that decoding heterospec goes by",
     "libero": "prepare the LIBERO benchmark, list its tasks",
     "lerobot": "set up LeRobot's environment, check its checkpoints",
-    "collect": "record demonstrations of the scripted expert",
-    "train": "train the small policy on simulated demonstrations",
-    "loop": "generations of a checkpoint: data, success, takeovers, age",
-    "roofline": "what a model can reach on a device, calculated",
-    "advise": "which ways of decoding meet a control rate and an age limit",
 }
 
 #: verbs by their names of the last release, which go with the next one
@@ -62,10 +54,10 @@ SHORT = {"--param": "-p", "--remap": "-r"}
 def add_verb(
     verbs: Verbs, name: str, description: str, epilog: str = ""
 ) -> argparse.ArgumentParser:
-    """The parser of one verb."""
+    """The parser of one verb, ours or another distribution's."""
     return verbs.add_parser(
         name,
-        help=VERBS[name],
+        help=VERBS.get(name, ""),
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -31,6 +31,10 @@ from vla_ros.ros.bringup.environment import (
     shipped_profile,
 )
 
+#: what OpenVLA-7B takes in bfloat16 with its KV cache, activations and CUDA's context, as
+#: `vla-ros roofline --model openvla-7b` counts
+OPENVLA_BYTES = 16.28e9
+
 # ------------------------------------------------------------------------------------------------
 # What a check is, and the checks of the machine itself.
 #
@@ -278,16 +282,11 @@ def check_gpu() -> Check:
 
 
 def room_for(gpu_bytes: float) -> str:
-    """Whether OpenVLA-7B has room on a GPU, as `vla-ros roofline` counts; 0: there is none."""
-    from vla_ros.lab.roofline.roofline import memory_of
-    from vla_ros.lab.roofline.shapes import OPENVLA
-    from vla_ros.lab.roofline.work import Precision
-
-    need = memory_of(OPENVLA, Precision())
-    said = f"OpenVLA-7B in bf16 needs {need.total / 1e9:.1f} GB"
+    """Whether OpenVLA-7B has room on a GPU; 0: there is none."""
+    need = f"OpenVLA-7B in bf16 needs {OPENVLA_BYTES / 1e9:.1f} GB"
     if not gpu_bytes:
-        return f"{said} of a GPU"
-    return f"{said} and {'fits' if need.fits(gpu_bytes) else 'does not fit'}"
+        return f"{need} of a GPU"
+    return f"{need} and {'fits' if gpu_bytes >= OPENVLA_BYTES else 'does not fit'}"
 
 
 def check_folder(name: str) -> Iterator[Check]:
@@ -324,34 +323,27 @@ def check_checkpoint(name: str) -> Check:
 def _of_random(name: str) -> str:
     return (
         "import sys\n"
-        "from vla_ros.lab.roofline.roofline import memory_of\n"
-        "from vla_ros.lab.roofline.shapes import load_model\n"
-        "from vla_ros.lab.roofline.work import Precision\n"
         "from vla_ros.engine.load import inspect_random\n"
         "try:\n"
         f"    kind, count = inspect_random({name!r})\n"
-        f"    need = memory_of(load_model({name!r}), Precision()).total / 1e9\n"
         "except (OSError, ValueError) as error:\n"
         "    sys.exit(' '.join(str(error).split()))\n"
         f"print({name!r} + f', made when it is loaded: {{count / 1e6:.0f}} M parameters,'\n"
-        "      f' {need:.1f} GB in bf16, {kind}')"
+        "      f' {2 * count / 1e9:.2f} GB in bf16, {kind}')"
     )
 
 
 def _of_files(name: str) -> str:
     return (
         "import sys\n"
-        "from vla_ros.lab.roofline.roofline import memory_of\n"
-        "from vla_ros.lab.roofline.shapes import load_model\n"
-        "from vla_ros.lab.roofline.work import Precision\n"
         "from vla_ros.engine.load import inspect, sha256_on_disk\n"
         "try:\n"
         f"    c = inspect({name!r})\n"
         "except (OSError, ValueError) as error:\n"
         "    sys.exit(' '.join(str(error).split()))\n"
-        "need = memory_of(load_model(str(c.directory)), Precision()).total / 1e9\n"
         "whose = 'unnorm_key ' + ', '.join(c.statistics) if c.statistics else c.kind\n"
-        "print(f'{c.directory}: {c.parameters / 1e6:.0f} M parameters, {need:.1f} GB in bf16,'\n"
+        "print(f'{c.directory}: {c.parameters / 1e6:.0f} M parameters,'\n"
+        "      f' {2 * c.parameters / 1e9:.2f} GB in bf16,'\n"
         "      f' {whose}, sha256 {sha256_on_disk(str(c.directory))[:12]}')"
     )
 

@@ -23,11 +23,12 @@ from vla_ros.cli.defaults import (
 from vla_ros.cli.engine_flags import add_engine_flags, old_flag
 from vla_ros.core.console import Progress, Table, error, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.core.extensions import LAB, REPORTS, extension
+from vla_ros.data.episodes.beside import Before, Beside, judged, lines, own, read_before
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
+from vla_ros.data.episodes.rows import Outcome, Row, rows_of
 from vla_ros.engine.options import REFERENCES, current
-from vla_ros.lab.report.beside import Before, Beside, judged, lines, own, read_before
-from vla_ros.lab.report.rows import Outcome, Row, rows_of
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import address_in, view_node
 from vla_ros.runtime.control.queue import Execution
@@ -52,7 +53,7 @@ the last bit. Every variant (decoding, drafter, acceptance, delay, replan interv
 episodes; the same options give the same initial states. An episode that breaks counts as failed.
 
 Stopped at any moment, the same command with the same --out goes on. DIR holds run.json,
-episodes.jsonl (a line an episode), report.html and summary.json."""
+episodes.jsonl (a line an episode), summary.json, and report.html where the lab is installed."""
 
 EPILOG = """\
 examples:
@@ -533,10 +534,6 @@ def direct_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
     """Episodes without ROS."""
     from vla_ros.data.episodes.play import DirectRunner
 
-    if any(variant.decoding in REFERENCES for variant in variants):
-        from vla_ros.lab import reference
-
-        reference.register()
     return DirectRunner(setup, variants)
 
 
@@ -570,6 +567,11 @@ def _watched_runner(say: Callable[[str], None]) -> MakeRunner:
     return functools.partial(graph_runner, watch=on_line)
 
 
+def report_writer() -> Callable[..., Path] | None:
+    """Who writes an evaluation's report.html; None: the lab is not installed."""
+    return extension(REPORTS, "evaluation")
+
+
 class _Partial:
     """The report of what was played so far, now and then: writing it takes a small part of the
     time, and in real time no episode runs meanwhile."""
@@ -588,11 +590,12 @@ class _Partial:
         keys = {record.job.key() for record in self._store.records}
         if keys >= self._jobs:
             return
-        from vla_ros.lab.report.page import write_report
-
+        write = report_writer()
+        if write is None:
+            return
         store, commands = self._store, "\n".join(self._store.commands)
         total = len(keys | self._jobs)
-        write_report(self._out, self._plan.setup, store.variants, store.records, commands, total)
+        write(self._out, self._plan.setup, store.variants, store.records, commands, total)
         took_s = time.monotonic() - began_s
         self._next_s = began_s + max(PARTIAL_EVERY_S, PARTIAL_SHARE * took_s)
 
@@ -607,7 +610,7 @@ class _Show:
         self._progress = Progress()
 
     def update(self) -> None:
-        from vla_ros.lab.report.rows import wilson
+        from vla_ros.data.episodes.rows import wilson
 
         records = [r for r in self._store.records if r.job.key() in self._known]
         text = "episodes"
@@ -628,7 +631,7 @@ class _Show:
 
 def _beside(args: argparse.Namespace, setup: Setup) -> tuple[Beside, ...]:
     """Before hours are spent: UserError where one cannot be compared with."""
-    from vla_ros.lab.report.beside import read_beside
+    from vla_ros.data.episodes.beside import read_beside
 
     return tuple(read_beside(folder, setup) for folder in args.beside)
 
@@ -643,8 +646,7 @@ def _conclude(
 ) -> int:
     """Table, report, summary, the line of JSON, and whether it is promoted; the exit status."""
     from vla_ros.core import origin
-    from vla_ros.lab.report.page import write_report
-    from vla_ros.lab.report.rows import summary
+    from vla_ros.data.episodes.rows import summary
 
     commands = "\n".join(store.commands)
     figures = summary(setup, store.variants, store.records, commands)
@@ -659,7 +661,10 @@ def _conclude(
         against |= {"lost": verdict.lost, "pairs": verdict.pairs, "p": round(verdict.p, 4)}
         figures |= {"against": {"evaluation": str(args.against), **against}}
     (out / SUMMARY).write_text(json_text(figures) + "\n")
-    report = write_report(out, setup, store.variants, store.records, commands, beside=beside)
+    write = report_writer()
+    report: Path | str = f"no report.html: it comes with the lab ({LAB})"
+    if write is not None:
+        report = write(out, setup, store.variants, store.records, commands, beside=beside)
     show(*tables(setup, store.variants, store.records, beside))
     if setup.note:
         print(f"\nnote: {setup.note}")

@@ -145,7 +145,7 @@ def _demonstrations(args: argparse.Namespace, python: str, progress: Progress) -
         from vla_ros.data.demonstrations import shards
         from vla_ros.data.lerobot.shards import ShardRows
     except ImportError as error:
-        raise UserError(f"{error}: pip install '.[sim,lab]' in the checkout") from error
+        raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
     from vla_ros.data.lerobot.dataset import write
 
     source = ShardRows([path for folder in args.lerobot for path in shards(folder)])
@@ -226,7 +226,7 @@ def _shards(args: argparse.Namespace, python: str, progress: Progress) -> dict[s
     try:
         from vla_ros.data.lerobot.shards import import_shards
     except ImportError as error:
-        raise UserError(f"{error}: pip install '.[model,lab]' in the checkout") from error
+        raise UserError(f"{error}: pip install ./lab in the checkout") from error
 
     def shown(frames: int, total: int) -> None:
         progress.update("export", "demonstrations", frames, total)

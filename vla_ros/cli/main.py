@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
-import importlib.util
 import re
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,8 @@ from typing import NoReturn
 from vla_ros.cli.arguments import OLD_VERBS, VERBS
 from vla_ros.core.console import error
 from vla_ros.core.errors import UserError
+from vla_ros.core.extensions import LAB, extensions
+from vla_ros.core.extensions import VERBS as GROUP
 
 EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are described in config/."
 
@@ -35,9 +36,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2)
 
 
-def available() -> list[str]:
-    """The verbs whose file is installed."""
-    return [verb for verb in VERBS if importlib.util.find_spec(f"vla_ros.cli.{verb}")]
+def available() -> dict[str, tuple[str, str]]:
+    """Verb -> its module and its line of help: ours, then those of other distributions."""
+    found = {verb: (f"vla_ros.cli.{verb}", text) for verb, text in VERBS.items()}
+    for point in extensions(GROUP).values():
+        package = point.load()
+        for verb, text in package.VERBS.items():
+            found.setdefault(verb, (f"{package.__name__}.{verb}", text))
+    return found
 
 
 def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
@@ -52,12 +58,15 @@ def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
     parser.add_argument("--version", action="version", version=f"vla-ros {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
     module = None
-    for verb in available():
+    known = available()
+    for verb, (path, text) in known.items():
         if verb == chosen:
-            module = importlib.import_module(f"vla_ros.cli.{verb}")
+            module = importlib.import_module(path)
             module.add_parser(verbs)
         else:
-            verbs.add_parser(verb, help=VERBS[verb])
+            verbs.add_parser(verb, help=text)
+    if chosen is not None and chosen not in known and not extensions(GROUP):
+        parser.error(f"there is no verb {chosen!r} here; those of the lab come with it: {LAB}")
     return parser, module
 
 

@@ -19,7 +19,7 @@ from vla_ros.engine.formats import parse_formats
 AUTO = "auto"
 DTYPES = ("float32", "bfloat16", "float16")
 DECODINGS = (AUTO, "autoregressive", "actionflow", "speculative", "heterospec", "parallel")
-#: What they are measured against: only where ``vla_ros.lab.reference`` has put them in.
+#: What they are measured against: only where ``vla_ros_lab.reference`` has put them in.
 REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
 DRAFTERS = ("temporal", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")

@@ -93,7 +93,7 @@ def test_doctor_describes_a_folder_of_lerobot(tmp_path: Path) -> None:
     write_random_flow(tmp_path / "it", PRESETS["pi0-small"], seed=1)
     found = model.check_checkpoint(str(tmp_path / "it"))
     assert found.level is checks.Level.OK, found
-    assert re.search(r"it: 1 M parameters, 1.0 GB in bf16, pi0, sha256 (\w{12})$", found.found)
+    assert re.search(r"it: 1 M parameters, 0.00 GB in bf16, pi0, sha256 (\w{12})$", found.found)
     policy = load_engine(EngineOptions(str(tmp_path / "it")))
     assert found.found.endswith(policy.info.checkpoint_sha256[:12])
 
@@ -140,5 +140,5 @@ def test_doctor_describes_a_good_one(tmp_path: Path) -> None:
     found = model.check_checkpoint(str(tmp_path / "it"))
     assert found.level is checks.Level.OK
     assert re.search(
-        r"it: 0 M parameters, 1.0 GB in bf16, unnorm_key random, sha256 \w{12}$", found.found
+        r"it: 0 M parameters, 0.00 GB in bf16, unnorm_key random, sha256 \w{12}$", found.found
     )

@@ -152,7 +152,7 @@ def test_it_ends_with_a_table_files_and_a_line_of_json(tmp_path, capsys):
 
 def test_while_it_runs_there_is_a_report_of_what_was_played(tmp_path, monkeypatch):
     from vla_ros.cli import eval as verb
-    from vla_ros.lab.report import page
+    from vla_ros_lab.report import page
 
     said = []
     write = page.write_report

@@ -27,7 +27,7 @@ from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.drafters import TemporalDrafter
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Request
-from vla_ros.lab.heterospec import shown
+from vla_ros_lab.heterospec import shown
 
 CHUNK, COUNT = 8, 56
 CONFIG = replace(tiny_config(), chunk=CHUNK)

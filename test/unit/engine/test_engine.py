@@ -217,7 +217,7 @@ def test_bfloat16_runs_and_all_schedules_agree_with_fp32_mostly() -> None:
 def test_the_engine_needs_neither_ros_nor_a_simulator_nor_a_plotter() -> None:
     code = (
         "import sys; from vla_ros.engine import load_engine, EngineOptions;"
-        "import vla_ros.lab.bench.suite, vla_ros.lab.bench.report;"
+        "import vla_ros_lab.bench.suite, vla_ros_lab.bench.report;"
         "bad = [m for m in ('rclpy', 'mujoco', 'matplotlib', 'torchvision', 'timm', 'scipy')"
         " if m in sys.modules]; sys.exit(str(bad) if bad else 0)"
     )

@@ -19,7 +19,7 @@ counted in this bin, so there is one layout a bin and number of known tokens, al
 
 Where the paper leaves it open: every number of known tokens has bins of its own (fewer open tokens,
 less entropy), and where fewer than eight were found the rule is for at most half of them. The bins
-are fitted by :mod:`vla_ros.lab.heterospec`.
+are fitted by :mod:`vla_ros_lab.heterospec`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Calibration:
 
 
 def from_json(found: Mapping[str, Any]) -> Calibration:
-    """A calibration from its file's content, as ``vla_ros.lab.heterospec.to_json`` made it.
+    """A calibration from its file's content, as ``vla_ros_lab.heterospec.to_json`` made it.
 
     ValueError, which says what is wrong, for anything else.
     """

@@ -4,7 +4,7 @@ Both read the outputs of three of the target's layers (*taps*) where it chose it
 that token's embedding (EAGLE-3, Li et al. 2025). Both are given what earlier answers let one expect
 (:mod:`.temporal_prediction`, of FAST tokens :mod:`.fast_drafter`); where bins are in order that is
 joined with what they read off the taps, as logits, so that both must agree. They are trained by
-:mod:`vla_ros.lab.train.head`.
+:mod:`vla_ros_lab.train.head`.
 
 :class:`OneShotHead`: for single actions. Gives at once the chances of the bins for every token that
 is left but the last, which comes with its predecessor's pass. One shot in place of EAGLE-3's

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vla_ros.core.extensions import DECODINGS, LAB, extension
 from vla_ros.engine.decoding.acceptance import Acceptance, Exact, make_acceptance
 from vla_ros.engine.decoding.actionflow import ActionFlow
 from vla_ros.engine.decoding.autoregressive import Autoregressive
@@ -62,10 +63,6 @@ class DecodingParts:
     shared: dict[object, Any] = field(default_factory=dict)
 
 
-#: what makes each of the reference decodings; see ``vla_ros.lab.reference``
-references: dict[str, Callable[[DecodingParts], Decoding]] = {}
-
-
 def make_decoding(parts: DecodingParts) -> Decoding:
     """The decoding that the options name."""
     name, options = parts.options.decoding, parts.options
@@ -75,15 +72,13 @@ def make_decoding(parts: DecodingParts) -> Decoding:
         raise ValueError(f"decoding {name!r} does not fit: this is {kind}, made for parallel")
     if name == "parallel":
         return Parallel(model, tokens, longest, parts.proprio)
-    if name in REFERENCES and name not in references:
-        raise ValueError(f"{name} is a reference: vla-ros bench")
     if name in ("actionflow", "naive_pipe") and model.config.chunk > 1:
         raise ValueError(
             f"{name} says a token a frame: a chunk of {tokens} tokens would be {tokens} frames old;"
             " give autoregressive or speculative"
         )
-    if name in references:
-        return references[name](parts)
+    if name in REFERENCES:
+        return _reference(name, parts)
     if name == "actionflow":
         return ActionFlow(model, tokens, longest)
     model.prepare_one_row()
@@ -105,6 +100,15 @@ def make_decoding(parts: DecodingParts) -> Decoding:
     return Speculative(
         model, tokens, longest, drafter, acceptance, options.gamma or None, options.fixed_shapes
     )
+
+
+def _reference(name: str, parts: DecodingParts) -> Decoding:
+    """A decoding that ours are measured against; ValueError where the lab is not installed."""
+    make = extension(DECODINGS, name)
+    if make is None:
+        raise ValueError(f"decoding {name} is a reference, which comes with the lab: {LAB}")
+    made: Decoding = make(parts)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ import pytest
 
 from vla_ros.cli.eval import tables
 from vla_ros.core.errors import UserError
+from vla_ros.data.episodes.beside import read_beside
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
-from vla_ros.lab.report.beside import read_beside
-from vla_ros.lab.report.page import html
-from vla_ros.lab.report.rows import Outcome, summary
+from vla_ros.data.episodes.rows import Outcome, summary
+from vla_ros_lab.report.page import html
 
 WORLD = "MuJoCo 3.3.2, robosuite 1.4.0, LIBERO assets 0123456789ab"
 BASE = Setup(environment="libero", suite="libero_object", policy="scripted", world=WORLD)

@@ -18,7 +18,7 @@ from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import Corrector, save_corrector
-from vla_ros.engine.options import DECODINGS, REFERENCES
+from vla_ros.engine.options import DECODINGS
 from vla_ros.policies import load_policy
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.factory import EnvConfig
@@ -31,10 +31,6 @@ EXACT = ("autoregressive", "speculative", "generate")
 
 
 def play(setup, variant=PLAIN, task="reach_red_cube", instruction="", strip=None):
-    if variant.decoding in REFERENCES:
-        from vla_ros.lab import reference
-
-        reference.register()
     with DirectRunner(setup, (variant,)) as runner:
         return runner.play(Job(variant.label, task, 3, 5, instruction), variant, strip)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.data.episodes.records import Spread
-from vla_ros.lab.report.rows import mcnemar, pooled, wilson
+from vla_ros.data.episodes.rows import mcnemar, pooled, wilson
 
 COUNTS = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 

@@ -8,7 +8,7 @@ from vla_ros.cli.eval import tables
 from vla_ros.core.console import text_of
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Setup, Variant
-from vla_ros.lab.report.rows import summary
+from vla_ros.data.episodes.rows import summary
 
 SETUP = Setup(checkpoint="c", seed=3)
 VARIANTS = (Variant("autoregressive", "autoregressive"), Variant("speculative", "speculative"))

@@ -10,9 +10,9 @@ import pytest
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import Command, CommandKind, Inference, Timeline
 from vla_ros.data.episodes.records import Job, Setup, Spread, Variant, record_from_json, to_json
+from vla_ros.data.episodes.rows import Drafts, summary
 from vla_ros.data.episodes.tally import Tally
-from vla_ros.lab.report.page import html
-from vla_ros.lab.report.rows import Drafts, summary
+from vla_ros_lab.report.page import html
 
 JOB = Job("v", "reach_red_cube", 0, 0)
 PERIOD = 50 * MS

@@ -20,7 +20,7 @@ from vla_ros.cli.main import main
 from vla_ros.core.types import CommandKind, Instruction
 from vla_ros.data.demonstrations import read_images, read_info, read_tracks, write_shard
 from vla_ros.data.lerobot.dataset import Reader
-from vla_ros.lab.train.frames import load_frames
+from vla_ros_lab.train.frames import load_frames
 
 MAKER = Path(__file__).parents[3] / "support" / "lerobot_sets.py"
 # LeRobot takes 5 to 40 s to be imported, and each export starts it anew.

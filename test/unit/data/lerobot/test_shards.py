@@ -15,9 +15,9 @@ from vla_ros.data.demonstrations import read_info, read_tracks, write_shard
 from vla_ros.data.lerobot import shards as shards_in
 from vla_ros.data.lerobot.dataset import Feature, Info, Row
 from vla_ros.data.lerobot.shards import ImportOptions, ShardRows, import_shards
-from vla_ros.lab.train.frames import load_frames
-from vla_ros.lab.train.options import TrainOptions
-from vla_ros.lab.train.trainer import TokenKind
+from vla_ros_lab.train.frames import load_frames
+from vla_ros_lab.train.options import TrainOptions
+from vla_ros_lab.train.trainer import TokenKind
 
 
 class FakeReader:

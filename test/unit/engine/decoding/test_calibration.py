@@ -21,7 +21,7 @@ from vla_ros.engine.decoding.calibration import (
 )
 from vla_ros.engine.decoding.draft_tree import Budget, Cost
 from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals
-from vla_ros.lab.heterospec import EMPTY, rounds, shown, to_json
+from vla_ros_lab.heterospec import EMPTY, rounds, shown, to_json
 
 #: none so small that a scale makes it another one: a float32's smallest is 1e-38
 CHANCES = st.lists(st.just(0.0) | st.floats(1e-38, 1.0), min_size=1, max_size=16)

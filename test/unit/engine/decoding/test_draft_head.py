@@ -225,8 +225,8 @@ def test_the_shipped_policy_has_a_head_of_its_own() -> None:
 @pytest.mark.parametrize("count", [7, 12])
 def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path: Path) -> None:
     """Recorded taps and tokens stand for the target: the same drafts, the same passes."""
-    from vla_ros.lab.train.head.features import Seer, read_episode, write_episode
-    from vla_ros.lab.train.head.judge import Judge
+    from vla_ros_lab.train.head.features import Seer, read_episode, write_episode
+    from vla_ros_lab.train.head.judge import Judge
 
     checkpoint = tiny(tiny_config("llama_gqa"), dim=count, seed=5)
     head = random_head(checkpoint.config, count)
@@ -252,7 +252,7 @@ def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path:
 
 def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
     """An episode in which the states say the next two tokens and the past says nothing."""
-    from vla_ros.lab.train.head.features import Episode
+    from vla_ros_lab.train.head.features import Episode
 
     draw = torch.Generator().manual_seed(seed)
     bins = torch.randint(0, 16, (frames, 5), generator=draw)
@@ -266,10 +266,10 @@ def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
 
 
 def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:
-    from vla_ros.lab.train.head.judge import count_chances
-    from vla_ros.lab.train.head.options import HeadOptions
-    from vla_ros.lab.train.head.target import Target
-    from vla_ros.lab.train.head.training import train_head
+    from vla_ros_lab.train.head.judge import count_chances
+    from vla_ros_lab.train.head.options import HeadOptions
+    from vla_ros_lab.train.head.target import Target
+    from vla_ros_lab.train.head.training import train_head
 
     learn, held_out = [taught(64, n) for n in range(8)], [taught(24, 100 + n) for n in range(4)]
     target = Target(ActionTokens(116, 16), lambda t: torch.zeros(len(t), 16), (0, 1, 2), 16)

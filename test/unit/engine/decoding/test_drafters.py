@@ -31,7 +31,7 @@ from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Reading
 from vla_ros.engine.models.language.hugging_face import TransformersDecoder
 from vla_ros.engine.models.openvla import VLAModel
-from vla_ros.lab.bench.measure import MissDrafter
+from vla_ros_lab.bench.measure import MissDrafter
 
 ACTIONS = ActionTokens(32000)
 

@@ -15,7 +15,7 @@ from vla_ros.engine.decoding.draft_heads import LEVELS, heads_for, recursive_wid
 from vla_ros.engine.decoding.draft_tree import DraftTree, likeliest
 from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, shape_of
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.lab.train.head.unrolled import unroll
+from vla_ros_lab.train.head.unrolled import unroll
 
 CONFIG = replace(tiny_config(), chunk=8)
 COUNT = 56

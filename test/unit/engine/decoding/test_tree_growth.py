@@ -29,8 +29,8 @@ from vla_ros.engine.decoding.tree_growth import (
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.graphs import CountedCapture
 from vla_ros.engine.layers.request import Request, StageTimer
-from vla_ros.lab.heterospec import to_json
-from vla_ros.lab.roofline.calibration import fit
+from vla_ros_lab.heterospec import to_json
+from vla_ros_lab.roofline.calibration import fit
 
 CHUNK = 4
 COUNT = 7 * CHUNK
@@ -105,7 +105,7 @@ def test_a_tree_that_was_not_planned_for_says_so() -> None:
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    from vla_ros.lab.train.head.replayed import replayed
+    from vla_ros_lab.train.head.replayed import replayed
 
     head = recursive_head(CONFIG, COUNT, seed=3)
     episodes = [rollouts(CONFIG, COUNT, 40, seed) for seed in range(2)]

@@ -18,9 +18,9 @@ from vla_ros.engine.decoding.draft_tree import Budget, Cost, DraftTree, likelies
 from vla_ros.engine.decoding.heterospec import bin_trees
 from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, entropy, merged, shape_of
 from vla_ros.engine.io.tokens import ActionTokens
-from vla_ros.lab.heterospec import Unrolled, hindsight, rounds, to_json
-from vla_ros.lab.roofline.calibration import fit
-from vla_ros.lab.roofline.rivals import best_chain, by_bins, counted, rivals
+from vla_ros_lab.heterospec import Unrolled, hindsight, rounds, to_json
+from vla_ros_lab.roofline.calibration import fit
+from vla_ros_lab.roofline.rivals import best_chain, by_bins, counted, rivals
 
 CHUNK, COUNT = 2, 14
 CONFIG = replace(tiny_config(), chunk=CHUNK)
@@ -34,7 +34,7 @@ def embed(tokens: torch.Tensor) -> torch.Tensor:
 
 def offered(frames: int = 60) -> list[Unrolled]:
     """What a head offers of episodes that nobody played."""
-    from vla_ros.lab.train.head.replayed import replayed
+    from vla_ros_lab.train.head.replayed import replayed
 
     head = recursive_head(CONFIG, COUNT, seed=3)
     episodes = [rollouts(CONFIG, COUNT, frames, seed) for seed in range(2)]
@@ -77,7 +77,7 @@ def test_replayed_rounds_offer_what_is_left_of_the_answer() -> None:
 
 def test_replayed_is_what_a_drafter_grows() -> None:
     """Chances of the likeliest path, and the rank of what was said, at one place of one frame."""
-    from vla_ros.lab.train.head.recursive import answers_of
+    from vla_ros_lab.train.head.recursive import answers_of
 
     head, episode = recursive_head(CONFIG, COUNT, seed=3), rollouts(CONFIG, COUNT, 6, 0)
     frames = offered(6)

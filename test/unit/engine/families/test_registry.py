@@ -21,7 +21,7 @@ from vla_ros.engine.families.registry import (
 from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.foreign import FLOW_KINDS, READS
 from vla_ros.engine.load import inspect, sha256_on_disk
-from vla_ros.lab.roofline.shapes import load_model
+from vla_ros_lab.roofline.shapes import load_model
 
 KINDS = [kind for family in FAMILIES for kind in family.kinds]
 SMALL = [n for n, c in all_presets().items() if n.endswith("-small") and c.kind != FAST]

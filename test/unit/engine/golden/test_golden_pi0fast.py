@@ -198,7 +198,7 @@ def test_the_logits_are_lerobots(golden) -> None:
 def test_transformers_generate_says_the_same(trained) -> None:
     """PaliGemma's own program, vision included. Under a causal mask it says something else."""
     pytest.importorskip("transformers")
-    from vla_ros.lab.bench.fast import engine_of as row_of
+    from vla_ros_lab.bench.fast import engine_of as row_of
 
     plain = engine_of(trained.directory, decoding="autoregressive")
     theirs = row_of(plain, "generate", plain.options)

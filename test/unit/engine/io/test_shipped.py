@@ -12,7 +12,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Placement
 from vla_ros.engine.families.openvla import load_checkpoint
 from vla_ros.engine.io.hub import SHIPPED, resolve
-from vla_ros.lab.train.flow import FLOW_ARCHITECTURES
+from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
 
 studies = needs_weights("tabletop-draft", "tabletop-oft", "tabletop-chunk")
 CPU = torch.device("cpu")

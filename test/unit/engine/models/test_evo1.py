@@ -38,7 +38,7 @@ from vla_ros.engine.models.evo1 import (
     position_table,
     time_index,
 )
-from vla_ros.lab.bench.flow import NaiveRow, OwnRow, inputs_of
+from vla_ros_lab.bench.flow import NaiveRow, OwnRow, inputs_of
 
 SMALL = PRESETS["evo1-small"]
 CPU = torch.device("cpu")

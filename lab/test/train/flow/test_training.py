@@ -1,0 +1,263 @@
+"""Flow policies through the trainer: data in, a checkpoint in LeRobot's layout out."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from support.engine import CLOCK, observation
+from support.flow import load_folder
+from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
+from vla_ros.cli.main import main
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Executing, Timeline
+from vla_ros.data.demonstrations import BODIES, write_shard
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.families.base import Placement
+from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors
+from vla_ros.engine.families.openvla import load_checkpoint
+from vla_ros.engine.io.checkpoint import LANGUAGE
+from vla_ros.engine.io.weights import FileWeights, canonical
+from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros_lab.train.flow import FlowBatches, scaling_from, scaling_of, spot_loss
+from vla_ros_lab.train.frames import load_frames
+from vla_ros_lab.train.network import BatchedAttention
+from vla_ros_lab.train.options import TrainOptions
+from vla_ros_lab.train.run import Machine, Reporter, run
+from vla_ros_lab.train.trainer import Trainer, kind_of, read_journal
+
+CPU = torch.device("cpu")
+QUIET = Reporter(lambda step: None, lambda text: None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return data_set(tmp_path / "set", shards=2)
+
+
+def options(data, steps=6, **more):
+    more = {"branches": 2, **more}
+    return TrainOptions((str(data),), "tiny-flow", steps, batch=4, warmup=2, **more)
+
+
+def test_a_few_steps_lower_the_loss(data, tmp_path):
+    recipe = options(data, 40, samples=4, shift=0, learning_rate=1e-2, dtype="float32")
+    trainer = Trainer(recipe, tmp_path / "run", CPU)
+
+    def loss():
+        """Of batches that are not trained on."""
+        with torch.no_grad():
+            return np.mean([trainer._objective.losses(step).action for step in (1000, 1001)])
+
+    before = loss()
+    for _ in range(24):
+        trainer.train_step()
+    assert loss() < 0.93 * before
+
+
+def test_stopped_and_resumed_it_repeats_the_same_curve(data, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(options(data), whole, Machine(CPU), QUIET)
+    for most in (2, 99):
+        made = []
+        report = Reporter(made.append, lambda text: None)
+        run(options(data), parts, Machine(CPU), report, stop=lambda m=most, n=made: len(n) >= m)
+    assert read_journal(parts) == read_journal(whole)
+    weights = [(d / "policy" / WEIGHTS).read_bytes() for d in (whole, parts)]
+    assert weights[0] == weights[1]
+
+
+def test_what_is_written_is_what_is_read(data, tmp_path):
+    trainer = Trainer(options(data), tmp_path / "run", CPU)
+    trainer.train_step()
+    trainer.export(tmp_path / "policy")
+    policy = load_folder(tmp_path / "policy", Placement(CPU, torch.float32))
+    network, config = trainer.network, trainer.kind.config
+    assert policy.config == config and policy.config.row_time
+    stored = FileWeights(tmp_path / "policy" / WEIGHTS, expected_tensors(config))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(trainer._average[name])
+    for name, tensor in network.tensors().items():
+        assert torch.equal(stored.take(canonical(name)), tensor.detach().bfloat16().float()), name
+    for own, read in zip(
+        (network.scaling.state, network.scaling.action),
+        (policy.processors.state, policy.processors.action),
+        strict=True,
+    ):
+        assert own.mode == read.mode == "MEAN_STD"
+        assert torch.equal(own.low, read.low) and torch.equal(own.high, read.high)
+    record = json.loads((tmp_path / "policy" / "training.json").read_text())
+    assert record["step"] == 1 and record["options"]["arch"] == "tiny-flow"
+
+
+def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
+    run(options(data, 2), tmp_path / "run", Machine(CPU), QUIET)
+    said = {}
+    for how in ("", "guided", "guided_vjp", "conditioned"):
+        engine = load_engine(
+            EngineOptions(str(tmp_path / "run" / "policy"), num_threads=1, rtc_mode=how)
+        )
+        assert engine.info.continues == ("rtc", "rtc_trained")
+        assert engine.info.state_dim == 8 and engine.info.chunk_length == 6
+        engine.reset(SENTENCES[0])
+        for stamp, executing in ((1, None), (2, Executing(1, 1, 2))):
+            seen = observation(stamp, np.full((SIZE, SIZE, 3), 90, np.uint8))
+            seen = replace(seen, proprio=np.array([0, 0, 0.1, 3.1, 0, 0, 0.04, -0.04]))
+            seen = replace(seen, executing=executing)
+            answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
+            said[how, stamp] = answer.actions
+        assert answer.actions.shape == (6, 7) and np.isfinite(answer.actions).all()
+    np.testing.assert_array_equal(said["", 1], said["conditioned", 1])
+    np.testing.assert_allclose(  # what is under way is taken over, to the rounding of the units
+        said["conditioned", 2][:2], said["conditioned", 1][1:3], atol=1e-6
+    )
+
+
+def test_values_and_units_are_one_to_one(data):
+    frames = load_frames([data], SIZE, 1)
+    scaling = scaling_of(frames)
+    again = scaling_from(scaling.tensor())
+    values = torch.rand(5, 7) * 2 - 1
+    there = scaling.of_values(values.clone(), frames.info.scale)
+    back = again.action.restore(there)
+    wanted = values * torch.tensor([*frames.info.scale, 0.5])
+    wanted[:, 6] += 0.5
+    torch.testing.assert_close(back, wanted)
+    assert (scaling.state.high >= 0.005).all()
+
+
+def test_where_things_are_is_learned_of_those_there_are():
+    spots = torch.tensor([[[[0.05, 0.0, 0.1], [float("nan")] * 3]]])
+    right = torch.tensor([[[1.0, 0.0, 2.0, 9.0, 9.0, 9.0]]]).repeat(1, 1, 3, 1).view(1, 1, 3, 6)
+    assert spot_loss(right, spots) == 0
+    right[0, 0, 1, 0] += 3.0  # at the word for the thing; six numbers are known
+    assert spot_loss(right, spots) == pytest.approx(0.5)
+    right[0, 0, 2, :3] += 7.0  # at the other word the thing is not asked for
+    assert spot_loss(right, spots) == pytest.approx(0.5)
+
+
+def batches(data, **more):
+    kind = kind_of(options(data, **more))
+    frames = load_frames([data], SIZE, 1)
+    network = kind.build(6)
+    kind.begin(options(data, **more), frames)
+    return FlowBatches(
+        frames, kind.config, lambda text: [0, *text.encode()], network.scaling, 4, 3, 2, 0, 3, CPU
+    )
+
+
+def test_batches_are_the_same_at_every_call_and_differ_from_step_to_step(data):
+    first, again, next_one = (batches(data).batch(step) for step in (7, 7, 8))
+    for name in first.__dataclass_fields__:
+        one, other = (getattr(batch, name).nan_to_num(-1.0) for batch in (first, again))
+        assert torch.equal(one, other), name
+    assert not torch.equal(first.noise, next_one.noise)
+    assert first.actions.shape == (4, 3, 6, 7) and first.noise.shape == (4, 3, 2, 6, 7)
+
+
+def test_given_rows_are_the_first_ones_and_never_all(data):
+    given = torch.cat([batches(data).batch(step).given.flatten(0, 2) for step in range(8)])
+    assert (given.long().diff(dim=1) <= 0).all()  # once open, open to the end
+    counts = given.sum(1)
+    assert counts.max() <= 5 and set(counts.tolist()) == set(range(6))
+    assert 0.35 < (counts == 0).float().mean() < 0.65
+
+
+def test_sentences_of_one_image_have_chunks_of_their_own(data):
+    one = batches(data).batch(0)
+    assert one.actions.isfinite().all()
+    assert (one.actions[:, 0] - one.actions[:, 1]).abs().amax((1, 2)).min() > 0.01
+
+
+def test_spots_are_where_the_poses_say(data):
+    maker = batches(data)
+    index, goals = torch.tensor([3]), torch.tensor([[0, 4, 12]])
+    spots, frames = maker._spots(index, goals), load_frames([data], SIZE, 1)
+    for row, number in enumerate(goals[0].tolist()):
+        goal = frames.goals[number]
+        place = frames.poses[3, BODIES.index(goal.object), :3]
+        assert torch.equal(spots[0, row, 0], place)
+        assert bool(spots[0, row, 1].isnan().all()) == (goal.target not in BODIES)
+
+
+def without_poses(directory):
+    one = demonstration(0)
+    track = replace(one.track, poses=one.track.poses[:0])
+    directory.mkdir()
+    write_shard(directory / "shard-0000.hdf5", INFO, [replace(one, track=track)])
+    return directory
+
+
+def test_older_data_say_what_they_lack(tmp_path):
+    with pytest.raises(UserError, match=r"no poses: collect it anew"):
+        Trainer(options(without_poses(tmp_path / "old")), tmp_path / "run", CPU)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--wrist"], "one camera"),
+        (["--dagger", "1"], "--dagger is for token policies"),
+        (["--vision-from", "x"], "--init-from"),
+        (["--samples", "0"], "at least 1"),
+        (["--check", "1"], "vla-ros eval --no-ros --checkpoint"),
+        (["--init-from", "shipped:tabletop"], "other sizes|--arch small"),
+    ],
+)
+def test_wrong_usage_is_one_line(more, said, data, tmp_path, capsys):
+    arguments = ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main([*arguments, "--arch", "tiny-flow", "--threads", "1", *more]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert re.search(said, error[-1]) and len(error) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_it_begins_with_the_language_of_a_token_policy(tmp_path):
+    """The Gemma that is made of the Llama reads words as that does, but for GELU's difference."""
+    data = data_set(tmp_path / "set", shards=1)
+    recipe = TrainOptions((str(data),), "small-flow", 1, batch=2, init_from="shipped:tabletop")
+    kind = kind_of(recipe)
+    network = kind.build(6)
+    theirs = load_checkpoint("shipped:tabletop", CPU, torch.float32)
+    # Of the flow policy's last layer only K and V are made.
+    three, ones = replace(theirs.config.text, layers=3), torch.ones(256)
+    tensors = {**theirs.tensors, LANGUAGE + "model.norm.weight": ones}
+    llama = LlamaDecoder(three, tensors, max_positions=8)
+    ids, rows = torch.tensor([[0, 300, 310, 320]]), torch.arange(4)
+
+    def alike():
+        with torch.no_grad():
+            everything = BatchedAttention(1, torch.ones(1, 1, 4, 4, dtype=torch.bool))
+            wanted = llama.hidden(llama.embed(ids)[0], rows, everything, rows)
+            lengths = torch.tensor([[4]])
+            _, hidden = network._read(torch.zeros(1, 0, 192), ids[:, None], lengths)
+        return torch.nn.functional.cosine_similarity(hidden[0], wanted, dim=-1).min()
+
+    assert alike() < 0.5
+    kind.begin(recipe, load_frames([data], 128, 1))
+    assert alike() > 0.99
+
+
+def test_it_goes_on_from_another_flow_policy(data, tmp_path):
+    run(options(data, 2), tmp_path / "first", Machine(CPU), QUIET)
+    begun = str(tmp_path / "first" / "policy")
+    trainer = Trainer(options(data, seed=3, init_from=begun), tmp_path / "second", CPU)
+    kind = kind_of(options(data))
+    stored = FileWeights(tmp_path / "first" / "policy" / WEIGHTS, expected_tensors(kind.config))
+    for name, tensor in trainer.network.tensors().items():
+        assert torch.equal(tensor, stored.take(name)), name
+    other = TrainOptions((str(data),), "small-flow", 1, init_from=begun)
+    with pytest.raises(UserError, match="other sizes"):
+        Trainer(other, tmp_path / "third", CPU)

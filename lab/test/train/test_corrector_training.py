@@ -1,0 +1,144 @@
+"""A corrector's examples, batches and training, and the verb."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from vla_ros.cli.main import main
+from vla_ros.core.errors import UserError
+from vla_ros.engine.models.corrector import FOLDER, Corrector, CorrectorConfig
+from vla_ros_lab.train.corrector.examples import Examples, LateActor
+from vla_ros_lab.train.corrector.training import (
+    CorrectorBatches,
+    CorrectorOptions,
+    train_corrector,
+)
+
+CONFIG = CorrectorConfig(hidden=6, state=2, actions=7, horizon=4, width=16, heads=2, head_dim=4)
+QUICK = CorrectorOptions(steps=60, batch=32, learning_rate=1e-2, warmup=5, mixed=0.0)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def examples(count: int = 40) -> Examples:
+    """What is right is told by the last row of the prefix, and no chunk knows it."""
+    found, draw = Examples(), torch.Generator().manual_seed(1)
+    for number in range(count):
+        rows = torch.randn(3 + number % 2, CONFIG.hidden, generator=draw)
+        found.rows.append(rows.bfloat16())
+        found.state.append(torch.zeros(CONFIG.state))
+        found.bases.append(torch.randn(2, 7, generator=draw))
+        found.labels.append(rows[-1, 0].repeat(2, 7))
+        found.indices.append(torch.tensor([number % 2, 2]))
+        found.ahead.append(torch.tensor([0, 1]))
+        found.episode.append(number // 10)
+    return found
+
+
+def test_a_batch_is_the_same_again_and_pads_prefixes():
+    options = CorrectorOptions(batch=8)
+    (first, labels), (second, _) = (
+        CorrectorBatches(examples(), 40, options).draw() for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    rows, lengths, state, actions, indices, ahead = first
+    assert rows.shape == (8, 4, CONFIG.hidden)
+    assert set(lengths.tolist()) <= {3, 4}
+    assert (state.shape, actions.shape, labels.shape) == ((8, 2), (8, 7), (8, 7))
+    assert set(indices.tolist()) <= {0, 1, 2}
+    assert [a == 1 for a in ahead.tolist()] == [i == 2 for i in indices.tolist()]
+
+
+def test_own_episodes_are_drawn_more_often_and_long_ones_no_more_than_others():
+    found = examples(200)
+    found.episode = [0] * 40 + [1] * 160
+    weights = CorrectorBatches(found, 40, CorrectorOptions(own_weight=2.0))._weights
+    assert set(weights[:40].tolist()) == {1.0}
+    assert weights[40:].sum() == pytest.approx(2.0 * 60)
+
+
+class Line:
+    """In place of a policy's eyes: actions are as they are."""
+
+    def begin(self, instruction):
+        pass
+
+    def normalized(self, actions):
+        return torch.from_numpy(np.asarray(actions, np.float32))
+
+
+def test_an_own_frame_learns_what_is_right_later_of_the_chunk_that_it_was_asked_about():
+    actor = LateActor(
+        Line(),
+        None,
+        "pick up the red cube and put it on the plate",
+        0,
+        4,
+        2,
+        0.0,
+        np.random.default_rng(0),
+        number=7,
+    )
+    rows = torch.zeros(3, CONFIG.hidden)
+    for step, began in enumerate((0, 0, 0, 0, 4, 4)):  # another chunk takes over at step 4
+        actor._step, actor._chunk = step, (began, np.zeros((8, 7)))
+        said = torch.full((7,), 10.0 + step)
+        actor._keep(rows, torch.zeros(8), np.full(7, float(step)), said, step - began)
+    found = actor.found
+    assert [labels[:, 0].tolist() for labels in found.labels] == [
+        *([0, 1, 2], [1, 2, 3], [2, 3], [3]),
+        *([4, 5], [5]),
+    ]
+    assert [bases[:, 0].tolist() for bases in found.bases[:2]] == [[10, 11, 12], [11, 12, 13]]
+    assert [a.tolist() for a in found.ahead] == [[0, 1, 2], [0, 1, 2], [0, 1], [0], [0, 1], [0]]
+    assert [i.tolist() for i in found.indices[2:]] == [[2, 3], [3], [0, 1], [1]]
+    assert found.episode == [7] * 6
+
+
+def test_nothing_to_learn_from_is_said():
+    with pytest.raises(UserError, match="nothing to learn from"):
+        CorrectorBatches(Examples(), 0, QUICK)
+
+
+def test_it_learns_what_only_the_newest_frame_shows():
+    losses = []
+    made = train_corrector(
+        CONFIG, QUICK, examples(), 40, None, lambda step, loss: losses.append(loss), lambda: False
+    )
+    assert isinstance(made, Corrector)
+    assert len(losses) == QUICK.steps
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+    again = train_corrector(CONFIG, QUICK, examples(), 40, None, lambda *_: None, lambda: False)
+    assert torch.equal(again.out.bias, made.out.bias)
+
+
+def test_the_verb_writes_a_folder_that_the_target_takes(tmp_path, capsys):
+    pytest.importorskip("mujoco")
+    data, out = tmp_path / "box", tmp_path / "run"
+    words = ["--demos", "1", "--families", "reach", "--interpolation", "box"]
+    assert main(["collect", "--out", str(data), *words]) == 0
+    quick = ["--steps", "2", "--batch", "4", "--dagger", "1", "--dagger-episodes", "1"]
+    given = ["--corrector", "--target", "shipped:tabletop-flow", "--data", str(data)]
+    assert main(["train", *given, "--out", str(out), *quick]) == 0
+    assert "execution: corrected" in capsys.readouterr().out
+    said = json.loads((out / FOLDER / "training.json").read_text())
+    assert said["examples"] > 0
+    assert len(said["solved"]) == 1
+    assert (out / FOLDER / "model.safetensors").stat().st_size < 1_000_000
+
+
+def test_a_target_that_can_have_none_is_refused(tmp_path):
+    from vla_ros_lab.train.corrector.run import run
+
+    with pytest.raises(UserError, match="is no flow policy of the tabletop"):
+        run("shipped:tabletop", (tmp_path,), QUICK, tmp_path, lambda *_: None)

@@ -1,0 +1,71 @@
+"""What LeRobot's trainer is asked for; that it does it is in test_round_trip, where LeRobot is."""
+
+import json
+
+import pytest
+
+from vla_ros.cli.main import main
+from vla_ros_lab.train.lerobot import LeRobotRun, command, digest
+
+
+def test_a_family_begins_anew_and_a_checkpoint_goes_on(tmp_path):
+    run = LeRobotRun("act", "data/robot", steps=40, seed=5, more=("policy.chunk_size=4",))
+    words = command(run, tmp_path, "python")
+    assert words[:4] == ["python", "-I", "-m", "lerobot.scripts.lerobot_train"]
+    assert {"--policy.type=act", "--policy.chunk_size=4", "--dataset.repo_id=local/robot",
+            "--dataset.eval_split=0.1", "--eval_steps=10", "--seed=5"} <= set(words)  # fmt: skip
+    folder = tmp_path / "pretrained_model"
+    folder.mkdir()
+    assert f"--policy.path={folder}" in command(LeRobotRun(str(folder), "d"), tmp_path, "python")
+    assert "--policy.path=lerobot/smolvla_base" in command(
+        LeRobotRun("lerobot/smolvla_base", "d"), tmp_path, "python"
+    )
+    several = command(LeRobotRun("act", "data/robot", gpus=4), tmp_path, "python")
+    assert several[1:6] == ["-I", "-m", "accelerate.commands.launch", "--multi_gpu",
+                            "--num_processes=4"]  # fmt: skip
+    assert several[6:8] == ["-m", "lerobot.scripts.lerobot_train"]
+    last = tmp_path / "lerobot" / "checkpoints" / "last" / "pretrained_model"
+    last.mkdir(parents=True)
+    (last / "train_config.json").write_text("{}")
+    again = command(run, tmp_path, "python")[4:]
+    assert again == [f"--config_path={last}/train_config.json", "--resume=true", "--steps=40"]
+
+
+def test_a_data_set_is_told_by_all_of_its_files(tmp_path):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_text("{}")
+    (tmp_path / "one").write_bytes(b"1")
+    before = digest(tmp_path)
+    assert before == digest(tmp_path)
+    (tmp_path / "one").write_bytes(b"2")
+    assert digest(tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lerobot", "act", "--data", "a", "b"], "one data set"),
+        (["--lerobot", "act", "--data", "nowhere"], "no LeRobotDataset"),
+        (["--lerobot-option", "a=b", "--data", "x"], "are for --lerobot"),
+        (["--gpus", "2", "--data", "x"], "are for --lerobot"),
+        (["--lerobot", "act", "--data", "x", "--track", "wandb"], "wandb.enable=true"),
+    ],
+)
+def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, words, said):
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", "/usr/bin/env")
+    assert main(["train", "--out", str(tmp_path / "run"), *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_another_recipe_needs_another_directory_and_a_failure_is_said(tmp_path, capfd, monkeypatch):
+    """A Python without LeRobot: its own words, and one line of ours."""
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", "/usr/bin/env")
+    (tmp_path / "set" / "meta").mkdir(parents=True)
+    (tmp_path / "set" / "meta" / "info.json").write_text(json.dumps({}))
+    words = ["train", "--data", str(tmp_path / "set"), "--out", str(tmp_path / "run")]
+    assert main([*words, "--lerobot", "act"]) == 2
+    assert "LeRobot's trainer ended with status" in capfd.readouterr().err
+    assert main([*words, "--lerobot", "smolvla"]) == 2
+    assert "has policy act: keep that" in capfd.readouterr().err
+    assert not (tmp_path / "run" / "training.json").exists()

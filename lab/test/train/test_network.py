@@ -1,0 +1,134 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.engine import engine_of, images, observation
+from support.train import SENTENCES
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Timeline
+from vla_ros.data.demonstrations import norm_stats
+from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
+from vla_ros.engine.families.random import random_tensors, write_tokenizer
+from vla_ros_lab.train.batches import Layout
+from vla_ros_lab.train.network import Network, sincos
+from vla_ros_lab.train.trainer import ARCHITECTURES
+
+CPU = torch.device("cpu")
+CLOCK = SystemClock()
+
+
+def warm(config, seed=0):
+    """A network whose greedy tokens are actions and depend on the image."""
+    network = Network(config, 6, seed)
+    network.load_tensors(random_tensors(config, seed, CPU, torch.float32))
+    return network
+
+
+@pytest.mark.parametrize("arch", ["tiny", "tiny-draft"])
+@pytest.mark.parametrize("cameras", [1, 2])
+def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras):
+    config = replace(ARCHITECTURES[arch], images=cameras)
+    network = warm(config)
+    tensors = {n: t.detach().to(torch.bfloat16) for n, t in network.tensors().items()}
+    stats = norm_stats("tabletop", torch.tensor([0.05] * 3 + [0.5] * 3).numpy(), 1, 1)
+    save_checkpoint(tmp_path / "policy", config, tensors, stats, write_tokenizer)
+    checkpoint = load_checkpoint(str(tmp_path / "policy"), CPU, torch.float32)
+    network.load_tensors(checkpoint.tensors)
+    engine = engine_of(checkpoint)
+    said = set()
+    for sentence in SENTENCES:
+        engine.reset(sentence)
+        for stamp, image in enumerate(images(4, seed=3, still=0.0)):
+            seen = replace(observation(stamp, image), wrist_image=image[::-1].copy())
+            answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
+            pixels = engine.prepare(seen)[0]
+            with torch.no_grad():
+                tokens = network.greedy(pixels, engine.tokenizer(sentence), 7)
+            assert tuple(tokens) == answer.tokens
+            said.add(answer.tokens)
+    assert len(said) > 2  # it did look at the images
+
+
+def test_padding_and_neighbors_change_nothing():
+    config = ARCHITECTURES["tiny"]
+    network = warm(config)
+    torch.manual_seed(1)
+    pixels = torch.randn(3, 1, 3, 32, 32)
+    lengths = [5, 12, 9]
+    ids = torch.zeros(3, 12, dtype=torch.long)
+    for row, length in zip(ids, lengths, strict=True):
+        row[:length] = torch.randint(1, 700, (length,))
+    rows = torch.tensor([[length + config.patches - 1] for length in lengths])
+    together, _, features = network(pixels, ids, rows, Layout(12 + config.patches))
+    for n, length in enumerate(lengths):
+        layout = Layout(length + config.patches)
+        alone, _, seen = network(
+            pixels[n : n + 1], ids[n : n + 1, :length], rows[n : n + 1], layout
+        )
+        assert torch.allclose(together[n], alone[0], atol=1e-4)
+        assert torch.allclose(features[n], seen[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["tiny", "tiny-draft"])
+def test_a_branch_says_what_its_sentence_says_alone(arch):
+    config = ARCHITECTURES[arch]
+    network = warm(config)
+    torch.manual_seed(2)
+    pixels = torch.randn(2, 1, 3, 32, 32)
+    common, branches = torch.randint(1, 700, (2, 4)), torch.randint(1, 700, (2, 3, 5))
+    layout = Layout(4 + config.patches, 3, 5)
+    rows = torch.arange(layout.common, layout.total).repeat(2, 1)
+    together, _, _ = network(pixels, torch.cat((common, branches.flatten(1)), 1), rows, layout)
+    for n in range(3):
+        ids = torch.cat((common, branches[:, n]), 1)
+        whole = Layout(9 + config.patches)
+        last = torch.arange(layout.common, whole.common).repeat(2, 1)
+        alone, _, _ = network(pixels, ids, last, whole)
+        assert torch.allclose(together[:, 5 * n : 5 * n + 5], alone, atol=1e-4)
+
+
+def test_every_parameter_learns():
+    network = Network(ARCHITECTURES["tiny-draft"], 6)
+    ids = torch.randint(0, 700, (2, 8))
+    rows = torch.tensor([[20, 22], [21, 23]])
+    logits, hidden, features = network(torch.randn(2, 1, 3, 32, 32), ids, rows, Layout(24))
+    outputs = (logits, network.place_head(hidden), network.patch_head(features))
+    sum(out.square().mean() for out in outputs).backward()
+    assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
+def test_tensors_are_those_of_a_checkpoint(arch):
+    network = Network(ARCHITECTURES[arch], 6)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.tensors().items()}
+    assert shapes == expected_shapes(ARCHITECTURES[arch])
+
+
+def test_the_draft_has_other_tokens_and_fewer_parameters_than_its_target():
+    target, draft = ARCHITECTURES["small"], ARCHITECTURES["qwen2-draft"]
+    assert target.action_vocab != draft.action_vocab
+    assert draft.text.kind == "qwen2" and draft.prompt_style == "qwen"
+    language = [
+        sum(p.numel() for p in Network(c, 6).text_tensors().values()) for c in (target, draft)
+    ]
+    assert language[1] < language[0] / 3
+
+
+def test_positions_tell_every_patch_apart():
+    table = sincos(64, 192)[0]
+    assert table.shape == (64, 192)
+    apart = torch.cdist(table, table) + 10 * torch.eye(64)
+    assert apart.min() > 0.3
+    assert torch.allclose(table.norm(dim=1), table.norm(dim=1)[0].expand(64))
+
+
+def test_the_start_depends_on_the_seed_alone():
+    torch.manual_seed(5)
+    first = Network(ARCHITECTURES["tiny"], 6, seed=1)
+    torch.manual_seed(6)
+    again = Network(ARCHITECTURES["tiny"], 6, seed=1)
+    other = Network(ARCHITECTURES["tiny"], 6, seed=2)
+    name = "language_model.lm_head.weight"
+    assert torch.equal(first.tensors()[name], again.tensors()[name])
+    assert not torch.equal(first.tensors()[name], other.tensors()[name])

@@ -1,0 +1,193 @@
+"""Every pass of a policy by itself: how long the device takes for it, and what is launched.
+
+On CUDA a pass lies between two events, so it is the device's time, gaps within the pass included;
+on a CPU it is the CPU's time or the steady clock's, as for every other row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vla_ros.core.types import Timeline
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.layers.devices import on_device, synchronize
+from vla_ros.engine.layers.pack import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.engine.models.base import FlowPolicy, Prefix
+from vla_ros_lab.bench.flow_rivals import Inputs
+from vla_ros_lab.bench.measure import CLOCK, Report, drifting_frames, observe, silent
+
+#: the passes, in the order of a frame; those of ``vla_ros_lab.roofline.roofline`` by the same names
+PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "prefill"
+VERIFY, DECODE, REVERIFY, PACKED = "prefill + draft", "decode", "decode + draft", "packed pass"
+STEPS = "all steps"  # of a flow policy's solver
+WARM_UP = 5
+VIEWS = {"view", "_unsafe_view", "t", "transpose", "slice", "select", "unsqueeze", "expand",
+         "squeeze", "permute", "detach", "alias", "split", "split_with_sizes", "unbind",
+         "as_strided", "chunk", "reshape", "unflatten"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """``tokens`` that are new in the pass, or images. Milliseconds: median, and of the fastest
+    tenth. ``operators`` that the host asks for, views left out (a replayed graph asks for none);
+    ``kernels`` that the device runs, None where no GPU tells."""
+
+    tokens: int
+    median_ms: float
+    best_ms: float
+    operators: int
+    kernels: int | None
+
+
+def time_passes(
+    engine: TokenEngine,
+    instruction: str,
+    repeats: int,
+    report: Report = silent,
+    cpu_clock: bool = True,
+) -> tuple[dict[str, PassTime], int]:
+    """The passes by name, and the length of the prompt. ValueError: no token policy."""
+    if engine.model.config.parallel:
+        raise ValueError("passes are those of token policies: this is an OFT checkpoint")
+    engine.reset(instruction)
+    device, (image,) = engine.model.device, drifting_frames(1)
+    with on_device(device):
+        seen = observe(0, image)
+        prompt = engine.encode(seen, Timeline(0), CLOCK).prompt
+        calls = _calls(engine, prompt)
+        calls[PREPROCESS] = engine.model.config.images, lambda: engine.prepare(seen)
+        pixels = engine.prepare(seen)
+        features = engine.model.features(pixels)
+        calls[VISION] = engine.model.config.images, lambda: engine.model.features(pixels)
+        calls[PROJECTOR] = len(features), lambda: engine.model.project(features)
+        order = PREPROCESS, VISION, PROJECTOR, PREFILL, VERIFY, DECODE, REVERIFY, PACKED
+        found = {}
+        for number, name in enumerate(name for name in order if name in calls):
+            report(name, number, len(calls))
+            found[name] = _timed(*calls[name], device, repeats, cpu_clock)
+    return found, len(prompt)
+
+
+def time_flow_passes(
+    model: FlowPolicy[Any], given: Inputs, repeats: int, report: Report, cpu_clock: bool
+) -> tuple[dict[str, PassTime], int]:
+    """Of a policy with an action head the functions that are captured: images, prefix and all steps
+    of the solver (or the head's single pass), and the rows of its prefix."""
+    device, names = model.device, (VISION, PREFILL, STEPS)
+    with on_device(device):
+        pixels = given.pixels.to(device, model.dtype)
+        features = model.image_features(pixels).clone()  # the next graph may use its memory
+        ids = given.ids.to(device)
+
+        def prefill() -> Prefix:
+            return model.prefill(features, ids, given.state)
+
+        found = {}
+        for number, name in enumerate(names):
+            report(name, number, len(names))
+            prefix = prefill()
+            rows = int(prefix.mask.sum())
+            calls: dict[str, tuple[int, Callable[[], Any]]] = {
+                VISION: (len(pixels), partial(model.image_features, pixels)),
+                PREFILL: (rows, prefill),
+                STEPS: (model.horizon, partial(model.sample_actions, prefix, None, given.noise)),
+            }
+            found[name] = _timed(*calls[name], device, repeats, cpu_clock)
+    return found, rows
+
+
+def _timed(
+    tokens: int, call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool
+) -> PassTime:
+    spent = sorted(_spent(call, device, repeats, cpu_clock))
+    best = spent[: max(len(spent) // 10, 1)]
+    return PassTime(tokens, median(spent), median(best), operators(call), kernels(call, device))
+
+
+def _calls(engine: TokenEngine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
+    """The language model's passes: new tokens, and the call."""
+    model, count, length = engine.model, engine.info.max_tokens, len(prompt)
+    runner, many = model.runner(1, length + 2 * count), model.runner(count, length + count)
+    runner.fit(length + 2 * count)
+    many.fit(length + count)
+    tokens = torch.full((count,), model.actions.first, device=model.device)
+    packed = PackLayout(
+        rows=tuple(range(length - 1, length + count - 1)),
+        prefill=length,
+        tail=tuple(TailToken(1 + i, length + i) for i in range(count - 1)),
+    )
+    total = length + count - 1
+    behind = prefill_layout(total, tuple(range(length - 1, total)))
+    alone = PackLayout(rows=(0,), tail=chain(0, length, 1))
+    run = partial(partial, runner.run)
+    calls: dict[str, tuple[int, Callable[[], Any]]] = {
+        PREFILL: (length, run(prefill_layout(length, (length - 1,)), prompt, None)),
+        DECODE: (1, run(alone, None, tokens[:1])),
+    }
+    if count > 1:
+        redrafted = PackLayout(rows=tuple(range(count)), tail=chain(0, length, count))
+        calls[VERIFY] = total, run(behind, prompt, tokens[1:])
+        calls[REVERIFY] = count, run(redrafted, None, tokens)
+        calls[PACKED] = total, partial(many.run, packed, prompt, tokens[1:])
+    return calls
+
+
+def _spent(
+    call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool = True
+) -> list[float]:
+    """Milliseconds of each of so many calls."""
+    for _ in range(WARM_UP):
+        call()
+    if device.type != "cuda":
+        out, clock = [], time.process_time if cpu_clock else time.perf_counter
+        for _ in range(repeats):
+            began = clock()
+            call()
+            out.append((clock() - began) * 1e3)
+        return out
+    synchronize(device)
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in "ab"] for _ in range(repeats)]
+    for before, after in marks:
+        before.record()
+        call()
+        after.record()
+    synchronize(device)
+    return [before.elapsed_time(after) for before, after in marks]
+
+
+class _Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+        name = function.overloadpacket.__name__
+        self.count += name not in VIEWS
+        return function(*args, **(kwargs or {}))
+
+
+def operators(call: Callable[[], Any]) -> int:
+    """How many operators the host asks for, views left out."""
+    with _Count() as counted:
+        call()
+    return counted.count
+
+
+def kernels(call: Callable[[], Any], device: torch.device) -> int | None:
+    """How many kernels and copies run on a GPU, within graphs too."""
+    if device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        synchronize(device)
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())

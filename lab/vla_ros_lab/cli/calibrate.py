@@ -1,0 +1,410 @@
+"""`vla-ros calibrate`: from what a policy says to the bins and trees of decoding heterospec."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb
+from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
+from vla_ros.cli.engine_flags import add_engine_flags
+from vla_ros.core.console import Progress, print_json
+from vla_ros.core.errors import UserError, user_errors
+
+if TYPE_CHECKING:
+    from vla_ros_lab.heterospec import Shown
+    from vla_ros_lab.roofline.calibration import Fitted
+    from vla_ros_lab.train.head.features import Episode
+
+# ------------------------------------------------------------------------------------------------
+# What a policy said, episode by episode: played here, kept by an evaluation, or in a bag.
+
+
+Said = list[list[int]]  # [frames][K] of an episode
+
+
+def episodes(args: argparse.Namespace, executed: int) -> tuple[list[Said], str]:
+    """The episodes, those of a task side by side, and where they are from. UserError.
+
+    ``executed``: so many actions of a chunk, where they are played."""
+    if args.tokens:
+        found = [said for folder in args.tokens for said in _kept(folder)]
+        return found, "tokens kept by an evaluation"
+    if args.bag:
+        found = [said for bag in args.bag for said in _in_bag(bag)]
+        return found, "tokens of a recording"
+    return _played(args, executed), f"{args.episodes} episodes a task, seed {args.seed}"
+
+
+def _kept(folder: Path) -> list[Said]:
+    from vla_ros.data.episodes.store import read_spoken
+
+    return [one.tokens.tolist() for one in read_spoken(folder)]
+
+
+def _in_bag(path: Path) -> list[Said]:
+    """An episode ends where the policy was reset or given another task."""
+    try:
+        from vla_ros.data.bag_frames import pick
+        from vla_ros.data.bags import Bag
+        from vla_ros.data.replay import read_recorded
+    except ImportError:
+        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
+    with Bag(path) as bag:
+        recorded = read_recorded(bag, pick(bag.topics, {}))
+    if recorded.run is None or not recorded.run.tokens:
+        raise UserError(f"{path} has no tokens: record a policy that says some")
+    found: list[Said] = []
+    epoch: int | None = None
+    for stamp, tokens in sorted(recorded.run.tokens.items()):
+        now = recorded.epochs.get(stamp, epoch)
+        if not found or now != epoch:
+            found.append([])
+        epoch = now
+        found[-1].append(list(tokens))
+    return found
+
+
+def _played(args: argparse.Namespace, executed: int) -> list[Said]:
+    """Episodes without ROS, in lock-step, with the decoding that changes nothing."""
+    try:
+        from vla_ros.cli.eval import direct_runner
+        from vla_ros.data.episodes import parallel
+        from vla_ros.data.episodes.plan import Plan, select_tasks, world_of
+        from vla_ros.data.episodes.play import Order, RunnerFailed
+    except ImportError as missing:
+        raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
+    from vla_ros.cli.eval import environment_of, setup_of, variants_of
+
+    asked = _as_evaluation(args, executed)
+    world = world_of(environment_of(asked), asked.suite)
+    tasks = select_tasks(world.tasks, asked.tasks)
+    plan = Plan(
+        setup_of(asked, world.note, world.versions), variants_of(asked), tasks, asked.episodes
+    )
+    jobs = plan.jobs()
+    orders = [Order(job) for job in jobs]
+    found: dict[tuple[str, int, int], Said] = {}
+    with Progress() as progress:
+        progress.update("play", "episodes", 0, len(jobs))
+        with user_errors(RunnerFailed):
+            if args.workers > 1:
+                play = parallel.play_in_processes(
+                    direct_runner, plan.setup, plan.variants, orders, args.workers
+                )
+            else:
+                play = parallel.play_here(direct_runner, plan.setup, plan.variants, orders)
+            for number, one in enumerate(play, 1):
+                job, said = one.record.job, [list(row) for row in one.record.said]
+                if said:
+                    found[job.task, job.seed, job.initial_state] = said
+                progress.update("play", "episodes", number, len(jobs))
+    return [found[key] for key in sorted(found)]
+
+
+def _as_evaluation(args: argparse.Namespace, executed: int) -> argparse.Namespace:
+    """The options of `vla-ros eval` that play these episodes."""
+    from vla_ros.cli.eval import add_parser, check
+
+    verbs = argparse.ArgumentParser().add_subparsers()
+    add_parser(verbs)
+    words: Sequence[str] = [
+        "--no-ros", "--decoding", "speculative", "--checkpoint", args.checkpoint,
+        "--episodes", str(args.episodes), "--seed", str(args.seed), "--device", args.device,
+        "--replan-interval", str(executed), "--dtype", args.dtype, "--suite", args.suite,
+        "--unnorm-key", args.unnorm_key,
+        *(("--tasks", *args.tasks) if args.tasks else ()),
+    ]  # fmt: skip
+    asked: argparse.Namespace = verbs.choices["eval"].parse_args(words)
+    check(asked)
+    return asked
+
+
+# ------------------------------------------------------------------------------------------------
+# What a draft head offered on rollouts of its target: those kept by its training, or played.
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Frames to fit on and to judge by, and of how many episodes each; where they are from."""
+
+    fitted_on: list[Shown]
+    others: list[Shown]
+    episodes: tuple[int, int]
+    source: str
+
+
+def head_folder(args: argparse.Namespace) -> Path:
+    """Of the head that is meant. UserError."""
+    from vla_ros.engine.decoding.draft_head_folder import find_head
+    from vla_ros.engine.io.hub import resolve
+
+    return find_head(resolve(args.checkpoint), args.draft_checkpoint or None)
+
+
+def offered(args: argparse.Namespace, executed: int) -> Offered:
+    """Every second episode to fit on. UserError: no recursive head, or rollouts of another."""
+    try:
+        from vla_ros.engine import EngineOptions, load_engine
+        from vla_ros.engine.decoding.draft_head_folder import load_head
+        from vla_ros.engine.decoding.draft_heads import RecursiveHead
+        from vla_ros.engine.engine import TokenEngine
+        from vla_ros_lab.train.head.replayed import replayed
+        from vla_ros_lab.train.head.rollouts import RolloutOptions
+        from vla_ros_lab.train.head.run import target_of
+    except ImportError as missing:
+        raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
+
+    folder = head_folder(args)
+    with user_errors(ValueError):
+        engine = load_engine(
+            EngineOptions(args.checkpoint, device=args.device, dtype=args.dtype,
+                          unnorm_key=args.unnorm_key)
+        )  # fmt: skip
+        assert isinstance(engine, TokenEngine)  # the verb has looked
+        model = engine.model
+        import torch
+
+        head = load_head(folder, model.config, engine.info.max_tokens, torch.device("cpu"),
+                         torch.float32)  # fmt: skip
+    if not isinstance(head, RecursiveHead):
+        raise UserError(f"{folder} is a one-shot head: heterospec is for recursive ones")
+    options = RolloutOptions(engine.info.checkpoint_sha256, 0, args.episodes, executed)
+    if args.rollouts:
+        episodes, source = (
+            _kept_rollouts(args.rollouts, options),
+            "rollouts of the head's training, held out",
+        )
+    else:
+        episodes, source = (
+            _played_rollouts(engine, options),
+            f"{args.episodes} held-out episodes a task",
+        )
+    target = target_of(engine)
+    parts = [
+        replayed(head, some, target.embed, model.actions, target.steps)
+        for some in (episodes[1::2], episodes[0::2])
+        if some
+    ]
+    if len(parts) < 2:
+        raise UserError("give 2 episodes or more")
+    return Offered(parts[0], parts[1], (len(episodes[1::2]), len(episodes[0::2])), source)
+
+
+def _kept_rollouts(folder: Path, options: object) -> list[Episode]:
+    import json
+
+    from vla_ros_lab.train.head.features import read_episode
+    from vla_ros_lab.train.head.rollouts import JUDGE, OPTIONS_FILE, RolloutOptions
+
+    assert isinstance(options, RolloutOptions)
+    path = folder / OPTIONS_FILE
+    if not path.is_file():
+        raise UserError(
+            f"{folder} holds no rollouts: give the folder rollouts of a head's training"
+        )
+    if json.loads(path.read_text()).get("target") != options.target:
+        raise UserError(f"{folder} holds rollouts of another checkpoint")
+    return [read_episode(one) for one in sorted(folder.glob(f"{JUDGE}-*.safetensors"))]
+
+
+def _played_rollouts(engine: object, options: object) -> list[Episode]:
+    from vla_ros.core.clock import SystemClock
+    from vla_ros.engine.engine import TokenEngine
+    from vla_ros_lab.train.collect import shared_environment
+    from vla_ros_lab.train.head.rollouts import RolloutOptions, record
+
+    assert isinstance(engine, TokenEngine)
+    assert isinstance(options, RolloutOptions)
+    environment = shared_environment(engine.model.config.images == 2)
+    with tempfile.TemporaryDirectory() as scratch, Progress() as progress:
+        for made in record(options, Path(scratch), engine, environment, SystemClock()):
+            progress.update("play", "episodes", made.done, made.total)
+        return _kept_rollouts(Path(scratch), options)
+
+
+LEAST = 500  # frames that bins may rest on
+SEED = 1000  # evaluations begin at 0: their episodes stay unseen
+DESCRIPTION = """\
+Fit what decoding heterospec goes by: how sure the alternatives to the last action are (Phi, the
+entropy of the best path), and what became of them. Verification rounds are replayed on a fixed
+tree, from episodes that are played here or were recorded; every second episode is fitted on, and
+the others are what the tables are judged by.
+
+With --drafter head it is how sure the recursive draft head is; its target's rollouts are played, or
+those are taken that its training has held out.
+
+Written is heterospec.json, beside the checkpoint (beside the head), where the decoding looks for
+it."""
+
+EPILOG = """\
+examples:
+  vla-ros calibrate --checkpoint runs/small/policy
+  vla-ros calibrate --checkpoint shipped:tabletop --output my.json --episodes 4
+  vla-ros calibrate --checkpoint DIR --tokens runs/eval     of eval --keep-tokens; nothing is played
+  vla-ros calibrate --checkpoint DIR --bag run.mcap
+  vla-ros calibrate --checkpoint DIR --drafter head --rollouts runs/head/rollouts"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    """The options of this verb."""
+    parser = add_verb(verbs, "calibrate", DESCRIPTION, EPILOG)
+    add = parser.add_argument
+    add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"token policy ({CHECKPOINT})")
+    add("--output", type=Path, metavar="FILE", help="(heterospec.json beside the checkpoint)")
+    add("--tokens", type=Path, nargs="+", metavar="DIR", help="evaluations with --keep-tokens")
+    add("--bag", type=Path, nargs="+", metavar="BAG", help="recordings of this policy")
+    add("--drafter", choices=("temporal_tree", "head"), default="temporal_tree",
+        help="whose uncertainty (temporal_tree)")  # fmt: skip
+    add("--rollouts", type=Path, metavar="DIR", help="head: of `vla-ros train --head`")
+    add("--draft-checkpoint", default="", metavar="DIR", help="head: its folder (draft_head in the"
+        " checkpoint)")  # fmt: skip
+    add("--nodes", default="24,64", metavar="N,N", help="of the fixed tree behind a prompt, and"
+        " behind a token (24,64)")  # fmt: skip
+    add_flag(parser, "--json")
+    played = parser.add_argument_group("episodes that are played, where none are given")
+    play = played.add_argument
+    play("--episodes", type=int, default=4, metavar="N", help="of every task (4)")
+    play("--tasks", nargs="+", default=[], metavar="NAME", help="tasks or families (all)")
+    play("--suite", default="", metavar="S", help="of LIBERO, such as libero_object")
+    play("--seed", type=int, default=SEED, help=f"of the initial states ({SEED})")
+    play(
+        "--replan-interval",
+        type=int,
+        default=0,
+        metavar="S",
+        help="actions of a chunk that are executed (half of it)",
+    )
+    add_engine_flags(played, "device", "dtype", "unnorm_key")
+    play("--workers", type=int, default=1, metavar="N", help="processes (1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit, judge, write, print; returns the exit status."""
+    from vla_ros.engine.decoding.draft_tree import Budget
+    from vla_ros_lab.roofline.calibration import fit, split
+    from vla_ros_lab.roofline.calibration_report import figures, show_tables
+
+    nodes = _nodes(args.nodes)
+    if min(args.episodes, args.workers) < 1:
+        raise UserError("--episodes and --workers must be at least 1")
+    if args.tokens and args.bag:
+        raise UserError("--tokens or --bag, not both")
+    _fits_drafter(args)
+    window, sha256, steps = _checkpoint(args.checkpoint)
+    output = _output(args)
+    executed = args.replan_interval or max(steps // 2, 1)
+    if args.drafter == "head":
+        found = offered(args, executed)
+    else:
+        said, source = episodes(args, executed)
+        _enough(said)
+        parts = split(said, window, steps)
+        found = Offered(*parts, (len(said[1::2]), len(said[0::2])), source)
+    about = {
+        "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": args.drafter,
+        "source": found.source, "episodes": found.episodes[0], "frames": len(found.fitted_on),
+    }  # fmt: skip
+    fitted = fit(found.fitted_on, Budget(*nodes), about=about)
+    _write(output, fitted)
+    held_out = figures(fitted, found.fitted_on, found.others)
+    show_tables(fitted, held_out, len(found.others), found.episodes[1])
+    if args.drafter == "head":
+        print("\nof the costs above none is the head's own passes, one a level")
+    print(f"\n{output}", flush=True)
+    if args.json:
+        print_json({"output": str(output), **about, **held_out.as_json()})
+    return 0
+
+
+def _fits_drafter(args: argparse.Namespace) -> None:
+    """UserError: options of the other drafter."""
+    head = args.drafter == "head"
+    if head and (args.tokens or args.bag):
+        raise UserError("--drafter head reads what the target thought: give --rollouts, not"
+                        " --tokens or --bag")  # fmt: skip
+    if not head and (args.rollouts or args.draft_checkpoint):
+        raise UserError("--rollouts and --draft-checkpoint are for --drafter head")
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    try:
+        prompt, alone = (int(word) for word in text.split(","))
+    except ValueError:
+        raise UserError(f"--nodes {text}: give two numbers, such as 24,64") from None
+    if min(prompt, alone) < 1:
+        raise UserError(f"--nodes {text}: give at least 1 each")
+    return prompt, alone
+
+
+def _checkpoint(name: str) -> tuple[range, str, int]:
+    """The token ids of its bins, its fingerprint, and the actions of an answer.
+
+    UserError: no policy that says tokens.
+    """
+    from vla_ros.engine.families.openvla import fingerprint, read_layout
+    from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.io.tokens import ActionTokens
+
+    if name.startswith("random:"):
+        raise UserError(f"{name}: random weights do not act; name a policy")
+    directory = resolve(name)
+    if is_flow(directory):
+        raise UserError(f"{name} is a flow policy, or pi0-FAST: it says no bins, none lie beside")
+    refuse_unreadable(name)
+    config = read_layout(directory).config
+    if config.parallel:
+        raise UserError(f"{name} says its actions in one pass (OpenVLA-OFT): nothing is drafted")
+    if config.vq:
+        raise UserError(f"{name}'s tokens are codes, not bins beside each other: no alternatives")
+    window = ActionTokens(config.action_vocab, config.bins).window
+    return window, fingerprint(directory), config.chunk
+
+
+def _output(args: argparse.Namespace) -> Path:
+    """Where it is written; known to be writable before anything is played. UserError."""
+    from vla_ros.engine.decoding.calibration import FILE
+    from vla_ros.engine.io.hub import SHIPPED, resolve
+
+    if args.output:
+        folder = args.output.parent
+        if args.output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(f"--output {args.output}: {folder} is no folder to write a file in")
+        return Path(args.output)
+    if args.checkpoint.startswith(SHIPPED):
+        raise UserError(
+            f"{args.checkpoint} belongs to the package: give --output FILE, and the option"
+            " calibration=FILE"
+        )
+    if args.drafter == "head":
+        directory = head_folder(args)
+    else:
+        directory = resolve(args.checkpoint)
+    if not os.access(directory, os.W_OK):
+        raise UserError(f"{directory} cannot be written to: give --output FILE, and the option"
+                        " calibration=FILE")  # fmt: skip
+    return directory / FILE
+
+
+def _enough(found: list[Said]) -> None:
+    if len({len(row) for said in found for row in said}) > 1:
+        raise UserError("actions of different lengths: give episodes of one policy")
+    frames = sum(map(len, found))
+    if len(found) < 2 or frames < LEAST or len(found[0][0]) < 2:
+        said = f"{len(found)} episodes with {frames} frames"
+        raise UserError(f"{said}: give 2 episodes and {LEAST} frames or more")
+
+
+def _write(path: Path, fitted: Fitted) -> None:
+    from vla_ros_lab.heterospec import to_json
+
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(to_json(fitted.calibration)) + "\n", encoding="utf-8")
+    scratch.replace(path)

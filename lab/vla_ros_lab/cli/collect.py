@@ -1,0 +1,133 @@
+"""`vla-ros collect`: demonstrations of a scripted expert, on the tabletop or in LIBERO."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.core.console import Progress
+from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.io.config import MOST_DELAY
+
+DESCRIPTION = """\
+Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
+its clean actions as labels (what it executes is disturbed), where every object is in the image,
+the sentence in several wordings. Failed demonstrations are discarded. Stopped at any moment it
+goes on where it was; any number of workers records the same.
+
+With --suite libero_object LIBERO's expert does the same for each task's own sentence, in initial
+states 10 to 49: `vla-ros eval --episodes 10` plays the first ten, which training never sees.
+
+With --policy a checkpoint acts and the expert only labels: data to correct it with (DAgger).
+`vla-ros train --dagger` does that by itself."""
+
+EPILOG = """\
+examples:
+  vla-ros collect --out data/tabletop --workers 4        the standard set: 1000, about 45 MB
+  vla-ros collect --out data/reach --demos 100 --families reach
+  vla-ros collect --out data/object --suite libero_object --demos 400
+
+Initial states are drawn from seeds of a million and more; the evaluation's are below a million."""
+
+FAMILIES = ("reach", "push", "pick", "stack")
+
+
+def add_parser(verbs: Verbs) -> None:
+    """The options of this verb."""
+    parser = add_verb(verbs, "collect", DESCRIPTION, EPILOG)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="directory of the shards")
+    add("--demos", type=int, default=1000, help="episodes, spread over families (1000)")
+    add("--families", nargs="+", choices=FAMILIES, default=FAMILIES, help="kinds of task (all)")
+    add("--seed", type=int, default=0, help="number of the collection, 0 to 4 (0)")
+    add("--image-size", type=int, default=128, help="pixels a side (128)")
+    add("--interpolation", choices=("bicubic", "box"), default="bicubic",
+        help="how images are made smaller; box: as flow policies see them (bicubic)")  # fmt: skip
+    add(
+        "--two-ways",
+        action="store_true",
+        help="the expert swings out to the left or to the right: chunks that can disagree",
+    )
+    add("--wrist", action="store_true", help="the wrist camera too, for models of two images")
+    add("--workers", type=int, default=1, help="processes (1)")
+    add("--suite", default="", metavar="S", help="of LIBERO, instead of the tabletop")
+    add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
+    add("--delays", type=int, default=0, metavar="N", help="--policy: it acts on images that are 0"
+        " to N control periods old, each episode another (0)")  # fmt: skip
+    add("--unsteady", action="store_true", help="--policy: as in real time, images sooner or later"
+        " than it is told, actions lost or not in time, a cube moved on the way")  # fmt: skip
+    add("--crowded", action="store_true", help="in one episode of three one or two others stand"
+        " right beside the cube that is to be grasped")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect; returns the exit status."""
+    if args.demos < 1 or args.workers < 1:
+        raise UserError("--demos and --workers must be at least 1")
+    if not 16 <= args.image_size <= 256:
+        raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
+    if not 0 <= args.delays <= MOST_DELAY or (args.delays and not args.policy):
+        raise UserError(f"--delays {args.delays}: of --policy, 0 to {MOST_DELAY}")
+    if args.unsteady and not args.policy:
+        raise UserError("--unsteady is of --policy: an expert alone sees every frame")
+    if args.suite:
+        _check_suite(args)
+    try:
+        from vla_ros.data.demonstrations import SUFFIX
+        from vla_ros.engine.io.hub import resolve
+        from vla_ros_lab.train.collect import CollectOptions, collect, episode_seed, totals
+    except ImportError as error:
+        raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
+    options = CollectOptions(
+        demonstrations=args.demos,
+        families=tuple(args.families),
+        seed=args.seed,
+        image_size=args.image_size,
+        wrist=args.wrist,
+        policy=args.policy,
+        delays=args.delays,
+        unsteady=args.unsteady,
+        crowded=args.crowded,
+        interpolation=args.interpolation,
+        two_ways=args.two_ways,
+        suite=args.suite,
+        per_shard=10 if args.suite else 20,  # one of LIBERO takes long
+    )
+    with user_errors(ValueError):
+        episode_seed(options, args.demos - 1)
+    if args.policy:
+        resolve(args.policy)
+    args.out.mkdir(parents=True, exist_ok=True)
+    kept = failed = solved = 0
+    with Progress() as progress:
+        there = len(list(args.out.glob(f"*{SUFFIX}")))
+        progress.update("collect", "shards", there, options.shard_count)
+        for made in collect(options, args.out, args.workers):
+            kept += made.report.kept
+            failed += made.report.failed
+            solved += made.report.succeeded
+            said = f"shards: {kept} demonstrations, {failed} failed and discarded"
+            if args.policy:
+                said = f"shards: {kept} episodes, {solved} solved, the expert acting at times"
+            progress.update("collect", said, made.shards_done, made.shards)
+    demonstrations, frames = totals(args.out)
+    size = sum(path.stat().st_size for path in args.out.glob(f"*{SUFFIX}")) / 1e6
+    print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")
+    return 0
+
+
+def _check_suite(args: argparse.Namespace) -> None:
+    """UserError: options of the tabletop, or no suite of LIBERO that can be played here."""
+    from vla_ros.data.episodes.plan import world_of
+
+    tabletop = {
+        "--families": args.families != FAMILIES,
+        "--two-ways": args.two_ways,
+        "--wrist": args.wrist,
+        "--policy": args.policy,
+        "--crowded": args.crowded,
+    }
+    if said := [name for name, given in tabletop.items() if given]:
+        raise UserError(f"{', '.join(said)}: of the tabletop alone, not with --suite")
+    world_of("libero", args.suite)

@@ -1,0 +1,229 @@
+"""The frames that a policy and its reference are asked about: of a bag, a file, or rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vla_ros.core.clock import SECOND
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Floats, Image, Observation
+
+if TYPE_CHECKING:
+    from vla_ros.policies.conventions import Conventions
+    from vla_ros.sim.env import Environment, Task
+    from vla_ros_lab.precision.watch import Shown
+
+TEXT = "pick up the red cube"
+_EVERY = 12  # control steps between two frames of an episode: approach, grasp, carry
+_PIXELS = 7680 * 4320
+_MOST_GAP_S = 1e9  # any: the frames are looked at one by one
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSource:
+    """How many frames, and of what: a ``bag`` with its topics renamed (``remap``), ``images`` of a
+    file, ``synthetic`` squares; without any of these the tabletop, drawn from ``seed``.
+    ``instruction``: of all frames, instead of the bag's own."""
+
+    frames: int
+    seed: int = 0
+    bag: Path | None = None
+    remap: Sequence[str] = ()
+    images: Path | None = None
+    synthetic: bool = False
+    instruction: str = ""
+
+
+def frames_of(asked: FrameSource, used: Conventions, report: Report) -> tuple[list[Shown], str]:
+    """So many frames as ``asked.frames`` says, and where they are from. UserError."""
+    wrist = used.cameras == 2
+    if asked.bag:
+        return _recorded(asked.bag, asked, used), f"{asked.bag}, frames evenly over it"
+    if asked.images or asked.synthetic:
+        images, source = _pictures(asked)
+        return _plain(images, asked.instruction or TEXT, used), source
+    found = []
+    with _Tabletop(wrist) as environment:
+        for shown in _played(environment, asked.frames, used.state, asked.seed):
+            found.append(shown)
+            report("frames of the tabletop", len(found), asked.frames)
+    return found, f"the tabletop, its expert acting, seed {asked.seed}"
+
+
+def spread(count: int, most: int) -> list[int]:
+    """``most`` of ``count`` places, evenly."""
+    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})
+
+
+def _pictures(asked: FrameSource) -> tuple[list[Image], str]:
+    from vla_ros_lab.bench.measure import drifting_frames, load_frames
+
+    if asked.synthetic:
+        return drifting_frames(asked.frames, asked.seed), "drawn squares that drift"
+    assert asked.images is not None
+    images = load_frames(asked.images)
+    return [images[i] for i in spread(len(images), asked.frames)], str(asked.images)
+
+
+def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list[Shown]:
+    """Pictures without a robot: its state, where the policy takes one, is zero."""
+    from vla_ros_lab.precision.watch import Shown
+
+    zeros = np.zeros(used.state) if used.state else None
+    second = used.cameras == 2
+    return [
+        Shown(0, instruction, Observation(
+            stamp, stamp, stamp, image, image if second else None, zeros))
+        for stamp, image in enumerate(images, 1)
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------- rendered
+
+
+class _Tabletop:
+    """The simulation, and its end. UserError where it cannot be."""
+
+    def __init__(self, wrist: bool) -> None:
+        try:
+            from vla_ros.sim.factory import EnvConfig
+
+            self._environment = EnvConfig("tabletop", wrist=wrist)()
+        except UserError as error:
+            raise UserError(
+                f"{error}; or give frames with --bag or --images, or --synthetic"
+            ) from error
+
+    def __enter__(self) -> Environment:
+        return self._environment
+
+    def __exit__(self, *_: object) -> None:
+        self._environment.close()
+
+
+def _played(environment: Environment, count: int, state: int, seed: int) -> Iterator[Shown]:
+    """Frames of episodes that the expert plays: three of each, of tasks spread over all."""
+    each, number, left = 3, 0, count
+    tasks = _spread(environment.spec.tasks, -(-count // each))
+    while left:  # an episode that is solved early has fewer
+        task = tasks[number % len(tasks)]
+        for shown in _episode(environment, number, task, min(each, left), state, seed):
+            yield shown
+            left -= 1
+        number += 1
+
+
+def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
+    """So many of them, evenly over the list, in which a family's lie together."""
+    edges = np.linspace(0, len(tasks), min(count, len(tasks)) + 1).astype(int)
+    return [tasks[begin] for begin, _ in pairwise(edges)]
+
+
+def _episode(
+    environment: Environment, number: int, task: Task, count: int, state: int, seed: int
+) -> Iterator[Shown]:
+    from vla_ros.data.demonstrations import scales, to_environment
+    from vla_ros.data.episodes.play import robot_state
+    from vla_ros.sim.env import AGENTVIEW, WRIST
+    from vla_ros.sim.expert import Expert
+    from vla_ros_lab.precision.watch import Shown
+
+    scale = scales(environment.spec)
+    seen = environment.reset(task.name, number % task.initial_states, seed)
+    expert = Expert(task.instruction)
+    for shown in range(count):
+        stamp = (1 + number) * 1000 * SECOND + shown * SECOND
+        yield Shown(number, task.instruction, Observation(
+            stamp, stamp, stamp, seen.images[AGENTVIEW], seen.images.get(WRIST),
+            robot_state(seen, state),
+        ))  # fmt: skip
+        for left in range(_EVERY if shown + 1 < count else 0, 0, -1):
+            step = environment.step(to_environment(expert.act(seen.poses), scale), left == 1)
+            if step.done:
+                return
+            seen = step.observation
+
+
+# ---------------------------------------------------------------------- recorded
+
+
+def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[Shown]:
+    try:
+        from vla_ros.data.bags import Bag
+    except ImportError:
+        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
+    with Bag(path) as bag:
+        found = _of_bag(bag, asked, used)
+    if not found:
+        raise UserError(f"{path}: no frame has all that the policy needs")
+    return found
+
+
+def _of_bag(bag: Any, asked: FrameSource, used: Conventions) -> list[Shown]:
+    from vla_ros.core.pixels import ENCODINGS
+    from vla_ros.data.bag_frames import parse_remaps, pick, read_frames, scan
+    from vla_ros.data.replay import read_recorded
+    from vla_ros_lab.precision.watch import Shown
+
+    picked = pick(bag.topics, parse_remaps(asked.remap))
+    frames = scan(bag, picked, tuple(ENCODINGS), _MOST_GAP_S)
+    tasks = read_recorded(bag, picked).tasks
+    if not tasks and not asked.instruction:
+        raise UserError(f"{asked.bag} has no instruction: give --instruction")
+    needs = [
+        *(["wrist_image"] if used.cameras == 2 else []),
+        *(["joint_states"] if used.state else []),
+    ]
+    wanted = set(spread(len(frames.times), asked.frames))
+    found = []
+    for frame in read_frames(bag, picked, frames, needs, SECOND // 20):
+        there = {part.role: part for part in frame.parts}
+        if frame.index not in wanted or not set(needs) <= set(there):
+            continue
+        spoken = [n for n, task in enumerate(tasks) if task.at_ns <= frame.at_ns]
+        episode = spoken[-1] if spoken else 0
+        text = asked.instruction or tasks[episode].text
+        if not text:  # told to wait
+            continue
+        images = {
+            role: _image(bag, picked, role, there[role].data)
+            for role in ("image", "wrist_image")
+            if role in there
+        }
+        state = _state(bag, picked, there["joint_states"].data) if used.state else None
+        found.append(Shown(episode, text, Observation(
+            frame.stamp_ns, frame.at_ns, frame.at_ns, images["image"], images.get("wrist_image"),
+            state,
+        )))  # fmt: skip
+    return found
+
+
+def _message(bag: Any, picked: Any, role: str, data: bytes) -> Any:
+    from vla_ros.data.bags import BagMessage
+
+    topic = picked.topics[role]
+    return bag.decode(BagMessage(topic.name, topic.kind, 0, data))
+
+
+def _image(bag: Any, picked: Any, role: str, data: bytes) -> Image:
+    from vla_ros.core.pixels import BadMessage, decompressed, image_of
+    from vla_ros.data.bag_frames import COMPRESSED
+
+    message = _message(bag, picked, role, data)
+    decode = decompressed if picked.topics[role].kind == COMPRESSED else image_of
+    try:
+        return decode(message, _PIXELS)
+    except BadMessage as error:
+        raise UserError(f"{picked.topics[role].name}: {error}") from None
+
+
+def _state(bag: Any, picked: Any, data: bytes) -> Floats:
+    """The joints as they come."""
+    return np.asarray(_message(bag, picked, "joint_states", data).position, dtype=np.float64)

@@ -1,0 +1,163 @@
+"""The parts of a roofline behind its tables: what a draft is worth, a benchmark beside the bound,
+pictures. Each prints its part and returns it for the line of JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.core.errors import UserError
+from vla_ros_lab.roofline import report
+
+if TYPE_CHECKING:
+    from vla_ros_lab.roofline.bench_file import BenchFile
+    from vla_ros_lab.roofline.roofline import Roofline
+    from vla_ros_lab.roofline.schedules import ScheduleTime
+    from vla_ros_lab.roofline.shapes import ModelShape
+
+
+def published_plots(folder: Path) -> list[str]:
+    from vla_ros_lab.roofline import published
+    from vla_ros_lab.roofline.shapes import MINIVLA, OPENVLA
+
+    target, draft = published.genz_times(OPENVLA), published.genz_times(MINIVLA)
+    measured = published.MEASURED_TARGET_HZ / published.MEASURED_DRAFT_HZ
+    points = [
+        ("calculated", published.ALPHA, draft.decode / target.decode),
+        ("measured", published.ALPHA, measured),
+    ]
+    subtitle = "OpenVLA-7B with MiniVLA as draft on an H100 NVL, figures of the ETH report"
+    return draw(folder, points, published.GAMMA, subtitle, (), 30.0)
+
+
+def cost(roof: Roofline, draft: ModelShape | None) -> float:
+    """c of the draft model; the temporal drafter costs nothing."""
+    return roof.for_model(draft).decode().seconds / roof.decode().seconds if draft else 0.0
+
+
+def speculation(
+    roof: Roofline, draft: ModelShape | None, alpha: float, gamma: int | None
+) -> dict[str, Any]:
+    from vla_ros_lab.roofline.report import ms, table
+    from vla_ros_lab.roofline.schedules import best_gamma, break_even, fused, speedup
+
+    tokens = roof.model.action_tokens
+    gamma, c = gamma or tokens - 1, cost(roof, draft)
+    first, verify = roof.prefill(gamma).seconds, roof.decode(gamma + 1).seconds
+    vision = roof.vision().seconds + roof.projector().seconds
+    plain = vision + roof.prefill().seconds + (tokens - 1) * roof.decode().seconds
+    rows = []
+    for each in sorted({0.0, 0.275, 0.5, 0.7, 0.9, 1.0, alpha}):
+        passes = fused(each, tokens, gamma).passes
+        seconds = vision + first + (passes - 1) * verify
+        rows.append((
+            f"{each:g}", f"{passes:.2f}", ms(seconds), f"{plain / seconds:.2f}",
+            f"{speedup(each, gamma, c):.2f}", f"{best_gamma(each, c, tokens - 1)}",
+        ))  # fmt: skip
+    name = draft.name if draft else "free"
+    heads = ("alpha", "passes", "fused ms", "x autoreg.", f"x unfused, {name}", "best gamma")
+    even = break_even(gamma, c)
+    need = "never" if even is None else f"from alpha {even:.2f}"
+    print(f"\nspeculation, gamma {gamma}; draft {name}: c = {c:.3f}, unfused it pays {need}")
+    print(table(heads, rows))
+    return report.speculation(c, gamma, alpha, tokens)
+
+
+def left_out(model: ModelShape) -> dict[str, Any]:
+    """Schedules that refuse the model, and why; {} where none does."""
+    from vla_ros_lab.roofline.schedules import refused
+
+    found = refused(model)
+    for name, why in found.items():
+        print(f"left out: {name} {why}")
+    return {"schedules_left_out": found} if found else {}
+
+
+def chunks(
+    found: tuple[ScheduleTime, ...], camera_hz: float, executed: int | None
+) -> dict[str, Any]:
+    """How many actions a second a chunk gives, and how old they are."""
+    from vla_ros_lab.roofline.report import served_table
+    from vla_ros_lab.roofline.schedules import served
+
+    given = {s.name: served(s, camera_hz, executed) for s in found}
+    print(f"\n{served_table(found, given, camera_hz)}")
+    return {
+        name: {
+            "executed": one.executed, "actions_hz": one.actions_hz,
+            "evidence_ms": one.age_s * 1e3, "oldest_evidence_ms": one.worst_s * 1e3,
+        }
+        for name, one in given.items()
+    }  # fmt: skip
+
+
+def recursive_head(
+    roof: Roofline, found: tuple[ScheduleTime, ...], alpha: float, coverage: float | None
+) -> dict[str, Any]:
+    """What the head costs, and what it is worth by coverage."""
+    from vla_ros_lab.roofline.report import coverage_table, head_line
+    from vla_ros_lab.roofline.schedules import head_time, recursive_schedule
+
+    times = {s.name: s for s in found}
+    given = times["speculative_head"]
+    head = head_time(roof)
+    print(f"\n{head_line(head, given, coverage is None)}")
+    rows = [recursive_schedule(roof, alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    print(coverage_table([*rows, given], times["autoregressive"]))
+    return {
+        "width": head.width,
+        "level": report.stage(head.level),
+        "taps": report.stage(head.taps),
+        "levels": given.draft_levels,
+        "coverage": given.coverage,
+        "coverage_assumed": coverage is None,
+        "by_coverage": [
+            {"coverage": s.coverage, "levels": s.draft_levels, "passes": s.passes,
+             "head_passes": s.draft_passes, "ms": s.seconds * 1e3}
+            for s in rows
+        ],
+    }  # fmt: skip
+
+
+def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
+    from vla_ros_lab.roofline.compare import compare_schedules, compare_stages
+
+    by_schedule = compare_schedules(roof, bench, draft)
+    by_stage = compare_stages(roof, bench)
+    print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
+    print(report.efficiency_table("schedule", by_schedule))
+    if by_stage:
+        print(f"\n{report.efficiency_table('stage', by_stage)}")
+    return {
+        "schedules": report.efficiencies(by_schedule),
+        "stages": report.efficiencies(by_stage),
+    }
+
+
+def operating_points(
+    roof: Roofline, draft: ModelShape | None, alpha: float
+) -> list[tuple[str, float, float]]:
+    points = [("temporal", alpha, 0.0)]
+    return [*points, (draft.name, alpha, cost(roof, draft))] if draft else points
+
+
+def draw(
+    folder: Path, points: list[tuple[str, float, float]], gamma: int, subtitle: str,
+    found: tuple[ScheduleTime, ...], camera_hz: float,
+) -> list[str]:  # fmt: skip
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError("--plots needs matplotlib: pip install ./lab in the checkout") from None
+    from vla_ros_lab.roofline import plots
+
+    marks = [plots.Point(*point) for point in points]
+    paths = []
+    if marks:
+        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, marks, subtitle))
+        paths.append(plots.plot_break_even(folder / "break_even.png", marks, subtitle))
+    if found:
+        paths.append(plots.plot_rate_age(folder / "rate_age.png", found, camera_hz, subtitle))
+    for path in paths:
+        print(f"wrote {path}")
+    return [str(path) for path in paths]

@@ -1,0 +1,712 @@
+"""A collection of demonstrations: which episodes, who acts in them, shard by shard.
+
+Every shard is a function of the options and its number alone: a collection that was cut short
+goes on where it stopped, and any number of workers makes the same demonstrations.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+
+from vla_ros.core.clock import Clock, SystemClock
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image, Observation, Pose, Timeline
+from vla_ros.data.demonstrations import (
+    BODIES,
+    EXPERT,
+    SUFFIX,
+    Demonstration,
+    Float32,
+    SetInfo,
+    Track,
+    read_tracks,
+    scales,
+    to_environment,
+    to_physical,
+    write_shard,
+)
+from vla_ros.data.episodes.plan import dagger_seed, expert_seed
+from vla_ros.data.episodes.play import robot_state
+from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.engine import FlowEngine, TokenEngine
+from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.runtime.control.observation import LIBERO_STATE
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
+from vla_ros.sim.expert import Expert, advise, matrix
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.gl import choose_renderer
+from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
+from vla_ros_lab.train.frames import wordings
+
+# ------------------------------------------------------------------------------------------------
+# Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.
+#
+# Needs mujoco, for the cameras' places in the scene. The wrist camera moves with the gripper.
+
+
+GRIPPER_POSE = "gripper"
+
+
+class Projection:
+    """Pixels of a square image of ``size``; x to the right, y down, the corner at 0, 0."""
+
+    def __init__(self, size: int) -> None:
+        choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
+        from vla_ros.sim import scene
+
+        self._size = size
+        model = scene.build_model()
+        self._fovy = {name: float(model.camera(name).fovy[0]) for name in (AGENTVIEW, WRIST)}
+        fixed = model.camera(AGENTVIEW)
+        self._fixed = (fixed.pos.copy(), matrix(_xyzw(fixed.quat)))
+        hand = model.camera(WRIST)
+        self._in_hand = (hand.pos.copy(), matrix(_xyzw(hand.quat)))
+        self._grip = model.site(scene.GRIP_SITE).pos.copy()  # in the hand's frame, not turned
+
+    def __call__(self, camera: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
+        """float32 [K, 2], one row a name; NaN for what is behind the camera."""
+        place, turn = self._camera(camera, poses)
+        points = np.array([poses[name].position for name in names])
+        local = (points - place) @ turn  # the camera looks along its -z, y up
+        depth = -local[:, 2]
+        depth[depth < 1e-3] = np.nan
+        focal = self._size / 2 / np.tan(np.radians(self._fovy[camera]) / 2)
+        half = self._size / 2
+        x, y = half + focal * local[:, 0] / depth, half - focal * local[:, 1] / depth
+        return np.stack((x, y), axis=1).astype(np.float32)
+
+    def _camera(self, camera: str, poses: Mapping[str, Pose]) -> tuple[Floats, Floats]:
+        if camera == AGENTVIEW:
+            return self._fixed
+        gripper = poses[GRIPPER_POSE]
+        hand = matrix(gripper.quaternion)
+        offset, turn = self._in_hand
+        return np.array(gripper.position) + hand @ (offset - self._grip), hand @ turn
+
+
+def _xyzw(wxyz: Floats) -> tuple[float, float, float, float]:
+    w, x, y, z = (float(value) for value in wxyz)
+    return x, y, z, w
+
+
+# ------------------------------------------------------------------------------------------------
+# One episode in lock-step, recorded or only judged. One thread: the environment's.
+#
+# The images go the way they go on the robot: rendered at ``RENDER_SIZE``, as the bridge does,
+# then resized by the engine's own preprocessing to what the model sees.
+
+
+EXECUTED = 4  # actions of a chunk of 8
+RENDER_SIZE = 256  # pixels, the bridge's default
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What the expert would do, in environment units: ``action`` [7] for the episode's own
+    sentence, ``labels`` [G, 7] for every sentence (see relabel)."""
+
+    action: Floats
+    labels: Floats
+
+
+#: observation -> (label, executed action [7] in environment units); None where nobody teaches
+Driver = Callable[[SimObservation], tuple[Taught | None, Floats]]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One initial state of one task; ``source`` names who acts, for the record."""
+
+    task: str
+    instruction: str
+    initial_state: int
+    seed: int
+    max_steps: int
+    source: str = EXPERT
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``.
+
+    ``projection``: camera, poses, names -> where they are in its image, float32 [K, 2]. ``poses``:
+    whether those of BODIES are kept. ``every``: of so many steps one is rendered; the others have
+    the picture before them, and nothing is anywhere in it (NaN), by which training leaves them out.
+    """
+
+    size: int
+    cameras: tuple[str, ...]
+    objects: tuple[str, ...]
+    projection: Callable[[str, Mapping[str, Pose], Sequence[str]], Float32]
+    interpolation: str = "bicubic"
+    poses: bool = True
+    every: int = 1
+    images: dict[str, list[Image]] = field(default_factory=dict)
+    pixels: dict[str, list[Float32]] = field(default_factory=dict)
+    rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
+
+    def add(self, seen: SimObservation, label: Taught, executed: Floats) -> None:
+        """One step: what was seen, what the expert wanted, what was done."""
+        for camera in self.cameras:
+            images = self.images.setdefault(camera, [])
+            where = self.projection(camera, seen.poses, self.objects)
+            if seen.images:
+                picture = seen.images[camera]
+                images.append(
+                    fit(picture, self.size, "resize-naive", (0, 0, 0), self.interpolation)
+                )
+            else:
+                images.append(images[-1])
+                where = np.full_like(where, np.nan)
+            self.pixels.setdefault(camera, []).append(where)
+        where_all = poses_of(seen.poses) if self.poses else np.empty(0)
+        taught = (label.action, label.labels, executed)
+        self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
+
+    def demonstration(self, episode: Episode, success: bool) -> Demonstration:
+        """All of it, as arrays."""
+        action, labels, executed, position, fingers, poses = (
+            np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
+        )
+        track = Track(
+            task=episode.task,
+            instruction=episode.instruction,
+            seed=episode.seed,
+            initial_state=episode.initial_state,
+            success=success,
+            source=episode.source,
+            actions=action,
+            labels=labels,
+            executed=executed,
+            ee_pos=position,
+            gripper_states=fingers,
+            poses=poses if self.poses else np.empty((0, len(BODIES), 7), np.float32),
+            pixels={name: np.stack(rows) for name, rows in self.pixels.items()},
+        )
+        return Demonstration(track, {name: np.stack(rows) for name, rows in self.images.items()})
+
+
+def poses_of(poses: Mapping[str, Pose]) -> Floats:
+    """Float64 [BODIES, 7]: the position in m and the quaternion x, y, z, w of each."""
+    return np.array([(*poses[name].position, *poses[name].quaternion) for name in BODIES])
+
+
+def play(
+    environment: Environment, episode: Episode, drive: Driver, recorder: Recorder | None = None
+) -> bool:
+    """Run an episode to its end or its step limit; returns whether it succeeded."""
+    every = 1 if recorder is None else recorder.every
+    seen = environment.reset(episode.task, episode.initial_state, episode.seed)
+    for number in range(1, episode.max_steps + 1):
+        label, executed = drive(seen)
+        if recorder is not None and label is not None:
+            recorder.add(seen, label, executed)
+        step = environment.step(executed, render=number % every == 0)
+        if step.done:
+            return step.success
+        seen = step.observation
+    return False
+
+
+class EnginePolicy:
+    """A checkpoint on the engine, asked once a frame.
+
+    Of a chunk that one pass gives (OpenVLA-OFT) the first action counts; of one that is said token
+    by token or comes of a flow policy, which takes so much longer, EXECUTED are: the first, or of a
+    flow policy those that are due once ``delay_steps`` are over. Not thread-safe.
+    """
+
+    def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
+        engine = load_engine(EngineOptions(checkpoint, dtype=dtype, num_threads=threads or 0))
+        if not isinstance(engine, (TokenEngine, FlowEngine)):
+            raise UserError(f"{checkpoint}: collect --policy is for token and flow policies")
+        if engine.info.state_dim not in (0, LIBERO_STATE):
+            raise UserError(f"{checkpoint} reads a state of {engine.info.state_dim} numbers: the"
+                            f" tabletop's has LIBERO's {LIBERO_STATE}")  # fmt: skip
+        self.engine, self._flow = engine, isinstance(engine, FlowEngine)
+        self._clock: Clock = SystemClock()
+        self._stamp = 0
+        one_pass = isinstance(engine, TokenEngine) and engine.model.config.parallel
+        self._executed = 1 if one_pass else EXECUTED
+        self._rest: list[Floats] = []  # of a chunk that is being executed
+
+    def reset(self, instruction: str) -> None:
+        """Begin an episode."""
+        self.engine.reset(instruction)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Somebody else acts: what is left of a chunk was not meant for what comes of that."""
+        self._rest = []
+
+    def act(self, seen: SimObservation, delay_steps: int = 0) -> Floats | None:
+        """The physical action [7] for ``delay_steps`` after what is seen; None when the model's
+        output is no action."""
+        if self._rest:
+            return self._rest.pop(0)
+        self._stamp += 1
+        now = self._clock.steady_ns()
+        observation = Observation(
+            self._stamp, self._stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST),
+            robot_state(seen, self.engine.info.state_dim), delay_steps=delay_steps,
+        )  # fmt: skip
+        timeline = Timeline(now).mark("queue", now)
+        try:
+            answer = self.engine.step(observation, timeline, self._clock)
+        except InvalidAction:
+            return None
+        assert answer is not None  # the schedule that "auto" stands for answers every frame
+        actions = answer.actions.copy()
+        if self._flow:
+            actions = actions[delay_steps:]
+            actions[:, GRIPPER] = actions[:, GRIPPER] > 0.5  # open or closed
+        first, *self._rest = actions[: self._executed]
+        return first
+
+
+_LOST = 0.04  # chance per step that an action is lost: the robot is held
+_BUSY = (0.4, 1.8, 0.15)  # steps that an answer takes: least, most, and how unsteady (lognormal)
+_LATER = ((-1, 0, 1, 2), (0.15, 0.55, 0.2, 0.1))  # steps beyond what was expected, how often
+_NUDGED, _NUDGE_M = 3, 0.04  # of so many episodes in one the cube is moved so far on the way
+
+
+class Late:
+    """A policy that acts on what was seen ``delay`` steps ago, and knows it.
+
+    ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
+    in which it does not act. Until there is something that
+    old the robot stands still with its gripper open, as it does until a first action has come.
+    ``unsteady``: draws by which images come sooner or later than it knows, and actions are lost. Of
+    a policy that knows a delay of some steps an answer may take more than one: then it has none for
+    some of them, as on a slow machine.
+    """
+
+    def __init__(
+        self,
+        act: Callable[[SimObservation, int], Floats | None],
+        delay: int,
+        interrupt: Callable[[], None] = lambda: None,
+        unsteady: np.random.Generator | None = None,
+    ) -> None:
+        self._act, self._delay, self.interrupt = act, delay, interrupt
+        self._unsteady, self._really = unsteady, delay
+        least, most, _ = _BUSY
+        self._busy = unsteady.uniform(least, min(most, max(delay, least))) if unsteady else 0.0
+        self._step, self._free = -1, 0.0  # which one is seen, and when the policy is done
+        self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # where no action has come
+        self._seen: deque[SimObservation] = deque(maxlen=delay + 1 + max(_LATER[0]))
+
+    def see(self, seen: SimObservation) -> None:
+        """Another step; also where another one acts."""
+        self._step += 1
+        self._seen.append(seen)
+        if self._unsteady is not None:  # never an older image than the one before
+            later = int(self._unsteady.choice(_LATER[0], p=_LATER[1]))
+            self._really = min(self._really + 1, max(0, self._delay + later))
+
+    def act(self) -> Floats | None:
+        """For the step that was seen last."""
+        if len(self._seen) <= self._really or self._late():
+            return self.held.copy()
+        said = self._act(self._seen[-1 - self._really], self._delay)
+        if said is not None:
+            self.held[GRIPPER] = said[GRIPPER]
+        return said
+
+    def _late(self) -> bool:
+        """Whether there is no answer for this step: it was lost, or the policy is still at it."""
+        if self._unsteady is None:
+            return False
+        if self._free >= self._step + 1:
+            return True
+        took = self._busy * float(self._unsteady.lognormal(0.0, _BUSY[2]))
+        self._free = max(self._free, self._step) + took
+        return bool(self._unsteady.uniform() < _LOST)
+
+
+@lru_cache(maxsize=3)
+def shared_environment(wrist: bool, nudge_m: float = 0.0, crowded: bool = False) -> Environment:
+    """This process's tabletop, made once: it takes a second."""
+    environment = EnvConfig("tabletop", RENDER_SIZE, wrist, nudge_m=nudge_m, crowded=crowded)()
+    atexit.register(environment.close)  # OpenGL complains when the interpreter takes it down
+    return environment
+
+
+@lru_cache(maxsize=1)
+def shared_policy(checkpoint: str) -> EnginePolicy:
+    """This process's engine of a checkpoint directory, loaded once."""
+    return EnginePolicy(checkpoint)
+
+
+def forget_policy() -> None:
+    """Load the checkpoint anew at its next use."""
+    shared_policy.cache_clear()
+
+
+# ------------------------------------------------------------------------------------------------
+# Noise on executed actions, so that demonstrations show how to come back from a mistake.
+#
+# Source of the idea: Laskey et al. 2017, DART: disturb what the teacher does, keep as the label
+# what it wanted to do.
+
+
+_CALM = 0.25  # share of episodes without noise: also the straight way is shown
+_JITTER = np.array([0.06] * 3 + [0.02] * 3)  # environment units, every step
+_SHOVE_CHANCE = 0.04  # per step: a shove begins
+_SHOVE_STEPS = (3, 9)
+_SHOVE = np.array([0.8] * 3 + [0.15] * 3)  # environment units, largest
+#: how a disturbed episode begins: steps in a direction of chance, whatever the expert wants.
+#: The arm always starts from one pose, so without it the arm's place alone tells which cube it
+#: is on its way to, and a policy learns that before it learns to read the sentence.
+_WANDER_STEPS = (3, 12)
+_WANDER_LOW = np.array([-0.6, -0.8, -0.2, -0.1, -0.1, -0.3])
+_WANDER_HIGH = np.array([0.6, 0.8, 0.4, 0.1, 0.1, 0.3])
+
+
+class Disturbance:
+    """A wander at the start, small jitter all the time, now and then a shove of some steps.
+
+    Never on the gripper.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._calm = rng.uniform() < _CALM
+        self._wander = 0 if self._calm else int(rng.integers(*_WANDER_STEPS))
+        self._way = rng.uniform(_WANDER_LOW, _WANDER_HIGH)
+        self._left = 0
+        self._shove = np.zeros(GRIPPER)
+
+    def __call__(self, action: Floats) -> Floats:
+        """The action [7] in environment units, disturbed and clipped."""
+        out = np.array(action, dtype=np.float64)
+        if self._calm:
+            return out
+        if self._wander:
+            self._wander -= 1
+            out[:GRIPPER] = self._way
+        out[:GRIPPER] += self._rng.normal(0.0, _JITTER)
+        if self._left == 0 and self._rng.uniform() < _SHOVE_CHANCE:
+            self._left = int(self._rng.integers(*_SHOVE_STEPS))
+            self._shove = self._rng.uniform(-_SHOVE, _SHOVE)
+        if self._left:
+            self._left -= 1
+            out[:GRIPPER] += self._shove
+        clipped: Floats = np.clip(out, -1.0, 1.0)
+        assert clipped.shape == (ACTION_DIM,)
+        return clipped
+
+
+# ------------------------------------------------------------------------------------------------
+# What the expert would do in one state for every sentence there is.
+#
+# One image with many sentences teaches a policy to read: from demonstrations alone the place of
+# the arm tells what will come next, and the sentence is learned last.
+
+
+#: the sentences of the G columns of a data set's labels
+INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())
+
+
+def labels(poses: Mapping[str, Pose], scale: Floats, side: float = 0.0) -> Floats:
+    """Environment actions [G, 7], one for each of INSTRUCTIONS; ``side`` as of the expert."""
+    actions = [advise(goal, poses, side) for goal in GOALS.values()]
+    return to_environment(np.stack(actions), scale)
+
+
+# ------------------------------------------------------------------------------------------------
+# Processes for simulated episodes: they leave Ctrl-C to their parent and never outlive it.
+
+
+def pool(workers: int) -> ProcessPoolExecutor:
+    """A pool of fresh interpreters: OpenGL and torch do not survive a fork.
+
+    Ctrl-C reaches every process of a terminal; here it is the parent who decides what ends, so
+    an episode that runs is finished. When the parent is killed its workers end at once.
+    """
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, initializer=_begin)
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+OPTIONS_FILE = "collection.json"
+OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
+SWITCH = 0.05  # chance per step that the one who acts is drawn anew, in on-policy rounds
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """What a collection is. ``policy``: a checkpoint that acts while the expert labels.
+
+    ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
+    its tasks. ``seed`` is the number of the collection, or of the on-policy round.
+    ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
+    ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
+    ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
+    ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
+    some actions not at all, an answer may take more than a period, and in one episode of three the
+    cube is moved on the way.
+    ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
+    ``two_ways``: the expert swings out to the left or to the right, each episode anew.
+    ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros_lab.train.collect_libero`).
+    """
+
+    demonstrations: int
+    families: tuple[str, ...] = tuple(family.value for family in Family)
+    seed: int = 0
+    image_size: int = 128
+    wrist: bool = False
+    policy: str = ""
+    expert_share: float = 0.3
+    interpolation: str = "bicubic"
+    per_shard: int = 20
+    delays: int = 0
+    two_ways: bool = False
+    suite: str = ""
+    unsteady: bool = False
+    crowded: bool = False
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        return (AGENTVIEW, WRIST) if self.wrist else (AGENTVIEW,)
+
+    @property
+    def shard_count(self) -> int:
+        return -(-self.demonstrations // self.per_shard)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What came of a shard. ``failed`` demonstrations of the expert are not in it."""
+
+    kept: int
+    failed: int
+    succeeded: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One more shard is there."""
+
+    report: ShardReport
+    shards_done: int
+    shards: int
+
+
+def collect(options: CollectOptions, directory: Path, workers: int = 1) -> Iterator[Made]:
+    """Make every shard that is missing, yielding after each.
+
+    UserError: ``directory`` holds a collection with other options.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _claim(options, directory)
+    missing = [n for n in range(options.shard_count) if not shard_path(directory, n).exists()]
+    done = options.shard_count - len(missing)
+    for report in _each(options, directory, missing, workers):
+        done += 1
+        yield Made(report, done, options.shard_count)
+
+
+def _each(
+    options: CollectOptions, directory: Path, numbers: list[int], workers: int
+) -> Iterator[ShardReport]:
+    if workers == 1 or len(numbers) < 2:
+        forget_policy()  # the directory may have been written anew
+        for number in numbers:
+            yield make_shard(options, directory, number)
+        return
+    with pool(min(workers, len(numbers))) as processes:
+        waiting = [processes.submit(make_shard, options, directory, n) for n in numbers]
+        try:
+            for one in as_completed(waiting):
+                yield one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
+    """Run a shard's episodes and write it."""
+    if options.suite:
+        from vla_ros_lab.train import collect_libero  # it needs what is here
+
+        return collect_libero.make_shard(options, directory, number)
+    environments = [shared_environment(options.wrist)] * _NUDGED
+    if options.unsteady:
+        environments[-1] = shared_environment(options.wrist, _NUDGE_M)
+    if options.crowded:
+        environments[0] = shared_environment(options.wrist, crowded=True)
+    spec = environments[0].spec
+    projection = _projection(options.image_size)
+    kept: list[Demonstration] = []
+    failed = 0
+    first = number * options.per_shard
+    for index in range(first, min(first + options.per_shard, options.demonstrations)):
+        environment, episode = environments[index % _NUDGED], episode_of(options, spec, index)
+        recorder = Recorder(
+            options.image_size, options.cameras, OBJECTS, projection, options.interpolation
+        )
+        success = play(environment, episode, _driver(options, episode, environment), recorder)
+        if success or options.policy:  # a policy's failures are what its teacher is for
+            kept.append(recorder.demonstration(episode, success))
+        else:
+            failed += 1
+    write_shard(shard_path(directory, number), set_info(options, spec), kept)
+    tracks = [one.track for one in kept]
+    succeeded = sum(track.success for track in tracks)
+    return ShardReport(len(kept), failed, succeeded, sum(map(len, tracks)))
+
+
+def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> Episode:
+    """Episode ``index`` of a collection: task, wording, initial state and seed."""
+    family = Family(options.families[index % len(options.families)])
+    tasks = tasks_of(spec, family)
+    turn = index // len(options.families)
+    task = tasks[turn % len(tasks)]
+    said = wordings(parse_instruction(task.instruction))
+    return Episode(
+        task=task.name,
+        instruction=said[(turn // len(tasks)) % len(said)],
+        initial_state=index % task.initial_states,
+        seed=episode_seed(options, index),
+        max_steps=task.max_steps,
+        source=f"round {options.seed}" if options.policy else EXPERT,
+    )
+
+
+def episode_seed(options: CollectOptions, index: int) -> int:
+    """Seed of an episode, from the ranges of training; ValueError when there is none left."""
+    seed = dagger_seed if options.policy else expert_seed
+    return seed(options.seed, index)
+
+
+def tasks_of(spec: EnvSpec, family: Family) -> list[Task]:
+    """The tasks of a family, in the environment's order."""
+    return [t for t in spec.tasks if parse_instruction(t.instruction).family is family]
+
+
+def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
+    """What the shards of this collection say about themselves."""
+    return SetInfo(
+        environment=spec.name,
+        image_size=options.image_size,
+        cameras=options.cameras,
+        objects=OBJECTS,
+        scale=tuple(scales(spec).tolist()),
+        control_rate_hz=spec.control_rate_hz,
+        instructions=INSTRUCTIONS,
+        two_ways=options.two_ways,
+    )
+
+
+def totals(directory: Path) -> tuple[int, int]:
+    """Demonstrations and frames of the shards that are there."""
+    tracks = [t for path in sorted(directory.glob(f"*{SUFFIX}")) for t in read_tracks(path)]
+    return len(tracks), sum(len(track) for track in tracks)
+
+
+def _driver(options: CollectOptions, episode: Episode, environment: Environment) -> Driver:
+    scale = scales(environment.spec)
+    rng = np.random.default_rng([episode.seed, episode.initial_state])
+    side = float(rng.choice((-1.0, 1.0))) if options.two_ways else 0.0
+    expert = Expert(episode.instruction, side)
+    if not options.policy:
+        disturb = Disturbance(rng)
+
+        def demonstrate(seen: SimObservation) -> tuple[Taught, Floats]:
+            label = _taught(expert, seen, scale, side)
+            return label, disturb(label.action)
+
+        return demonstrate
+    policy = shared_policy(options.policy)
+    policy.reset(episode.instruction)
+    delay = int(rng.integers(options.delays + 1)) if options.delays else 0
+    late = Late(policy.act, delay, policy.interrupt, rng if options.unsteady else None)
+    return _mixed(expert, side, late, scale, rng, options.expert_share)
+
+
+def _mixed(
+    expert: Expert,
+    side: float,
+    policy: Late,
+    scale: Floats,
+    rng: np.random.Generator,
+    expert_share: float,
+) -> Driver:
+    """The policy acts, for stretches the expert does; the expert labels every step.
+
+    Source: Ross et al. 2011 (DAgger), whose mixture is drawn per step; stretches go further.
+    """
+    expert_acts = False
+
+    def drive(seen: SimObservation) -> tuple[Taught, Floats]:
+        nonlocal expert_acts
+        label = _taught(expert, seen, scale, side)
+        if rng.uniform() < SWITCH:
+            expert_acts = bool(rng.uniform() < expert_share)
+        policy.see(seen)
+        if expert_acts:
+            policy.interrupt()
+            policy.held[GRIPPER] = to_physical(label.action, scale)[GRIPPER]
+        said = None if expert_acts else policy.act()
+        return label, label.action if said is None else to_environment(said, scale)
+
+    return drive
+
+
+def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) -> Taught:
+    every = labels(seen.poses, scale, side)
+    action = to_environment(expert.act(seen.poses), scale)
+    every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
+    return Taught(action, every)
+
+
+def _claim(options: CollectOptions, directory: Path) -> None:
+    """Write the options, or check that they are those of the shards already there."""
+    path = directory / OPTIONS_FILE
+    wanted = json.loads(json.dumps(asdict(options)))
+    if not path.exists():
+        path.write_text(json.dumps(wanted, indent=1) + "\n")
+        return
+    there = json.loads(path.read_text())
+    new = {f.name: f.default for f in fields(CollectOptions)}  # of sets older than an option
+    differing = sorted(n for n in wanted if wanted[n] != there.get(n, new[n]))
+    if differing:
+        said = ", ".join(f"{n} {there.get(n, new[n])}" for n in differing)
+        raise UserError(f"{directory} holds a collection with {said}: take another directory")
+
+
+def shard_path(directory: Path, number: int) -> Path:
+    """Where a shard belongs."""
+    return directory / f"shard-{number:04d}{SUFFIX}"
+
+
+@lru_cache(maxsize=1)
+def _projection(size: int) -> Projection:
+    return Projection(size)

@@ -1,0 +1,163 @@
+"""Demonstrations of LIBERO's scripted expert: a set of its own sentences, for one suite.
+
+Apart from :mod:`vla_ros_lab.train.collect` since LIBERO's expert remembers where it is in its plan:
+it is asked for the task's own sentence alone, and what it would do for another one is not known
+(``SetInfo.own_sentence``). Initial states 0 to 9 of every task are never used: `vla-ros eval
+--episodes 10` plays just these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM, Floats, Pose
+from vla_ros.data.demonstrations import (
+    Demonstration,
+    Float32,
+    SetInfo,
+    scales,
+    to_environment,
+    write_shard,
+)
+from vla_ros.sim.env import AGENTVIEW, EnvSpec, SimObservation, Task
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.libero.environment import Eye, Libero
+from vla_ros.sim.libero.expert import TARGETS, THINGS, LiberoExpert
+from vla_ros.sim.libero.suites import UnknownInstruction
+from vla_ros_lab.train.collect import (
+    GRIPPER_POSE,
+    RENDER_SIZE,
+    CollectOptions,
+    Disturbance,
+    Episode,
+    Recorder,
+    ShardReport,
+    Taught,
+    play,
+    shard_path,
+)
+
+HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
+#: steps to a picture: rendering is four fifths of a step, and neighbors hardly differ. The actions
+#: of every step are there, so a chunk that begins with a picture is whole.
+PICTURE_EVERY: Final = 4
+#: what the patch loss tells apart: the first of each kind, where a task has it
+OBJECTS: Final = (*(f"{kind}_1" for kind in (*THINGS, *TARGETS)), GRIPPER_POSE)
+
+
+def tasks_of(spec: EnvSpec) -> tuple[Task, ...]:
+    """Those of the suite that the expert knows. UserError: none."""
+    known = tuple(task for task in spec.tasks if _does(task.instruction))
+    if not known:
+        raise UserError(
+            "the scripted expert knows none of this suite's tasks; it knows libero_object's and"
+            " most of libero_spatial's"
+        )
+    return known
+
+
+def _does(instruction: str) -> bool:
+    try:
+        LiberoExpert(instruction)
+    except UnknownInstruction:
+        return False
+    return True
+
+
+def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[Episode]:
+    """A shard has one task, which is built once; every task has its turn before one comes again."""
+    tasks = tasks_of(spec)
+    task, turn = tasks[shard % len(tasks)], shard // len(tasks)
+    first = shard * options.per_shard
+    count = min(options.per_shard, options.demonstrations - first)
+    free = task.initial_states - HELD_OUT
+    return [
+        Episode(
+            task.name,
+            task.instruction,
+            HELD_OUT + (turn * options.per_shard + place) % free,
+            seed=0,  # another one would draw the suite's furniture anew
+            max_steps=task.max_steps,
+        )
+        for place in range(count)
+    ]
+
+
+def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
+    """Run a shard's episodes and write it. SimError: the suite cannot be played here."""
+    environment = EnvConfig("libero", RENDER_SIZE, wrist=False, suite=options.suite)()
+    assert isinstance(environment, Libero)
+    sentences = tuple(dict.fromkeys(task.instruction for task in tasks_of(environment.spec)))
+    kept: list[Demonstration] = []
+    failed = 0
+    try:
+        for place, episode in enumerate(episodes_of(options, environment.spec, number)):
+            rng = np.random.default_rng([options.seed, number, place])
+            shown = _demonstrate(environment, episode, options, sentences, rng)
+            if shown.track.success:
+                kept.append(shown)
+            else:
+                failed += 1
+    finally:
+        environment.close()  # OpenGL complains when the interpreter takes it down
+    write_shard(shard_path(directory, number), _info(options, environment.spec, sentences), kept)
+    frames = sum(len(one.track) for one in kept)
+    return ShardReport(len(kept), failed, len(kept), frames)
+
+
+def _info(options: CollectOptions, spec: EnvSpec, sentences: tuple[str, ...]) -> SetInfo:
+    return SetInfo(
+        environment=spec.name,
+        image_size=options.image_size,
+        cameras=(AGENTVIEW,),
+        objects=OBJECTS,
+        scale=tuple(scales(spec).tolist()),
+        control_rate_hz=spec.control_rate_hz,
+        instructions=sentences,
+        own_sentence=True,
+    )
+
+
+def _demonstrate(
+    environment: Libero,
+    episode: Episode,
+    options: CollectOptions,
+    sentences: tuple[str, ...],
+    rng: np.random.Generator,
+) -> Demonstration:
+    """One episode to its end or its step limit; what the arm executes is disturbed."""
+    expert, disturb = LiberoExpert(episode.instruction), Disturbance(rng)
+    scale, own = scales(environment.spec), sentences.index(episode.instruction)
+
+    def drive(seen: SimObservation) -> tuple[Taught, Floats]:
+        action = to_environment(expert.act(seen.poses), scale)
+        labels = np.zeros((len(sentences), ACTION_DIM))
+        labels[own] = action
+        return Taught(action, labels), disturb(action)
+
+    def projection(_: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
+        return where(environment.eye(), poses, names, options.image_size)
+
+    recorder = Recorder(
+        options.image_size, (AGENTVIEW,), OBJECTS, projection, options.interpolation, poses=False,
+        every=PICTURE_EVERY,
+    )  # fmt: skip
+    return recorder.demonstration(episode, play(environment, episode, drive, recorder))
+
+
+def where(eye: Eye, poses: Mapping[str, Pose], names: Sequence[str], size: int) -> Float32:
+    """Where the things of these names are in a square image of ``size``: pixels [K, 2], x to the
+    right, y down; NaN for what a task has not, or what is behind the camera."""
+    nowhere = (np.nan,) * 3
+    points = np.array([poses[n].position if n in poses else nowhere for n in names])
+    local = (points - eye.position) @ eye.rotation  # the camera looks along its -z, y up
+    depth = np.where(-local[:, 2] > 1e-3, -local[:, 2], np.nan)
+    half = size / 2
+    focal = half / np.tan(eye.fovy / 2)
+    x, y = half + focal * local[:, 0] / depth, half - focal * local[:, 1] / depth
+    return np.stack((x, y), axis=1).astype(np.float32)

@@ -1,0 +1,184 @@
+"""How far a draft head would have carried a target: its drafts against what was said.
+
+Speculation that is exact says what the target says whatever is drafted, so the recorded tokens and
+taps are those that any drafter would have met. The drafter that serves is asked frame by frame,
+and the passes counted: the accepted length online, not the accuracy on a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Executing, Observation, Timeline
+from vla_ros.engine.decoding.acceptance import follow
+from vla_ros.engine.decoding.base import up_to
+from vla_ros.engine.decoding.draft_heads import RANKED, OneShotHead, RecursiveHead
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.engine.decoding.drafters import Drafter, TemporalTreeDrafter
+from vla_ros.engine.decoding.fast_drafter import FastDrafter
+from vla_ros.engine.decoding.head_drafters import (
+    Embed,
+    FastHeadDrafter,
+    HeadDrafter,
+    RecursiveDrafter,
+)
+from vla_ros.engine.io.fast_tokens import FastTokens
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.request import Request, StageTimer
+from vla_ros_lab.train.head.examples import past_of, places
+from vla_ros_lab.train.head.features import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``passes`` an action, ``accepted`` draft tokens a pass with a draft behind a token.
+
+    Of a recursive head also what the recursion E[s] says of its chances there, with nothing drafted
+    behind the prompt, and of every level how often its likeliest token is right, and one of its
+    four likeliest, given that all before it were."""
+
+    passes: float
+    accepted: float
+    expected: float | None = None
+    first: tuple[float, ...] = ()
+    four: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Counts the passes of drafters over the same episodes, on the CPU, with whole trees."""
+
+    actions: ActionTokens | FastTokens
+    episodes: Sequence[Episode]
+    embed: Embed
+    steps: int = 1  # actions of an answer
+    executed: int = 1  # of FAST tokens: actions between two frames
+
+    def head(self, head: OneShotHead | RecursiveHead) -> Judged:
+        """Of a head, which must have its ``chances``."""
+        device, budget = torch.device("cpu"), Budget()
+        drafter: Drafter
+        if isinstance(self.actions, FastTokens):
+            assert isinstance(head, RecursiveHead), "FAST tokens have no other"
+            drafter = FastHeadDrafter(self.actions, device, budget, head, self.embed)
+        elif isinstance(head, RecursiveHead):
+            drafter = RecursiveDrafter(
+                self.actions, device, _exactly, budget, head, self.embed, None, self.steps
+            )
+        else:
+            drafter = HeadDrafter(self.actions, device, _exactly, budget, head, self.embed)
+        return self.count(drafter)
+
+    def temporal(self) -> Judged:
+        """Of the tree of alternatives to the last action, which needs no head."""
+        positions = self.episodes[0].tokens.shape[1]
+        device = torch.device("cpu")
+        if isinstance(self.actions, FastTokens):
+            return self.count(FastDrafter(self.actions, device, Budget(), None, wide=True))
+        drafter = TemporalTreeDrafter(
+            self.actions, positions, device, _exactly, Budget(), None, self.steps
+        )
+        return self.count(drafter)
+
+    def count(self, drafter: Drafter) -> Judged:
+        """Every action of every episode, each episode after a reset."""
+        passes = actions = accepted = drafted = 0
+        fast, ends = isinstance(self.actions, FastTokens), ends_of(self.actions)
+        for episode in self.episodes:
+            drafter.forget()
+            pairs = zip(episode.tokens.tolist(), episode.taps.float(), strict=True)
+            for number, (own, taps) in enumerate(pairs):
+                asked = asked_at(number, self.executed if fast else None)
+                used, stood, rounds = speculated(drafter, asked, up_to(own, ends), taps)
+                passes, accepted, drafted = passes + used, accepted + stood, drafted + rounds
+                actions += 1
+        return Judged(passes / actions, accepted / drafted if drafted else 0.0)
+
+
+def ends_of(actions: ActionTokens | FastTokens) -> int | None:
+    """The token that ends an answer; None where all are equally long."""
+    return actions.end if isinstance(actions, FastTokens) else None
+
+
+def asked_at(number: int, executed: int | None) -> Request:
+    """The request of an episode's frame, of whose last chunk so many actions were executed; None:
+    nobody says it. What drafts come of is in the episode."""
+    seen = None
+    if executed is not None:
+        going = Executing(number - 1, executed, 0)
+        seen = Observation(number, number, 0, np.zeros((1, 1, 3), np.uint8), executing=going)
+    stages = StageTimer(Timeline(0), SystemClock(), torch.device("cpu"))
+    return Request(number, torch.zeros(0, 0), stages, observation=seen)
+
+
+def speculated(
+    drafter: Drafter, request: Request, own: list[int], taps: torch.Tensor
+) -> tuple[int, int, int]:
+    """Speculate one action that is known -> passes, and of drafts behind a token: accepted, and
+    how many there were."""
+    drafter.begin(request)
+    known = passes = accepted = rounds = 0
+    while known < len(own):
+        limit = len(own) - 1 - known
+        draft = drafter.propose(own[:known], limit) if limit else None
+        passes += 1
+        stood = 0
+        if draft is not None and len(draft.tokens):
+            parents = draft.parents or ()
+            levels = _levels(parents)
+            said = [own[known], *(own[known + level] for level in levels)]
+            tokens = draft.tokens.tolist()
+            verdict = follow(said, tokens, parents, known, _same, True)
+            stood = verdict.accepted
+            drafter.verified(verdict.draft, stood)
+            accepted, rounds = accepted + stood * (known > 0), rounds + (known > 0)
+        drafter.observe_taps(taps[known : known + stood + 1], range(stood + 1))
+        known += stood + 1
+    drafter.observe(own, own)
+    return passes, accepted, rounds
+
+
+def count_chances(
+    head: OneShotHead, episodes: Sequence[Episode], embed: Embed, first: int
+) -> torch.Tensor:
+    """How often the alternative of each rank was right: [places, places, RANKED], falling in the
+    rank. Before anything is seen a little of the prior that trees begin with."""
+    count = head.config.places
+    hits = torch.zeros(count, count, RANKED)
+    total = 0.0
+    with torch.no_grad():
+        for episode in episodes:
+            total += len(episode)
+            past = past_of(episode, first, head.config.bins)
+            bins = episode.tokens - first
+            for known in range(1, count + 1):
+                told = torch.cat((torch.full((len(past), 1), known), past), 1)
+                newest = embed(episode.tokens[:, known - 1])
+                logits = head(episode.taps[:, known - 1].float(), newest, told)
+                ranked = logits.topk(min(RANKED, head.config.bins)).indices
+                right = ranked == bins[:, 1 : count + 1, None]
+                hits[known - 1, :, : ranked.shape[2]] += right.float().sum(0)
+    prior = (1.0 + torch.arange(RANKED)) ** -1.5
+    chances = (hits + prior / prior.sum()) / (total + 1.0)
+    chances = chances.cummin(-1).values
+    return chances * places(count)[:, :, None]
+
+
+def _levels(parents: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found
+
+
+def _same(draft: int, own: int, position: int) -> bool:
+    return draft == own
+
+
+def _exactly(position: int) -> int:
+    return 0

@@ -1,0 +1,409 @@
+"""The model in training: the engine's own vision and decoder, in batches and with gradients.
+
+There is no second implementation to keep equal: what is trained is what runs, tensor names
+included, so a checkpoint is the state of this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vla_ros.engine.families.openvla import text_shapes
+from vla_ros.engine.families.random import build_tokenizer
+from vla_ros.engine.io.checkpoint import LANGUAGE, Tensors
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.tokens import ActionTokens, prompt_text
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros.engine.models.oft import ParallelHeads
+from vla_ros.engine.models.towers import Vision
+from vla_ros_lab.train.batches import Batches, ChunkBatches, Layout
+from vla_ros_lab.train.frames import NOWHERE, Frames
+from vla_ros_lab.train.options import TrainOptions
+
+_POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
+_POSITION_BASE = 100.0
+
+
+class BatchedAttention(Attention):
+    """Attention within each of ``batch`` sequences of one layout; ``mask`` None: causal."""
+
+    def __init__(self, batch: int, mask: torch.Tensor | None) -> None:
+        self._batch, self._mask = batch, mask
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """q [B T, H, D], k and v [B T, Hkv, D] -> [B T, H, D]."""
+        q, k, v = (self._split(x.to(v.dtype)) for x in (q, k, v))
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1:
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        causal = self._mask is None
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=self._mask, is_causal=causal, scale=scale
+        )
+        return out.transpose(1, 2).flatten(0, 1)
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(self._batch, -1, *x.shape[1:]).transpose(1, 2)
+
+
+class Network(nn.Module):
+    """A :class:`ModelConfig` with weights to train, and the heads of the auxiliary losses.
+
+    ``patch_head`` names the object centered in a patch, out of ``objects``; ``place_head`` points
+    at the patches of the two things that a sentence is about. Neither is part of a checkpoint.
+    """
+
+    def __init__(self, config: ModelConfig, objects: int, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        generator = torch.random.get_rng_state()
+        torch.manual_seed(seed)
+        self.vision = Vision(config)
+        self.patch_head = nn.Linear(config.feature_width, objects + 1)
+        self.place_head = nn.Linear(config.text.hidden_size, 2 * config.patches)
+        self.heads = ParallelHeads(config) if config.parallel else None
+        self._names = {n.replace(".", "/"): LANGUAGE + n for n in text_shapes(config.text)}
+        self.language = nn.ParameterDict(
+            {key: _start(name, text_shapes(config.text)[key.replace("/", ".")])
+             for key, name in self._names.items()}
+        )  # fmt: skip
+        torch.random.set_rng_state(generator)
+        tower = self.vision.vision_backbone.featurizer
+        with torch.no_grad():
+            tower.pos_embed.copy_(sincos(config.towers[0].patches, config.towers[0].width))
+
+    def forward(
+        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: Layout
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits of the rows asked for, their hidden states, and the patch features.
+
+        pixels [B, images, 3, s, s]; ids int64 [B, L]: the layout's tokens without the patches,
+        every branch right-padded; rows int64 [B, R]: places in the whole layout.
+        Returns [B, R, V], [B, R, C] and [B, patches, W].
+        """
+        batch, device = len(ids), ids.device
+        decoder = LlamaDecoder(
+            self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
+        )
+        features = self.vision.vision_backbone((pixels.flatten(0, 1),))
+        features = features.reshape(batch, self.config.patches, -1)
+        embedded = decoder.embed(ids)
+        patches = self.vision.projector(features).to(embedded.dtype)
+        x = torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1)
+        positions = layout.positions(device).repeat(batch)
+        attention = BatchedAttention(batch, layout.mask(device) if layout.branches else None)
+        starts = torch.arange(batch, device=device)[:, None] * layout.total
+        asked = (starts + rows).flatten()
+        hidden = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
+        hidden = hidden.view(batch, rows.shape[1], -1)
+        return linear(hidden, decoder.head), hidden, features
+
+    def chunk(
+        self,
+        pixels: torch.Tensor,
+        ids: torch.Tensor,
+        blank: torch.Tensor,
+        seen: torch.Tensor,
+        rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What OpenVLA-OFT's head makes of one bidirectional pass, and the patch features.
+
+        pixels [B, images, 3, s, s]; the rest as in chunk_batches.ChunkBatch.
+        Returns [B, C, 7] and [B, patches, W].
+        """
+        assert self.heads is not None
+        batch = len(ids)
+        decoder = LlamaDecoder(
+            self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
+        )
+        features = self.vision.vision_backbone((pixels.flatten(0, 1),))
+        features = features.reshape(batch, self.config.patches, -1)
+        embedded = decoder.embed(ids).masked_fill(blank[..., None], 0.0)
+        patches = self.vision.projector(features).to(embedded.dtype)
+        x = torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1)
+        always = seen.new_ones(batch, self.config.patches)
+        mask = torch.cat((seen[:, :1], always, seen[:, 1:]), 1)[:, None, None]
+        positions = torch.arange(x.shape[1], device=ids.device).repeat(batch)
+        asked = (torch.arange(batch, device=ids.device)[:, None] * x.shape[1] + rows).flatten()
+        attention = BatchedAttention(batch, mask)
+        states = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
+        actions = self.heads.action_head(states)
+        return actions.view(batch, self.config.chunk, -1), features
+
+    def greedy(self, pixels: torch.Tensor, prompt: list[int], count: int) -> list[int]:
+        """The ``count`` most likely tokens for one frame [images, 3, s, s], one at a time."""
+        tokens: list[int] = []
+        for _ in range(count):
+            ids = torch.tensor([[*prompt, *tokens]], device=pixels.device)
+            layout = Layout(ids.shape[1] + self.config.patches)
+            last = torch.tensor([[layout.common - 1]], device=pixels.device)
+            logits, _, _ = self(pixels[None], ids, last, layout)
+            tokens.append(int(logits[0, 0].argmax()))
+        return tokens
+
+    def text_tensors(self) -> Tensors:
+        """The language model's tensors under the checkpoint's names."""
+        return {name: self.language[key] for key, name in self._names.items()}
+
+    def tensors(self) -> Tensors:
+        """Everything a checkpoint holds, under its names."""
+        heads = self.heads.state_dict() if self.heads is not None else {}
+        return {**self.vision.state_dict(), **self.text_tensors(), **heads}
+
+    def load_tensors(self, tensors: Tensors) -> None:
+        """Take the weights of a checkpoint of the same sizes; heads that it lacks stay."""
+        self.vision.load_state_dict({n: tensors[n] for n in self.vision.state_dict()})
+        with torch.no_grad():
+            for key, name in self._names.items():
+                self.language[key].copy_(tensors[name])
+        if self.heads is not None and all(n in tensors for n in self.heads.state_dict()):
+            self.heads.load_state_dict({n: tensors[n] for n in self.heads.state_dict()})
+
+
+def sincos(patches: int, width: int) -> torch.Tensor:
+    """2-D sin-cos position embedding [1, patches, width]: without it training stays at chance."""
+    side = math.isqrt(patches)
+    quarter = width // 4
+    frequency = _POSITION_BASE ** (-torch.arange(quarter) / quarter)
+    y, x = torch.meshgrid(torch.arange(side).float(), torch.arange(side).float(), indexing="ij")
+    parts = [f(axis.reshape(-1, 1) * frequency) for axis in (x, y) for f in (torch.sin, torch.cos)]
+    return _POSITION_SCALE * torch.cat(parts, 1)[None]
+
+
+def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
+    """transformers' initialization: norms 1, biases 0, all else normal with deviation 0.02."""
+    if name.endswith("norm.weight"):
+        return nn.Parameter(torch.ones(shape))
+    if name.endswith("bias"):
+        return nn.Parameter(torch.zeros(shape))
+    return nn.Parameter(torch.randn(shape) * 0.02)
+
+
+# ------------------------------------------------------------------------------------------------
+# The losses: soft bins over the action tokens, and which object is centered in which patch.
+
+
+_BACKGROUND = 0.05  # weight of patches without an object's center: nearly all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
+
+    action: torch.Tensor
+    patch: torch.Tensor
+    place: torch.Tensor
+    error: torch.Tensor
+
+
+class SoftBins:
+    """Cross-entropy against a Gaussian over the bins: a near miss costs less than a far one.
+
+    ``sigma`` in bins; 0 is the hard cross-entropy (which stays at chance on little data).
+    """
+
+    def __init__(self, actions: ActionTokens, sigma: float, device: torch.device) -> None:
+        self.actions = actions
+        self._first, self._end = actions.first, actions.vocab
+        bins = torch.arange(actions.bins, device=device, dtype=torch.float32)
+        if sigma > 0:
+            weights = torch.exp(-0.5 * ((bins[:, None] - bins[None]) / sigma) ** 2)
+        else:
+            weights = torch.eye(actions.bins, device=device)
+        self._weights = weights / weights.sum(1, keepdim=True)
+
+    def __call__(
+        self, logits: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [..., V] over the whole vocabulary, action tokens [...] and their weights
+        [...] -> the weighted mean loss."""
+        chances = logits.float().log_softmax(-1)[..., self._first : self._end]
+        each = -(self._weights[tokens - self._first] * chances).sum(-1)
+        return (each * weights).sum() / weights.sum()
+
+
+def token_error(logits: torch.Tensor, tokens: torch.Tensor, actions: ActionTokens) -> torch.Tensor:
+    """Mean distance of the likeliest action token from the right one, in units of [-1, 1]."""
+    likeliest = logits[..., actions.first : actions.vocab].argmax(-1) + actions.first
+    return (likeliest - tokens).abs().float().mean() * 2 / (actions.bins - 1)
+
+
+def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Logits [B, P, K + 1], labels int64 [B, P] with 0 for no object -> the mean loss."""
+    weight = torch.ones(logits.shape[-1], device=logits.device)
+    weight[0] = _BACKGROUND
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), weight=weight)
+
+
+def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Logits [B, K, 3, 2 P] of two patches, places int64 [B, K, 2], NOWHERE for none -> the mean.
+
+    At the end of the sentence both are asked for, at the word for a thing that thing alone.
+    """
+    end, first, second = logits.float().unflatten(-1, (2, -1)).unbind(2)
+    each = torch.stack((end[:, :, 0], end[:, :, 1], first[:, :, 0], second[:, :, 1]), 2)
+    wanted = torch.cat((places, places), -1)
+    return F.cross_entropy(each.flatten(0, 2), wanted.flatten(), ignore_index=NOWHERE)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a network learns: tokens one after another, of an action or of a chunk, or OpenVLA-OFT's
+# chunk at once.
+
+
+_OWN = 2.0  # weight of the sentence that was pursued, against each of the others
+
+
+class Objective(Protocol):
+    """Knows the data and the network."""
+
+    def losses(self, step: int) -> Losses:
+        """Of the batch of ``step``, with gradients."""
+        ...
+
+
+def make_objective(
+    frames: Frames,
+    network: Any,
+    options: TrainOptions,
+    device: torch.device,
+    compiled: bool = False,
+    tokenize: Callable[..., list[int]] | None = None,
+) -> Objective:
+    """The objective that belongs to the network's architecture. ``tokenize``: the checkpoint's own
+    instead of the small policies'. UserError: unfit data."""
+    config, tokenize = network.config, tokenize or _Tokenize(network.config.prompt_style)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
+    if config.parallel:
+        chunks = ChunkBatches(
+            frames, config, tokenize, options.batch, options.seed, options.shift, device
+        )
+        # No fixed shapes: the longest sentence of a batch sets its length.
+        run = torch.compile(network.chunk) if compiled else network.chunk
+        return ChunkObjective(network, run, chunks, autocast)
+    tokens = Batches(
+        frames,
+        config,
+        tokenize,
+        options.batch,
+        options.branches,
+        options.seed,
+        options.shift,
+        device,
+    )
+    run = torch.compile(network, dynamic=False) if compiled else network
+    soft = SoftBins(ActionTokens(config.action_vocab, config.bins), options.sigma_bins, device)
+    return TokenObjective(network, run, tokens, autocast, soft)
+
+
+class Alternating:
+    """Parts of the data that do not fit into one batch, a step each in turn."""
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self._objectives = tuple(objectives)
+
+    def losses(self, step: int) -> Losses:
+        """See Objective."""
+        turn, part = divmod(step, len(self._objectives))
+        return self._objectives[part].losses(turn)
+
+
+class TokenObjective:
+    """Behavior cloning of the answers' tokens, of several sentences an image."""
+
+    def __init__(
+        self,
+        network: Any,
+        run: Callable[..., Any],
+        batches: Batches,
+        autocast: torch.autocast,
+        soft: SoftBins,
+    ) -> None:
+        self._network, self._forward, self._batches = network, run, batches
+        self._autocast, self._soft = autocast, soft
+
+    def losses(self, step: int) -> Losses:
+        """See Objective."""
+        batch = self._batches.batch(step)
+        with self._autocast:
+            count = batch.tokens.shape[-1]
+            rows = torch.cat((batch.rows, batch.words), -1)
+            logits, hidden, features = self._forward(
+                batch.pixels, batch.ids, rows.flatten(1), batch.layout
+            )
+            patches = self._network.patch_head(features)
+            hidden = hidden.view(*rows.shape, -1)
+            # Where the sentence ends, and at the words themselves.
+            places = self._network.place_head(hidden[:, :, [0, count, count + 1]])
+        logits = logits.view(*rows.shape, -1)[:, :, :count]
+        weights = torch.ones(batch.rows.shape, device=logits.device)
+        weights[:, 0] = _OWN
+        return Losses(
+            self._soft(logits, batch.tokens, weights),
+            self._patch_loss(patches, batch.patches),
+            self._place_loss(places, batch.places),
+            token_error(logits[:, 0], batch.tokens[:, 0], self._soft.actions),
+        )
+
+    def _patch_loss(self, logits: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
+        """Zero where nobody knows what is in an image."""
+        if not self._batches.has_objects:
+            return logits.new_zeros((), dtype=torch.float32)
+        return patch_loss(logits, patches)
+
+    def _place_loss(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Zero where no sentence names a thing whose place is known."""
+        if not self._batches.pointing:
+            return logits.new_zeros((), dtype=torch.float32)
+        return place_loss(logits, places)
+
+
+class ChunkObjective:
+    """L1 regression of a chunk. Source: openvla-oft ``vla-scripts/finetune.py``."""
+
+    def __init__(
+        self,
+        network: Network,
+        run: Callable[..., Any],
+        batches: ChunkBatches,
+        autocast: torch.autocast,
+    ) -> None:
+        self._network, self._forward, self._batches = network, run, batches
+        self._autocast = autocast
+
+    def losses(self, step: int) -> Losses:
+        """See Objective; nothing is pointed at."""
+        batch = self._batches.batch(step)
+        with self._autocast:
+            actions, features = self._forward(
+                batch.pixels, batch.ids, batch.blank, batch.seen, batch.rows
+            )
+            patches = self._network.patch_head(features)
+        error = (actions.float() - batch.values).abs()
+        return Losses(
+            error[batch.known].mean(),
+            patch_loss(patches, batch.patches),
+            error.new_zeros(()),
+            error[:, 0].detach().mean(),
+        )
+
+
+class _Tokenize:
+    """A sentence -> the ids of its whole prompt."""
+
+    def __init__(self, style: str) -> None:
+        self._tokenizer, self._style = build_tokenizer(), style
+
+    def __call__(self, text: str, delay_steps: int | None = None) -> list[int]:
+        return list(self._tokenizer.encode(prompt_text(self._style, text, delay_steps)).ids)

@@ -1,0 +1,223 @@
+"""A whole run: behavior cloning, rounds of on-policy correction, the checkpoint at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Floats
+from vla_ros.data.demonstrations import scales, to_environment
+from vla_ros.data.episodes.plan import validation_seed
+from vla_ros.sim.env import SimObservation
+from vla_ros.sim.tasks import Family
+from vla_ros_lab.train.collect import (
+    Episode,
+    forget_policy,
+    play,
+    pool,
+    shared_environment,
+    shared_policy,
+    tasks_of,
+)
+from vla_ros_lab.train.options import TrainOptions, claim, verify
+from vla_ros_lab.train.trainer import Progress, Trainer
+
+_ROUND_SHARD = 5  # episodes; a policy's failures take minutes, and stopping waits for a shard
+POLICY = "policy"  # the exported checkpoint, inside a run's directory
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What may differ from sitting to sitting. ``compiled``: through torch.compile, which takes a
+    minute at first and then halves a step on a CPU."""
+
+    device: torch.device
+    workers: int = 1
+    save_every_s: float = 120.0
+    compiled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a sitting ended. ``families``: the kinds of task that were trained."""
+
+    done: bool
+    families: tuple[Family, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Where a run says what it is doing: ``step`` after each one, ``say`` for the rest."""
+
+    step: Callable[[Progress], None]
+    say: Callable[[str], None]
+
+
+def run(
+    options: TrainOptions,
+    directory: Path,
+    machine: Machine,
+    report: Reporter,
+    stop: Callable[[], bool] = lambda: False,
+) -> Ended:
+    """Train until done or told to stop.
+
+    Called again it goes on. The checkpoint of the last step made is in ``directory/policy``.
+    """
+    verify(options, directory)
+    trainer = Trainer(options, directory, machine.device, machine.compiled)
+    if options.rounds and trainer.frames.info.own_sentence:
+        raise UserError(
+            "--dagger plays in the tabletop, and these demonstrations are of another world"
+        )
+    claim(options, directory)  # only now: options that do not work claim nothing
+    learned = trainer.learned
+    report.say(
+        f"{learned.frames} frames of {learned.demonstrations} demonstrations,"
+        f" step {trainer.step} of {options.steps}"
+    )
+    ends = (*options.round_steps(), options.steps)
+    for number, end in enumerate(ends):
+        if trainer.step < end or number == options.rounds:
+            trainer.add_data([round_directory(directory, n) for n in range(number)])
+        if trainer.step < end:
+            trainer.train(end, report.step, machine.save_every_s, stop)
+        if trainer.step < end:
+            break  # told to stop
+        if number < options.rounds and not _correct(trainer, number, machine, report, stop):
+            break
+    trainer.export(directory / POLICY)
+    return Ended(trainer.step == options.steps, _families(trainer))
+
+
+def round_directory(directory: Path, number: int) -> Path:
+    """The data set of an on-policy round."""
+    return directory / f"round-{number}"
+
+
+def _correct(
+    trainer: Trainer,
+    number: int,
+    machine: Machine,
+    report: Reporter,
+    stop: Callable[[], bool],
+) -> bool:
+    """Let the policy act and the expert label; returns whether the round is complete.
+
+    It begins from the state saved at this very step, so a killed round is taken up again.
+    """
+    if trainer.step > trainer.options.round_steps()[number]:
+        return True  # of an earlier sitting
+    try:
+        from vla_ros_lab.train.collect import CollectOptions, collect
+    except ImportError as error:
+        raise UserError(f"on-policy rounds need the simulation: {error}") from error
+    policy = trainer.directory / f"policy-round-{number}"
+    if not policy.exists():
+        trainer.export(policy)
+    options = CollectOptions(
+        trainer.options.round_episodes,
+        families=tuple(family.value for family in _families(trainer)),
+        seed=number,
+        image_size=trainer.kind.image_size,
+        wrist=trainer.kind.images == 2,
+        policy=str(policy),
+        per_shard=_ROUND_SHARD,
+        delays=trainer.options.delays,
+        two_ways=trainer.frames.info.two_ways,
+    )
+    for made in collect(options, round_directory(trainer.directory, number), machine.workers):
+        report.say(
+            f"round {number + 1}: {made.shards_done} of {made.shards} shards,"
+            f" {made.report.succeeded} of {made.report.kept} episodes of the last succeeded"
+        )
+        if stop() and made.shards_done < made.shards:
+            return False
+    return True
+
+
+def _families(trainer: Trainer) -> tuple[Family, ...]:
+    frames = trainer.frames
+    trained = {frames.goals[number].family for number in frames.goal.unique().tolist()}
+    return tuple(family for family in Family if family in trained)
+
+
+# ------------------------------------------------------------------------------------------------
+# Success of a checkpoint on held-out initial states, in lock-step, to watch training.
+#
+# It is a thermometer: few episodes, no intervals, seeds of their own. The evaluation proper has
+# other initial states and goes through the ROS graph.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One held-out episode."""
+
+    family: Family
+    task: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """Episode ``number`` of ``family`` with a checkpoint."""
+
+    checkpoint: str
+    family: Family
+    number: int
+
+
+def check(
+    checkpoint: str,
+    episodes: int,
+    families: tuple[Family, ...] = tuple(Family),
+    workers: int = 1,
+) -> Iterator[Outcome]:
+    """Play ``episodes`` held-out initial states of every family."""
+    jobs = [CheckJob(checkpoint, family, n) for n in range(episodes) for family in families]
+    if workers == 1:
+        forget_policy()  # the directory may have been written anew
+        yield from map(run_one, jobs)
+        return
+    with pool(workers) as processes:
+        yield from processes.map(run_one, jobs)
+
+
+def run_one(job: CheckJob) -> Outcome:
+    """Play one episode in this process."""
+    policy = shared_policy(job.checkpoint)
+    environment = shared_environment(policy.engine.model.config.images == 2)
+    tasks = tasks_of(environment.spec, job.family)
+    task = tasks[job.number % len(tasks)]
+    state = job.number % task.initial_states
+    episode = Episode(
+        task.name, task.instruction, state, validation_seed(job.number), task.max_steps
+    )
+    policy.reset(task.instruction)
+    scale = scales(environment.spec)
+    gripper = -1.0  # as last told; -1 open
+
+    def drive(seen: SimObservation) -> tuple[None, Floats]:
+        nonlocal gripper
+        said = policy.act(seen)
+        if said is None:  # no action: stand still, as the gate of the node does
+            return None, np.array([0, 0, 0, 0, 0, 0, gripper], dtype=np.float64)
+        action = to_environment(said, scale)
+        gripper = float(action[-1])
+        return None, action
+
+    return Outcome(job.family, task.name, play(environment, episode, drive))
+
+
+def success_by_family(outcomes: list[Outcome]) -> dict[str, tuple[int, int]]:
+    """Family -> (successes, episodes)."""
+    out: dict[str, tuple[int, int]] = {}
+    for one in outcomes:
+        good, count = out.get(one.family.value, (0, 0))
+        out[one.family.value] = (good + one.success, count + 1)
+    return out

@@ -1,2 +1,0 @@
-"""What a robot does not need: training, reports, benchmarks, roofline, precision study. Only cli/
-imports it."""
