@@ -62,6 +62,8 @@ demo: $(if $(findstring --view,$(ARGS)),view,install) ## run one simulated task 
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
 
 # Nodes mostly wait, so two files of their tests run beside each other; `make test-timing` judges times, one by one.
+# Programs of tools/ stand on test/support.
+TOOL = cd tools && PYTHONPATH=$(CURDIR)/test$${PYTHONPATH:+:$$PYTHONPATH} ../$(BIN)/python -m
 PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=5
 
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
@@ -110,42 +112,42 @@ test-timing: install ## the tests that state times, held to those of a quiet mac
 	@export VLA_ROS_TIMING=quiet; $(PYTEST) -m "timing and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)
 
 test-docs: install ## run the documented commands that need no robot, GPU or network (ARGS="demo roofline" to choose)
-	@cd test && ../$(BIN)/python -m docs_run $(ARGS)
+	@$(TOOL) docs_run $(ARGS)
 
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
-	@cd test && ../$(BIN)/python -m second_robot $(ARGS)
+	@$(TOOL) second_robot $(ARGS)
 
 MINUTES ?= 15
 soak: install ## trouble a running graph for MINUTES (15) and judge it by its topics; goes on where it was cut off
-	@cd test && ../$(BIN)/python -m endurance.soak --minutes $(MINUTES) $(ARGS)
+	@$(TOOL) endurance.soak --minutes $(MINUTES) $(ARGS)
 
 cameras: install ## which camera drivers are heard: reliability, size, Fast DDS profile; received and answered of sent
-	@cd test && ../$(BIN)/python -m endurance.cameras $(ARGS)
+	@$(TOOL) endurance.cameras $(ARGS)
 
 WHAT ?= lifecycle
 TIMES ?= 100
 cycles: install ## WHAT=lifecycle|kill|start of a node, or whole graphs (graph), TIMES (100) over: does any hang or leave something behind?
-	@cd test && ../$(BIN)/python -m endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
+	@$(TOOL) endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
 
 NIGHT ?=
 FUZZ = $(if $(NIGHT),--messages 10000000 --files 100000)
 fuzz: install ## nonsense to every topic, parameter and file reader: 10^5 executed messages (NIGHT=1: 10^7)
-	@cd test && ../$(BIN)/python -m endurance.fuzz $(FUZZ) $(ARGS)
+	@$(TOOL) endurance.fuzz $(FUZZ) $(ARGS)
 
 SECONDS ?= 120
 ATHERIS := build/atheris/bin/python
 fuzz-pure: install ## coverage-guided fuzzing of what reads bytes, by atheris: SECONDS (120) a part (ARGS="cdr wire" for some)
 	@test -x $(ATHERIS) || { $(BIN)/python -m venv build/atheris && $(ATHERIS) -m pip install --quiet "atheris==3.0.0"; }
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(ATHERIS) -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"
-	@cd test && PYTHONPATH=$(if $(wildcard vla_ros/msg),$(CURDIR)) AMENT_PREFIX_PATH=$(CURDIR)/$(VENV) nice ../$(ATHERIS) -m endurance.fuzz_pure --seconds $(SECONDS) $(ARGS)
+	@cd tools && PYTHONPATH=$(CURDIR)/test$(if $(wildcard vla_ros/msg),:$(CURDIR)) AMENT_PREFIX_PATH=$(CURDIR)/$(VENV) nice ../$(ATHERIS) -m endurance.fuzz_pure --seconds $(SECONDS) $(ARGS)
 
 CYCLES ?= 3000
 dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say how often it came, in which locks
-	@cd test && ../$(BIN)/python -m endurance.dds_hang --cycles $(CYCLES) $(ARGS)
+	@$(TOOL) endurance.dds_hang --cycles $(CYCLES) $(ARGS)
 
 ROUNDS ?= 20
 type-lookup: install ## provoke the hang of two participants in one process that look up types, by setting, ROUNDS (20) of each
-	@cd test && ../$(BIN)/python -m endurance.type_lookup --rounds $(ROUNDS) $(ARGS)
+	@$(TOOL) endurance.type_lookup --rounds $(ROUNDS) $(ARGS)
 
 RUNS ?= 10000
 door: install ## whatever comes, no number that leaves breaks a limit: RUNS (10000) of each kind of output, by hypothesis

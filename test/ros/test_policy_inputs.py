@@ -1,4 +1,4 @@
-"""What goes in, from a robot, cameras and drivers of other makes: see test/second_robot/arm.py."""
+"""What goes in, from a robot, cameras and drivers of other makes: see tools/second_robot/arm.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from vla_ros.ros.common.convert import stamp_of, to_time
 if TYPE_CHECKING:
     from sensor_msgs.msg import Image as ImageMessage
 
-ARM = Path(__file__).resolve().parents[1] / "second_robot" / "arm.py"
+ARM = Path(__file__).resolve().parents[2] / "tools" / "second_robot" / "arm.py"
 JOINTS = ["shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3", "finger_joint"]
 REMAPPED = {"image": "front/image_raw"}
 LOOKS = {
