@@ -142,10 +142,11 @@ def test_a_worker_in_another_s_place_is_held_to_the_limits_again(ros_env):
         before = executor._hang_timeout_s
         link.on_event(WorkerReady(replace(link.ready, inference_p99_ms=900.0)))
         assert executor._hang_timeout_s == pytest.approx(2.75) != before
-        assert control.safety.state is State.WAITING
+        assert control.loop.safety.state is State.WAITING
         link.on_event(WorkerReady(replace(link.ready, inference_p99_ms=2000.0)))
-        assert control.safety.state is State.FAULT
-        assert "too slow" in control.safety.reason and "cannot be met" in control.safety.reason
+        safety = control.loop.safety
+        assert safety.state is State.FAULT
+        assert "too slow" in safety.reason and "cannot be met" in safety.reason
         node.last_word()
         node.destroy_node()
     finally:

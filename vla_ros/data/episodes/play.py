@@ -333,7 +333,7 @@ class Brain:
     def begin(self, instruction: str) -> None:
         """A new episode with this task."""
         self.control.reset()
-        if self.control.safety.state is PolicyState.FAULT:
+        if self.control.loop.safety.state is PolicyState.FAULT:
             self.control.recover()  # the reset forgot the frame that this would ask about
         self.control.set_instruction(instruction)
 
@@ -395,7 +395,7 @@ class _Stage:
         self._strip = strip
         self._kept_step = -1  # after which the strip's last frame was seen
         self._tally = Tally()
-        self._clamped = brain.control.counters.actions_clamped
+        self._clamped = brain.control.loop.counters.actions_clamped
         self._began_ns = self._ended_ns = brain.clock.steady_ns()
         self._view: EpisodeView | None = None
         self._answer: Command | None = None
@@ -417,7 +417,7 @@ class _Stage:
 
     def _measure(self, stamp_ns: int, seen: SimObservation) -> None:
         """Where a robot is that is told joint positions: its first command is held to that."""
-        control, space = self._brain.control, self._brain.control.limits.space
+        control, space = self._brain.control, self._brain.control.loop.limits.space
         if space.kind.joints:
             found: dict[int, float] = {}
             for place, name in enumerate(space.names):
@@ -494,7 +494,7 @@ class _Stage:
             with contextlib.suppress(SimError):  # an episode that broke: the world went on unseen
                 self._keep(self._seen[1])
         success = view.state is EpisodeState.SUCCESS
-        safety = control.safety
+        safety = control.loop.safety
         broke = "" if success or is_an_end(view.reason) else view.reason
         return self._tally.record(
             job,
@@ -504,7 +504,7 @@ class _Stage:
             wall_s=(self._ended_ns - self._began_ns) / SECOND,
             schedule=self._brain.schedule,
             pipeline_depth=self._brain.pipeline_depth,
-            clamped=control.counters.actions_clamped - self._clamped,
+            clamped=control.loop.counters.actions_clamped - self._clamped,
             error=self._brain.error or broke,
         )
 

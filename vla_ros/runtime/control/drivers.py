@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.types import Observation, PolicyInfo, PolicyState, StalePolicy
 from vla_ros.runtime import safety
-from vla_ros.runtime.control.control import Control, ControlSink, Driver
+from vla_ros.runtime.control.control import Control, Driver
 from vla_ros.runtime.control.corrections import Corrector
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Chunking
+from vla_ros.runtime.control.state import ControlSink
 from vla_ros.runtime.safety import Limits
 
 
@@ -88,7 +89,7 @@ class RealtimeDriver(Driver):
         self._watch_pipeline(now)
         control.watch_pixels(now)
         control.watch_hold(now)
-        if control.clock_watch.sim_time and not self._is_due(now):
+        if self._loop.sim_time and not self._is_due(now):
             return False
         if not control.act(now):
             self._stop_for_a_while(now)
@@ -100,7 +101,7 @@ class RealtimeDriver(Driver):
     def _is_due(self, now: Moment) -> bool:
         """Whether a period has passed by the simulation's clock. After a pause or a jump of it
         periods are counted from there; what was missed is not made up for."""
-        period = self._control.limits.period_ns
+        period = self._loop.limits.period_ns
         late = now.now_ns - self._due_ns
         if -period <= late < 0:
             return False
@@ -109,7 +110,7 @@ class RealtimeDriver(Driver):
 
     def stop(self, now: Moment) -> None:
         """The stale policy's command, if it has one."""
-        if self._control.limits.stale_policy is not StalePolicy.SILENCE:
+        if self._loop.limits.stale_policy is not StalePolicy.SILENCE:
             self._control.gate.stop(now)
 
     def leave(self, now: Moment) -> None:
@@ -127,30 +128,30 @@ class RealtimeDriver(Driver):
     def _stop_for_a_while(self, now: Moment) -> None:
         """Before the first action nothing was set in motion, and the gripper's state is unknown:
         a command could only do harm. After ``silence_after_s`` the consumer knows."""
-        control = self._control
-        silent = now.steady_ns - control.safety.since_ns > control.limits.silence_after_s * SECOND
-        if control.gate.moved and not silent and not control.resting:
+        control, loop = self._control, self._loop
+        silent = now.steady_ns - loop.safety.since_ns > loop.limits.silence_after_s * SECOND
+        if control.gate.moved and not silent and not loop.resting:
             self.stop(now)
 
     def _watch_simulated_time(self, now: Moment) -> None:
-        control = self._control
-        if reason := control.clock_watch.stands_still(now, control.limits):
-            control.become(safety.hold(control.safety, reason, now.steady_ns))
+        control, loop = self._control, self._loop
+        if reason := control.clock_watch.stands_still(now, loop.limits):
+            loop.become(safety.hold(loop.safety, reason, now.steady_ns))
 
     def _watch_pipeline(self, now: Moment) -> None:
         """Frames go in, and nothing has come out for three pipeline times."""
-        control = self._control
-        if control.safety.state is not PolicyState.WAITING or control.latest is None:
+        loop = self._loop
+        if loop.safety.state is not PolicyState.WAITING or loop.latest is None:
             return
-        if control.resting or not control.instruction.text:
+        if loop.resting or not loop.instruction.text:
             return
-        limits = control.limits
-        pipeline_s = control.info.pipeline_depth * limits.period_s + control.inference_s
-        waited_s = (now.steady_ns - control.epoch_began_ns) / SECOND
-        arriving = now.steady_ns - control.latest.received_steady_ns < limits.max_age_ns
+        limits = loop.limits
+        pipeline_s = loop.info.pipeline_depth * limits.period_s + loop.inference_s
+        waited_s = (now.steady_ns - loop.epoch_began_ns) / SECOND
+        arriving = now.steady_ns - loop.latest.received_steady_ns < limits.max_age_ns
         if arriving and waited_s > max(3 * pipeline_s, 1.0):
             reason = "frames arrive but no action came out for three pipeline times"
-            control.become(replace(control.safety, reason=reason))
+            loop.become(replace(loop.safety, reason=reason))
 
 
 class LockstepDriver(Driver):
@@ -162,34 +163,34 @@ class LockstepDriver(Driver):
 
     def offer(self, observation: Observation) -> None:
         """Answer a frame at once where that needs no new inference; ask the worker otherwise."""
-        control = self._control
-        if control.latest is not None and observation.stamp_ns == control.latest.stamp_ns:
+        control, loop = self._control, self._loop
+        if loop.latest is not None and observation.stamp_ns == loop.latest.stamp_ns:
             self._answer_again(observation)
-        elif control.take_in(observation) and control.safety.active:
+        elif control.take_in(observation) and loop.safety.active:
             if control.persons(self._now()) and not control.may_ask:
                 self.answered()
             elif self._stopped:
                 self.stop(self._now())
             elif control.may_ask or not control.queue.exhausted:
-                control.queue.advance(self._now().now_ns, control.limits)
+                control.queue.advance(self._now().now_ns, loop.limits)
                 control.resubmit()
                 self.answered()
 
     def taken_over(self) -> None:
         """A frame that nobody else would answer is answered by the person."""
-        control = self._control
-        if control.latest is not None and not control.may_ask and control.persons(self._now()):
+        control, loop = self._control, self._loop
+        if loop.latest is not None and not control.may_ask and control.persons(self._now()):
             self.answered()
 
     def answered(self) -> None:
         """Answer the newest frame, once, with the next action if there is one and it may be
         published. The world waits for what was asked for, unless that is to come late."""
-        control, now = self._control, self._now()
-        if not self._unanswered or control.queue.awaits(now.now_ns, control.limits.period_ns):
+        control, loop, now = self._control, self._loop, self._now()
+        if not self._unanswered or control.queue.awaits(now.now_ns, loop.limits.period_ns):
             return
         if not control.act(now):
             self.stop(now)
-        if control.episode.over and not control.resting:
+        if control.episode.over and not loop.resting:
             control.rest()
 
     def tick(self, now: Moment) -> bool:
@@ -212,15 +213,15 @@ class LockstepDriver(Driver):
     def end_episode(self) -> None:
         """The frame that is with the worker is answered first, so that what is counted does not
         depend on which was quicker, the answer or the news of the end."""
-        control = self._control
-        asked = control.latest is not None and not self._stopped and control.instruction.text
+        control, loop = self._control, self._loop
+        asked = loop.latest is not None and not self._stopped and loop.instruction.text
         if not (asked and self._unanswered):
             control.rest()
 
     def _answer_again(self, observation: Observation) -> None:
         """The same answer, if there is one yet: a frame that comes again asks for no other."""
         gate = self._control.gate
-        if not self._control.safety.active:
+        if not self._loop.safety.active:
             return
         if gate.last is not None and gate.last.latest_ns == observation.stamp_ns:
             gate.again()
@@ -229,23 +230,23 @@ class LockstepDriver(Driver):
 
     @property
     def _unanswered(self) -> bool:
-        latest, last = self._control.latest, self._control.gate.last
+        latest, last = self._loop.latest, self._control.gate.last
         return last is None or last.latest_ns != (latest.stamp_ns if latest is not None else 0)
 
     @property
     def _stopped(self) -> bool:
         """There is nothing to do and there will not be: stopped by somebody, or FAULT."""
-        control = self._control
-        stopped = control.instructed and not control.instruction.text
-        return stopped or control.safety.state is PolicyState.FAULT
+        loop = self._loop
+        stopped = loop.instructed and not loop.instruction.text
+        return stopped or loop.safety.state is PolicyState.FAULT
 
     def _now(self) -> Moment:
         """This instant, at least that of the newest frame, which may have overtaken /clock: what
         is decided by time must not depend on that."""
         now = moment(self._control.clock)
-        if self._control.latest is None:
+        if self._loop.latest is None:
             return now
-        return replace(now, now_ns=max(now.now_ns, self._control.latest.stamp_ns))
+        return replace(now, now_ns=max(now.now_ns, self._loop.latest.stamp_ns))
 
 
 def shift_ns(period_ns: int, waited_ns: int) -> int:

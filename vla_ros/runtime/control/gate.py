@@ -7,8 +7,7 @@ the robot. A command says which observation it is made for and where the time we
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,39 +25,14 @@ from vla_ros.core.types import (
 from vla_ros.runtime import limiter, safety
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Answer, ChunkAction
+from vla_ros.runtime.control.state import LoopState
 from vla_ros.runtime.control.takeover import Takeover, action_of
 from vla_ros.runtime.door import LEAST, Course, Door, Following
 from vla_ros.runtime.limiter import Commanded, Leash, Passed, Reach
 from vla_ros.runtime.safety import Gripper, Limits
 
-if TYPE_CHECKING:
-    from vla_ros.runtime.control.control import Control
-
 _FAR = 0.5  # of its leash: so far from its command an arm is on its way
 _TRIES_AFTER_NS = 2 * SECOND  # an arm that stands is tried again, unless it was seen to move before
-
-
-@dataclass(frozen=True, slots=True)
-class JointOutputs:
-    """What the outputs take beside the action: ``places`` of the joints, and ``plans`` of them that
-    begin ``lead_s`` after their publication.
-
-    A displacement of joints is added to the place that was ``commanded`` last, as of demonstrations
-    whose actions are the difference of two commands (ManiSkill's ``pd_joint_target_delta_pos``,
-    robosuite's ``goal_update_mode: desired``); else to where the joints are measured to be, as of
-    those whose actions are the next command minus the measured joints (``pd_joint_delta_pos``,
-    ``achieved``): a servo that is behind makes less of its way. Actions relative to the state that
-    a chunk was asked for (openpi, LeRobot) are neither: what reads such a checkpoint makes joint
-    positions of them.
-
-    ``wrapped``: joints that turn without end are said from -pi to pi; else they are counted on.
-    """
-
-    places: bool = False
-    plans: bool = False
-    commanded: bool = False
-    lead_s: float = 0.0
-    wrapped: bool = False
 
 
 class PublishGate:
@@ -70,10 +44,9 @@ class PublishGate:
     whether a command was published since somebody set it to False.
     """
 
-    def __init__(self, control: Control, sim_time: bool) -> None:
-        self._control = control
-        self._sim_time = sim_time
-        self._commands = CommandMaker(control.limits.space, control.persistent)
+    def __init__(self, loop: LoopState) -> None:
+        self._loop = loop
+        self._commands = CommandMaker(loop.limits.space, loop.persistent)
         self._action, self._joints, self._course = Door(), Door(), Course()
         self._following = Following()
         self._leashed: tuple[tuple[Moment, int, int], Leash | None] | None = None  # the newest
@@ -119,60 +92,59 @@ class PublishGate:
         """Publish a person's command, held to the same limits; where he has said nothing new, no
         motion."""
         self.acted, self._source, self._planned, self._meant = False, None, None, ()
-        control, command = self._control, takeover.take()
-        space, until_ns = control.limits.space, takeover.valid_until_ns(control.limits)
+        loop, command = self._loop, takeover.take()
+        space, until_ns = loop.limits.space, takeover.valid_until_ns(loop.limits)
         lacks = self._lacks(now)
         begin = None if lacks else self._begin(now)
         if command is None or begin is None:
             if lacks:
-                control.sink.warn("takeover", f"a place to go to needs to know {lacks}")
+                loop.sink.warn("takeover", f"a place to go to needs to know {lacks}")
                 self.stop(now)
             else:
-                control.counters.held_published += 1
+                loop.counters.held_published += 1
                 self._send(CommandKind.HELD, None, now, until_ns=until_ns)
             return
         place = np.zeros(space.width)
         place[list(space.motion)] = begin[0].at
-        measured = control.fresh_pose(now) if space.kind is ActionKind.JOINT_DELTA else place
+        measured = loop.fresh_pose(now) if space.kind is ActionKind.JOINT_DELTA else place
         try:
-            action = action_of(command, control.limits, measured)
+            action = action_of(command, loop.limits, measured)
         except ValueError as error:
-            control.sink.warn("takeover", f"takeover command ignored: {error}")
+            loop.sink.warn("takeover", f"takeover command ignored: {error}")
             self.stop(now)
             return
         passed = self._pass(action, now)
-        if control.outputs.plans and not self._left_s(until_ns, now):
-            control.sink.warn("takeover", "takeover command ignored: nothing is left of its time")
+        if loop.outputs.plans and not self._left_s(until_ns, now):
+            loop.sink.warn("takeover", "takeover command ignored: nothing is left of its time")
             self.stop(now)
             return
         plan = self._plan(np.array([action]), until_ns, now)
         self._clamped(passed)
         said = [not np.isnan(command.values[at]) for at in space.grippers]
-        self._commands.move_grippers(action, self._at_ns(now), control.limits, said)
+        self._commands.move_grippers(action, self._at_ns(now), loop.limits, said)
         self.moved = True
-        control.counters.takeover_published += 1
+        loop.counters.takeover_published += 1
         self._send(CommandKind.TAKEOVER, passed, now, plan=plan, until_ns=until_ns)
 
     def stop(self, now: Moment) -> None:
         """Publish what stops the robot: no displacement, or the place that it was on its way to,
         after a deceleration within the limits where they need one."""
         if self._begin(now) is not None:
-            self._control.counters.stops_published += 1
+            self._loop.counters.stops_published += 1
             self._send(CommandKind.STOP, None, now)
 
     def rest(self, now: Moment) -> None:
         """No command goes out this period: what the outputs were set in motion for is stopped."""
-        if self._action.moves or self._joints.moves or self._course.moves(self._at_ns(now)):
+        if not self.at_rest(now):
             command = self._made(CommandKind.STOP, None, now, None)
             if command is not None:
-                self._control.sink.rest(command)
+                self._loop.sink.rest(command)
 
-    @property
-    def rests(self) -> bool:
+    def at_rest(self, now: Moment) -> bool:
         """Whether all that the outputs were commanded has come to rest by now."""
-        with self._control.lock:
-            now = self._at_ns(self._control.moment())
-            return not (self._action.moves or self._joints.moves or self._course.moves(now))
+        return not (
+            self._action.moves or self._joints.moves or self._course.moves(self._at_ns(now))
+        )
 
     def again(self) -> None:
         """Publish the last command under a new number: it was lost on the way."""
@@ -181,9 +153,9 @@ class PublishGate:
 
     def _admits(self, action: ChunkAction, now: Moment) -> bool:
         """Whether the action is newer than all before it and its observation young enough."""
-        limits, age = self._control.limits, self._age_ns(action.answer, now)
+        limits, age = self._loop.limits, self._age_ns(action.answer, now)
         ahead = action.answer.inference.stamp_ns - now.now_ns
-        tolerance = limits.period_ns if self._sim_time else limits.clock_tolerance_ns
+        tolerance = limits.period_ns if self._loop.sim_time else limits.clock_tolerance_ns
         if self._source is not None and order_of(action) <= self._last_order:
             why = reason = "an action of this or a later frame was published already"
         elif age > limits.max_age_ns:
@@ -200,10 +172,10 @@ class PublishGate:
 
     def _block(self, reason: str, why: str) -> None:
         """``why``: the same without figures, for a state that lasts."""
-        control = self._control
-        control.counters.blocked(reason)
-        control.sink.warn("blocked", f"action blocked: {reason}")
-        control.become(safety.keep(control.safety, why))
+        loop = self._loop
+        loop.counters.blocked(reason)
+        loop.sink.warn("blocked", f"action blocked: {reason}")
+        loop.become(safety.keep(loop.safety, why))
 
     def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
         """Publish a fresh action if the state then allows it, as far as the limits do.
@@ -212,15 +184,15 @@ class PublishGate:
         before it. What is published changes from what the robot was commanded last: a ramp from
         rest to that motion is held to the limits too, and is no fault of the policy's.
         """
-        control, limits = self._control, self._control.limits
+        loop, limits = self._loop, self._loop.limits
         if lacks := self._lacks(now):
             reason = f"a place to go to needs to know where the robot is: {lacks}"
             self._block(reason, reason)
             return False
         valid_ns = action.answer.inference.stamp_ns + limits.max_age_ns
-        if control.outputs.plans and not self._left_s(valid_ns, now):
+        if loop.outputs.plans and not self._left_s(valid_ns, now):
             left = max(0, valid_ns - now.now_ns) / MS
-            why = f"trajectory_lead_s {control.outputs.lead_s:g} leaves nothing of it"
+            why = f"trajectory_lead_s {loop.outputs.lead_s:g} leaves nothing of it"
             self._block(f"its observation is valid for {left:.0f} ms more: {why}", why)
             return False
         if self._waits_for_arm(now):
@@ -228,12 +200,12 @@ class PublishGate:
         endless = self._endless
         meant = limiter.judge(self._candidate(action), self._meant, limits, endless)
         self._meant = (meant.bounded, *self._meant[:1])
-        moved = safety.after_valid(control.safety, limits, meant.far, now.steady_ns, meant.over)
-        begins = control.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
+        moved = safety.after_valid(loop.safety, limits, meant.far, now.steady_ns, meant.over)
+        begins = loop.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
         if meant.over and moved.state is not PolicyState.RUNNING:
             self._clamped(Passed(Commanded(meant.bounded), meant.over))  # before what it led to
-        control.become(moved)
-        if control.safety.state is not PolicyState.RUNNING:
+        loop.become(moved)
+        if loop.safety.state is not PolicyState.RUNNING:
             return False
         if begins:  # at the beginning of what was judged
             self._meant = (limiter.judge(action.action, (), limits, endless).bounded,)
@@ -246,23 +218,23 @@ class PublishGate:
             self._planned = action.newest
         self._clamped(passed)
         self._source, self._last_order = action.answer, order_of(action)
-        said = [control.info.moves_grippers] * len(limits.space.grippers)
+        said = [loop.info.moves_grippers] * len(limits.space.grippers)
         self._commands.move_grippers(action.action, self._at_ns(now), limits, said)
         self.moved, self.acted, self.as_said = True, True, not passed.over
-        control.counters.actions_published += 1
+        loop.counters.actions_published += 1
         self._send(CommandKind.POLICY, passed, now, action, plan)
-        control.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
+        loop.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
 
     def _clamped(self, passed: Passed) -> None:
         if passed.over:
-            self._control.counters.actions_clamped += 1
-            self._control.sink.warn("clamped", f"action clamped to its {passed.over}")
+            self._loop.counters.actions_clamped += 1
+            self._loop.sink.warn("clamped", f"action clamped to its {passed.over}")
 
     def _candidate(self, action: ChunkAction) -> Floats:
         """The action to judge. In HOLD nothing is executed, so the actions of a chunk are judged
         one after the other, and it is executed from its beginning."""
-        if self._control.safety.state is not PolicyState.HOLD:
+        if self._loop.safety.state is not PolicyState.HOLD:
             self._judged = (0, 0)
             return action.action
         stamp, count = self._judged
@@ -275,49 +247,49 @@ class PublishGate:
     def _at_ns(self, now: Moment) -> int:
         """What lapses are measured by: a simulated world may stand still or hurry, there its own
         time counts."""
-        return now.now_ns if self._sim_time else now.steady_ns
+        return now.now_ns if self._loop.sim_time else now.steady_ns
 
     # ------------------------------------------------------------------ the last door
 
     @property
     def _endless(self) -> tuple[int, ...]:
-        motion = self._control.limits.space.motion
-        return tuple(i for i, place in enumerate(motion) if place in self._control.turning)
+        motion = self._loop.limits.space.motion
+        return tuple(i for i, place in enumerate(motion) if place in self._loop.turning)
 
     @property
     def _reach(self) -> Reach:
-        return limiter.reach_of(self._control.limits, self._endless)
+        return limiter.reach_of(self._loop.limits, self._endless)
 
     @property
     def _joints_reach(self) -> Reach:
         """Of the outputs that take places of joints."""
-        if self._control.limits.space.absolute:
+        if self._loop.limits.space.absolute:
             return self._reach
-        return limiter.joints_reach_of(self._control.limits, self._endless)
+        return limiter.joints_reach_of(self._loop.limits, self._endless)
 
     @property
     def _takes_joints(self) -> bool:
-        return self._control.outputs.places or self._control.outputs.plans
+        return self._loop.outputs.places or self._loop.outputs.plans
 
     def _lacks(self, now: Moment) -> str:
         """Why nobody knows where the robot is, where that is needed; ""."""
-        control = self._control
-        needed = control.limits.space.absolute or self._takes_joints
-        if not needed or control.fresh_pose(now) is not None:
+        loop = self._loop
+        needed = loop.limits.space.absolute or self._takes_joints
+        if not needed or loop.fresh_pose(now) is not None:
             return ""
-        return control.measured.lacks(now, control.limits.max_age_ns)
+        return loop.measured.lacks(now, loop.limits.max_age_ns)
 
     def _leash(self, now: Moment, reach: Reach) -> Leash | None:
         """A servo is behind by so long, by the period that the command is for, and its reading is
         as old as it is."""
-        control, limits = self._control, self._control.limits
+        loop, limits = self._loop, self._loop.limits
         if not reach.absolute:
             return None
-        key = (now, id(reach), control.measured.changes)  # it is asked for often
+        key = (now, id(reach), loop.measured.changes)  # it is asked for often
         if self._leashed is None or self._leashed[0] != key:
-            leash, here = None, control.fresh_pose(now)
+            leash, here = None, loop.fresh_pose(now)
             if here is not None:
-                late_ns = limits.leash_s * SECOND + control.measured.age_ns(now)
+                late_ns = limits.leash_s * SECOND + loop.measured.age_ns(now)
                 far = reach.step * (1 + late_ns / limits.period_ns)
                 leash = Leash(here[list(limits.space.motion)], far)
             self._leashed = (key, leash)
@@ -326,34 +298,34 @@ class PublishGate:
     def _begin(self, now: Moment) -> tuple[Commanded, float] | None:
         """What the action is a step from, and its share of a period; see :meth:`Door.begin`."""
         reach = self._reach
-        period_ns = self._control.limits.period_ns
+        period_ns = self._loop.limits.period_ns
         return self._action.begin(reach, self._at_ns(now), period_ns, self._leash(now, reach))
 
     def _pass(self, action: Floats, now: Moment) -> Passed:
         """The numbers that move, as far as they may; :meth:`_lacks` has nothing to say."""
-        safety.refuse_unless_numbers(action, self._control.limits.space)
+        safety.refuse_unless_numbers(action, self._loop.limits.space)
         begin, reach = self._begin(now), self._reach
         assert begin is not None
-        wish = action[list(self._control.limits.space.motion)]
+        wish = action[list(self._loop.limits.space.motion)]
         return limiter.pass_through(wish, begin[0], reach, begin[1], self._leash(now, reach))
 
     def _left_s(self, valid_ns: int, now: Moment) -> float:
         """How long a plan that is sent now may go on; 0: it would be over before it begins."""
-        left_s = (valid_ns - now.now_ns) / SECOND - self._control.outputs.lead_s
-        return left_s if left_s > LEAST * self._control.limits.period_s else 0.0
+        left_s = (valid_ns - now.now_ns) / SECOND - self._loop.outputs.lead_s
+        return left_s if left_s > LEAST * self._loop.limits.period_s else 0.0
 
     def _plan(self, rows: Floats, valid_ns: int, now: Moment) -> Plan | None:
         """What replaces the plan that the controller follows; None: nobody takes plans."""
-        control, limits = self._control, self._control.limits
-        if not control.outputs.plans:
+        loop, limits = self._loop, self._loop.limits
+        if not loop.outputs.plans:
             return None
         reach, period_ns = self._joints_reach, limits.period_ns
-        leash, lead_ns = self._leash(now, reach), round(control.outputs.lead_s * SECOND)
+        leash, lead_ns = self._leash(now, reach), round(loop.outputs.lead_s * SECOND)
         begin_ns = self._at_ns(now) + lead_ns
         places = rows[:, list(limits.space.motion)]
         if not limits.space.absolute:
             start = None if leash is None else leash.here
-            if control.outputs.commanded:
+            if loop.outputs.commanded:
                 commanded = self._course.at(begin_ns, period_ns, reach, leash)
                 start = None if commanded is None else commanded.at
             if start is None:
@@ -365,17 +337,15 @@ class PublishGate:
 
     def _places(self, kind: CommandKind, action: Floats, now: Moment) -> Floats | None:
         """Where the joints are to be by the end of the period, of a space of displacements."""
-        control, reach = self._control, self._joints_reach
+        loop, reach = self._loop, self._joints_reach
         leash, at_ns = self._leash(now, reach), self._at_ns(now)
-        begin = self._joints.begin(reach, at_ns, control.limits.period_ns, leash)
+        begin = self._joints.begin(reach, at_ns, loop.limits.period_ns, leash)
         if begin is None:
             return None
         commanded, share = begin
         if kind.moves and leash is not None:
             start = (
-                commanded.at
-                if control.outputs.commanded
-                else reach.beside(leash.here, commanded.at)
+                commanded.at if loop.outputs.commanded else reach.beside(leash.here, commanded.at)
             )
             commanded = limiter.pass_through(
                 start + action, commanded, reach, share, leash
@@ -388,66 +358,66 @@ class PublishGate:
     def _stands_still(self, passed: Passed, now: Moment) -> bool:
         """HOLD where the arm does not move at all although it is commanded to: an emergency stop, a
         protective stop, a controller that is not active."""
-        control, reach = self._control, self._joints_reach
-        here = control.fresh_pose(now)
-        if here is None or not (control.limits.space.absolute or self._takes_joints):
+        loop, reach = self._loop, self._joints_reach
+        here = loop.fresh_pose(now)
+        if here is None or not (loop.limits.space.absolute or self._takes_joints):
             return False
-        here = here[list(control.limits.space.motion)]
+        here = here[list(loop.limits.space.motion)]
         leash, commanded = self._leash(now, reach), passed.commanded.at
-        if not control.limits.space.absolute:
+        if not loop.limits.space.absolute:
             joints = self._joints.commanded
             commanded = here if joints is None else joints.at
         assert leash is not None
         far = limiter.apart(reach.beside(commanded, here), here, reach) >= _FAR * leash.far
-        at_ns, period_ns = self._at_ns(now), control.limits.period_ns
+        at_ns, period_ns = self._at_ns(now), loop.limits.period_ns
         stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
         if not far.any() or not stood_ns or self._following.tries(at_ns):
             return False
-        motion = control.limits.space.motion
-        names = ", ".join(control.limits.space.names[motion[i]] for i in np.flatnonzero(far))
+        motion = loop.limits.space.motion
+        names = ", ".join(loop.limits.space.names[motion[i]] for i in np.flatnonzero(far))
         reason = (
             f"the arm has not moved for {stood_ns / SECOND:.1f} s although {names} is commanded to:"
             " an emergency stop, a protective stop, or a controller that is not active?"
         )
         self._stalled_ns = at_ns
-        held = safety.hold(control.safety, reason, now.steady_ns)
+        held = safety.hold(loop.safety, reason, now.steady_ns)
         since = replace(held, since_ns=now.steady_ns - stood_ns)  # also that it was tried between
-        latched = safety.latch(since, control.limits, now.steady_ns)
-        control.become(latched if latched.latched else held)
+        latched = safety.latch(since, loop.limits, now.steady_ns)
+        loop.become(latched if latched.latched else held)
         return True
 
     def _waits_for_arm(self, now: Moment) -> bool:
         """Whether a HOLD goes on because the arm stands: until it moves, or is tried again."""
-        control = self._control
-        if self._stalled_ns is None or control.safety.state is not PolicyState.HOLD:
+        loop = self._loop
+        if self._stalled_ns is None or loop.safety.state is not PolicyState.HOLD:
             self._stalled_ns = None
             return False
-        here = control.fresh_pose(now)
+        here = loop.fresh_pose(now)
         assert here is not None
-        here, period_ns = here[list(control.limits.space.motion)], control.limits.period_ns
+        here, period_ns = here[list(loop.limits.space.motion)], loop.limits.period_ns
         moved = self._following.moved(here, self._joints_reach, period_ns)
         at_ns = self._at_ns(now)
         if moved or at_ns - self._stalled_ns > _TRIES_AFTER_NS:
             self._following.try_again(at_ns)
             return False
-        control.become(safety.keep(control.safety, "the arm has not moved yet"))
+        loop.become(safety.keep(loop.safety, "the arm has not moved yet"))
         return True
 
     # ------------------------------------------------------------------ publication
 
     def _hold_still(self, now: Moment) -> bool:
         """A HELD command while the last action's observation is young enough; HOLD after that."""
-        control = self._control
-        if control.safety.state is not PolicyState.RUNNING or self._source is None:
+        loop = self._loop
+        if loop.safety.state is not PolicyState.RUNNING or self._source is None:
             return False
         age = self._age_ns(self._source, now)
-        if age > control.limits.max_age_ns:
+        if age > loop.limits.max_age_ns:
             reason = f"observation age {age / MS:.0f} ms exceeds max_age"
-            reason += f" {control.limits.max_age_ns / MS:.0f} ms"
-            control.become(safety.hold(control.safety, reason, now.steady_ns))
+            reason += f" {loop.limits.max_age_ns / MS:.0f} ms"
+            loop.become(safety.hold(loop.safety, reason, now.steady_ns))
             return False
-        control.counters.missed_deadlines += 1
-        control.counters.held_published += 1
+        loop.counters.missed_deadlines += 1
+        loop.counters.held_published += 1
         self._send(CommandKind.HELD, None, now)
         return True
 
@@ -457,7 +427,7 @@ class PublishGate:
             answer.inference.stamp_ns,
             now.steady_ns,
             answer.received_steady_ns,
-            self._sim_time,
+            self._loop.sim_time,
         )
 
     def _made(
@@ -465,26 +435,26 @@ class PublishGate:
     ) -> Command | None:
         """The command for the outputs; ``passed`` None: to stand still. Every number of
         every output is counted from here on. None: nobody knows where that is."""
-        control, reach, at_ns = self._control, self._reach, self._at_ns(now)
+        loop, reach, at_ns = self._loop, self._reach, self._at_ns(now)
         begin = self._begin(now)
         if begin is None:
             return None
         commanded = limiter.stand(begin[0], reach, begin[1]) if passed is None else passed.commanded
         self._action.take(commanded, reach, at_ns)
-        space = control.limits.space
+        space = loop.limits.space
         action = np.zeros(space.width)
         action[list(space.motion)] = commanded.at
         places = None
         if self._takes_joints:
             places = commanded.at if space.absolute else self._places(kind, commanded.at, now)
-        if control.outputs.plans and kind is CommandKind.STOP:
+        if loop.outputs.plans and kind is CommandKind.STOP:
             reach = self._joints_reach
             leash = self._leash(now, reach)
-            plan = self._course.stop(reach, at_ns, control.limits.period_ns, leash)
-        latest_ns = control.latest.stamp_ns if control.latest is not None else 0
-        openings = control.measured.openings(now, control.limits.max_age_ns)
-        command = self._commands.make(kind, action, now, control.instruction, latest_ns, openings)
-        if control.outputs.wrapped and self._endless:
+            plan = self._course.stop(reach, at_ns, loop.limits.period_ns, leash)
+        latest_ns = loop.latest.stamp_ns if loop.latest is not None else 0
+        openings = loop.measured.openings(now, loop.limits.max_age_ns)
+        command = self._commands.make(kind, action, now, loop.instruction, latest_ns, openings)
+        if loop.outputs.wrapped and self._endless:
             places, plan = self._wrapped(places, plan)
         return replace(command, places=places, plan=plan)
 
@@ -515,7 +485,7 @@ class PublishGate:
     ) -> None:
         """Publish a command with its source observation, its index in the chunk, its staleness and
         where its time went, as far as it has them. ``until_ns``: how long a person's is valid."""
-        limits = self._control.limits
+        limits = self._loop.limits
         command = self._made(kind, passed, now, plan)
         if command is None:
             return
@@ -538,7 +508,7 @@ class PublishGate:
                 chunk_length=len(inference.actions),
                 staleness_ns=now.now_ns - inference.stamp_ns - due * limits.period_ns,
                 stages_ms=stages_ms(origin.answer, now),
-                total_ms=total_ms(origin.answer, now, self._sim_time),
+                total_ms=total_ms(origin.answer, now, self._loop.sim_time),
             )
         self._publish(command)
 
@@ -546,7 +516,7 @@ class PublishGate:
         """The last line before the topic."""
         self.last, self.sent = command, True
         self.moving = command.kind is not CommandKind.STOP
-        self._control.sink.publish(command)
+        self._loop.sink.publish(command)
 
 
 class CommandMaker:

@@ -67,6 +67,7 @@ class Bench:
             persistent=self.persistent,
             **kwargs,
         )
+        self.loop = self.control.loop
 
     def frame(self, stamp_ns=None, image=IMAGE):
         stamp_ns = self.clock.now if stamp_ns is None else stamp_ns
@@ -83,7 +84,7 @@ class Bench:
             observation.received_ns,
             observation.received_steady_ns,
         )
-        epoch = self.control.instruction.epoch if epoch is None else epoch
+        epoch = self.loop.instruction.epoch if epoch is None else epoch
         self.control.result(epoch, answer)
 
     def cycle(self, action=None):
@@ -118,4 +119,4 @@ class Bench:
 
     @property
     def state(self):
-        return self.control.safety.state
+        return self.loop.safety.state

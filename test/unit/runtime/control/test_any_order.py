@@ -22,10 +22,10 @@ class Judge(Recorder):
         self.world = world
 
     def publish(self, command):
-        world, control = self.world, self.world.bench.control
+        world, loop = self.world, self.world.bench.loop
         assert world.active, "nothing is published while inactive"
-        assert command.epoch == control.instruction.epoch, "nothing of an old epoch"
-        assert command.sequence == control.persistent.sequence - 1
+        assert command.epoch == loop.instruction.epoch, "nothing of an old epoch"
+        assert command.sequence == loop.persistent.sequence - 1
         if self.commands:
             assert command.sequence == self.commands[-1].sequence + 1
         self.judge_motion(command)
@@ -33,24 +33,24 @@ class Judge(Recorder):
         super().publish(command)
 
     def judge_motion(self, command):
-        world, control = self.world, self.world.bench.control
+        world, loop = self.world, self.world.bench.loop
         assert np.isfinite(command.action[:6]).all()
         assert np.abs(command.action[:3]).max() <= 0.05 + 1e-9
         if command.kind is not POLICY:
             assert not command.action[:6].any()
             return
-        assert world.task and control.instruction.text == world.task, "stopped, or another task"
+        assert world.task and loop.instruction.text == world.task, "stopped, or another task"
         assert command.stamp_ns in world.seen, "a frame of this activation"
         key = (command.epoch, command.stamp_ns, command.chunk_index)
         if world.bench.lockstep and key in world.done:
             return  # the same answer to the same frame, which stands still and came again
         assert key not in world.done, "never twice"
         world.done.add(key)
-        assert control.safety.state is PolicyState.RUNNING
+        assert loop.safety.state is PolicyState.RUNNING
         age = command.published_ns - command.stamp_ns
         steady = world.bench.clock.steady - world.seen[command.stamp_ns]
-        limit = control.limits.max_age_ns
-        assert -control.limits.period_ns <= age <= limit
+        limit = loop.limits.max_age_ns
+        assert -loop.limits.period_ns <= age <= limit
         if not world.simulated:
             assert steady <= limit
 
@@ -149,7 +149,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.stopped, self.repeatable = "", False
             self.task = text
         self.bench.control.set_instruction(text)
-        assert self.bench.control.instruction.text == self.task
+        assert self.bench.loop.instruction.text == self.task
 
     @rule()
     def stop(self):
@@ -162,7 +162,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert resumed == bool(self.stopped)
         if resumed:
             self.task, self.stopped, self.repeatable = self.stopped, "", False
-        assert self.bench.control.instruction.text == self.task
+        assert self.bench.loop.instruction.text == self.task
 
     # ------------------------------------------------------------------ the world
 
@@ -173,7 +173,7 @@ class AnyOrder(RuleBasedStateMachine):
             stamp = self.offered[-1][0].stamp_ns
         self.seen.setdefault(stamp, self.bench.clock.steady)
         observation = self.bench.frame(stamp)
-        self.offered.append((observation, self.bench.control.instruction.epoch))
+        self.offered.append((observation, self.bench.loop.instruction.epoch))
 
     @rule(
         back=st.integers(1, 3),
@@ -185,7 +185,7 @@ class AnyOrder(RuleBasedStateMachine):
         if len(self.offered) < back:
             return
         observation, epoch = self.offered[-back]
-        current = self.active and epoch == self.bench.control.instruction.epoch
+        current = self.active and epoch == self.bench.loop.instruction.epoch
         if current and np.isfinite(value):
             self.grippers.add(gripper)
         self.bench.answer(observation, np.array([value] * 6 + [gripper]), epoch)
@@ -238,7 +238,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def between_episodes_one_command_stops_and_nothing_is_asked_for(self):
         out = self.bench.out
-        if EPISODE_OVER not in self.bench.control.safety.reason or self.lockstep:
+        if EPISODE_OVER not in self.bench.loop.safety.reason or self.lockstep:
             self.rested_from = len(out.commands), len(out.submitted)
             return
         commands, submitted = self.rested_from

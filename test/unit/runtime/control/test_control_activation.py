@@ -78,7 +78,7 @@ def test_evidence_from_the_future_moves_nothing(lockstep):
     bench = Bench(lockstep=lockstep, sim_time=True).running_either()
     bench.clock.advance(0.05)
     observation = bench.frame()
-    bench.control.latest = None
+    bench.loop.latest = None
     bench.clock.now -= 50 * SECOND
     bench.answer(observation)
     begin = len(bench.out.commands)
@@ -86,7 +86,7 @@ def test_evidence_from_the_future_moves_nothing(lockstep):
         bench.control.act(bench.moment())
     kinds = [c.kind for c in bench.out.commands[begin - 1 if lockstep else begin :]]
     assert CommandKind.POLICY not in kinds
-    assert "future" in bench.control.counters.last_block
+    assert "future" in bench.loop.counters.last_block
 
 
 # ------------------------------------------------------------------------ a stop lasts
@@ -124,10 +124,10 @@ def test_a_stop_lasts_while_its_instruction_is_repeated(bench, how):
         assert not bench.control.set_instruction("reach")
         assert not moves(bench)
     assert bench.state is PolicyState.WAITING
-    assert "stopped" in bench.control.safety.reason
+    assert "stopped" in bench.loop.safety.reason
     bench.control.stop()  # again: what it interrupted is not forgotten
     assert bench.control.resume()
-    assert bench.control.instruction.text == "reach" and moves(bench)
+    assert bench.loop.instruction.text == "reach" and moves(bench)
 
 
 def test_another_instruction_ends_a_stop_and_after_it_the_old_one_is_another(bench):
@@ -156,7 +156,7 @@ def test_activation_resumes_nothing_unasked(bench):
     bench.control.set_instruction("reach")  # an upstream node goes on repeating
     bench.control.activate()
     bench.control.set_instruction("reach")
-    assert not moves(bench) and "stopped" in bench.control.safety.reason
+    assert not moves(bench) and "stopped" in bench.loop.safety.reason
     assert bench.control.resume() and moves(bench)
 
 
@@ -180,14 +180,14 @@ def test_a_stop_while_nothing_is_known_yet_holds_back_whatever_comes():
     assert not bench.control.set_instruction("reach")
     bench.control.activate()
     assert not bench.control.set_instruction("push") and not moves(bench)
-    assert bench.control.resume() and bench.control.instruction.text == "push" and moves(bench)
+    assert bench.control.resume() and bench.loop.instruction.text == "push" and moves(bench)
 
 
 def test_numbers_and_stops_outlive_a_cleanup(bench):
-    last, epoch = bench.out.commands[-1], bench.control.instruction.epoch
+    last, epoch = bench.out.commands[-1], bench.loop.instruction.epoch
     bench.control.deactivate()
     again = Bench(lockstep=bench.lockstep, persistent=bench.persistent)
-    assert again.control.instruction.epoch > epoch
+    assert again.control.loop.instruction.epoch > epoch
     again.control.activate()
     assert not again.control.set_instruction("reach"), "the latched topic says it again"
     assert again.control.resume()

@@ -24,11 +24,11 @@ def warned(bench, kind):
 @BOTH
 def test_from_activation_to_running_it_says_what_it_waits_for(lockstep):
     bench = Bench(lockstep=lockstep)
-    assert bench.control.safety.since_ns == bench.clock.steady
-    assert bench.control.safety.reason == "inactive"
+    assert bench.loop.safety.since_ns == bench.clock.steady
+    assert bench.loop.safety.reason == "inactive"
     bench.clock.advance(1.0)
     bench.control.activate()
-    assert bench.control.safety.since_ns == bench.clock.steady
+    assert bench.loop.safety.since_ns == bench.clock.steady
     bench.clock.advance(1.0)
     bench.control.set_instruction("reach")
     bench.control.stop()
@@ -42,7 +42,7 @@ def test_from_activation_to_running_it_says_what_it_waits_for(lockstep):
         ("WAITING", "waits for a fresh frame and a valid action"),
         ("INACTIVE", "inactive"),
     ]
-    assert bench.control.safety.since_ns == bench.clock.steady
+    assert bench.loop.safety.since_ns == bench.clock.steady
     assert bench.control.resume() is True and bench.control.resume() is False
 
 
@@ -57,7 +57,7 @@ def test_whoever_gives_another_task_hears_of_its_epoch_though_the_state_stays():
     bench = Bench()
     bench.control.activate()
     bench.control.set_instruction("reach")
-    heard, state = [], bench.control.safety
+    heard, state = [], bench.loop.safety
     bench.out.changed = lambda before, after: heard.append((before, after))
     bench.control.set_instruction("push")
     assert heard == [(state, state)]
@@ -97,18 +97,18 @@ def test_a_lost_worker_s_reason_is_shown_until_another_is_ready(lockstep):
 def test_a_fault_is_named_and_while_inactive_it_is_only_named(lockstep):
     bench = Bench(lockstep=lockstep)
     bench.control.fault("no such checkpoint")
-    assert (bench.state, bench.control.safety.reason) == (
+    assert (bench.state, bench.loop.safety.reason) == (
         PolicyState.INACTIVE, "inactive: no such checkpoint",
     )  # fmt: skip
     with pytest.raises(GoalRefused, match=r"^the policy node is not active$"):
         bench.control.begin_goal(Goal("pick"))
     bench.running_either()
-    epoch = bench.control.instruction.epoch
+    epoch = bench.loop.instruction.epoch
     bench.clock.advance(1.0)
     bench.control.fault("broken")
-    assert (bench.state, bench.control.safety.reason) == (PolicyState.FAULT, "broken")
-    assert bench.control.safety.since_ns == bench.clock.steady
-    assert bench.control.instruction.epoch == epoch + 1
+    assert (bench.state, bench.loop.safety.reason) == (PolicyState.FAULT, "broken")
+    assert bench.loop.safety.since_ns == bench.clock.steady
+    assert bench.loop.instruction.epoch == epoch + 1
     with pytest.raises(GoalRefused, match=r"^the policy node is in FAULT, call ~/recover: broken$"):
         bench.control.begin_goal(Goal("pick"))
 
@@ -121,25 +121,25 @@ def test_an_answer_that_is_no_action_is_counted_and_said_and_another_may_be_aske
     frame = bench.frame()
     bench.answer(frame, np.zeros((0, 7)))
     line = "the policy returned no action"
-    assert bench.control.counters.last_block == line
+    assert bench.loop.counters.last_block == line
     assert warned(bench, "invalid") == [f"invalid action dropped: {line}"]
     bench.clock.advance(0.05)
     asked = len(bench.out.submitted)
     bench.frame()
     assert len(bench.out.submitted) == asked + 1, "the answer is not awaited any more"
-    bench.control.invalid(bench.control.instruction.epoch - 1, "of an old epoch")
-    assert bench.control.counters.actions_blocked == 1
+    bench.control.invalid(bench.loop.instruction.epoch - 1, "of an old epoch")
+    assert bench.loop.counters.actions_blocked == 1
 
 
 @BOTH
 def test_dropped_frames_are_counted_with_the_last_reason(lockstep):
     bench = Bench(lockstep=lockstep)
     bench.running_either()
-    begun = bench.control.counters.frames_received
+    begun = bench.loop.counters.frames_received
     assert begun == 1
     bench.frame(0)
     bench.frame(bench.clock.now - 20 * MS)
-    counters = bench.control.counters
+    counters = bench.loop.counters
     assert (counters.frames_received, counters.frames_dropped) == (3, 2)
     assert counters.last_drop == "out of order by 20.0 ms"
     assert warned(bench, "frame") == [
@@ -162,7 +162,7 @@ def test_a_frame_may_be_as_old_or_as_early_as_is_said(ahead_ms, sim_time, says):
     bench.control.activate()
     bench.control.set_instruction("reach")
     bench.frame(bench.clock.now + ahead_ms * MS)
-    assert bench.control.counters.last_drop == says
+    assert bench.loop.counters.last_drop == says
     assert len(bench.out.submitted) == (not says)
 
 
@@ -171,9 +171,9 @@ def test_the_first_stamps_of_a_clock_that_begins_at_zero_are_taken():
     bench.clock.now = 0
     bench.control.activate()
     bench.frame(1)
-    assert bench.control.counters.last_drop == ""
+    assert bench.loop.counters.last_drop == ""
     bench.frame(1)
-    assert bench.control.counters.last_drop == "stamp repeated"
+    assert bench.loop.counters.last_drop == "stamp repeated"
 
 
 @BOTH
@@ -201,15 +201,15 @@ def test_a_jump_of_the_clock_is_said_and_everything_known_is_forgotten(moved_s, 
     bench = Bench(limits=Limits(space=space)).running()
     bench.control.measure(np.zeros(7), bench.clock.now, bench.moment())
     bench.tick()
-    assert bench.control.fresh_pose(bench.moment()) is not None
+    assert bench.loop.fresh_pose(bench.moment()) is not None
     bench.clock.now += round(moved_s * SECOND)
     bench.tick(0.0)
     assert said(bench)[-1] == ("HOLD", says)
     assert warned(bench, "clock") == [f"{says}: everything in flight is void"]
-    assert bench.control.latest is None and bench.out.commands[-1].latest_ns == 0
-    assert bench.control.fresh_pose(bench.moment()) is None
+    assert bench.loop.latest is None and bench.out.commands[-1].latest_ns == 0
+    assert bench.loop.fresh_pose(bench.moment()) is None
     bench.frame(bench.clock.now)
-    assert bench.control.counters.last_drop == "", "a stamp before the jump is no measure"
+    assert bench.loop.counters.last_drop == "", "a stamp before the jump is no measure"
 
 
 def test_a_clock_may_differ_by_its_tolerance_and_no_more():
@@ -253,7 +253,7 @@ def test_a_pipeline_that_gives_nothing_is_said_after_three_of_its_times(
     for tick in range(1, 41):
         bench.frame()
         bench.tick()
-        if bench.control.safety.reason == line:
+        if bench.loop.safety.reason == line:
             said_at.append(tick * 0.05)
     assert said_at[0] == pytest.approx(after_s + 0.05), "the first tick after it"
     assert bench.state is PolicyState.WAITING
@@ -283,7 +283,7 @@ def test_a_pipeline_is_blamed_only_while_frames_arrive(since_ms, blamed):
     bench.tick(1.0)
     bench.frame()
     bench.tick(since_ms / 1000)
-    assert ("pipeline" in bench.control.safety.reason) is blamed
+    assert ("pipeline" in bench.loop.safety.reason) is blamed
 
 
 def test_of_joints_it_is_a_joint_state_that_is_too_old():
@@ -292,7 +292,7 @@ def test_of_joints_it_is_a_joint_state_that_is_too_old():
     received = Moment(bench.clock.now, bench.clock.steady)
     bench.control.measure(np.zeros(1), received.now_ns - SECOND, received, [1])
     line = "the measured joint state is 1000 ms old by its stamp"
-    assert bench.control.counters.last_drop == line
+    assert bench.loop.counters.last_drop == line
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_a_measurement_is_taken_within_the_ages_of_frames(age_ms, sim_time, take
     received = Moment(bench.clock.now, bench.clock.steady)
     bench.control.measure(np.zeros(7), received.now_ns - age_ms * MS, received)
     drop = "" if taken else f"the measured pose is {age_ms} ms old by its stamp"
-    assert bench.control.counters.last_drop == drop
-    assert (bench.control.fresh_pose(received) is not None) is taken
+    assert bench.loop.counters.last_drop == drop
+    assert (bench.loop.fresh_pose(received) is not None) is taken
 
 
 @pytest.mark.parametrize("sim_time", [False, True])
@@ -316,7 +316,7 @@ def test_in_a_simulation_that_stands_still_a_measurement_grows_no_older(sim_time
     bench = Bench(sim_time=sim_time)
     bench.control.measure(np.zeros(7), bench.clock.now, bench.moment())
     bench.clock.steady += SECOND
-    assert (bench.control.fresh_pose(bench.moment()) is not None) is sim_time
+    assert (bench.loop.fresh_pose(bench.moment()) is not None) is sim_time
 
 
 @BOTH
@@ -325,7 +325,7 @@ def test_a_stop_says_who_called_it(lockstep):
     bench.control.activate()
     assert bench.control.stop() is False, "there is no task"
     ended = []
-    bench.control.goals.ended = ended.append
+    bench.loop.goals.ended = ended.append
     for stop in (bench.control.stop, lambda: bench.control.set_instruction("")):
         bench.control.begin_goal(Goal("pick"))
         assert stop() is True
@@ -352,7 +352,7 @@ def test_what_a_stop_withholds_is_said(lockstep):
     bench.control.stop()
     assert bench.control.set_instruction("reach") is False
     says = "'reach' was stopped: resume, or give another instruction"
-    assert warned(bench, "ignored") == [says] and says in bench.control.safety.said
+    assert warned(bench, "ignored") == [says] and says in bench.loop.safety.said
 
 
 @BOTH

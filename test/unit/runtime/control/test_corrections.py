@@ -164,5 +164,5 @@ def test_the_gate_judges_what_was_corrected(bench, second):
     bench.frame()
     second.says(added=5.0)
     (command,) = bench.tick()
-    assert command.action[2] <= bench.control.limits.high[2]
-    assert bench.control.counters.actions_clamped == 1
+    assert command.action[2] <= bench.loop.limits.high[2]
+    assert bench.loop.counters.actions_clamped == 1

@@ -60,7 +60,7 @@ def test_before_any_instruction_a_frame_gets_no_answer_and_after_a_stop_it_gets_
     step(bench)
     assert kinds(bench) == []
     bench.control.set_instruction("reach")
-    bench.answer(bench.control.latest)
+    bench.answer(bench.loop.latest)
     assert kinds(bench) == [POLICY]
     bench.control.set_instruction("")
     step(bench)
@@ -101,16 +101,16 @@ def test_in_fault_every_frame_is_answered_by_a_stop():
 def test_what_cannot_be_used_is_answered_at_once():
     bench = waiting()
     frame = step(bench)
-    bench.control.invalid(bench.control.instruction.epoch - 1, "of an old epoch")
-    bench.control.result(bench.control.instruction.epoch - 1, None)
+    bench.control.invalid(bench.loop.instruction.epoch - 1, "of an old epoch")
+    bench.control.result(bench.loop.instruction.epoch - 1, None)
     assert kinds(bench) == [], "that says nothing of this frame"
-    bench.control.invalid(bench.control.instruction.epoch, "NaN")
+    bench.control.invalid(bench.loop.instruction.epoch, "NaN")
     assert kinds(bench) == [STOP] and answered(bench, frame)
 
 
 def test_an_answer_of_an_old_epoch_is_none_even_if_it_says_nothing():
     bench = waiting(chunk=4)
-    frame, epoch = step(bench), bench.control.instruction.epoch
+    frame, epoch = step(bench), bench.loop.instruction.epoch
     bench.control.set_instruction("push")
     bench.control.result(epoch, None)
     bench.answer(frame, np.full((4, 7), 0.01), epoch)
@@ -137,8 +137,8 @@ def test_frames_are_counted_those_that_come_again_too():
     frame = step(bench)
     bench.frame(frame.stamp_ns)
     step(bench)
-    assert bench.control.counters.frames_received == 3
-    assert bench.control.counters.frames_dropped == 0
+    assert bench.loop.counters.frames_received == 3
+    assert bench.loop.counters.frames_dropped == 0
 
 
 def test_the_rest_of_a_chunk_answers_without_asking():

@@ -39,7 +39,7 @@ def test_evidence_of_the_future_is_admitted_as_far_as_clocks_may_differ(sim_time
     bench.answer(seen(bench, last_ms + 1))
     assert bench.tick(0.0) == []
     line = f"its evidence lies {last_ms + 1} ms in the future: the clock went back"
-    assert bench.control.counters.last_block == line
+    assert bench.loop.counters.last_block == line
     assert blocked(bench) == [f"action blocked: {line}"]
 
 
@@ -52,8 +52,8 @@ def test_evidence_is_admitted_until_it_is_max_age_old():
         bench.answer(seen(bench, -501))
         assert bench.tick(0.0) == []
     assert blocked(bench) == ["action blocked: its evidence is 501 ms old, max_age is 500 ms"] * 2
-    assert bench.control.counters.actions_blocked == 2
-    assert bench.control.counters.actions_published == 0
+    assert bench.loop.counters.actions_blocked == 2
+    assert bench.loop.counters.actions_published == 0
 
 
 def test_an_action_of_a_frame_that_was_answered_is_blocked_and_that_is_said():
@@ -64,7 +64,7 @@ def test_an_action_of_a_frame_that_was_answered_is_blocked_and_that_is_said():
     bench.answer(frame)
     assert [c.kind for c in bench.tick()] == [HELD]
     line = "an action of this or a later frame was published already"
-    assert bench.control.counters.last_block == line
+    assert bench.loop.counters.last_block == line
     assert blocked(bench) == [f"action blocked: {line}"]
 
 
@@ -86,14 +86,14 @@ def test_without_a_place_to_begin_from_it_is_said_what_is_lacking():
         "action blocked: a place to go to needs to know where the robot is:"
         " nothing fresh on measured_pose"
     ]
-    assert bench.control.counters.actions_blocked == 1
+    assert bench.loop.counters.actions_blocked == 1
 
 
 def test_what_was_clamped_is_counted_and_said():
     bench = ready().running()
     for _ in range(2):
         bench.cycle(np.array([1.0] + [0.0] * 6))
-    counters = bench.control.counters
+    counters = bench.loop.counters
     assert (counters.actions_clamped, counters.actions_published) == (2, 3)
     assert bench.out.warnings == [("clamped", "action clamped to its bounds")] * 2
 
@@ -105,9 +105,9 @@ def test_no_motion_while_the_evidence_lasts_to_the_millisecond_and_then_hold():
     assert [c.kind for c in held] == [HELD, HELD] and bench.state is PolicyState.RUNNING
     (stop,) = bench.tick(0.001)
     assert stop.kind is STOP and bench.state is PolicyState.HOLD
-    assert bench.control.safety.reason == "observation age 501 ms exceeds max_age 500 ms"
+    assert bench.loop.safety.reason == "observation age 501 ms exceeds max_age 500 ms"
     bench.tick()
-    counters = bench.control.counters
+    counters = bench.loop.counters
     assert (counters.missed_deadlines, counters.held_published) == (2, 2)
     assert counters.stops_published == 2
 
@@ -137,7 +137,7 @@ def test_sequence_numbers_rise_by_one_whatever_the_kind():
 
 def test_an_answer_given_again_in_lock_step_has_a_number_of_its_own():
     bench = Bench(lockstep=True).running_either()
-    frame = bench.control.latest
+    frame = bench.loop.latest
     bench.frame(frame.stamp_ns)
     first, again = bench.out.commands
     assert (first.sequence, again.sequence) == (0, 1)
@@ -162,7 +162,7 @@ def test_the_time_since_capture_is_by_stamps_and_in_simulated_time_by_the_steady
     assert command.stages_ms["vision"] == 0.0
     assert sum(command.stages_ms.values()) == pytest.approx(command.total_ms)
     assert (command.chunk_index, command.chunk_length) == (0, 1)
-    task = bench.control.instruction
+    task = bench.loop.instruction
     assert (command.published_ns, command.epoch) == (bench.clock.now, task.epoch)
     assert command.instruction_digest == task.digest
 
@@ -200,4 +200,4 @@ def test_silence_begins_once_the_consumer_knows(stale, stops):
     assert bench.state is PolicyState.HOLD
     said = [len(bench.tick(0.1)) for _ in range(3)]
     assert said == ([1, 1, 0] if stops else [0, 0, 0]), "0.2 s after the HOLD is the last one"
-    assert bench.clock.steady - bench.control.safety.since_ns == round(0.3 * SECOND)
+    assert bench.clock.steady - bench.loop.safety.since_ns == round(0.3 * SECOND)

@@ -6,8 +6,8 @@ import pytest
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
-from vla_ros.runtime.control.gate import JointOutputs
 from vla_ros.runtime.control.queue import Chunking
+from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.safety import Limits
 
 SPACE = joints(ActionKind.JOINT_POSITION, ("a", "b"))
@@ -23,7 +23,7 @@ def moving(chunk=4, outputs=None, chunking=Chunking(), **limits):
         "max_age_s": 2.0,
     }
     bench = Bench(limits=Limits(**(given | limits)), chunk=chunk, chunking=chunking)
-    bench.control.outputs = outputs or JointOutputs(plans=True, lead_s=LEAD_S)
+    bench.loop.outputs = outputs or JointOutputs(plans=True, lead_s=LEAD_S)
     bench.control.activate()
     bench.control.set_instruction("reach")
     measure(bench)
@@ -83,20 +83,20 @@ def test_an_action_of_which_nothing_would_be_left_is_blocked_with_the_reason():
         bench.answer(bench.frame(), rows(1))
         bench.tick()
     assert bench.out.commands == [] and bench.state is not PolicyState.RUNNING
-    assert bench.control.counters.actions_published == 0
-    assert "trajectory_lead_s 0.4 leaves nothing" in bench.control.counters.last_block
+    assert bench.loop.counters.actions_published == 0
+    assert "trajectory_lead_s 0.4 leaves nothing" in bench.loop.counters.last_block
 
 
 def test_after_an_interruption_what_is_left_is_planned_anew():
     bench = moving(chunk=8)
     bench.answer(bench.frame(), rows(1, 8))
     assert len(places(bench.tick()[0])) == 9, "and held as long as its observation is valid"
-    wide = bench.control.limits
-    bench.control.limits = Limits(
+    wide = bench.loop.limits
+    bench.loop.limits = Limits(
         space=SPACE, stale_policy=StalePolicy.HOLD, low=(-2.0,) * 2, high=(2.0,) * 2, max_age_s=0.06
     )
     assert [c.kind for c in bench.tick()] == [CommandKind.STOP]
-    bench.control.limits = wide
+    bench.loop.limits = wide
     for _ in range(3):
         measure(bench)
         (command,) = bench.tick()

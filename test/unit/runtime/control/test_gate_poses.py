@@ -56,7 +56,7 @@ def test_the_first_pose_is_held_to_the_jump_limit_from_the_measured_one():
 def test_without_a_measured_pose_nothing_moves():
     bench = waiting()
     assert bench.cycle(pose()) == []
-    assert "measured_pose" in bench.control.counters.last_block
+    assert "measured_pose" in bench.loop.counters.last_block
     measure(bench)
     assert kinds(bench.cycle(pose())) == [CommandKind.POLICY]
 
@@ -65,7 +65,7 @@ def test_without_a_measured_pose_nothing_moves():
 def test_a_measured_pose_that_is_old_or_of_the_future_is_dropped(age_s):
     bench = waiting()
     measure(bench, age_s=age_s)
-    assert "measured pose" in bench.control.counters.last_drop
+    assert "measured pose" in bench.loop.counters.last_drop
     assert bench.cycle(pose()) == []
 
 
@@ -87,7 +87,7 @@ def test_an_action_without_a_place_to_begin_from_leaves_the_robot_held():
     assert kinds(bench.tick(0.1)) == [CommandKind.STOP] and bench.state is PolicyState.HOLD
     bench.tick(0.5)  # where it is was measured too long ago by now
     assert kinds(bench.cycle(pose())) == [CommandKind.STOP]
-    assert "measured_pose" in bench.control.counters.last_block
+    assert "measured_pose" in bench.loop.counters.last_block
 
 
 def test_after_a_silent_hold_the_jump_is_from_where_the_robot_is_now():
@@ -168,4 +168,4 @@ def test_a_measured_pose_out_of_order_changes_nothing():
     bench.clock.advance(0.01)
     measure(bench, pose(x=0.9), age_s=(20 * MS) / SECOND)
     bench.control.shut_down()
-    assert bench.control.fresh_pose(Moment(bench.clock.now, bench.clock.steady))[0] == 0.4
+    assert bench.loop.fresh_pose(Moment(bench.clock.now, bench.clock.steady))[0] == 0.4

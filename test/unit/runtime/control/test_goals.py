@@ -31,7 +31,7 @@ def play(bench, frames=3):
 def watched(bench):
     """The endings of its goals, in order."""
     endings = []
-    bench.control.goals.ended = endings.append
+    bench.loop.goals.ended = endings.append
     return endings
 
 
@@ -48,7 +48,7 @@ def bench(request):
 
 def stands_still(bench):
     kinds = play(bench, 5)
-    return POLICY not in kinds and bench.control.instruction.text == ""
+    return POLICY not in kinds and bench.loop.instruction.text == ""
 
 
 # ------------------------------------------------------------------------ what is asked for
@@ -84,7 +84,7 @@ def test_none_begins_while_inactive_or_in_fault(bench):
     bench.control.deactivate()
     with pytest.raises(GoalRefused, match="not active"):
         bench.control.begin_goal(Goal("pick"))
-    assert bench.endings == [] and bench.control.goals.current is None
+    assert bench.endings == [] and bench.loop.goals.current is None
 
 
 # ------------------------------------------------------------------------ how it begins
@@ -92,18 +92,18 @@ def test_none_begins_while_inactive_or_in_fault(bench):
 
 def test_nothing_computed_before_it_moves_the_robot(bench):
     bench.clock.advance(0.05)
-    under_way, epoch = bench.frame(), bench.control.instruction.epoch
+    under_way, epoch = bench.frame(), bench.loop.instruction.epoch
     begin = len(bench.out.commands)
     bench.control.begin_goal(Goal("pick"))
     bench.answer(under_way, epoch=epoch)
     bench.control.tick()
     assert POLICY not in [c.kind for c in bench.out.commands[begin:]]
-    assert bench.control.instruction.epoch > epoch
+    assert bench.loop.instruction.epoch > epoch
     assert bench.out.submitted[-1][1].text == "pick"
     bench.answer(under_way)  # the same frame, asked again for the goal
     bench.control.tick()
     last = bench.out.commands[-1]
-    assert (last.kind, last.epoch) == (POLICY, bench.control.instruction.epoch)
+    assert (last.kind, last.epoch) == (POLICY, bench.loop.instruction.epoch)
 
 
 @pytest.mark.parametrize("how", ["service", "empty instruction", "deactivation", "while loading"])
@@ -128,7 +128,7 @@ def test_another_one_preempts(bench):
     bench.control.begin_goal(Goal("place"))
     (ending,) = bench.endings
     assert (ending.outcome, ending.message) == (Outcome.PREEMPTED, "another goal took over")
-    assert bench.control.goals.current == Goal("place") and play(bench) == [POLICY] * 3
+    assert bench.loop.goals.current == Goal("place") and play(bench) == [POLICY] * 3
 
 
 # ------------------------------------------------------------------------ how it ends
@@ -165,7 +165,7 @@ def test_however_it_ends_it_says_so_once_and_nothing_moves_after(bench, end, out
 def test_invalid_answers_that_are_a_fault_end_it(bench):
     bench.control.begin_goal(Goal("pick"))
     for _ in range(3):
-        bench.control.invalid(bench.control.instruction.epoch, "NaN")
+        bench.control.invalid(bench.loop.instruction.epoch, "NaN")
     assert [e.outcome for e in bench.endings] == [Outcome.FAILED]
     assert "NaN" in bench.endings[0].message and bench.state is PolicyState.FAULT
 
@@ -208,7 +208,7 @@ def test_progress_counts_its_own_new_actions_and_their_ages(bench):
         bench.answer(observation)
         bench.control.tick()
         bench.frame(observation.stamp_ns)  # lock-step: the same answer once more is none
-    progress = bench.control.goals.progress
+    progress = bench.loop.goals.progress
     assert (progress.actions, progress.ages.count) == (4, 4)
     assert progress.ages.p50 == pytest.approx(0.04) and progress.elapsed_s == pytest.approx(0.36)
 
@@ -220,8 +220,8 @@ def test_no_topic_preempts_it_and_what_was_said_meanwhile_starts_nothing_after(b
     bench.control.begin_goal(Goal("pick"))
     assert not bench.control.set_instruction("push")
     says = "instruction ignored: a goal runs; cancel it first"
-    assert ("ignored", says) in bench.out.warnings and says in bench.control.safety.said
-    assert play(bench) == [POLICY] * 3 and bench.control.instruction.text == "pick"
+    assert ("ignored", says) in bench.out.warnings and says in bench.loop.safety.said
+    assert play(bench) == [POLICY] * 3 and bench.loop.instruction.text == "pick"
     bench.control.end_goal(Outcome.SUCCESS, "done")
     for text in ("push", "reach", "pick"):
         assert not bench.control.set_instruction(text) and stands_still(bench)
@@ -233,11 +233,11 @@ def test_resume_takes_up_what_was_refused_last(bench):
     bench.control.begin_goal(Goal("pick"))
     bench.control.stop()
     bench.control.set_instruction("reach")
-    assert bench.control.resume() and bench.control.instruction.text == "reach"
+    assert bench.control.resume() and bench.loop.instruction.text == "reach"
 
 
 def test_a_topic_that_may_preempt_does_with_news(bench):
-    bench.control.goals.topic_preempts = True
+    bench.loop.goals.topic_preempts = True
     bench.control.begin_goal(Goal("pick"))
     for text in ("pick", "reach"):  # its own text, and what the topic said all along
         assert not bench.control.set_instruction(text)
@@ -246,17 +246,17 @@ def test_a_topic_that_may_preempt_does_with_news(bench):
     assert [(e.outcome, e.message) for e in bench.endings] == [
         (Outcome.PREEMPTED, "the topic said 'push'")
     ]
-    assert play(bench) == [POLICY] * 3 and bench.control.instruction.text == "push"
+    assert play(bench) == [POLICY] * 3 and bench.loop.instruction.text == "push"
 
 
 def test_resume_changes_no_goal_that_runs(bench):
-    bench.control.goals.topic_preempts = True
+    bench.loop.goals.topic_preempts = True
     bench.control.begin_goal(Goal("push"))
     bench.control.make_way()
     bench.control.begin_goal(Goal("pick"))
     assert not bench.control.set_instruction("push"), "the goal before it wanted that: no news"
     assert not bench.control.resume()
-    assert bench.control.instruction.text == "pick"
+    assert bench.loop.instruction.text == "pick"
 
 
 def test_a_topic_that_stands_still_says_nothing_new_after_a_cleanup(bench):
@@ -280,8 +280,8 @@ class Judge(Recorder):
     def publish(self, command):
         if command.kind is POLICY:
             control = self.world.bench.control
-            assert command.epoch == control.instruction.epoch > self.world.void, "an old epoch"
-            assert control.instruction.text, "nobody wants that"
+            assert command.epoch == control.loop.instruction.epoch > self.world.void, "an old epoch"
+            assert control.loop.instruction.text, "nobody wants that"
         super().publish(command)
 
 
@@ -303,35 +303,36 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def activate(self):
-        if not self.control.safety.active:
+        if not self.control.loop.safety.active:
             self.control.activate()
 
     @rule(text=st.sampled_from(("reach", "push")), limit=st.sampled_from((0.0, 0.1)))
     def goal(self, text, limit):
-        epoch, running = self.control.instruction.epoch, self.control.goals.current
+        epoch, running = self.control.loop.instruction.epoch, self.control.loop.goals.current
         try:
             self.control.begin_goal(Goal(text, limit))
         except GoalRefused:
-            assert self.control.safety.state in (PolicyState.INACTIVE, PolicyState.FAULT)
+            assert self.control.loop.safety.state in (PolicyState.INACTIVE, PolicyState.FAULT)
             assert running is None, "it would have ended"
             return
         self.begun += 1
         self.void = epoch
-        assert self.control.instruction.text == text and self.control.instruction.epoch > epoch
+        instruction = self.control.loop.instruction
+        assert instruction.text == text and instruction.epoch > epoch
 
     @rule(outcome=st.sampled_from(Outcome))
     def end(self, outcome):
         if self.control.end_goal(outcome, "told"):
-            self.void = self.control.instruction.epoch
+            self.void = self.control.loop.instruction.epoch
             assert self.endings[-1].outcome is outcome
 
     @rule(text=st.sampled_from(("", "reach", "push", "stack")), may=st.booleans())
     def say(self, text, may):
-        self.control.goals.topic_preempts = may
-        running = self.control.goals.current
+        self.control.loop.goals.topic_preempts = may
+        running = self.control.loop.goals.current
         taken = self.control.set_instruction(text)
         if running and text:
-            assert (self.control.goals.current is None) == taken
+            assert (self.control.loop.goals.current is None) == taken
             assert may or not taken
 
     @rule(
@@ -356,7 +357,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(back=st.integers(1, 2))
     def cycle(self, back):
         self.bench.clock.advance(0.05)
-        self.frames.append((self.bench.frame(), self.control.instruction.epoch))
+        self.frames.append((self.bench.frame(), self.control.loop.instruction.epoch))
         if len(self.frames) >= back:
             observation, epoch = self.frames[-back]
             self.bench.answer(observation, epoch=epoch)
@@ -364,12 +365,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def one_goal_at_a_time_each_with_one_end_and_nothing_in_fault(self):
-        running = self.control.goals.current
+        running = self.control.loop.goals.current
         assert len(self.endings) == self.begun - (running is not None)
         if running is not None:
-            assert self.control.safety.active
-            assert self.control.safety.state is not PolicyState.FAULT
-            assert self.control.instruction.text == running.text
+            assert self.control.loop.safety.active
+            assert self.control.loop.safety.state is not PolicyState.FAULT
+            assert self.control.loop.instruction.text == running.text
 
 
 class AnyOrderInLockstep(AnyOrder):

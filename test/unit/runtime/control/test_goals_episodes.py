@@ -35,19 +35,19 @@ def bench(request):
 
 
 def test_the_end_is_a_rest_with_its_reason_and_a_new_epoch(bench):
-    epoch = bench.control.instruction.epoch
+    epoch = bench.loop.instruction.epoch
     bench.control.episode_over(1, "success")
-    assert (bench.state, bench.control.safety.reason) == (PolicyState.WAITING, OVER)
-    assert bench.control.instruction.epoch == epoch + 1
+    assert (bench.state, bench.loop.safety.reason) == (PolicyState.WAITING, OVER)
+    assert bench.loop.instruction.epoch == epoch + 1
     states = len(bench.out.states)
     for _ in range(100):
         bench.tick()  # 5 s of no images
-    assert (bench.state, bench.control.safety.reason) == (PolicyState.WAITING, OVER)
+    assert (bench.state, bench.loop.safety.reason) == (PolicyState.WAITING, OVER)
     assert len(bench.out.states) == states, "nothing is logged either"
 
 
 def test_nothing_of_the_old_is_published_and_one_command_stops(bench):
-    late, epoch = bench.out.submitted[-1][0], bench.control.instruction.epoch
+    late, epoch = bench.out.submitted[-1][0], bench.loop.instruction.epoch
     begin = len(bench.out.commands)
     bench.control.episode_over(1, "success")
     bench.answer(late, epoch=epoch)
@@ -68,7 +68,7 @@ def test_frames_that_still_come_are_shown_to_nobody(bench):
         bench.control.tick()
     bench.control.set_instruction("push")  # nor does another sentence begin anything
     assert len(bench.out.submitted) == submitted and len(bench.out.commands) == begin
-    assert bench.control.safety.reason == OVER
+    assert bench.loop.safety.reason == OVER
 
 
 def test_a_camera_that_goes_on_between_episodes_is_no_pipeline_that_is_stuck(bench):
@@ -77,27 +77,27 @@ def test_a_camera_that_goes_on_between_episodes_is_no_pipeline_that_is_stuck(ben
         bench.clock.advance(0.05)
         bench.frame()
         bench.control.tick()
-    assert (bench.state, bench.control.safety.reason) == (PolicyState.WAITING, OVER)
+    assert (bench.state, bench.loop.safety.reason) == (PolicyState.WAITING, OVER)
 
 
 def test_the_next_episode_begins_with_the_reset(bench):
     bench.control.episode_over(1, "success")
     bench.frame()
     bench.control.reset()
-    assert bench.control.safety.reason == "waits for a fresh frame and a valid action"
+    assert bench.loop.safety.reason == "waits for a fresh frame and a valid action"
     bench.control.episode_runs(2, 0)
     assert play(bench) == [POLICY] * 3
     bench.control.episode_over(2, "not solved within 25 steps")
-    assert bench.control.safety.reason == "the episode is over: not solved within 25 steps"
+    assert bench.loop.safety.reason == "the episode is over: not solved within 25 steps"
 
 
 def test_without_a_reset_it_begins_when_the_simulation_says_that_it_runs(bench):
     bench.control.episode_over(1, "success")
     bench.clock.advance(0.05)
     first = bench.frame()  # the first of the new episode; the news is a moment behind
-    epoch = bench.control.instruction.epoch
+    epoch = bench.loop.instruction.epoch
     bench.control.episode_runs(2, 0)
-    assert bench.control.instruction.epoch == epoch + 1
+    assert bench.loop.instruction.epoch == epoch + 1
     bench.frame(first.stamp_ns)  # lock-step: shown again, and not taken for known
     assert bench.out.submitted[-1][0].stamp_ns == first.stamp_ns
     assert play(bench) == [POLICY] * 3
@@ -112,7 +112,7 @@ def test_a_late_word_about_an_episode_changes_nothing(bench):
     assert play(bench) == [POLICY] * 3
     bench.control.episode_over(2, "success")
     bench.control.episode_runs(2, 17)  # said a moment before the end
-    assert (bench.state, bench.control.safety.reason) == (PolicyState.WAITING, OVER)
+    assert (bench.state, bench.loop.safety.reason) == (PolicyState.WAITING, OVER)
 
 
 def test_a_fault_stays_one_and_hold_does_not(bench):
@@ -124,7 +124,7 @@ def test_a_fault_stays_one_and_hold_does_not(bench):
     bench.control.episode_runs(2, 0)
     bench.control.fault("broken")
     bench.control.episode_over(2, "success")
-    assert (bench.state, bench.control.safety.reason) == (PolicyState.FAULT, "broken")
+    assert (bench.state, bench.loop.safety.reason) == (PolicyState.FAULT, "broken")
 
 
 def test_activation_begins_anew_and_inactive_nothing_is_said(bench):
@@ -134,7 +134,7 @@ def test_activation_begins_anew_and_inactive_nothing_is_said(bench):
     assert bench.state is PolicyState.INACTIVE and len(bench.out.commands) == begin
     bench.control.activate()
     bench.control.resume()
-    assert bench.control.safety.reason == "waits for a fresh frame and a valid action"
+    assert bench.loop.safety.reason == "waits for a fresh frame and a valid action"
     assert play(bench) == [POLICY] * 3
 
 
@@ -151,9 +151,9 @@ def test_in_lock_step_what_is_counted_does_not_depend_on_which_was_quicker(quick
     steps = [lambda: bench.answer(last, [9.0] * 7), lambda: bench.control.episode_over(1, "x")]
     for step in steps if quick == "answer" else reversed(steps):
         step()
-    counts = bench.control.counters
+    counts = bench.loop.counters
     assert (counts.actions_published, counts.actions_clamped, counts.stops_published) == (4, 1, 0)
-    assert bench.control.safety.reason == "the episode is over: x"
+    assert bench.loop.safety.reason == "the episode is over: x"
     assert bench.out.commands[-1].latest_ns == last.stamp_ns
 
 
@@ -174,7 +174,7 @@ def test_in_lock_step_a_last_frame_that_gets_no_action_does_not_hold_up_the_rest
         assert bench.out.submitted[-1][0] is last
         bench.answer(last)
     elif loss == "invalid":
-        bench.control.invalid(bench.control.instruction.epoch, "NaN")
+        bench.control.invalid(bench.loop.instruction.epoch, "NaN")
     else:
         bench.control.fault("broken")
     assert bench.state is (PolicyState.FAULT if loss == "fault" else PolicyState.WAITING)

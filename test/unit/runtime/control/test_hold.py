@@ -133,19 +133,19 @@ def test_a_policy_that_jumps_to_and_fro_is_held_still():
     for number in range(40):
         bench.cycle(forward(0.02 * (-1) ** number))
     assert bench.state is PolicyState.HOLD
-    assert "the last exceeded its jump" in bench.control.safety.said
+    assert "the last exceeded its jump" in bench.loop.safety.said
 
 
 def test_hold_says_what_keeps_it_once_its_first_cause_is_over():
     bench = Bench().running()
     for _ in range(12):
         bench.tick()
-    assert "observation age" in bench.control.safety.said
+    assert "observation age" in bench.loop.safety.said
     bench.cycle(np.full((1, 7), 0.9))
     assert "it stays: 3 clean actions are needed, the last exceeded its bounds" in (
-        bench.control.safety.said
+        bench.loop.safety.said
     )
-    assert bench.out.states[-1].said == bench.control.safety.said, "the status is told"
+    assert bench.out.states[-1].said == bench.loop.safety.said, "the status is told"
 
 
 def test_hold_names_the_joints_that_nobody_has_said():
@@ -155,7 +155,7 @@ def test_hold_names_the_joints_that_nobody_has_said():
     arm.measure = lambda: None
     arm.bench.clock.advance(2.0)
     arm.run(3)
-    assert "nothing fresh on joint_states of 'j1'" in arm.bench.control.safety.said
+    assert "nothing fresh on joint_states of 'j1'" in arm.bench.loop.safety.said
 
 
 # ------------------------------------------------------------------------ M1: a long HOLD
@@ -168,7 +168,7 @@ def test_a_hold_that_lasted_long_is_left_by_resume_alone():
     assert driven(bench, 1.0), "not yet"
     for _ in range(20 * 12):
         bench.tick()
-    assert "call ~/resume" in bench.control.safety.said
+    assert "call ~/resume" in bench.loop.safety.said
     assert not driven(bench, 5.0) and bench.state is PolicyState.HOLD
     assert bench.control.set_instruction("reach") is False, "nobody has said anything new"
     assert bench.control.resume() is True
@@ -240,7 +240,7 @@ def test_in_any_order_of_blocks_holds_and_late_joints_no_command_is_farther_than
         measure = arm.measure
         if event == "no joints":
             arm.measure = lambda: None
-            arm.bench.control.measured.forget()
+            arm.bench.loop.measured.forget()
         arm.period(frame=event != "no frame")
         arm.measure = measure
     assert arm.steps and max(arm.steps) <= 0.001 + 1e-9
@@ -341,9 +341,9 @@ def test_a_clock_that_is_slewed_as_chrony_does_by_default_voids_nothing(rate):
 def test_how_far_stamps_may_be_ahead_is_a_parameter():
     bench = Bench(limits=Limits(stamp_tolerance_s=0.02)).running()
     bench.frame(bench.clock.now + 15 * MS)
-    assert bench.control.counters.frames_dropped == 0
+    assert bench.loop.counters.frames_dropped == 0
     bench.frame(bench.clock.now + 25 * MS)
-    assert "in the future" in bench.control.counters.last_drop
+    assert "in the future" in bench.loop.counters.last_drop
 
 
 # ------------------------------------------------------------------------ M13: any camera
@@ -363,7 +363,7 @@ def test_a_further_camera_that_repeats_its_pixels_is_a_hold(camera):
         bench.answer(frame)
         bench.tick()
     assert bench.state is PolicyState.HOLD
-    assert f"the {camera} camera's pixels have not changed" in bench.control.safety.said
+    assert f"the {camera} camera's pixels have not changed" in bench.loop.safety.said
 
 
 def test_a_further_camera_that_is_slower_than_the_main_one_repeats_nothing():

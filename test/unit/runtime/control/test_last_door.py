@@ -19,7 +19,7 @@ from unit.runtime.control.bench import Bench, Recorder
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState, StalePolicy
-from vla_ros.runtime.control.gate import JointOutputs
+from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.control.takeover import Meaning, Teleoperation
 from vla_ros.runtime.safety import Limits
 
@@ -237,7 +237,7 @@ class Robot(RuleBasedStateMachine):
         self.bench = Bench(limits=self.limits, out=self.judge, chunk=chunk)
         self.control = self.bench.control
         takes = self.kind.joints
-        self.control.outputs = JointOutputs(takes, takes, self.commanded, self.lead_s)
+        self.control.loop.outputs = JointOutputs(takes, takes, self.commanded, self.lead_s)
         self.place = np.full(count, start)
         self.goal = self.place.copy()
         self.stuck = False
@@ -250,7 +250,7 @@ class Robot(RuleBasedStateMachine):
     def read(self, values) -> None:
         now = self.bench.moment()
         self.control.measure(np.asarray(values), now.now_ns, now, self.limits.space.motion)
-        known = self.control.fresh_pose(now)
+        known = self.control.loop.fresh_pose(now)
         if known is not None:
             self.readings = [float(known[i]) for i in self.limits.space.motion]
 
@@ -317,7 +317,7 @@ class Robot(RuleBasedStateMachine):
         now = self.bench.moment()
         stamp = now.now_ns - round(old_s * SECOND)
         self.control.measure(np.zeros(self.count), stamp, now, self.limits.space.motion)
-        known = self.control.fresh_pose(now)
+        known = self.control.loop.fresh_pose(now)
         if known is not None:
             self.readings = [float(known[i]) for i in self.limits.space.motion]
 
@@ -367,7 +367,7 @@ class Robot(RuleBasedStateMachine):
             low=(-bound * scale,) * self.count,
             high=(bound * scale,) * self.count,
         )
-        self.control.limits = self.limits
+        self.control.loop.limits = self.limits
 
     @rule(seconds=st.sampled_from([-5.0, -0.2, 0.2, 5.0]))
     def clock_steps(self, seconds) -> None:
@@ -382,7 +382,7 @@ class Robot(RuleBasedStateMachine):
         self.control.tick()
         self.control.worker_ready()
 
-    @precondition(lambda self: self.control.safety.state is PolicyState.HOLD)
+    @precondition(lambda self: self.control.loop.safety.state is PolicyState.HOLD)
     @rule()
     def recovers(self) -> None:
         self.control.recover()

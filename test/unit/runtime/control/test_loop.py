@@ -46,7 +46,7 @@ def test_between_actions_a_held_command_ages_with_the_old_evidence():
     (held,) = bench.tick()
     assert held.kind is CommandKind.HELD and held.stamp_ns == stamp
     assert not held.action[:6].any() and held.action[6] == bench.out.commands[0].action[6]
-    assert bench.control.counters.missed_deadlines == 1
+    assert bench.loop.counters.missed_deadlines == 1
 
 
 def test_old_evidence_holds_within_max_age_plus_a_period_then_zeros_then_silence():
@@ -70,7 +70,7 @@ def test_hold_ends_after_three_fresh_actions():
 
 def test_an_action_of_an_old_epoch_is_never_published():
     bench = Bench().running()
-    observation, epoch = bench.frame(), bench.control.instruction.epoch
+    observation, epoch = bench.frame(), bench.loop.instruction.epoch
     bench.control.set_instruction("push")
     bench.answer(observation, epoch=epoch)
     assert all(c.kind is not CommandKind.POLICY for c in bench.tick())
@@ -86,9 +86,9 @@ def test_an_action_that_waits_for_its_tick_dies_with_its_epoch():
 
 def test_the_same_instruction_again_changes_nothing():
     bench = Bench().running()
-    epoch = bench.control.instruction.epoch
+    epoch = bench.loop.instruction.epoch
     assert bench.control.set_instruction("reach") is False
-    assert bench.control.instruction.epoch == epoch and bench.state is PolicyState.RUNNING
+    assert bench.loop.instruction.epoch == epoch and bench.state is PolicyState.RUNNING
 
 
 def test_an_answer_older_than_max_age_is_blocked():
@@ -97,8 +97,8 @@ def test_an_answer_older_than_max_age_is_blocked():
     bench.clock.advance(0.6)
     bench.answer(observation)
     assert all(c.kind is not CommandKind.POLICY for c in bench.tick(0.0))
-    assert bench.control.counters.actions_blocked == 1
-    assert bench.control.counters.last_block == "its evidence is 600 ms old, max_age is 500 ms"
+    assert bench.loop.counters.actions_blocked == 1
+    assert bench.loop.counters.last_block == "its evidence is 600 ms old, max_age is 500 ms"
 
 
 def test_no_action_is_published_twice_or_out_of_order():
@@ -122,8 +122,8 @@ def test_what_is_not_finite_never_leaves_and_three_are_a_fault(bad):
     for _ in range(3):
         bench.cycle(action)
     assert bench.state is PolicyState.FAULT
-    assert bench.control.counters.last_block in bench.control.safety.reason
-    assert bench.control.counters.last_block
+    assert bench.loop.counters.last_block in bench.loop.safety.reason
+    assert bench.loop.counters.last_block
     assert all(np.isfinite(c.action).all() for c in bench.out.commands)
     bench.control.set_instruction("push")
     bench.cycle()
@@ -153,16 +153,16 @@ def test_stamps_that_cannot_be_trusted_are_dropped(stamp, says):
     submitted = len(bench.out.submitted)
     bench.frame(stamp(bench.clock.now))
     assert len(bench.out.submitted) == submitted
-    assert says in bench.control.counters.last_drop
+    assert says in bench.loop.counters.last_drop
 
 
 def test_repeated_and_out_of_order_stamps_are_dropped():
     bench = Bench().running()
     bench.frame()
     bench.frame()
-    assert "repeated" in bench.control.counters.last_drop
+    assert "repeated" in bench.loop.counters.last_drop
     bench.frame(bench.clock.now - 10 * MS)
-    assert "out of order" in bench.control.counters.last_drop
+    assert "out of order" in bench.loop.counters.last_drop
 
 
 def test_a_frozen_camera_warns_at_three_frames_and_holds_after_a_second():
@@ -174,7 +174,7 @@ def test_a_frozen_camera_warns_at_three_frames_and_holds_after_a_second():
     ) and bench.state is PolicyState.RUNNING
     for _ in range(20):
         bench.cycle()
-    assert bench.state is PolicyState.HOLD and "pixels" in bench.control.safety.reason
+    assert bench.state is PolicyState.HOLD and "pixels" in bench.loop.safety.reason
     for value in range(1, 5):
         bench.answer(bench.frame(image=np.full((8, 8, 3), value, np.uint8)))
         bench.tick()
@@ -185,10 +185,10 @@ def test_a_frozen_camera_warns_at_three_frames_and_holds_after_a_second():
 def test_a_jump_of_the_clock_voids_what_is_in_flight(jump):
     bench = Bench().running()
     bench.tick()
-    epoch, observation = bench.control.instruction.epoch, bench.frame()
+    epoch, observation = bench.loop.instruction.epoch, bench.frame()
     bench.clock.now += round(jump * SECOND)
     bench.tick()
-    assert bench.control.instruction.epoch == epoch + 1 and bench.state is PolicyState.HOLD
+    assert bench.loop.instruction.epoch == epoch + 1 and bench.state is PolicyState.HOLD
     bench.answer(observation, epoch=epoch)
     assert all(c.kind is CommandKind.STOP for c in bench.tick())
 
@@ -198,7 +198,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
     bench.tick()
     bench.clock.now -= 300 * SECOND
     bench.tick()
-    assert bench.state is PolicyState.HOLD and "went back" in bench.control.safety.reason
+    assert bench.state is PolicyState.HOLD and "went back" in bench.loop.safety.reason
     for _ in range(3):
         bench.cycle()
     assert bench.state is PolicyState.RUNNING
@@ -209,7 +209,7 @@ def test_a_simulated_clock_that_stands_still_holds():
     for _ in range(15):
         bench.clock.steady += 50 * MS
         bench.control.tick()
-    assert bench.state is PolicyState.HOLD and "/clock" in bench.control.safety.reason
+    assert bench.state is PolicyState.HOLD and "/clock" in bench.loop.safety.reason
 
 
 def measured(bench):
@@ -284,7 +284,7 @@ def test_lockstep_answers_while_a_pipeline_fills():
     bench.control.activate()
     bench.control.set_instruction("reach")
     observation = bench.frame()
-    bench.control.result(bench.control.instruction.epoch, None)
+    bench.control.result(bench.loop.instruction.epoch, None)
     assert bench.out.commands[-1].kind is CommandKind.STOP
     assert bench.out.commands[-1].latest_ns == observation.stamp_ns
 

@@ -36,7 +36,7 @@ def test_nothing_moves_before_every_joint_has_said_where_it_is():
     bench = waiting()
     measure(bench, shoulder=0.1)
     assert bench.cycle(np.zeros(4)) == []
-    assert bench.control.counters.last_block.endswith("nothing fresh on joint_states of 'elbow'")
+    assert bench.loop.counters.last_block.endswith("nothing fresh on joint_states of 'elbow'")
     measure(bench, shoulder=0.1)
     measure(bench, elbow=-0.1)  # a driver of its own
     assert [c.kind for c in bench.cycle(np.zeros(4))] == [CommandKind.POLICY]
@@ -86,7 +86,7 @@ def test_an_answer_of_another_width_is_no_action():
     bench = waiting()
     measure(bench, shoulder=0.0, elbow=0.0)
     assert bench.cycle(np.zeros(7)) == []
-    assert bench.control.counters.last_block == "action has shape (7,), not (4,)"
+    assert bench.loop.counters.last_block == "action has shape (7,), not (4,)"
 
 
 def test_one_joint_that_has_long_said_nothing_keeps_a_robot_from_beginning():
@@ -95,4 +95,4 @@ def test_one_joint_that_has_long_said_nothing_keeps_a_robot_from_beginning():
     bench.clock.advance(0.6)
     measure(bench, elbow=0.0)
     assert bench.cycle(np.zeros(4)) == []
-    assert bench.control.counters.last_block.endswith("nothing fresh on joint_states of 'shoulder'")
+    assert bench.loop.counters.last_block.endswith("nothing fresh on joint_states of 'shoulder'")

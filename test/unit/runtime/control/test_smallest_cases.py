@@ -14,7 +14,7 @@ from vla_ros.core.action_space import joints as joints_of
 from vla_ros.core.clock import MS, SECOND, ManualClock, Moment
 from vla_ros.core.types import STAGES, Inference, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.runtime.control.drivers import make_control, shift_ns
-from vla_ros.runtime.control.gate import JointOutputs, stages_ms
+from vla_ros.runtime.control.gate import stages_ms
 from vla_ros.runtime.control.goals import (
     MAX_INSTRUCTION,
     EpisodeTracker,
@@ -32,6 +32,7 @@ from vla_ros.runtime.control.observation import (
     between,
 )
 from vla_ros.runtime.control.queue import Answer, Chunking, Execution
+from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.safety import Limits
 
 NAMES = ("a", "b")
@@ -280,7 +281,7 @@ def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
 @pytest.mark.parametrize(("lockstep", "counts"), [(True, 0.0), (False, 1.0)])
 def test_in_lock_step_inference_takes_no_time(lockstep, counts):
     made = Limits(), PolicyInfo("p"), ManualClock(), Recorder()
-    assert make_control(*made, lockstep=lockstep, inference_s=1.0).inference_s == counts
+    assert make_control(*made, lockstep=lockstep, inference_s=1.0).loop.inference_s == counts
 
 
 @pytest.mark.parametrize(
@@ -297,14 +298,15 @@ def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(options, early_
         clock.advance(0.05)
         control.offer(Observation(clock.now, clock.now, clock.steady, np.zeros((8, 8, 3))))
         control.tick()
-    assert out.warnings == [] and control.inference_s == 0.0 and control.outputs == JointOutputs()
-    assert len(out.submitted) == 30 and control.persistent.sequence == len(out.commands)
-    assert control.counters.frames_received == 30
+    loop = control.loop
+    assert out.warnings == [] and loop.inference_s == 0.0 and loop.outputs == JointOutputs()
+    assert len(out.submitted) == 30 and control.loop.persistent.sequence == len(out.commands)
+    assert control.loop.counters.frames_received == 30
     now = clock.now + 20 * MS
     for stamp in (now + early_ms * MS + 1, now + early_ms * MS):
         control.offer(Observation(stamp, now, clock.steady, np.zeros((8, 8, 3))))
-        assert control.counters.frames_dropped == 1, "the first lies in the future"
-        assert "in the future" in control.counters.last_drop
+        assert control.loop.counters.frames_dropped == 1, "the first lies in the future"
+        assert "in the future" in control.loop.counters.last_drop
 
 
 def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():

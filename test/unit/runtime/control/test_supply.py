@@ -27,7 +27,7 @@ class Waiting(Bench):
             if refused:
                 self.control.drop(refused, stream="image")
             self.tick()
-        return self.control.safety.said
+        return self.control.loop.safety.said
 
 
 def test_a_second_is_waited_for_before_anything_is_said():
@@ -43,10 +43,10 @@ def test_it_goes_away_with_the_first_frame_that_completes():
     bench.pass_s(3.0, APART)
     bench.frame()
     bench.tick()
-    assert bench.control.safety.lacks == ""
-    bench.answer(bench.control.latest)
+    assert bench.loop.safety.lacks == ""
+    bench.answer(bench.loop.latest)
     bench.tick()
-    assert bench.control.safety.said == "running"
+    assert bench.loop.safety.said == "running"
 
 
 def test_frames_that_complete_and_a_slow_worker_are_no_lack():
@@ -56,7 +56,7 @@ def test_frames_that_complete_and_a_slow_worker_are_no_lack():
         bench.frame()
         bench.control.supply.lost(APART, bench.clock.steady - 1)
         bench.tick()
-    assert bench.control.safety.lacks == ""
+    assert bench.loop.safety.lacks == ""
 
 
 def test_without_a_task_nothing_is_missed():
@@ -64,7 +64,7 @@ def test_without_a_task_nothing_is_missed():
     bench.control.activate()
     for _ in range(60):
         bench.tick()
-    assert bench.control.safety.said == "waits for an instruction"
+    assert bench.loop.safety.said == "waits for an instruction"
 
 
 def test_between_two_episodes_nothing_is_missed():
@@ -137,9 +137,9 @@ def test_a_hold_says_it_beside_its_cause():
     bench.control.supply.topic = "/front"
     for _ in range(60):
         bench.tick()
-    assert bench.control.safety.state is PolicyState.HOLD
-    assert "exceeds max_age" in bench.control.safety.said
-    assert "; no picture on /front" in bench.control.safety.said
+    assert bench.loop.safety.state is PolicyState.HOLD
+    assert "exceeds max_age" in bench.loop.safety.said
+    assert "; no picture on /front" in bench.loop.safety.said
 
 
 def test_figures_that_change_with_every_frame_change_the_status_once_a_second():

@@ -33,14 +33,14 @@ def test_a_persons_command_moves_the_robot_in_the_next_period_and_the_policy_thi
     (held,) = bench.cycle()  # a displacement is executed once
     assert held.kind is HELD and not held.action[:6].any()
     assert len(bench.out.submitted) == asked + 2
-    assert bench.control.counters.takeover_published == 1
+    assert bench.loop.counters.takeover_published == 1
 
 
 def test_after_his_last_command_the_policy_begins_anew():
     bench = Bench().running()
     says(bench, -0.02)
     before = bench.frame()
-    epoch = bench.control.instruction.epoch
+    epoch = bench.loop.instruction.epoch
     said = [c.kind for _ in range(6) for c in bench.tick()]
     assert said == [TAKEOVER, *[HELD] * 5]
     (stopped,) = bench.tick()
@@ -77,7 +77,7 @@ def test_he_may_help_in_every_state_and_what_needs_a_word_still_needs_it(state):
         bench.running()
     if state is PolicyState.FAULT:
         bench.control.fault("broken")
-    while state is PolicyState.HOLD and not bench.control.safety.latched:
+    while state is PolicyState.HOLD and not bench.loop.safety.latched:
         bench.tick()
     assert bench.state is state
     says(bench, 0.01)
@@ -85,7 +85,7 @@ def test_he_may_help_in_every_state_and_what_needs_a_word_still_needs_it(state):
     for _ in range(8):
         bench.tick()
     assert bench.state is state
-    assert bench.control.safety.latched is (state is PolicyState.HOLD)
+    assert bench.loop.safety.latched is (state is PolicyState.HOLD)
 
 
 def test_he_is_held_to_the_limits_and_they_end_nothing():

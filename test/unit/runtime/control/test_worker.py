@@ -72,20 +72,20 @@ def test_a_loss_that_was_got_over_shortens_no_later_hold():
 
 def test_what_the_lost_worker_said_moves_nothing():
     bench = Bench().running()
-    frame, epoch = bench.frame(), bench.control.instruction.epoch
+    frame, epoch = bench.frame(), bench.loop.instruction.epoch
     bench.control.worker_lost("killed")
     bench.answer(frame, epoch=epoch)
     bench.control.worker_ready()
     assert bench.tick()[-1].kind is STOP
-    assert bench.control.instruction.epoch == epoch + 1
+    assert bench.loop.instruction.epoch == epoch + 1
 
 
 def test_a_switch_begins_anew_and_goes_on_with_the_next_answer(bench):
     bench.clock.advance(0.05)
-    frame, epoch = bench.frame(), bench.control.instruction.epoch
+    frame, epoch = bench.frame(), bench.loop.instruction.epoch
     bench.control.worker_switched("killed")
     assert bench.state is PolicyState.WAITING
-    assert bench.control.safety.reason == "killed; the spare worker took over"
+    assert bench.loop.safety.reason == "killed; the spare worker took over"
     observation, instruction = bench.out.submitted[-1]
     assert observation.stamp_ns == frame.stamp_ns
     assert instruction.text == "reach"
@@ -100,7 +100,7 @@ def test_a_switch_begins_anew_and_goes_on_with_the_next_answer(bench):
 
 def test_a_switch_voids_what_the_other_worker_said():
     bench = Bench().running()
-    frame, epoch = bench.frame(), bench.control.instruction.epoch
+    frame, epoch = bench.frame(), bench.loop.instruction.epoch
     bench.answer(frame)  # it waits for its tick
     bench.control.worker_switched("killed")
     bench.answer(frame, epoch=epoch)  # and this one was on its way

@@ -71,7 +71,7 @@ class GoalServer:
         """Goals go to this loop from now on; None: they are rejected."""
         self._control = control
         if control is not None:
-            control.goals.ended = self._ended
+            control.loop.goals.ended = self._ended
 
     def changed(self) -> None:
         """The loop's state is another one: tell the caller soon. From any thread."""
@@ -104,7 +104,7 @@ class GoalServer:
         nothing of it is published. What cannot begin ends nothing.
         """
         control = self._control
-        if control is None or not control.safety.active:
+        if control is None or not control.loop.safety.active:
             self._log.warning(f"goal {quoted(request.instruction)} rejected: not active")
             return GoalResponse.REJECT
         served = self._asked = _Served(quoted(request.instruction))
@@ -221,7 +221,7 @@ class GoalServer:
         with control.lock:
             if (served := self._current) is None:
                 return
-            safety, progress = control.safety, control.goals.progress
+            safety, progress = control.loop.safety, control.loop.goals.progress
         feedback = ExecuteInstruction.Feedback(
             state=int(safety.state),
             reason=safety.said,

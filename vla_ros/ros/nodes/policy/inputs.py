@@ -224,15 +224,15 @@ class PolicyInputs:
         on_change = [name for name in values["joints_on_change"] if name]
         self._intake = JointIntake(trusting, on_change)
         self._pose_filter = lambda: OutlierFilter(pose_reaches, trusting)
-        control.measured.intakes.append(self._intake)
+        control.loop.measured.intakes.append(self._intake)
         self._joints = Joints(needs.joint_names, needs.size, on_change, needs.middle)
-        space = control.limits.space
+        space = control.loop.limits.space
         self._arms = arms_of(values) if space.kind.joints else ()
         self._ends = gripper_ends_of(values, space)
         joints = space.names if space.kind.joints else ()
         self._moving = {name: i for i, name in enumerate(joints) if i in space.motion}
         self._places = self._moving | {name: joints.index(name) for name in self._ends}
-        control.measured.lasting = frozenset(
+        control.loop.measured.lasting = frozenset(
             self._places[name] for name in on_change if name in self._ends
         )
         self._turning = frozenset(name for name in values["continuous_joints"] if name)
@@ -256,7 +256,7 @@ class PolicyInputs:
         if needs.joints:
             parts["joint_states"] = self._joints
         if needs.end_effector is not None:
-            parts["end_effector_pose"] = Poses(lambda: control.instruction.epoch)
+            parts["end_effector_pose"] = Poses(lambda: control.loop.instruction.epoch)
         if needs.ground_truth:
             parts["ground_truth"] = Nearest(STATES)
         self._join = Assembler(self._window, parts, needs.layout.make, more)
@@ -280,7 +280,7 @@ class PolicyInputs:
         if needs.ground_truth:
             take = self._part("ground_truth", lambda message, *_: poses_of(message))
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
-        space = self._control.limits.space
+        space = self._control.loop.limits.space
         if space.kind is ActionKind.END_EFFECTOR_POSE:
             for place in range(0, len(space.motion), 6):
                 places = space.motion[place : place + 6]
@@ -295,7 +295,7 @@ class PolicyInputs:
             self._control.supply.refused("end_effector_pose", reason, steady_ns)
 
     def _window(self) -> PairingWindow:
-        limits = self._control.limits
+        limits = self._control.loop.limits
         return PairingWindow(self._slop_ns or limits.period_ns // 2, limits.max_age_ns)
 
     def close(self) -> None:
@@ -345,7 +345,8 @@ class PolicyInputs:
     def _lossy(self, line: str) -> None:
         self._node.get_logger().warning(line)
         with self._control.lock:
-            self._control.counters.last_drop = self._control.counters.last_drop or line
+            counters = self._control.loop.counters
+            counters.last_drop = counters.last_drop or line
 
     def _listen(
         self,
@@ -417,13 +418,13 @@ class PolicyInputs:
             self._control.drop(reason, kind)
             return
         with self._control.lock:
-            self._control.counters.frames_dropped += 1
-            self._control.counters.last_drop = reason
+            self._control.loop.counters.frames_dropped += 1
+            self._control.loop.counters.last_drop = reason
 
     def _check_stamp(self, stream: str, stamp_ns: int, received: Moment) -> None:
         """Raises BadMessage for a stamp of no time, or of one to come: what is older than it looks
         would be joined as if it were fresh."""
-        limits, simulated = self._control.limits, self._control.clock_watch.sim_time
+        limits, simulated = self._control.loop.limits, self._control.clock_watch.sim_time
         if stamp_ns <= 0:
             raise BadMessage(f"the stamp of {stream} is zero: its driver must fill header.stamp")
         ahead_ns = stamp_ns - received.now_ns
@@ -556,12 +557,12 @@ class PolicyInputs:
     ) -> tuple[Floats, Mapping[str, str]]:
         """The positions that can be, NaN for the others, and why those are held back."""
         with self._control.lock:  # what forgets is called with it
-            if self._known is not self._control.limits:
-                self._known = self._control.limits
+            if self._known is not self._control.loop.limits:
+                self._known = self._control.loop.limits
                 self._intake.speeds = speeds_of(self._known, self._described)
             found = self._intake.take(stamp_ns, names, positions)
             for line in found.jumps:
-                self._control.sink.warn(_FIGURES.sub("", line), line)
+                self._control.loop.sink.warn(_FIGURES.sub("", line), line)
         return found.positions, found.held
 
     def _measure(
@@ -586,13 +587,13 @@ class PolicyInputs:
         lately, it does not go on."""
         control = self._control
         with control.lock:
-            if control.measured.has(places, received, control.limits.max_age_ns):
+            if control.loop.measured.has(places, received, control.loop.limits.max_age_ns):
                 return
             control.supply.unmeasured(reason, received.steady_ns)
-            if control.safety.state is PolicyState.RUNNING:
-                control.become(safety.hold(control.safety, reason, received.steady_ns))
-            elif control.safety.state is PolicyState.HOLD:
-                control.become(replace(control.safety, fresh=0))
+            if control.loop.safety.state is PolicyState.RUNNING:
+                control.loop.become(safety.hold(control.loop.safety, reason, received.steady_ns))
+            elif control.loop.safety.state is PolicyState.HOLD:
+                control.loop.become(replace(control.loop.safety, fresh=0))
 
     def _on_description(self, serialized: bytes) -> None:
         """Which joints turn without end, and how fast joints move."""
@@ -616,7 +617,7 @@ class PolicyInputs:
         """Reads the poses of one frame. Raises BadMessage, or Unsettled, for one that is not to be
         used."""
         filtered, writers = self._pose_filter(), Writers(self._node, topic)
-        self._control.measured.intakes.append(filtered)
+        self._control.loop.measured.intakes.append(filtered)
 
         def read(message: PoseStamped, info: Mapping[str, Any], received: Moment) -> Pose:
             pose, stamp_ns = pose_of(message), stamp_of(message.header.stamp)
@@ -629,7 +630,7 @@ class PolicyInputs:
                 if accepted and agreed and last is not None:
                     moved = math.dist(pose.position, last.value.position)
                     line = f"{topic} jumped by {moved:.3f} m: {agreed} readings agree"
-                    self._control.sink.warn(topic, line)
+                    self._control.loop.sink.warn(topic, line)
             if accepted:
                 return pose
             if last is not None:

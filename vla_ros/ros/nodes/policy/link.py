@@ -161,7 +161,7 @@ class LoopLink:
                 control.result(result.epoch, answer)
             if (ticker := self.ticker) is not None:
                 ticker.arrived(self._clock.steady_ns())
-            chunk = chunk_message(answer, result, self.ready.info, control.limits)
+            chunk = chunk_message(answer, result, self.ready.info, control.loop.limits)
             self._topics.chunk(chunk, self._clock.now_ns())
 
     def _say_captures(self, count: int) -> None:

@@ -27,7 +27,7 @@ from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Command, Floats
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import to_time
-from vla_ros.runtime.control.gate import JointOutputs
+from vla_ros.runtime.control.state import JointOutputs
 
 OUTPUTS = ("twist", "trajectory", "positions", "joint_state", "gripper")
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")

@@ -30,10 +30,10 @@ from vla_ros.ros.nodes.policy.space import check_space
 from vla_ros.ros.nodes.policy.takeover import TakeoverInputs
 from vla_ros.ros.nodes.policy.topics import LatencyWindows, PolicyTopics, status_message
 from vla_ros.runtime.control.drivers import Scheduling, Ticker, make_control
-from vla_ros.runtime.control.gate import JointOutputs
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Chunking, Execution
 from vla_ros.runtime.control.requests import read_requests
+from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.safety import Limits
 from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import Ready, WorkerGone, WorkerLimits
@@ -174,11 +174,11 @@ class PolicyRuntime:
         )
         if self._corrector is not None:
             self._corrector.attach(self.control)
-        self.control.goals.topic_preempts = values["allow_topic_preempt"]
+        self.control.loop.goals.topic_preempts = values["allow_topic_preempt"]
         if values["replay_requests_file"]:
             self.control.requests.recorded = read_requests(Path(values["replay_requests_file"]))
         self._link.attach(self._executor, ready, self.control)
-        self.control.outputs = joint_outputs(values)
+        self.control.loop.outputs = joint_outputs(values)
         self._topics.open(values, limits, self._link.warn)
         self._inputs = PolicyInputs(
             node, values, self._clock, self.control, needs, self._topics.camera
@@ -225,7 +225,7 @@ class PolicyRuntime:
             self._link.need_worker()
             self._topics.begin()
             self.control.activate()
-        period_ns = self.control.limits.period_ns
+        period_ns = self.control.loop.limits.period_ns
         if self._sim_time and not self._lockstep:
             period_ns //= LOOKS  # the simulation says when a period has passed
         self._ticker = self._link.ticker = Ticker(
@@ -254,20 +254,20 @@ class PolicyRuntime:
     def _come_to_rest(self, why: str) -> None:
         """Where the limits make a stop take its time, the ticks do it."""
         control = self.control
-        if self._ticker is None or not control.limits.acceleration or control.gate.rests:
+        if self._ticker is None or not control.loop.limits.acceleration or control.at_rest:
             return
         control.brake(why)
         ends = time.monotonic() + _REST_S
-        while not control.gate.rests and time.monotonic() < ends:
-            time.sleep(control.limits.period_s / 4)
+        while not control.at_rest and time.monotonic() < ends:
+            time.sleep(control.loop.limits.period_s / 4)
 
     def recover(self) -> str:
         """Leave FAULT, with a new worker, or HOLD. WrongState: there is nothing to leave."""
         control = self.control
         with control.lock:
-            held = control.safety.state in (PolicyState.FAULT, PolicyState.HOLD)
+            held = control.loop.safety.state in (PolicyState.FAULT, PolicyState.HOLD)
             if not held and not self._link.deserted:
-                raise WrongState(f"nothing to recover from: {control.safety.state.name}")
+                raise WrongState(f"nothing to recover from: {control.loop.safety.state.name}")
             try:
                 self._link.need_worker()
             except WorkerGone as error:
@@ -301,26 +301,26 @@ class PolicyRuntime:
 
     def check(self, limits: Limits) -> None:
         """Raise ValueError for limits that the loaded policy cannot meet."""
-        other_rate = limits.control_rate_hz != self.control.limits.control_rate_hz
-        if other_rate and self.control.safety.active:
+        other_rate = limits.control_rate_hz != self.control.loop.limits.control_rate_hz
+        if other_rate and self.control.loop.safety.active:
             raise ValueError("control_rate_hz cannot change while active: deactivate first")
-        faster = limits.control_rate_hz > self.control.limits.control_rate_hz
-        if faster and wanted(self._values) and (line := scaled(self.control.limits, limits)):
+        faster = limits.control_rate_hz > self.control.loop.limits.control_rate_hz
+        if faster and wanted(self._values) and (line := scaled(self.control.loop.limits, limits)):
             raise ValueError(line)
         self._fitted(limits, self._link.ready)
 
     def apply(self, values: Mapping[str, Any], limits: Limits) -> None:
         """Use other values from now on; they have passed :meth:`check`."""
-        if line := scaled(self.control.limits, limits):
+        if line := scaled(self.control.loop.limits, limits):
             self._link.warn("rate", line)
-        if limits.control_rate_hz != self.control.limits.control_rate_hz:
+        if limits.control_rate_hz != self.control.loop.limits.control_rate_hz:
             self._topics.close()  # the deadline that a writer offers cannot change
             self._topics.open(values, limits, self._link.warn)
         self._values = values
         with self.control.lock:
-            self.control.limits = limits
+            self.control.loop.limits = limits
             self.control.execute_by(self._fitted(limits, self._link.ready))
-            self.control.goals.topic_preempts = values["allow_topic_preempt"]
+            self.control.loop.goals.topic_preempts = values["allow_topic_preempt"]
             self._windows.span(values["latency_window_s"])
         self._set_hang_timeout(limits, self._link.ready)
 
@@ -344,17 +344,17 @@ class PolicyRuntime:
         Raises ValueError where the limits cannot be met with it. From the worker's reader.
         """
         with self.control.lock:
-            limits = self.control.limits
+            limits = self.control.loop.limits
             self._set_hang_timeout(limits, ready)
             self.control.execute_by(self._fitted(limits, ready))
-            self.control.inference_s = ready.inference_p99_ms / 1e3
+            self.control.loop.inference_s = ready.inference_p99_ms / 1e3
 
     # ------------------------------------------------------------------ report
 
     def report_latency(self) -> None:
         with self.control.lock:
             windows = self._windows.copy()
-        if self.control.safety.active:
+        if self.control.loop.safety.active:
             message = windows.message(self._clock.steady_ns())
             self._topics.latency(message, self._clock.now_ns())
 
@@ -363,11 +363,11 @@ class PolicyRuntime:
         control, link = self.control, self._link
         with control.lock:
             out = status_message(
-                control.safety,
-                control.instruction,
+                control.loop.safety,
+                control.loop.instruction,
                 link.ready.info,
-                control.counters,
-                control.limits,
+                control.loop.counters,
+                control.loop.limits,
             )
             out.worker_pid = link.worker_pid
             out.worker_restarts = link.worker_restarts

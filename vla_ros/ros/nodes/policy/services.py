@@ -51,7 +51,7 @@ class PolicyServices:
             if (runtime := self._runtime()) is None:
                 return _answer(response, False, "not configured")
             try:
-                if not runtime.control.safety.active:
+                if not runtime.control.loop.safety.active:
                     raise WrongState("not active: activate the node first")
                 said = call(runtime)
             except WrongState as error:
@@ -65,7 +65,7 @@ class PolicyServices:
 def _resume(runtime: PolicyRuntime) -> str:
     if not runtime.control.resume():
         raise WrongState("nothing was stopped")
-    return f"resumed: '{runtime.control.instruction.text}'"
+    return f"resumed: '{runtime.control.loop.instruction.text}'"
 
 
 def _release(runtime: PolicyRuntime) -> str:

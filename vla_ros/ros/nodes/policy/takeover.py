@@ -36,7 +36,7 @@ class TakeoverInputs:
         self._node, self._clock, self._control = node, clock, control
         self._frame_id = frame_id
         self._heard_ns = 0
-        space = control.limits.space
+        space = control.loop.limits.space
         self._twists: dict[int, tuple[int, Floats]] = {}  # the first place of an arm -> stamp, [6]
         self._openings = np.full(space.width, np.nan)
         self._open: list[Any] = []
@@ -57,7 +57,7 @@ class TakeoverInputs:
 
     def _listen(self, kind: Any, topic: str, read: Callable[[Any], Teleoperation | None]) -> None:
         def refuse(why: str) -> None:
-            self._control.sink.warn("takeover", f"takeover command ignored: {why}")
+            self._control.loop.sink.warn("takeover", f"takeover command ignored: {why}")
 
         def callback(message: Any) -> None:
             self._forget_after_a_pause()
@@ -73,14 +73,14 @@ class TakeoverInputs:
 
     def _forget_after_a_pause(self) -> None:
         steady_ns = self._clock.steady_ns()
-        if steady_ns - self._heard_ns > self._control.limits.takeover_timeout_s * SECOND:
+        if steady_ns - self._heard_ns > self._control.loop.limits.takeover_timeout_s * SECOND:
             self._openings[:] = np.nan
         self._heard_ns = steady_ns
 
     # ------------------------------------------------------------------ messages
 
     def _action(self, message: ActionCommand) -> Teleoperation:
-        space = self._control.limits.space
+        space = self._control.loop.limits.space
         if int(message.action_space) != int(space.kind):
             names = {int(kind): kind.name.lower() for kind in ActionKind}
             given = int(message.action_space)
@@ -114,22 +114,22 @@ class TakeoverInputs:
                 f"an opening of {message.data:g} is not within 0 (closed) and 1 (open)"
             )
         self._openings[place] = message.data
-        if self._control.limits.space.kind.joints:
+        if self._control.loop.limits.space.kind.joints:
             return None
         return self._velocities(self._clock.now_ns())
 
     def _velocities(self, stamp_ns: int) -> Teleoperation:
         """Of every arm: one that nobody says anything of stands still."""
         values = self._openings.copy()
-        values[list(self._control.limits.space.motion)] = 0.0
-        young_ns = self._control.limits.takeover_timeout_s * SECOND
+        values[list(self._control.loop.limits.space.motion)] = 0.0
+        young_ns = self._control.loop.limits.takeover_timeout_s * SECOND
         for first, (said_ns, velocity) in self._twists.items():
             if abs(stamp_ns - said_ns) <= young_ns:
                 values[first : first + 6] = velocity
         return Teleoperation(values, Meaning.VELOCITY, stamp_ns)
 
     def _joints(self, message: JointState) -> Teleoperation:
-        space = self._control.limits.space
+        space = self._control.loop.limits.space
         names, positions = joints_of(message, frozenset(space.names))
         values = self._openings.copy()
         for name, position in zip(names, positions, strict=True):

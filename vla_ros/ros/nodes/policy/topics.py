@@ -37,8 +37,8 @@ from vla_ros.ros.nodes.policy.outputs import (
     make_outputs,
     wait_for_readers,
 )
-from vla_ros.runtime.control.control import ControlCounts
 from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.control.state import ControlCounts
 from vla_ros.runtime.safety import Limits, Safety
 from vla_ros.runtime.worker.wire import Result
 

@@ -56,7 +56,7 @@ def test_each_stream_and_kind_is_said_however_soon_after_another() -> None:
     for lost in (LATE, MUTE, NAMELESS):
         inputs.lose(lost)
     assert inputs.said == [f"frame dropped: {lost.reason}" for lost in (LATE, MUTE, NAMELESS)]
-    assert inputs.bench.control.counters.frames_dropped == 3
+    assert inputs.bench.loop.counters.frames_dropped == 3
 
 
 def test_the_same_is_said_once_until_it_is_news_again() -> None:
@@ -64,8 +64,8 @@ def test_the_same_is_said_once_until_it_is_news_again() -> None:
     for i in range(50):
         inputs.lose(LATE, i * 50 * MS)
     assert inputs.said == [f"frame dropped: {LATE.reason}"]
-    assert inputs.bench.control.counters.frames_dropped == 50
-    assert inputs.bench.control.counters.last_drop == LATE.reason
+    assert inputs.bench.loop.counters.frames_dropped == 50
+    assert inputs.bench.loop.counters.last_drop == LATE.reason
     inputs.bench.out._throttle = Throttle()  # a while later by its own clock
     inputs.lose(LATE, 120 * SECOND)
     assert len(inputs.said) == 2

@@ -81,7 +81,7 @@ class Arm:
         self.notes, self.warnings = Notes(), []
         out = Recorder()
         self.bench = Bench(limits=limits, out=out, chunking=how)
-        self.bench.control.outputs = joint_outputs(values)
+        self.bench.loop.outputs = joint_outputs(values)
         robot = Robot(
             space,
             limits.period_s,
@@ -106,7 +106,7 @@ class Arm:
         return Moment(self.bench.clock.now, self.bench.clock.steady)
 
     def measure(self, where: np.ndarray = HERE) -> None:
-        places = self.bench.control.limits.space.motion
+        places = self.bench.loop.limits.space.motion
         now = self.moment()
         self.bench.control.measure(where[list(places)], now.now_ns, now, places)
 
@@ -145,8 +145,8 @@ def test_a_twist_is_a_velocity_and_exactly_zero_from_the_next_period_on() -> Non
 
 def test_a_twist_ends_by_itself_where_nothing_is_published_any_more() -> None:
     arm = Arm(end_effectors(ActionKind.END_EFFECTOR_DELTA), "twist")
-    limits = replace(arm.bench.control.limits, stale_policy=StalePolicy.SILENCE)
-    arm.bench.control.limits = limits
+    limits = replace(arm.bench.loop.limits, stale_policy=StalePolicy.SILENCE)
+    arm.bench.loop.limits = limits
     arm.cycle(np.full(7, 0.01))
     arm.bench.control.worker_lost("gone")  # HOLD: with `silence` no command says so
     arm.tick()
@@ -247,7 +247,7 @@ def test_displacements_are_added_up_from_where_the_joints_are() -> None:
     arm = Arm(joint_space(ActionKind.JOINT_DELTA), "trajectory")
     arm.cycle(np.tile([0.1, 1.0, -0.1], (3, 1)))
     assert "joint_trajectory" in arm.notes.said and not arm.notes.said["joint_trajectory"]
-    assert "nothing fresh on joint_states" in arm.bench.control.counters.last_block
+    assert "nothing fresh on joint_states" in arm.bench.loop.counters.last_block
     for _ in range(3):
         arm.tick()
     arm.measure()
@@ -323,8 +323,8 @@ def test_a_chunk_that_goes_on_after_a_hold_is_said_anew(silence_after_s: float) 
     arm = Arm(joint_space(), "trajectory", max_age_s=2.0, silence_after_s=silence_after_s)
     arm.measure()
     arm.cycle(np.tile([0.2, 1.0, -0.2], (20, 1)))
-    control = arm.bench.control
-    control.become(safety.hold(control.safety, "the pixels do not change", arm.bench.clock.steady))
+    loop = arm.bench.loop
+    loop.become(safety.hold(loop.safety, "the pixels do not change", arm.bench.clock.steady))
     for _ in range(3):  # clean actions: the third ends the hold
         arm.measure()
         arm.tick()
