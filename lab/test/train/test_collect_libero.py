@@ -16,8 +16,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Pose
 from vla_ros.sim.env import EnvSpec, Task
 from vla_ros.sim.libero.environment import Eye
-from vla_ros_lab.train.collect import CollectOptions
-from vla_ros_lab.train.collect_libero import OBJECTS, episodes_of, tasks_of, where
+from vla_ros_lab.train.collect import CollectOptions, ShardReport
+from vla_ros_lab.train.collect_libero import OBJECTS, episodes_of, pixels_of, tasks_of
 
 SAID = "pick up the {} and place it in the basket"
 
@@ -46,6 +46,20 @@ def test_a_suite_of_which_the_expert_knows_nothing_is_refused() -> None:
         tasks_of(spec_of("open the drawer", "turn on the stove"))
 
 
+def test_a_suite_s_shards_are_libero_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(options: CollectOptions, _: Path, number: int) -> ShardReport:
+        made.append((options.suite, number))
+        return ShardReport(0, 0, 0, 0)
+
+    monkeypatch.setattr("vla_ros_lab.train.collect_libero.make_shard", make)
+    monkeypatch.setattr("vla_ros.data.episodes.plan.world_of", lambda *_: None)  # is installed
+    words = ("--out", str(tmp_path), "--suite", "libero_object", "--demos", "20")
+    assert main(["collect", *words]) == 0
+    assert made == [("libero_object", 0), ("libero_object", 1)]
+
+
 def test_things_appear_where_the_camera_looks() -> None:
     """From 1 m above the origin, looking down: world x is to the right, world y up."""
     eye = Eye(np.array([0.0, 0.0, 1.0]), np.eye(3), float(np.radians(90)))
@@ -56,7 +70,7 @@ def test_things_appear_where_the_camera_looks() -> None:
         "gripper": (0, 0, 2),
     }
     poses = {name: Pose(tuple(map(float, at)), (0, 0, 0, 1)) for name, at in lie.items()}
-    found = dict(zip(OBJECTS, where(eye, poses, OBJECTS, 128), strict=True))
+    found = dict(zip(OBJECTS, pixels_of(eye, poses, OBJECTS, 128), strict=True))
     assert np.allclose(found["milk_1"], (64, 64))
     assert np.allclose(found["butter_1"], (96, 64)) and np.allclose(found["basket_1"], (64, 32))
     assert np.isnan(found["gripper"]).all() and np.isnan(found["plate_1"]).all()

@@ -76,7 +76,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.data.demonstrations import SUFFIX
         from vla_ros.engine.io.hub import resolve
-        from vla_ros_lab.train.collect import CollectOptions, collect, episode_seed, totals
+        from vla_ros_lab.train import collect_libero
+        from vla_ros_lab.train.collect import (
+            CollectOptions,
+            collect,
+            episode_seed,
+            make_shard,
+            totals,
+        )
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
     options = CollectOptions(
@@ -94,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
         suite=args.suite,
         per_shard=10 if args.suite else 20,  # one of LIBERO takes long
     )
+    make = collect_libero.make_shard if args.suite else make_shard
     with user_errors(ValueError):
         episode_seed(options, args.demos - 1)
     if args.policy:
@@ -103,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         there = len(list(args.out.glob(f"*{SUFFIX}")))
         progress.update("collect", "shards", there, options.shard_count)
-        for made in collect(options, args.out, args.workers):
+        for made in collect(options, args.out, args.workers, make):
             kept += made.report.kept
             failed += made.report.failed
             solved += made.report.succeeded

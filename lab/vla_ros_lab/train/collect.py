@@ -50,7 +50,7 @@ from vla_ros.sim.expert import Expert, advise, matrix
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.gl import choose_renderer
 from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
-from vla_ros_lab.train.frames import wordings
+from vla_ros_lab.train.frames import where, wordings
 
 # ------------------------------------------------------------------------------------------------
 # Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.
@@ -70,7 +70,8 @@ class Projection:
 
         self._size = size
         model = scene.build_model()
-        self._fovy = {name: float(model.camera(name).fovy[0]) for name in (AGENTVIEW, WRIST)}
+        degrees = {name: float(model.camera(name).fovy[0]) for name in (AGENTVIEW, WRIST)}
+        self._fovy = {name: float(np.radians(angle)) for name, angle in degrees.items()}
         fixed = model.camera(AGENTVIEW)
         self._fixed = (fixed.pos.copy(), matrix(_xyzw(fixed.quat)))
         hand = model.camera(WRIST)
@@ -79,15 +80,8 @@ class Projection:
 
     def __call__(self, camera: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
         """float32 [K, 2], one row a name; NaN for what is behind the camera."""
-        place, turn = self._camera(camera, poses)
         points = np.array([poses[name].position for name in names])
-        local = (points - place) @ turn  # the camera looks along its -z, y up
-        depth = -local[:, 2]
-        depth[depth < 1e-3] = np.nan
-        focal = self._size / 2 / np.tan(np.radians(self._fovy[camera]) / 2)
-        half = self._size / 2
-        x, y = half + focal * local[:, 0] / depth, half - focal * local[:, 1] / depth
-        return np.stack((x, y), axis=1).astype(np.float32)
+        return where(points, *self._camera(camera, poses), self._fovy[camera], self._size)
 
     def _camera(self, camera: str, poses: Mapping[str, Pose]) -> tuple[Floats, Floats]:
         if camera == AGENTVIEW:
@@ -163,7 +157,7 @@ class Recorder:
         """One step: what was seen, what the expert wanted, what was done."""
         for camera in self.cameras:
             images = self.images.setdefault(camera, [])
-            where = self.projection(camera, seen.poses, self.objects)
+            places = self.projection(camera, seen.poses, self.objects)
             if seen.images:
                 picture = seen.images[camera]
                 images.append(
@@ -171,8 +165,8 @@ class Recorder:
                 )
             else:
                 images.append(images[-1])
-                where = np.full_like(where, np.nan)
-            self.pixels.setdefault(camera, []).append(where)
+                places = np.full_like(places, np.nan)
+            self.pixels.setdefault(camera, []).append(places)
         where_all = poses_of(seen.poses) if self.poses else np.empty(0)
         taught = (label.action, label.labels, executed)
         self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
@@ -473,7 +467,7 @@ class CollectOptions:
     cube is moved on the way.
     ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
     ``two_ways``: the expert swings out to the left or to the right, each episode anew.
-    ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros_lab.train.collect_libero`).
+    ``suite``: LIBERO's, whose shards :mod:`vla_ros_lab.train.collect_libero` makes.
     """
 
     demonstrations: int
@@ -510,6 +504,11 @@ class ShardReport:
     frames: int
 
 
+#: runs the episodes of shard ``number`` and writes it: options, directory, number -> its report.
+#: A worker's process imports it by its name.
+ShardMaker = Callable[[CollectOptions, Path, int], ShardReport]
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """One more shard is there."""
@@ -519,30 +518,33 @@ class Made:
     shards: int
 
 
-def collect(options: CollectOptions, directory: Path, workers: int = 1) -> Iterator[Made]:
+def collect(
+    options: CollectOptions, directory: Path, workers: int = 1, make: ShardMaker | None = None
+) -> Iterator[Made]:
     """Make every shard that is missing, yielding after each.
 
+    ``make`` runs a shard's episodes and writes it; None: :func:`make_shard`, the tabletop's.
     UserError: ``directory`` holds a collection with other options.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _claim(options, directory)
     missing = [n for n in range(options.shard_count) if not shard_path(directory, n).exists()]
     done = options.shard_count - len(missing)
-    for report in _each(options, directory, missing, workers):
+    for report in _each(options, directory, missing, workers, make or make_shard):
         done += 1
         yield Made(report, done, options.shard_count)
 
 
 def _each(
-    options: CollectOptions, directory: Path, numbers: list[int], workers: int
+    options: CollectOptions, directory: Path, numbers: list[int], workers: int, make: ShardMaker
 ) -> Iterator[ShardReport]:
     if workers == 1 or len(numbers) < 2:
         forget_policy()  # the directory may have been written anew
         for number in numbers:
-            yield make_shard(options, directory, number)
+            yield make(options, directory, number)
         return
     with pool(min(workers, len(numbers))) as processes:
-        waiting = [processes.submit(make_shard, options, directory, n) for n in numbers]
+        waiting = [processes.submit(make, options, directory, n) for n in numbers]
         try:
             for one in as_completed(waiting):
                 yield one.result()
@@ -552,11 +554,8 @@ def _each(
 
 
 def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
-    """Run a shard's episodes and write it."""
-    if options.suite:
-        from vla_ros_lab.train import collect_libero  # it needs what is here
-
-        return collect_libero.make_shard(options, directory, number)
+    """Run a shard's episodes on the tabletop and write it."""
+    assert not options.suite, "another maker is for LIBERO"
     environments = [shared_environment(options.wrist)] * _NUDGED
     if options.unsteady:
         environments[-1] = shared_environment(options.wrist, _NUDGE_M)

@@ -41,6 +41,7 @@ from vla_ros_lab.train.collect import (
     play,
     shard_path,
 )
+from vla_ros_lab.train.frames import where
 
 HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
 #: steps to a picture: rendering is four fifths of a step, and neighbors hardly differ. The actions
@@ -141,7 +142,7 @@ def _demonstrate(
         return Taught(action, labels), disturb(action)
 
     def projection(_: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
-        return where(environment.eye(), poses, names, options.image_size)
+        return pixels_of(environment.eye(), poses, names, options.image_size)
 
     recorder = Recorder(
         options.image_size, (AGENTVIEW,), OBJECTS, projection, options.interpolation, poses=False,
@@ -150,14 +151,9 @@ def _demonstrate(
     return recorder.demonstration(episode, play(environment, episode, drive, recorder))
 
 
-def where(eye: Eye, poses: Mapping[str, Pose], names: Sequence[str], size: int) -> Float32:
-    """Where the things of these names are in a square image of ``size``: pixels [K, 2], x to the
-    right, y down; NaN for what a task has not, or what is behind the camera."""
+def pixels_of(eye: Eye, poses: Mapping[str, Pose], names: Sequence[str], size: int) -> Float32:
+    """Where the things of these names are in the image, as :func:`where` has it; NaN for what a
+    task has not."""
     nowhere = (np.nan,) * 3
     points = np.array([poses[n].position if n in poses else nowhere for n in names])
-    local = (points - eye.position) @ eye.rotation  # the camera looks along its -z, y up
-    depth = np.where(-local[:, 2] > 1e-3, -local[:, 2], np.nan)
-    half = size / 2
-    focal = half / np.tan(eye.fovy / 2)
-    x, y = half + focal * local[:, 0] / depth, half - focal * local[:, 1] / depth
-    return np.stack((x, y), axis=1).astype(np.float32)
+    return where(points, eye.position, eye.rotation, eye.fovy, size)

@@ -13,10 +13,11 @@ import numpy.typing as npt
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import GRIPPER
+from vla_ros.core.types import GRIPPER, Floats
 from vla_ros.data.demonstrations import (
     BODIES,
     EXPERT,
+    Float32,
     SetInfo,
     Track,
     digest,
@@ -312,7 +313,22 @@ def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
 
 
 # ------------------------------------------------------------------------------------------------
-# In which patch of the image an object's center is: labels of the auxiliary losses.
+# Where things are in an image, and in which of its patches: labels of the auxiliary losses.
+
+
+def where(points: Floats, position: Floats, rotation: Floats, fovy: float, size: int) -> Float32:
+    """Where ``points`` [K, 3] of the world are in a square image of ``size``: pixels [K, 2], x to
+    the right, y down, the corner at 0, 0; NaN for what is behind the camera, and of NaN.
+
+    The camera: its place [3] in m, its axes as columns [3, 3] (it looks along -z, y up), and its
+    field of view from top to bottom in rad.
+    """
+    local = (points - position) @ rotation
+    depth = np.where(-local[:, 2] > 1e-3, -local[:, 2], np.nan)
+    half = size / 2
+    focal = half / np.tan(fovy / 2)
+    x, y = half + focal * local[:, 0] / depth, half - focal * local[:, 1] / depth
+    return np.stack((x, y), axis=1).astype(np.float32)
 
 
 NOWHERE = -100  # no patch: cross-entropy leaves it out
