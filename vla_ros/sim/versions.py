@@ -51,6 +51,6 @@ def so101_world() -> str:
 
 
 def libero_world(assets_digest: str) -> str:
-    """The same of LIBERO; ``assets_digest`` as :func:`assets.digest_of` has it."""
+    """The same of LIBERO; ``assets_digest`` as :func:`libero.files.digest_of` has it."""
     robosuite = f"robosuite {installed('robosuite')}"
     return f"{tabletop_world()}, {robosuite}, LIBERO assets {assets_digest}"

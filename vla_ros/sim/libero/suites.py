@@ -21,6 +21,7 @@ import numpy as np
 
 from vla_ros.core.types import Floats, Pose
 from vla_ros.sim.env import SimError, Task
+from vla_ros.sim.libero.files import find_pro
 
 #: suite → most control steps of an episode, those that wait not counted. OpenVLA's evaluation
 #: (experiments/robot/libero/run_libero_eval.py) takes them from the longest demonstrations.
@@ -44,6 +45,7 @@ INITIAL_STATES: Final = 50  # of every task
 NOT_INSTALLED: Final = "LIBERO is not installed: run `make libero` in the checkout"
 _TASK_MAP: Final = "benchmark/libero_suite_task_map.py"
 _SCENE: Final = re.compile(r"^[A-Z_]+_SCENE\d+_")
+_LANGUAGE: Final = re.compile(r"\(:language\s+([^()]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,24 @@ def tasks_of(suite: str, package: Path) -> tuple[LiberoTask, ...]:
 
 def _perturbed(suite: str, names: tuple[str, ...]) -> tuple[LiberoTask, ...]:
     """LIBERO-PRO keeps the order and the files' names of the suite that it perturbs."""
-    from vla_ros.sim.libero.pro import find_pro, sentence_of  # it needs what is here
-
     folder = find_pro()
     found = []
     for index, name in enumerate(names):
         bare = LiberoTask(suite, index, name, folder)
         found.append(replace(bare, sentence=sentence_of(bare.bddl_file(folder))))
     return tuple(found)
+
+
+def sentence_of(bddl: Path) -> str:
+    """What a perturbed task asks for: the BDDL's own sentence, as its file is called for the task
+    that was perturbed. SimError: it cannot be read."""
+    try:
+        found = _LANGUAGE.search(bddl.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SimError(f"cannot read {bddl}: {error}") from error
+    if found is None or not found[1].split():
+        raise SimError(f"{bddl} has no sentence (:language ...)")
+    return " ".join(found[1].split())
 
 
 @functools.cache

