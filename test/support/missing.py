@@ -13,7 +13,13 @@ from vla_ros.ros.bringup.environment import python_path
 #: What `pip install .[lab]` brings, and the lab itself.
 LAB = ("vla_ros_lab", "h5py", "matplotlib")
 SITE = """\
+import importlib.metadata
 import sys
+
+every = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **which: [
+    point for point in every(**which) if point.value.partition(".")[0] not in {names!r}
+]
 
 class Missing:
     names = {names!r}

@@ -1,7 +1,8 @@
-"""Packages that offer a policy, installed into a folder of their own and nowhere else."""
+"""Packages, installed into a folder of their own and nowhere else."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,15 @@ from pathlib import Path
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "example_policy"
 
 
-def install(package: Path, scratch: Path) -> Path:
+def install(package: Path, scratch: Path, *folders: str) -> Path:
     """pip install it; returns the folder that has to be on the path."""
     target = scratch / "site"
-    source = scratch / "source"  # pip builds in the sources, which are the documentation
-    source.mkdir(parents=True)
-    for file in package.iterdir():
-        if file.is_file():
-            (source / file.name).write_bytes(file.read_bytes())
+    source = scratch / "source"  # pip builds in the sources, which are the checkout's
+    names = ("pyproject.toml", *(path.name for path in package.glob("*.py")), *folders)
+    for name in names:
+        copy = shutil.copytree if (package / name).is_dir() else shutil.copy2
+        source.mkdir(parents=True, exist_ok=True)
+        copy(package / name, source / name)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--target", str(target), str(source)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=120)

@@ -470,6 +470,9 @@ class Evo1Family(Family[Evo1Config]):
         )
 
 
+FAMILY = Evo1Family()
+
+
 def drawn_evo1(config: Evo1Config, seed: int, device: torch.device) -> DrawnWeights:
     """The random weights of a checkpoint of ``config``."""
 

@@ -414,7 +414,7 @@ class GrootFamily(Family[GrootConfig]):
         return hashlib.sha256(f"{root} {sha256_of_folder(inner)}".encode()).hexdigest()
 
 
-FAMILIES = tuple(GrootFamily(version) for version in VERSIONS)
+FAMILIES = N17_FAMILY, N16_FAMILY, N15_FAMILY = tuple(map(GrootFamily, VERSIONS))
 _SHARDS = 2
 
 

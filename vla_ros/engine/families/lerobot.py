@@ -421,3 +421,8 @@ def random_processors(config: FlowConfig) -> Processors:
         state = Scaler("QUANTILES", -3 * ones, 3 * ones)
         action = Scaler("QUANTILES", middle - spread, middle + spread)
     return Processors(state, action, "")
+
+
+PI0 = LerobotFamily("pi0", "pi05")
+SMOLVLA = LerobotFamily("smolvla")
+PI0_FAST = LerobotFamily(FAST)

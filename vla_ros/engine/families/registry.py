@@ -1,37 +1,88 @@
 """The families of policies but OpenVLA's that there are, and whose a checkpoint is.
 
-All but pi0-FAST are flow policies.
+All but pi0-FAST are flow policies. A family's module is imported when a checkpoint is its own.
+Other distributions bring families by entry points of the group ``vla_ros.families``: their kind,
+and ``module:NAME`` of a :class:`~vla_ros.engine.families.base.Family`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from vla_ros.core.extensions import extensions
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Family, LoadOptions
-from vla_ros.engine.families.evo1 import Evo1Family
-from vla_ros.engine.families.groot import FAMILIES as GROOTS
-from vla_ros.engine.families.lerobot import LerobotFamily
 from vla_ros.engine.families.random import PREFIX
-from vla_ros.engine.families.turbovla import TurboVLAFamily
+from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.models.base import PolicyConfig
 
-#: Asked in this order. A new family is a row here and a kind in :mod:`vla_ros.engine.io.foreign`.
-FAMILIES: tuple[Family[Any], ...] = (
-    LerobotFamily("pi0", "pi05"),
-    LerobotFamily("smolvla"),
-    LerobotFamily("pi0_fast"),
-    Evo1Family(),
-    *GROOTS,
-    TurboVLAFamily(),
-)
+GROUP = "vla_ros.families"
+#: kind -> what its config.json says (in its ``type``, ``model_type`` or ``name``), and the family.
+#: A new one is a row here, and its kind in :data:`vla_ros.engine.io.foreign.FLOW_KINDS`.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "pi0": ("pi0", "vla_ros.engine.families.lerobot:PI0"),
+    "pi05": ("pi05", "vla_ros.engine.families.lerobot:PI0"),
+    "smolvla": ("smolvla", "vla_ros.engine.families.lerobot:SMOLVLA"),
+    "pi0_fast": ("pi0_fast", "vla_ros.engine.families.lerobot:PI0_FAST"),
+    "evo1": ("evo1", "vla_ros.engine.families.evo1:FAMILY"),
+    "groot-n1.7": ("Gr00tN1d7", "vla_ros.engine.families.groot:N17_FAMILY"),
+    "groot-n1.6": ("Gr00tN1d6", "vla_ros.engine.families.groot:N16_FAMILY"),
+    "groot-n1.5": ("gr00t_n1_5", "vla_ros.engine.families.groot:N15_FAMILY"),
+    "turbovla": ("TurboVLA", "vla_ros.engine.families.turbovla:FAMILY"),
+}
+
+
+@cache
+def _imported(path: str) -> Family[Any]:
+    module, _, name = path.partition(":")
+    family: Family[Any] = getattr(import_module(module), name)
+    return family
+
+
+def _others() -> dict[str, Family[Any]]:
+    """Kind -> family of other distributions."""
+    return {kind: _imported(point.value) for kind, point in extensions(GROUP).items()}
+
+
+def every_family() -> tuple[Family[Any], ...]:
+    """All of them, imported: for who lists or tests them."""
+    own = (_imported(path) for _, path in FAMILIES.values())
+    return tuple(dict.fromkeys((*own, *_others().values())))
+
+
+def _asked(directory: Path) -> Iterator[Family[Any]]:
+    """The families that may own a folder: that of the kind that its config.json names, and those
+    of other distributions."""
+    path, named = directory / "config.json", set[str]()
+    if path.is_file():
+        try:
+            raw = read_json(path)
+            named = {str(raw.get(key)) for key in ("type", "model_type", "name")}
+        except CheckpointError:  # damaged: nobody's
+            pass
+    yield from (_imported(path) for said, path in FAMILIES.values() if said in named)
+    yield from _others().values()
+
+
+def _owner(directory: Path) -> Family[Any] | None:
+    return next((family for family in _asked(directory) if family.owns(directory)), None)
+
+
+def _of_preset(preset: str) -> Family[Any] | None:
+    if (row := FAMILIES.get(preset.removesuffix("-small"))) is not None:
+        family = _imported(row[1])
+        return family if preset in family.presets else None
+    return next((family for family in _others().values() if preset in family.presets), None)
 
 
 def is_flow(directory: Path) -> bool:
     """Whether a folder holds a flow policy of any family."""
-    return any(family.owns(directory) for family in FAMILIES)
+    return _owner(directory) is not None
 
 
 def flow_source(checkpoint: str) -> Path | str | None:
@@ -40,21 +91,20 @@ def flow_source(checkpoint: str) -> Path | str | None:
     None: it is neither. CheckpointError: there is no such folder.
     """
     if checkpoint.startswith(PREFIX):
-        return checkpoint if checkpoint.removeprefix(PREFIX) in all_presets() else None
+        return checkpoint if _of_preset(checkpoint.removeprefix(PREFIX)) is not None else None
     directory = resolve(checkpoint)
     return directory if is_flow(directory) else None
 
 
 def family_of(source: Path | str) -> Family[Any]:
     """Whose it is what :func:`flow_source` found. CheckpointError: nobody's."""
-    for family in FAMILIES:
-        if isinstance(source, str) and source.removeprefix(PREFIX) in family.presets:
-            return family
-        if isinstance(source, Path) and family.owns(source):
-            return family
     if isinstance(source, str):
+        if (family := _of_preset(source.removeprefix(PREFIX))) is not None:
+            return family
         known = f", {PREFIX}".join(all_presets())
         raise CheckpointError(f"{source!r} is unknown; there are {PREFIX}{known}")
+    if (family := _owner(source)) is not None:
+        return family
     raise CheckpointError(f"{source} is no flow policy")
 
 
@@ -68,4 +118,4 @@ def config_of(source: Path | str, options: LoadOptions = LoadOptions()) -> Polic
 
 def all_presets() -> dict[str, PolicyConfig]:
     """Every preset of random weights by its name, without ``random:``."""
-    return {name: config for family in FAMILIES for name, config in family.presets.items()}
+    return {name: config for family in every_family() for name, config in family.presets.items()}

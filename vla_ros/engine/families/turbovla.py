@@ -379,6 +379,9 @@ class TurboVLAFamily(Family[TurboVLAConfig]):
         return dict.fromkeys(found, True) if len(found) > 1 else {}
 
 
+FAMILY = TurboVLAFamily()
+
+
 def write_turbovla(directory: Path, config: TurboVLAConfig, seed: int) -> None:
     """A folder as `vla-ros convert` writes it, with random float32 weights."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """The seam of a family that is not there yet: docs/how-to/example_family, a model and a reader.
 
-Entered as a row of the registry, it is loaded, run and replayed by the one Engine as every family
-is; its chunk is held to a plain program over the same tensors, which shares no code with it.
+Installed as a package, by its entry point, it is loaded, run and replayed by the one Engine as
+every family is; its chunk is held to a plain program over the same tensors, which shares no code
+with it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from support.engine import CLOCK, Again
-from support.plugins import EXAMPLE
+from support.plugins import EXAMPLE, install
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError
@@ -34,14 +35,15 @@ TEXT = "pick up the red cube"
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The example, entered in the registry."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module = importlib.import_module("reader")
-    monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, module.CrossDiTFamily()))
-    yield module
-    for name in ("reader", "cross_dit"):
+def reader(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModuleType]:
+    """The example, installed as its pyproject.toml says."""
+    monkeypatch.syspath_prepend(str(install(FOLDER, tmp_path_factory.mktemp("example"))))
+    yield importlib.import_module("cross_dit_family")
+    for name in ("cross_dit_family", "cross_dit"):
         del sys.modules[name]
+    registry._imported.cache_clear()
 
 
 def reference(
@@ -140,5 +142,5 @@ def test_a_folder_that_does_not_fit_is_refused_in_one_line(
 
 def test_it_is_as_small_as_the_house_promises() -> None:
     files = sorted(FOLDER.glob("*.py"))
-    assert [file.name for file in files] == ["cross_dit.py", "reader.py"]
+    assert [file.name for file in files] == ["cross_dit.py", "cross_dit_family.py"]
     assert all(len(file.read_text().splitlines()) <= 450 for file in files)

@@ -14,6 +14,7 @@ from vla_ros.engine.families.registry import (
     FAMILIES,
     all_presets,
     config_of,
+    every_family,
     family_of,
     flow_source,
     is_flow,
@@ -23,13 +24,13 @@ from vla_ros.engine.io.foreign import FLOW_KINDS, READS
 from vla_ros.engine.load import inspect, sha256_on_disk
 from vla_ros_lab.roofline.shapes import load_model
 
-KINDS = [kind for family in FAMILIES for kind in family.kinds]
+KINDS = [kind for family in every_family() for kind in family.kinds]
 SMALL = [n for n, c in all_presets().items() if n.endswith("-small") and c.kind != FAST]
 PLACE = Placement(torch.device("cpu"), torch.float32)
 
 
 def test_every_kind_is_of_one_family_and_is_named() -> None:
-    assert tuple(KINDS) == FLOW_KINDS
+    assert tuple(KINDS) == tuple(FAMILIES) == FLOW_KINDS
     assert all(kind in READS for kind in FLOW_KINDS)
 
 
@@ -91,7 +92,7 @@ def test_the_folder_of_a_small_preset_is_its_own(name: str, tmp_path: Path) -> N
     """Written by the preset, found by the family, whole for who inspects it."""
     family = family_of(f"random:{name}")
     family.write(tmp_path, name, seed=3)
-    assert [f for f in FAMILIES if f.owns(tmp_path)] == [family]
+    assert [f for f in every_family() if f.owns(tmp_path)] == [family]
     config = config_of(tmp_path)
     assert config == all_presets()[name]
     found = inspect(str(tmp_path))

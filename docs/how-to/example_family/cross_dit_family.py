@@ -128,6 +128,9 @@ class CrossDiTFamily(Family[CrossDiTConfig]):
         write_tokenizer(directory / "tokenizer.json")
 
 
+CROSS_DIT = CrossDiTFamily()
+
+
 HERE = ("kind", "continues")  # fields of the config that no file has
 SCALES = tuple(f"{name}_{value}" for name in ("state", "action") for value in ("mean", "std"))
 
