@@ -26,7 +26,7 @@ from vla_ros.data.episodes.rows import wilson
 KEPT = (
     *("success", "graph_ok", "ended", "reason", "steps", "episode_s", "action_rate_hz"),
     *("observation_age_ms", "staleness_ms", "inference_ms", "missed_deadlines", "stale_published"),
-    *("worker_restarts", "task", "initial_state", "schedule", "checkpoint", "mode", "machine"),
+    *("worker_restarts", "task", "initial_state", "decoding", "checkpoint", "mode", "machine"),
 )
 
 

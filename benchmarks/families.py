@@ -68,7 +68,7 @@ def main() -> int:
 
 def row(family: str, found: dict) -> str:
     """One line of the table."""
-    (one,) = found["schedules"].values()
+    (one,) = found["decodings"].values()
     stages, shapes = one["stages_ms"], found["shapes"]
     steps, whole = shapes["steps"], sum(stages.values())
     head = stages["decode"] / max(1, steps)

@@ -35,7 +35,7 @@ def combined(stages: dict[str, dict]) -> tuple[list[str], list[str]]:
 
 
 def engines(found: dict[str, dict], formats: dict[str, dict]) -> list[str]:
-    """Every schedule and drafter beside `generate`, each from a process of its own; then the same
+    """Every decoding and drafter beside `generate`, each from a process of its own; then the same
     engine with weights in fewer bits, beside itself with them as they are stored."""
     if not found and not formats:
         return []
@@ -106,7 +106,7 @@ def heads(*names: str) -> list[str]:
 
 def row_of(stage: dict) -> dict:
     """The only row of a stage; {} where there is none."""
-    found: dict = next(iter(stage["bench"].get("schedules", {}).values()), {})
+    found: dict = next(iter(stage["bench"].get("decodings", {}).values()), {})
     return found
 
 

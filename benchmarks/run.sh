@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures everything that this machine can measure and keeps it under benchmarks/<its name>/:
-# test/gpu, each pass beside the roofline, every schedule; table.md, report.json, plot.png.
+# test/gpu, each pass beside the roofline, every decoding; table.md, report.json, plot.png.
 # On a bare machine: python3 and the GPU's driver. At most 10 minutes (besides setting up .venv);
 # called again it goes on where it ended. No ROS is used.
 #   benchmarks/run.sh                          all of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: every schedule and drafter, one process each; the first is what the others are held against
+#: every decoding and drafter, one process each; the first is what the others are held against
 ENGINES = (
     "generate",
     "autoregressive",

@@ -92,7 +92,7 @@ def estimates(stages: dict) -> list[dict]:
             counted = [rows[one]["kernels"] for one in passes]
             kernels = None if None in counted else sum(counted)
         elif not passes:
-            row = (found.get("bench") or {}).get("schedules", {}).get(stage.partition("-")[2])
+            row = (found.get("bench") or {}).get("decodings", {}).get(stage.partition("-")[2])
             ms = row["median_ms"] if row else None
         out.append({"what": name, "stage": stage, "from_ms": low, "to_ms": high, "ms": ms,
                     "kernels": kernels})  # fmt: skip
@@ -175,7 +175,7 @@ def runs_of(found: dict) -> dict[str, dict]:
         return dict(zip(names, found["sweep"], strict=True))
     if "compile_ablation" in found:
         return {f"compiled: {k}": run for k, run in found["compile_ablation"].items()}
-    return {"": found} if found.get("schedules") else {}
+    return {"": found} if found.get("decodings") else {}
 
 
 def rows_table(name: str, found: dict) -> list[str]:
@@ -199,7 +199,7 @@ def rows_table(name: str, found: dict) -> list[str]:
         lines += [f"| row | {' | '.join(heads)} |", f"|---{'|---' * len(heads)}|"]
         keys = ("median_ms", "p95_ms", "rate_hz", "latency_ms", "passes_per_action",
                 "speedup_vs_generate", "token_match")  # fmt: skip
-        for row_name, row in result["schedules"].items():
+        for row_name, row in result["decodings"].items():
             cells = [number(row.get(key), "{:.2f}") for key in keys]
             lines.append(f"| {row_name} | {' | '.join(cells)} |")
     return lines
@@ -230,7 +230,7 @@ def plot(out: Path) -> bool:
         bar(name, run, key, found["group"]): row["rate_hz"]
         for name, found in whole.items()
         for run, result in runs_of(found["bench"]).items()
-        for key, row in result["schedules"].items()
+        for key, row in result["decodings"].items()
         if row.get("rate_hz")
     }
     if not passes and not rates:

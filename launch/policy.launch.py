@@ -45,7 +45,7 @@ OVERRIDES = (
         None,
     ),
     ("decoding", str, "vla: such as autoregressive or actionflow", None),
-    ("schedule", str, "decoding, by its name of the last release", None),
+    ("decoding", str, "decoding, by its name of the last release", None),
     ("device", str, "vla: torch device, such as cpu or cuda:0", None),
     ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
     ("weights", str, "vla: formats of the weights, such as int8 or decoder=int4,head=int8", None),
@@ -63,7 +63,7 @@ TOPICS = {
     "image": "sensor_msgs/Image of the main camera",
     "wrist_image": "sensor_msgs/Image of the wrist camera",
     "joint_states": "sensor_msgs/JointState",
-    "end_effector_pose": "geometry_msgs/PoseStamped, with proprio_layout libero_oft",
+    "end_effector_pose": "geometry_msgs/PoseStamped, with state_layout libero_oft",
     "measured_pose": "geometry_msgs/PoseStamped, with poses as actions",
 }
 

@@ -45,7 +45,7 @@ OVERRIDES = (
     ("policy", "Which policy to run; empty: as recorded"),
     ("checkpoint", "vla: model"),
     ("decoding", "vla: how tokens are decoded"),
-    ("schedule", "decoding, by its name of the last release"),
+    ("decoding", "decoding, by its name of the last release"),
     ("device", "vla: torch device"),
     ("dtype", "vla: number format of the weights"),
     ("weights", "vla: formats of the weights, such as int8 or decoder=int4,head=int8"),

@@ -38,7 +38,7 @@ def outcomes(path: Path) -> dict[str, dict[tuple[str, int, int], bool]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], bool]:
-    """The kept run of another machine, by the schedule that `auto` takes."""
+    """The kept run of another machine, by the decoding that `auto` takes."""
     records = [json.loads(line) for line in ELSEWHERE.read_text().splitlines()]
     return {
         (r["job"]["task"], r["job"]["seed"], r["job"]["initial_state"]): r["success"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vla_ros.core.action_space import ActionKind, end_effectors
-from vla_ros.core.types import StalePolicy
+from vla_ros.core.types import StaleAction
 from vla_ros.runtime import limiter
 from vla_ros.runtime.limiter import Commanded
 from vla_ros.runtime.safety import Limits, refuse_unless_numbers
@@ -26,7 +26,7 @@ NARROW = Limits(
 )
 POSES = Limits(
     space=end_effectors(ActionKind.END_EFFECTOR_POSE),
-    stale_policy=StalePolicy.HOLD,
+    stale_action=StaleAction.HOLD,
     low=(-1.0,) * 3 + (-2.0,) * 3,
     high=(1.0,) * 3 + (2.0,) * 3,
     jump=0.1,

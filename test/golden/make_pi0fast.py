@@ -186,7 +186,7 @@ def train(policy: Any, before: Any, steps: int) -> None:
         examples.append(before({**frame, "action": torch.from_numpy(chunk)[None]}))
     names = [n for n, v in examples[0].items() if isinstance(v, torch.Tensor)]
     optimizer = torch.optim.AdamW(policy.parameters(), 3e-3, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
+    decoding = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
     policy.train()
     for number in range(steps):
         chosen = random.randint(0, len(examples), 32)
@@ -196,7 +196,7 @@ def train(policy: Any, before: Any, steps: int) -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
+        decoding.step()
         if number % 100 == 0 or number == steps - 1:
             print(f"step {number}: loss {loss.item():.4f}", flush=True)
     policy.eval()

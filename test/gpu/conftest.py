@@ -45,13 +45,13 @@ def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_engine():  # type: ignore[no-untyped-def]
-    """make(config, device, schedule, graphs=True, seed=0, **options): random weights in fp32."""
+    """make(config, device, decoding, graphs=True, seed=0, **options): random weights in fp32."""
     from support.engine import Again, engine_of
 
     def make(
         config: ModelConfig,
         device: str,
-        schedule: str,
+        decoding: str,
         graphs: bool = True,
         seed: int = 0,
         dtype: str = "float32",
@@ -60,7 +60,7 @@ def make_engine():  # type: ignore[no-untyped-def]
         weights = in_memory(config, seed, torch.device(device), getattr(torch, dtype), 7)
         capture = Again() if graphs and device == "cpu" else None
         return engine_of(
-            weights, schedule, capture, device=device, dtype=dtype, cuda_graphs=graphs, **options
+            weights, decoding, capture, device=device, dtype=dtype, cuda_graphs=graphs, **options
         )
 
     return make

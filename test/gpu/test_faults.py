@@ -50,14 +50,14 @@ def test_nan_in_target_and_draft_ends_with_its_frames(
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-@pytest.mark.parametrize("schedule", ["actionflow", "speculative"])
+@pytest.mark.parametrize("decoding", ["actionflow", "speculative"])
 def test_engines_on_two_devices_take_turns(
-    schedule: str, first: str, second: str, make_engine
+    decoding: str, first: str, second: str, make_engine
 ) -> None:
     """The second device is never the current one: events, graphs and kernels must be its own."""
     config = tiny_config("llama_gqa")
-    alone = play(make_engine(config, first, schedule, seed=1), EVENTS)
-    engines = [make_engine(config, where, schedule, seed=1) for where in (first, second)]
+    alone = play(make_engine(config, first, decoding, seed=1), EVENTS)
+    engines = [make_engine(config, where, decoding, seed=1) for where in (first, second)]
     for engine in engines:
         engine.reset(TEXTS[0])
     taken: list[dict[int, tuple[int, ...]]] = [{}, {}]

@@ -101,7 +101,7 @@ def test_every_parameter_reaches_the_policy_node(launched):
 
 
 def test_an_argument_by_its_old_name_means_what_it_meant(launched):
-    old = {"schedule": "actionflow", "require_gate": "true"}
+    old = {"decoding": "actionflow", "require_gate": "true"}
     found = parameters(launched.play(policy="vla", checkpoint="random:small", **old))
     assert (found["decoding"], found["require_verified"]) == ("actionflow", True)
 

@@ -113,7 +113,7 @@ def test_programs_and_files_are_where_ros2_looks(workspace):
 def test_python_finds_the_package_and_its_messages_together(workspace):
     code = (
         "import vla_ros, vla_ros.msg as m, vla_ros.cli.main as c, vla_ros.core.resources as r;"
-        "print(vla_ros.__version__, m.ActionCommand(schedule='K=1').schedule);"
+        "print(vla_ros.__version__, m.ActionCommand(decoding='K=1').decoding);"
         "print(vla_ros.__path__[0]); print(r.config_path('policy.yaml'))"
     )
     lines = in_workspace(workspace / "install", f'python3 -c "{code}"', environment())
@@ -128,7 +128,7 @@ from vla_ros.msg import ActionCommand
 rclpy.init()
 node = rclpy.create_node("python")
 out = node.create_publisher(ActionCommand, "policy/action", 10)
-command = ActionCommand(check_fields=True, action=[0.5, -0.25], schedule="K=3", sequence=7)
+command = ActionCommand(check_fields=True, action=[0.5, -0.25], decoding="K=3", sequence=7)
 for _ in range(200):
     command.observation_stamp = node.get_clock().now().to_msg()
     out.publish(command)

@@ -58,7 +58,7 @@ int main(int, char ** argv)
     stream.read_encapsulation();
     if (!calls->cdr_deserialize(stream, &command)) {{return 1;}}
   }}
-  std::printf("%s %u %lu %.6f %s", command.schedule.c_str(), unsigned(command.kind),
+  std::printf("%s %u %lu %.6f %s", command.decoding.c_str(), unsigned(command.kind),
     command.sequence, command.stages.total, command.names.at(1).c_str());
   for (double & value : command.action) {{value *= 2;}}
   cdr::FastBuffer buffer;
@@ -145,7 +145,7 @@ def test_cpp_and_python_read_the_same_command(generated, tmp_path):
         check_fields=True,
         kind=ActionCommand.KIND_STOP,
         sequence=2**40 + 1,
-        schedule="K=3",
+        decoding="K=3",
         names=["x", "größe"],
         action=[0.25, -1.5],
     )

@@ -76,7 +76,7 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
     where = run(
         str(home / "bin/python"),
         "-c",
-        "import vla_ros.msg as m, vla_ros.core.resources as r; m.ActionCommand(schedule='K=1');"
+        "import vla_ros.msg as m, vla_ros.core.resources as r; m.ActionCommand(decoding='K=1');"
         "print(m.__file__); print(r.config_path('policy.yaml'))",
     ).splitlines()
     assert all(Path(line).is_relative_to(home) for line in where), where

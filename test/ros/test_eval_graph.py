@@ -113,7 +113,7 @@ def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_pat
         assert np.asarray(picture).std() > 5
 
 
-def test_lossless_schedules_do_the_same_with_and_without_ros(graph):
+def test_lossless_decodings_do_the_same_with_and_without_ros(graph):
     drafting = Variant("speculative", decoding="speculative", adaptive_draft=False)
     variants = [
         AUTOREGRESSIVE,

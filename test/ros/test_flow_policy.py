@@ -102,7 +102,7 @@ def test_nan_is_a_fault_and_a_lost_worker_a_hold(start_policy, tmp_path: Path, a
     rig.expect(State.RUNNING, LOADING)
     rig.wait_for(CommandKind.POLICY)
     chunk = rig.chunks.wait()
-    assert (chunk.length, chunk.schedule) == (10, "flow")
+    assert (chunk.length, chunk.decoding) == (10, "flow")
 
     rig.worker(signal.SIGKILL)
     rig.expect(lambda s: s.state == State.HOLD and "killed by SIGKILL" in s.reason)
@@ -170,7 +170,7 @@ def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, 
     arms.append(Arm(rig))
     rig.expect(State.RUNNING, LOADING)
     rig.wait_for(CommandKind.POLICY)
-    assert rig.chunks.wait().schedule == "flow"
+    assert rig.chunks.wait().decoding == "flow"
 
 
 def test_turbovla_drives_the_robot(start_policy, tmp_path: Path, arms) -> None:
@@ -186,7 +186,7 @@ def test_turbovla_drives_the_robot(start_policy, tmp_path: Path, arms) -> None:
     rig.expect(State.RUNNING, LOADING)
     rig.wait_for(CommandKind.POLICY)
     chunk = rig.chunks.wait()
-    assert (chunk.length, chunk.schedule) == (small.horizon, "flow")
+    assert (chunk.length, chunk.decoding) == (small.horizon, "flow")
     actions = np.asarray(chunk.actions).reshape(small.horizon, 7)
     assert np.isfinite(actions).all()
     assert np.abs(actions[:, :6]).max() > 0
@@ -208,7 +208,7 @@ def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path)
         assert code == 0, err
         result = json.loads(out.splitlines()[-1])
         assert result["graph_ok"] is True
-        assert result["schedule"] == "flow"
+        assert result["decoding"] == "flow"
         assert result["actions"] >= result["steps"] > 0
         assert result["stale_published"] == result["worker_restarts"] == 0
         assert {"preprocess", "vision", "prefill", "decode"} <= set(result["stages_ms"])

@@ -37,7 +37,7 @@ ARM = {
     "action_names": ["j1", "g"],
     "joint_names": ["j1"],
     "gripper_names": ["g"],
-    "stale_policy": "hold",
+    "stale_action": "hold",
     "bounds_low": [-3.0],
     "bounds_high": [3.0],
     "velocity_limits": [SPEED],
@@ -338,7 +338,7 @@ def test_displacements_lead_a_joint_without_end_through_pi(start_policy, ros, tm
     given = {
         "action_space": "joint_delta",
         "joint_delta_from": word,
-        "stale_policy": "zero",
+        "stale_action": "zero",
         "continuous_joints": ["j1"],
         "bounds_low": [-0.05],
         "bounds_high": [0.05],

@@ -61,7 +61,7 @@ def test_a_second_writer_is_found_on_a_topic_of_another_name(spawn_node, ros, ro
     joints = {
         "policy": "zero", "outputs": ["trajectory"], "action_space": "joint_position",
         "action_names": ["a"], "joint_names": ["a"], "bounds_low": [-1.0], "bounds_high": [1.0],
-        "stale_policy": "hold", "velocity_limits": [1.0],
+        "stale_action": "hold", "velocity_limits": [1.0],
     }  # fmt: skip
     names = {"~/joint_trajectory": "arm/joint_trajectory"}
     spawn_node("policy", joints, remappings=names)

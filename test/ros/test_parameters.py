@@ -82,7 +82,7 @@ def test_every_option_of_the_engine_has_one_way_in_and_its_own_default():
         ({"engine_options": ["gamma"]}, "each entry is name=value"),
         ({"engine_options": ["drafter=head"]}, "decoding 'auto' changes nothing"),
         (
-            {"execution": "rtc", "engine_options": ["rtc_mode=conditioned"]},
+            {"execution": "rtc", "engine_options": ["rtc_mode=trained"]},
             "execution 'rtc_trained'",
         ),
     ],
@@ -97,7 +97,7 @@ def test_how_chunks_continue_follows_from_their_execution():
         execution: spec_of({**DEFAULTS, "execution": execution}).engine.rtc_mode
         for execution in ("async", "rtc", "rtc_trained")
     }
-    assert modes == {"async": "", "rtc": "guided", "rtc_trained": "conditioned"}
+    assert modes == {"async": "", "rtc": "guided", "rtc_trained": "trained"}
     vjp = {"execution": "rtc", "engine_options": ["rtc_mode=guided_vjp"]}
     assert spec_of({**DEFAULTS, **vjp}).engine.rtc_mode == "guided_vjp"
     assert spec_of({**DEFAULTS, **vjp, "execution": "async"}).engine.rtc_mode == ""
@@ -105,9 +105,9 @@ def test_how_chunks_continue_follows_from_their_execution():
 
 def test_parameters_of_the_last_release_mean_what_they_meant():
     old = {
-        "schedule": "speculative", "drafter": "temporal_tree", "relaxed_distance": 2, "seed": 4,
+        "decoding": "speculative", "drafter": "temporal_tree", "relaxed_distance": 2, "seed": 4,
         "rtc_jacobian": "true", "look_ahead": True, "gamma": 0, "draft_checkpoint": "",
-        "told_delay": 3, "publish_twist": True, "compile": ["vision", "decoder"],
+        "conditioning_delay": 3, "publish_twist": True, "compile": ["vision", "decoder"],
     }  # fmt: skip
     found, line = renamed(old, DEFAULTS | {"engine_options": ["seed=5"]})
     assert found == {

@@ -73,7 +73,7 @@ def test_a_policy_of_another_kind_moves_no_robot_unless_that_is_said(start_polic
         gripper_names=["finger"],
         bounds_low=[-3.0] * 6,
         bounds_high=[3.0] * 6,
-        stale_policy="hold",
+        stale_action="hold",
     )
     assert not rig.ros.change_state("/policy", "configure", 60.0)
     refused = rig.expect(lambda s: "the policy says that its actions are" in s.reason)

@@ -166,7 +166,7 @@ def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros, tmp_pa
         replay_file=moves(tmp_path),
         use_joint_states=True,
         action_space="absolute",
-        stale_policy="hold",
+        stale_action="hold",
     )
     states = ros.node.create_publisher(JointState, "joint_states", DEEP)
     poses = ros.node.create_publisher(PoseStamped, "measured_pose", DEEP)
@@ -201,7 +201,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
         "checkpoint": str(tmp_path / "oft"),
         "decoding": "parallel",
         "warmup_count": 2,
-        "proprio_layout": "libero_oft",
+        "state_layout": "libero_oft",
         "joint_names": ["finger_joint"],
         "use_wrist_image": False,  # the checkpoint says that it looks through two
         "use_joint_states": False,
@@ -216,7 +216,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
     with posing(ros):
         running = meeting.rig.expect(State.RUNNING)
         chunk = meeting.rig.chunks.wait(lambda m: m.length == 8, timeout=10.0)
-    assert running.schedule == "parallel"
+    assert running.decoding == "parallel"
     assert len(chunk.actions) == 8 * 7
     assert running.worker_restarts == 0
 

@@ -28,7 +28,7 @@ NODE = {
     "gripper_names": ["gripper"],
     "bounds_low": [-0.5] * 5,
     "bounds_high": [0.5] * 5,
-    "stale_policy": "hold",
+    "stale_action": "hold",
     "max_age_s": 5.0,
     "num_threads": 1,
     "warmup_count": 1,
@@ -66,7 +66,7 @@ def test_a_lerobot_checkpoint_runs_in_the_node(start_policy, tmp_path):
     finally:
         done.set()
         robot.join()
-    assert (status.policy, status.schedule, status.chunk_length) == ("lerobot", "act", 5)
+    assert (status.policy, status.decoding, status.chunk_length) == ("lerobot", "act", 5)
     assert list(command.names) == ARM
     assert command.chunk_length == 5
     action = np.array(command.action)

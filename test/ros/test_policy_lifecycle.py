@@ -47,14 +47,14 @@ BAD_TOGETHER = [
         {"policy_options": [""]},
     ),
     (
-        {"stale_policy": "hold"},
-        "stale_policy 'hold' needs action_space",
-        {"stale_policy": "zero"},
+        {"stale_action": "hold"},
+        "stale_action 'hold' needs action_space",
+        {"stale_action": "zero"},
     ),
     (
-        {"action_space": "absolute", "stale_policy": "hold", "outputs": ["twist"]},
+        {"action_space": "absolute", "stale_action": "hold", "outputs": ["twist"]},
         "the twist output needs action_space end_effector_delta",
-        {"action_space": "delta", "stale_policy": "zero", "outputs": [""]},
+        {"action_space": "delta", "stale_action": "zero", "outputs": [""]},
     ),
     (
         {"outputs": ["twist", "gripper"]},
@@ -215,5 +215,5 @@ def test_cleanup_set_configure_answers_with_another_checkpoint(start_policy, tmp
         running = rig.expect(State.RUNNING)
     assert running.checkpoint == file(2)
     wait_until(lambda: len(rig.chunks), 5.0, "an answer")
-    assert {c.schedule for c in rig.chunks.messages} == {"autoregressive"}
+    assert {c.decoding for c in rig.chunks.messages} == {"autoregressive"}
     assert len({tuple(c.tokens) for c in rig.chunks.messages}) > 1

@@ -73,7 +73,7 @@ def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_uni
         joint_names=["shoulder", "elbow", "finger"],
         bounds_low=[-3.0] * 2,
         bounds_high=[3.0] * 2,
-        stale_policy="hold",
+        stale_action="hold",
     )
     arm = ros.inbox(Float64MultiArray, "policy/positions", qos.ACTION)
     hand = ros.inbox(Float64MultiArray, "policy/gripper_positions", qos.ACTION)
@@ -111,7 +111,7 @@ def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy
         bounds_low=[-0.05, -0.05, -0.05, -0.5, -0.5, -0.5] * 2,
         bounds_high=[0.05, 0.05, 0.05, 0.5, 0.5, 0.5] * 2,
         outputs=["twist"],
-        stale_policy="zero",
+        stale_action="zero",
     )
     arms = ("left_", "right_")
     twists = [ros.inbox(TwistStamped, f"policy/{arm}twist", qos.ACTION) for arm in arms]

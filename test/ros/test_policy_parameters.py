@@ -67,7 +67,7 @@ def set_together(ros, **values):
 
 def test_run_time_changes_are_checked_as_a_whole(start_policy):
     rig = start_policy()
-    names = ("max_age_s", "silence_after_s", "bounds_low", "stale_policy", "control_rate_hz")
+    names = ("max_age_s", "silence_after_s", "bounds_low", "stale_action", "control_rate_hz")
     rig.bring_up("reach")
     before = values_of(rig.ros, *names)
 
@@ -81,8 +81,8 @@ def test_run_time_changes_are_checked_as_a_whole(start_policy):
         ("bounds_low", [math.nan] * 6, "bounds_low is"),
         ("bounds_low", [-math.inf] * 6, "must be finite"),
         ("bounds_low", [0.5] * 6, "must be below"),
-        ("stale_policy", "panic", "must be one of zero, hold, silence"),
-        ("stale_policy", "hold", "repeating a delta is motion"),
+        ("stale_action", "panic", "must be one of zero, hold, silence"),
+        ("stale_action", "hold", "repeating a delta is motion"),
         ("control_rate_hz", 10.0, "control_rate_hz cannot change while active"),
         ("policy", "zero", "policy is read at configure: deactivate and clean up first"),
         ("checkpoint", "/tmp/other", "checkpoint is read at configure"),

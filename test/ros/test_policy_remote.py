@@ -119,7 +119,7 @@ def test_two_robots_on_one_server_solve_their_tasks_and_hold_while_it_is_lost(
         right.solves(ended)
         assert not any(m.kind == CommandKind.POLICY for m in left.commands.messages[silent:])
         status = right.status.last
-        assert (status.policy, status.schedule) == ("remote", "speculative")
+        assert (status.policy, status.decoding) == ("remote", "speculative")
         assert all(s.state != State.FAULT for robot in robots for s in robot.status.messages)
         solved = [
             {m.task for m in robot.episodes.messages if m.state == EpisodeStatus.STATE_SUCCESS}

@@ -129,7 +129,7 @@ def test_a_leader_arm_leads(start_policy, tmp_path):
         gripper_names=[""],
         bounds_low=[-3.0] * 3,
         bounds_high=[3.0] * 3,
-        stale_policy="hold",
+        stale_action="hold",
         jump_limit=0.05,
     )
     rig.bring_up("reach")

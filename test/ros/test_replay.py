@@ -119,19 +119,19 @@ def test_a_recorded_run_gives_the_same_actions_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["autoregressive", "speculative", "actionflow"])
-def test_every_lossless_schedule_says_the_same(
-    replay: Replay, vla_bag: Path, schedule: str
+@pytest.mark.parametrize("decoding", ["autoregressive", "speculative", "actionflow"])
+def test_every_lossless_decoding_says_the_same(
+    replay: Replay, vla_bag: Path, decoding: str
 ) -> None:
-    code, said, err = replay(vla_bag, "--decoding", schedule)
+    code, said, err = replay(vla_bag, "--decoding", decoding)
     assert code == 0, err
     assert said["identical"] is True
     assert said["token_match_rate"] == 1.0
     assert said["frames"] == 13
-    assert said["schedule"] == schedule
+    assert said["decoding"] == decoding
     assert said["checkpoint_sha256"] == said["before"]["checkpoint_sha256"] != ""
     # A pipeline answers older frames: those it had not finished at the end are no difference.
-    tail = 6 if schedule == "actionflow" else 0
+    tail = 6 if decoding == "actionflow" else 0
     assert (said["compared"], said["pipeline_tail"], said["missing"]) == (13 - tail, tail, 0)
 
 

@@ -67,7 +67,7 @@ def test_damaged_bytes_are_read_or_refused_in_one_line(kind):
 
 def test_damaged_joint_states_do_not_end_the_policy(start_policy):
     """Cut short behind the stamp, they ended it below rclpy."""
-    rig = start_policy(use_joint_states=True, proprio_layout="joints")
+    rig = start_policy(use_joint_states=True, state_layout="joints")
     rig.bring_up()
     rig.connect()
     publisher = rig.ros.publisher(JointState, "joint_states")

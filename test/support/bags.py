@@ -97,7 +97,7 @@ def joints(stamp_ns: int, position: float = 0.0, topic: str = "/joint_states") -
 def status(stamp_ns: int, state: int) -> Entry:
     """A PolicyStatus of which only the state says something."""
     name = "vla_ros/msg/PolicyStatus"
-    text = ("reason", "policy", "schedule", "checkpoint", "checkpoint_sha256", "device", "dtype",
+    text = ("reason", "policy", "decoding", "checkpoint", "checkpoint_sha256", "device", "dtype",
             "instruction", "last_drop", "last_block")  # fmt: skip
     fields = [field for field, _ in STORE.fielddefs[name][1] if field not in ("header", "state")]
     said = {field: "" if field in text else 0 for field in fields}
@@ -140,7 +140,7 @@ def action(
         chunk_length=1,
         staleness_s=0.0,
         pipeline_depth=1,
-        schedule="autoregressive",
+        decoding="autoregressive",
         instruction_hash=0,
         action_space=int(space.kind),
         names=list(space.names),
@@ -158,7 +158,7 @@ def chunk(
     epoch: int = 1,
     continued: tuple[int, int, int] = (0, 0, 0),
     space: ActionSpace = END_EFFECTOR_DELTA,
-    told_delay: int = 0,
+    conditioning_delay: int = 0,
 ) -> Entry:
     """An ActionChunk of the frame of this stamp. ``continued``: stamp, index, delay_steps."""
     name = "vla_ros/msg/ActionChunk"
@@ -169,14 +169,14 @@ def chunk(
         observation_stamp=time(stamp_ns),
         receive_stamp=time(stamp_ns),
         epoch=epoch,
-        schedule="flow",
+        decoding="flow",
         instruction_hash=Instruction(text, epoch).digest,
         length=len(numbers),
         period_s=0.05,
         previous_stamp=time(continued[0]),
         previous_index=continued[1],
         delay_steps=continued[2],
-        told_delay=told_delay,
+        conditioning_delay=conditioning_delay,
         action_space=int(space.kind),
         width=numbers.shape[1],
         names=list(space.names),

@@ -69,5 +69,5 @@ def test_one_that_is_told_its_delay_acts_for_the_moment_it_acts_in(task):
         record = late.play(Job(variant.label, task, STATE, 0, ""), variant)
     assert record.success, record.reason
     assert record.age_ms.quantile(0) == record.age_ms.quantile(100) == 50.0 * DELAY
-    assert record.told_delay.quantile(0) == record.told_delay.quantile(100) == DELAY
+    assert record.conditioning_delay.quantile(0) == record.conditioning_delay.quantile(100) == DELAY
     assert record.staleness_ms.quantile(100) == 0.0

@@ -49,7 +49,7 @@ Say = Callable[[int], None]
 POLICY: dict[str, Any] = {
     "use_wrist_image": False,
     "use_joint_states": True,
-    "proprio_layout": "joints",
+    "state_layout": "joints",
     "outputs": ["twist"],
     "velocity_limits": [1.0, 1.0, 1.0, 10.0, 10.0, 10.0],
 }

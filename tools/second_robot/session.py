@@ -51,7 +51,7 @@ PARAMETERS: Mapping[str, Any] = {
     "joint_names": [*ARM, FINGER],
     "bounds_low": [-3.0] * 6,
     "bounds_high": [3.0] * 6,
-    "stale_policy": "hold",
+    "stale_action": "hold",
     "cameras.wrist.topic": "wrist/image_raw",
     "cameras.wrist.transport": "compressed",
     "use_wrist_image": True,

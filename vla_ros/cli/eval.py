@@ -121,7 +121,7 @@ def _variants(group: Any) -> None:
     add = group.add_argument
     words = listed(str)
     add("--decoding", type=words, metavar="D,..", help="vla: how tokens are decoded (auto)")
-    old_flag(group, "--schedule", "--decoding", dest="decoding", type=words)
+    old_flag(group, "--decoding", "--decoding", dest="decoding", type=words)
     add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal,"
         " temporal_tree, head, model")  # fmt: skip
     add("--draft-checkpoint", default="", metavar="C", help="of drafter model or head; not"

@@ -98,7 +98,7 @@ def _check(args: argparse.Namespace) -> int:
             EngineOptions(
                 str(folder),
                 device=args.device,
-                flow_cameras=args.cameras,
+                camera_map=args.cameras,
                 camera_roles=more,
             ),
             worker_python=args.python,
@@ -110,7 +110,7 @@ def _check(args: argparse.Namespace) -> int:
         return 1
     executor.close(2.0)
     info = ready.info
-    print(line(ok("load", f"{info.schedule}, {info.dtype}, every weight is the file's")))
+    print(line(ok("load", f"{info.decoding}, {info.dtype}, every weight is the file's")))
     print(line(ok("act", f"{info.chunk_length} actions in {ready.inference_p50_ms:.0f} ms (p50)")))
     if info.contradiction:
         from vla_ros.cli.doctor import warn

@@ -122,7 +122,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     )
     add("--checkpoint", metavar="DIR", help="vla: model")
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded")
-    old_flag(parser, "--schedule", "--decoding", dest="decoding")
+    old_flag(parser, "--decoding", "--decoding", dest="decoding")
     flags = ("device", "dtype", "weights")
     add_engine_flags(parser, *flags, **dict.fromkeys(flags))
     add_flag(

@@ -13,7 +13,7 @@ from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.errors import UserError, user_errors
 
 FLAGS = (
-    "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment", "flow_cameras",
+    "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment", "camera_map",
     "center_crop", "preprocessing", "rtc_mode", "tokenizer", "num_threads", "seed",
 )  # fmt: skip
 MIB = 1024 * 1024

@@ -33,7 +33,7 @@ def inference_of(body: dict[str, Any] | None) -> Inference | None:
         return None
     timeline = body["timeline"]
     marks = tuple((str(stage), int(end)) for stage, end in timeline["marks"])
-    for name in ("stamp_ns", "target_passes", "draft_passes", "told_delay", "captures"):
+    for name in ("stamp_ns", "target_passes", "draft_passes", "conditioning_delay", "captures"):
         body[name] = int(body[name])
     for name in ("tokens", "drafted", "accepted"):
         body[name] = tuple(map(int, body[name]))

@@ -148,13 +148,13 @@ class Inference:
     """What a policy said about one observation.
 
     ``actions`` is float64 [C, D] of the policy's action space, C = 1 for single-step policies.
-    ``stamp_ns`` names the observation it belongs to: for a pipelined schedule that is an
+    ``stamp_ns`` names the observation it belongs to: for a pipelined decoding that is an
     older one than the observation just given. ``tokens`` are the action tokens in the
     target's vocabulary (empty for policies without a model), ``accepted`` the number of
     draft tokens accepted out of ``drafted``, per action dimension. ``continues`` is the chunk
     that this one was made to continue or to correct, None where it was made by itself.
-    ``told_delay``: its first action was made for so many control periods after the observation (0:
-    the policy is not told).
+    ``conditioning_delay``: its first action was made for so many control periods after the
+    observation (0: the policy is not conditioned on its delay).
     ``captures``: CUDA graphs that were captured in service so far, each while the robot waited.
     """
 
@@ -167,7 +167,7 @@ class Inference:
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     continues: Executing | None = None
-    told_delay: int = 0
+    conditioning_delay: int = 0
     captures: int = 0
 
 
@@ -182,7 +182,7 @@ class PolicyInfo:
     """
 
     name: str
-    schedule: str = "none"
+    decoding: str = "none"
     checkpoint: str = ""
     checkpoint_sha256: str = ""
     device: str = "cpu"
@@ -233,7 +233,7 @@ class CommandKind(IntEnum):
         return self in (CommandKind.POLICY, CommandKind.TAKEOVER)
 
 
-class StalePolicy(str, Enum):
+class StaleAction(str, Enum):
     """What is published when the evidence is too old."""
 
     ZERO = "zero"  # zero deltas, then silence after `silence_after_s`

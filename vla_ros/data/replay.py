@@ -61,13 +61,13 @@ def _run(bag: Bag, said: list[Said], tokens: dict[int, tuple[int, ...]], depth: 
     if not said:
         return None
     info = bag.run or RunInfo()
-    own = [s.schedule for s in said if s.kind is CommandKind.POLICY]
+    own = [s.decoding for s in said if s.kind is CommandKind.POLICY]
     return Run(
         tuple(said),
         tokens,
         frames=len({s.latest_ns for s in said if s.latest_ns}),
         policy=info.policy,
-        schedule=info.schedule or (own[0] if own else ""),
+        decoding=info.decoding or (own[0] if own else ""),
         checkpoint=info.checkpoint,
         checkpoint_sha256=info.checkpoint_sha256,
         device=info.device,
@@ -99,7 +99,7 @@ def said_of(message: Any, at_ns: int) -> Said:
         action=tuple(float(number) for number in message.action),
         epoch=int(message.epoch),
         chunk_index=int(message.chunk_index),
-        schedule=str(message.schedule),
+        decoding=str(message.decoding),
         names=tuple(getattr(message, "names", ())),
         units=tuple(getattr(message, "units", ())),
         stages_ms={stage: stage_ms(message.stages, stage) for stage in STAGES},
@@ -124,20 +124,20 @@ def stage_ms(stages: Any, stage: str) -> float:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One ActionChunk. ``continued``: stamp, index and delay_steps of the chunk that it was made
-    to continue, or None. ``digest`` of the instruction. ``told_delay``: in periods."""
+    to continue, or None. ``digest`` of the instruction. ``conditioning_delay``: in periods."""
 
     observed_ns: int
     at_ns: int
     epoch: int
     digest: int
     period_ns: int
-    schedule: str
+    decoding: str
     rows: tuple[tuple[float, ...], ...]
     names: tuple[str, ...]
     units: tuple[str, ...]
     continued: tuple[int, int, int] | None = None
     tokens: tuple[int, ...] = ()
-    told_delay: int = 0
+    conditioning_delay: int = 0
 
 
 def chunk_of(message: Any, at_ns: int) -> Chunk:
@@ -157,13 +157,13 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
         epoch=int(message.epoch),
         digest=int(message.instruction_hash),
         period_ns=round(float(message.period_s) * SECOND),
-        schedule=str(message.schedule),
+        decoding=str(message.decoding),
         rows=tuple(rows),
         names=tuple(message.names),
         units=tuple(message.units),
         continued=continued,
         tokens=tuple(int(token) for token in message.tokens),
-        told_delay=int(getattr(message, "told_delay", 0)),  # of an older recording
+        conditioning_delay=int(getattr(message, "conditioning_delay", 0)),  # of an older recording
     )
 
 
@@ -200,7 +200,7 @@ def run_of_chunks(chunks: Iterable[Chunk], like: Run | None, frames: int) -> Run
                 action=row,
                 epoch=chunk.epoch,
                 chunk_index=place,
-                schedule=chunk.schedule,
+                decoding=chunk.decoding,
                 names=chunk.names,
                 units=chunk.units,
             )

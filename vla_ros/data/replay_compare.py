@@ -38,7 +38,7 @@ class Said:
     action: tuple[float, ...]
     epoch: int = 0
     chunk_index: int = 0
-    schedule: str = ""
+    decoding: str = ""
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Run:
     frames: int = 0
     answer_ms: Distribution = Distribution()
     policy: str = ""
-    schedule: str = ""
+    decoding: str = ""
     checkpoint: str = ""
     checkpoint_sha256: str = ""
     device: str = ""
@@ -161,7 +161,7 @@ def compare(
     shown: Collection[int],
     ends: Collection[int] = (),
 ) -> Comparison:
-    """Compare by the frame an action rests on, so that pipelined schedules, which answer some
+    """Compare by the frame an action rests on, so that pipelined decodings, which answer some
     frames later, can be compared with those that answer at once.
 
     ``shown``: stamps of the frames that were replayed, in order; ``ends``: those of them that
@@ -243,7 +243,7 @@ def save_golden(path: Path, run: Run, bag: str) -> None:
         "format": FORMAT,
         "bag": bag,
         "policy": run.policy,
-        "schedule": run.schedule,
+        "decoding": run.decoding,
         "checkpoint": run.checkpoint,
         "checkpoint_sha256": run.checkpoint_sha256,
         "frames": run.frames,
@@ -287,7 +287,7 @@ def load_golden(path: Path) -> Run:
             tokens,
             int(content["frames"]),
             policy=content["policy"],
-            schedule=content["schedule"],
+            decoding=content["decoding"],
             checkpoint=content["checkpoint"],
             checkpoint_sha256=content["checkpoint_sha256"],
         )
@@ -416,7 +416,7 @@ def text(report: Report) -> str:
         "",
         _row("", [side.name for side in sides]),
     ]
-    for name in ("policy", "schedule", "checkpoint", "device"):
+    for name in ("policy", "decoding", "checkpoint", "device"):
         values = [getattr(side.run, name) for side in sides]
         if any(values):
             lines.append(_row(name, [_short(value) for value in values]))
@@ -517,7 +517,7 @@ def _side(side: Side) -> dict[str, Any]:
     run = side.run
     return {
         "policy": run.policy,
-        "schedule": run.schedule,
+        "decoding": run.decoding,
         "checkpoint": run.checkpoint,
         "checkpoint_sha256": run.checkpoint_sha256,
         "device": run.device,

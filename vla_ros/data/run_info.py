@@ -28,7 +28,7 @@ class RunInfo:
     created: str = ""  # ISO 8601, UTC
     reason: str = ""  # of a flight record: what it was written for
     policy: str = ""
-    schedule: str = ""
+    decoding: str = ""
     checkpoint: str = ""
     checkpoint_sha256: str = ""
     device: str = ""

@@ -220,7 +220,7 @@ class TokenEngine(Engine[Request, Decoded]):
         self._start(prefetch)
         self.info = PolicyInfo(
             name="vla",
-            schedule=options.decoding,
+            decoding=options.decoding,
             checkpoint=options.checkpoint,
             checkpoint_sha256=checkpoint.sha256,
             device=str(device),
@@ -348,7 +348,7 @@ class TokenEngine(Engine[Request, Decoded]):
             draft_passes=decoded.draft_passes,
             drafted=decoded.drafted,
             accepted=decoded.accepted,
-            told_delay=self._told(decoded.delay_steps),
+            conditioning_delay=self._told(decoded.delay_steps),
         )
 
     def _told(self, delay_steps: int) -> int:
@@ -391,7 +391,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         self.corrector: Corrector | None = None
         self.info = PolicyInfo(
             name="vla",
-            schedule="flow",
+            decoding="flow",
             checkpoint=options.checkpoint,
             checkpoint_sha256=policy.sha256,
             device=str(policy.model.device),
@@ -545,12 +545,12 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
             chunk = torch.cat((chunk[:begin], left))
         mode = RtcMode(self.options.rtc_mode)
         most = getattr(self.policy.config, "max_delay", 0)
-        if mode is RtcMode.CONDITIONED and most and executing.delay_steps > most:
+        if mode is RtcMode.TRAINED and most and executing.delay_steps > most:
             raise InvalidAction(
                 f"answers are {executing.delay_steps} steps late, and this checkpoint was trained"
                 f" for {most} (rtc_training_max_delay): choose execution rtc"
             )
-        if mode is RtcMode.CONDITIONED and most:  # LeRobot gives the actions, padded with zeros
+        if mode is RtcMode.TRAINED and most:  # LeRobot gives the actions, padded with zeros
             chunk = chunk.clone()
             chunk[:, self.policy.config.action_dim :] = 0
         return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
@@ -584,7 +584,7 @@ class FastEngine(Engine[Request, Decoded]):
         self._shared: dict[str, Pi0Fast] = {}
         self.info = PolicyInfo(
             name="vla",
-            schedule=options.decoding,
+            decoding=options.decoding,
             checkpoint=options.checkpoint,
             checkpoint_sha256=policy.sha256,
             device=str(policy.model.device),
@@ -745,7 +745,7 @@ def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dty
 
 def _check_rtc(config: PolicyConfig, rtc: str) -> None:
     """CheckpointError where the network cannot continue a chunk in the way that was asked for."""
-    wanted = "" if not rtc else "rtc_trained" if rtc == RtcMode.CONDITIONED else "rtc"
+    wanted = "" if not rtc else "rtc_trained" if rtc == RtcMode.TRAINED else "rtc"
     if not wanted or wanted in config.continues:
         return
     ways = ", ".join(("sync", "async", "ensemble", *config.continues))
@@ -764,7 +764,7 @@ def check_layout(config: PolicyConfig, options: EngineOptions) -> tuple[str, ...
                      f" {config.action_dim}")  # fmt: skip
     roles: tuple[str, ...] = ()
     try:
-        roles = roles_of(config.cameras, options.flow_cameras or None, options.camera_roles)
+        roles = roles_of(config.cameras, options.camera_map or None, options.camera_roles)
     except CheckpointError as error:
         wrong.append(str(error))
     if wrong:

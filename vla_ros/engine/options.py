@@ -24,19 +24,19 @@ REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
 DRAFTERS = ("temporal", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 #: How a chunk continues the one that is executed; "" not at all.
-RTC_MODES = ("", "guided", "guided_vjp", "conditioned")
+RTC_MODES = ("", "guided", "guided_vjp", "trained")
 #: Families of policies that an option may mean something to.
 TOKENS, FLOW = "token policies", "flow policies"
 #: pi0-FAST says tokens, over LeRobot's cameras, state and files: what it takes of either family.
 FAST = "pi0_fast"
 _OF_FAST = (
-    *("flow_cameras", "state_normalization", "tokenizer", "state_in_prompt"),
+    *("camera_map", "state_normalization", "tokenizer", "state_in_prompt"),
     *("decoding", "drafter", "draft_checkpoint", "adaptive_draft", "gamma", "acceptance"),
 )
 
 #: Old name -> name, for one release: of keywords, of the policy node's parameters and of flags.
 RENAMED = {
-    "schedule": "decoding",
+    "decoding": "decoding",
     "relax_bins": "relaxed_distance",
     "rtc": "rtc_mode",
     "rtc_jacobian": "rtc_mode",
@@ -46,7 +46,7 @@ RENAMED = {
 }
 #: Old value -> value of the option, for one release. None was the default.
 _OLD_VALUES: dict[str, dict[object, str]] = {
-    "rtc_mode": {"identity": "guided", "true": "guided_vjp", "trained": "conditioned"},
+    "rtc_mode": {"identity": "guided", "true": "guided_vjp", "trained": "trained"},
     "center_crop": {True: "always", False: "never"},
 }
 
@@ -178,7 +178,7 @@ class EngineOptions:
         of=TOKENS,
     )
     camera_roles: tuple[str, ...] = _option((), "the robot's cameras beside main and wrist")
-    flow_cameras: str = _option(
+    camera_map: str = _option(
         "",
         "which of the checkpoint's cameras is which of the robot's, such as 'top=main left=wrist"
         " right=none'; what is left out the names tell",
@@ -260,7 +260,7 @@ class EngineOptions:
     rtc_mode: str = _option(
         "",
         "flow policies, how a chunk continues the one that is executed: guided, with the network's"
-        " Jacobian taken as the identity; guided_vjp, with a backward pass a step; conditioned, by"
+        " Jacobian taken as the identity; guided_vjp, with a backward pass a step; trained, by"
         " a network that was trained for it; empty: not at all",
         choices=RTC_MODES,
     )

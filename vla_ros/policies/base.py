@@ -192,7 +192,7 @@ _init = PolicySpec.__init__
 
 def _init_with_old_words(self: PolicySpec, *args: Any, **words: Any) -> None:
     """For one release the engine's options may be words of the spec, as they were."""
-    flat = {**words.pop("schedule_options", {})}
+    flat = {**words.pop("decoding_options", {})}
     flat |= {n: words.pop(n) for n in list(words) if n in OPTIONS or n in RENAMED}
     if flat:
         warnings.warn(

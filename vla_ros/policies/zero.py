@@ -32,7 +32,7 @@ class ZeroPolicy:
         if missing := [name for name in needed if name not in state]:
             raise PolicyRefused(
                 "policy 'zero' stays where the joints of its action are, which it finds by name:"
-                " joint_names (with proprio_layout joints) must have"
+                " joint_names (with state_layout joints) must have"
                 f" {', '.join(map(repr, missing))}"
             )
         self._places = [state.index(name) for name in needed]

@@ -13,7 +13,7 @@ import numpy as np
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.core.types import Floats, PolicyState, StalePolicy
+from vla_ros.core.types import Floats, PolicyState, StaleAction
 
 # ------------------------------------------------------------------------------ limits and ages
 
@@ -46,7 +46,7 @@ class Limits:
     control_rate_hz: float = 20.0
     camera_rate_hz: float = 20.0
     max_age_s: float = 0.5
-    stale_policy: StalePolicy = StalePolicy.ZERO
+    stale_action: StaleAction = StaleAction.ZERO
     space: ActionSpace = END_EFFECTOR_DELTA
     silence_after_s: float = 1.0
     low: tuple[float, ...] = (-0.05,) * 3 + (-0.5,) * 3
@@ -72,14 +72,14 @@ class Limits:
         if self.camera_rate_hz <= 0.0:
             raise ValueError(f"camera_rate_hz is {self.camera_rate_hz}, must be above 0")
         self._check_bounds()
-        if self.stale_policy is StalePolicy.HOLD and not self.space.absolute:
+        if self.stale_action is StaleAction.HOLD and not self.space.absolute:
             raise ValueError(
-                "stale_policy 'hold' needs action_space 'end_effector_pose' or 'joint_position':"
+                "stale_action 'hold' needs action_space 'end_effector_pose' or 'joint_position':"
                 " repeating a delta is motion; use 'zero' or 'silence'"
             )
-        if self.stale_policy is StalePolicy.ZERO and self.space.absolute:
+        if self.stale_action is StaleAction.ZERO and self.space.absolute:
             raise ValueError(
-                "stale_policy 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
+                "stale_action 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
                 " a zero pose is a place to go to; use 'hold' or 'silence'"
             )
         if self.max_age_s <= self.period_s:

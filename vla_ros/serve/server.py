@@ -118,7 +118,7 @@ class Server:
         self.info = info = ready.info
         if info.pipeline_depth > 1:
             raise PolicyRefused(
-                f"decoding {info.schedule!r} answers a frame with the action of an older one, which"
+                f"decoding {info.decoding!r} answers a frame with the action of an older one, which"
                 " this protocol cannot say: choose another decoding"
             )
         self._names = names_of(self._options.names) if self._options.names else names_for(info)

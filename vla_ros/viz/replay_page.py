@@ -106,7 +106,7 @@ def _runs(sides: Sequence[Side]) -> Table:
     def add(label: str, values: Sequence[str], kind: str = "") -> None:
         lines.append(Line((Cell(label), *(Cell(value, "l") for value in values)), kind))
 
-    for name in ("policy", "schedule", "checkpoint", "checkpoint_sha256", "device", "dtype"):
+    for name in ("policy", "decoding", "checkpoint", "checkpoint_sha256", "device", "dtype"):
         values = [str(getattr(side.run, name)) for side in sides]
         if name == "checkpoint_sha256":
             values = [value[:16] for value in values]

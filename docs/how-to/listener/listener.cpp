@@ -13,7 +13,7 @@ int main(int argc, char ** argv)
   auto print = [&](const ActionCommand & command) {
       if (command.kind != ActionCommand::KIND_POLICY) {return;}
       const auto age = node->now() - rclcpp::Time(command.observation_stamp);
-      std::printf("#%lu %s %.3f s old:", command.sequence, command.schedule.c_str(), age.seconds());
+      std::printf("#%lu %s %.3f s old:", command.sequence, command.decoding.c_str(), age.seconds());
       for (double value : command.action) {std::printf(" %.4f", value);}
       std::printf("\n");
       std::fflush(stdout);

@@ -44,7 +44,7 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert main([*SMALL, "--timed", "8", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     result = last_line(printed)
-    rows = result["schedules"]
+    rows = result["decodings"]
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())
     exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
@@ -91,7 +91,7 @@ def test_heterospec_is_a_row_where_there_is_a_calibration(
     assert main([*SMALL, *rows]) == 2
     assert "no heterospec.json: make one with `vla-ros calibrate`" in capsys.readouterr().err
     assert main([*SMALL, *rows, "--calibration", write_calibration(tmp_path)]) == 0
-    row = last_line(capsys.readouterr().out)["schedules"]["heterospec"]
+    row = last_line(capsys.readouterr().out)["decodings"]["heterospec"]
     assert row["token_match"] == 1.0
     assert row["passes_per_action"] < 7
 
@@ -103,7 +103,7 @@ def test_chunks_are_drafted_by_every_row_that_fits(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     found = json.loads(shown.splitlines()[-1])
     assert found["shapes"]["action_tokens"] == 56
-    made = found["schedules"]
+    made = found["decodings"]
     assert made["autoregressive"]["passes_per_action"] == 56
     assert made["speculative_head"]["draft_passes_per_action"] > 4
     assert made["speculative_head"]["passes_per_action"] <= 56
@@ -130,7 +130,7 @@ def test_a_row_alone_runs_alone_and_its_tokens_can_be_compared(
         assert main([*SMALL, *words]) == 0
         out, said = capsys.readouterr()
         assert "asking the model" not in said
-        found[row] = json.loads(out)["schedules"][row]["said"].split()
+        found[row] = json.loads(out)["decodings"][row]["said"].split()
     plain, late = found["autoregressive"], found["actionflow"]
     assert [len(plain), len(late)] == [10, 4]  # seven frames to an answer
     assert plain[:4] == late
@@ -142,7 +142,7 @@ def test_in_bf16_differences_are_close_calls(capsys: pytest.CaptureFixture[str])
     rows = "generate,autoregressive,actionflow,speculative_hit"
     words = ["--dtype", "bfloat16", "--timed", "16", "--rows", rows, "--json"]
     assert main([*SMALL, *words]) == 0
-    found = last_line(capsys.readouterr().out)["schedules"]
+    found = last_line(capsys.readouterr().out)["decodings"]
     for name in rows.split(",")[1:]:
         assert found[name]["token_match"] > 0.5
         margin = found[name]["mismatch_margin"]
@@ -157,7 +157,7 @@ def test_json_alone_chosen_rows_and_recorded_frames(
     assert main([*SMALL, *words, "--frames", str(tmp_path / "f.npz")]) == 0
     out = capsys.readouterr().out
     assert len(out.strip().splitlines()) == 1
-    assert list(last_line(out)["schedules"]) == ["generate", "actionflow"]
+    assert list(last_line(out)["decodings"]) == ["generate", "actionflow"]
     assert last_line(out)["shapes"]["action_tokens"] == 3
 
 
@@ -177,7 +177,7 @@ def test_how_the_engine_runs_is_chosen_and_says_the_same(
     said = []
     for steps in ("cpu", "device"):
         assert main([*SMALL, *words, "--image-steps", steps, "--vision-streams"]) == 0
-        said.append(last_line(capsys.readouterr().out)["schedules"]["autoregressive"]["said"])
+        said.append(last_line(capsys.readouterr().out)["decodings"]["autoregressive"]["said"])
     assert [options.image_steps for options in asked] == ["cpu", "device"]
     assert all(options.vision_streams for options in asked)
     assert said[0] == said[1]

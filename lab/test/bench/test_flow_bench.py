@@ -44,7 +44,7 @@ def measured(capsys: pytest.CaptureFixture[str], checkpoint: str, *words: str) -
 @pytest.mark.parametrize("kind", ["smolvla", "pi0", "pi05"])
 def test_every_row_makes_the_same_chunk(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     found = measured(capsys, f"random:{kind}-small")
-    rows = found["schedules"]
+    rows = found["decodings"]
     assert list(rows) == (["flow", "naive"] + ["transformers"] * (kind == "pi0"))
     assert set(found["skipped"]) == {"flow_eager", "lerobot", "transformers"} - set(rows)
     assert rows["flow"]["difference"] < 1e-5
@@ -70,8 +70,8 @@ def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = measured(capsys, "random:evo1-small")
-    assert list(found["schedules"]) == ["flow", "naive"]
-    assert found["schedules"]["flow"]["difference"] == 0.0  # the same arithmetic, to the bit
+    assert list(found["decodings"]) == ["flow", "naive"]
+    assert found["decodings"]["flow"]["difference"] == 0.0  # the same arithmetic, to the bit
     assert found["shapes"]["vision_tokens"] == 4  # of one view; the prompt has three places
     assert found["shapes"]["prompt_tokens"] > 2 * 4
     assert found["skipped"]["lerobot"] == "lerobot: its own evo1 is not measured here"
@@ -160,11 +160,11 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
     )
     monkeypatch.setattr(lerobot_row, "PROGRAM", program)
     found = measured(capsys, "random:smolvla-small", "--lerobot-python", sys.executable)
-    row = found["schedules"]["lerobot"]
+    row = found["decodings"]["lerobot"]
     assert row["stages_ms"] == {"vision": 1000, "prefill": 2000, "decode": 3000}
     assert row["step_ms"] == 600
     assert found["versions"] == {"lerobot": "9"}
-    assert found["schedules"]["flow"]["speedup"]["lerobot"] > 1
+    assert found["decodings"]["flow"]["speedup"]["lerobot"] > 1
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_wrong_wishes_are_one_line_and_status_2(
 @pytest.mark.parametrize("kind", ["smolvla", "pi0", "pi05"])
 def test_lerobot_itself(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     found = measured(capsys, f"random:{kind}-small", "--lerobot-python", str(LEROBOT))
-    assert found["schedules"]["lerobot"]["difference"] < 1e-4
+    assert found["decodings"]["lerobot"]["difference"] < 1e-4
 
 
 def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.Monke
 
 def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, "random:pi0_fast-small")
-    rows = found["schedules"]
+    rows = found["decodings"]
     assert list(rows) == ["autoregressive", "generate", "speculative", "speculative_full",
                           "temporal_tree", "temporal_tree_full", "head", "head_full"]  # fmt: skip
     assert all(row["same"] == row["chunks"] == 2 for row in rows.values())

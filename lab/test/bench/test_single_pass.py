@@ -25,7 +25,7 @@ def test_bitvla_beside_its_weights_as_floats(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = measured(capsys, "random:bitvla-small", "--output", str(tmp_path))
-    rows = found["schedules"]
+    rows = found["decodings"]
     assert list(rows) == ["parallel", "naive"]
     # one rounding of an input to int8 may go the other way: 1/127 of the largest
     assert 0 < rows["parallel"]["difference"] < 0.2
@@ -42,7 +42,7 @@ def test_bitvla_beside_its_weights_as_floats(
 
 def test_a_policy_of_floats_has_nothing_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, "random:small-oft")
-    assert list(found["schedules"]) == ["parallel"]
+    assert list(found["decodings"]) == ["parallel"]
     assert found["skipped"] == {"naive": "naive: these weights are floats as they are"}
 
 

@@ -36,7 +36,7 @@ PASS = {"tokens": 1, "median_ms": 2.0, "best_ms": 1.5, "operators": 9, "kernels"
         "roofline_ms": 1.0, "bound": "memory", "efficiency": 0.5}  # fmt: skip
 HEAD = {"checkpoint": "random:x", "dtype": "float32", "attention": "two products",
         "machine": {"cpu": "a processor"}}  # fmt: skip
-BENCH = {**HEAD, "schedules": {"autoregressive": ROW}, "captures": {"in_service": 0}}
+BENCH = {**HEAD, "decodings": {"autoregressive": ROW}, "captures": {"in_service": 0}}
 CHOICE = {"rows": 1, "count": 4096, "width": 11008, "way": "GEMV 8x512", "us": 30.0,
           "torch_us": 36.0, "kind": "product"}  # fmt: skip
 PASSES = {**HEAD, "passes": {"decode": PASS}, "prompt_tokens": 281, "reached_gb_s": 3000.0,
@@ -106,7 +106,7 @@ def test_what_was_expected_is_beside_what_was_measured(
     gpu = {**HEAD, "machine": {"gpu": "a GPU"}}
     chunk = {name: {**PASS, "kernels": 400} for name in ("vision", "prefill", "all steps")}
     passes = {**PASSES, **gpu, "passes": chunk}
-    row = {**gpu, "schedules": {"autoregressive": {**ROW, "median_ms": 71.0}}}
+    row = {**gpu, "decodings": {"autoregressive": {**ROW, "median_ms": 71.0}}}
     monkeypatch.setattr(visit, "smoke", lambda: [
         visit.Stage("passes-pi0-auto", ("-c", writes("passes.json", passes)), 60),
         visit.Stage("engine-autoregressive", ("-c", writes("bench.json", row)), 60),
@@ -137,7 +137,7 @@ def test_without_time_left_no_stage_is_begun(
 def engine(visit: ModuleType, name: str, median: float, said: str, then: str = "") -> object:
     """A stage of the group of engines that writes one row, and then does something more."""
     row = {**ROW, "median_ms": median, "said": said, "peak_memory_mb": 16000.0}
-    code = writes("bench.json", {**BENCH, "schedules": {name: row}}) + then
+    code = writes("bench.json", {**BENCH, "decodings": {name: row}}) + then
     return visit.Stage(f"engine-{name}", ("-c", code), 60, group="engines")
 
 

@@ -1,4 +1,4 @@
-"""`vla-ros calibrate`: recorded tokens become a file for the schedule; refusals are one line."""
+"""`vla-ros calibrate`: recorded tokens become a file for the decoding; refusals are one line."""
 
 from __future__ import annotations
 

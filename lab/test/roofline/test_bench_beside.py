@@ -8,10 +8,10 @@ import pytest
 
 from vla_ros.core.resources import config_path
 from vla_ros_lab.roofline.bench_file import kind_of, read_bench
-from vla_ros_lab.roofline.compare import compare_schedules, compare_stages, fit_shape
+from vla_ros_lab.roofline.compare import compare_decodings, compare_stages, fit_shape
+from vla_ros_lab.roofline.decodings import PARAMETERS, Requirements, advise, decodings, from_bench
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import PARAMETERS, Requirements, advise, from_bench, schedules
 from vla_ros_lab.roofline.shapes import MODELS
 
 DEVICES = load_devices(config_path("devices.yaml"))
@@ -33,7 +33,7 @@ def bench(rows: dict, **head) -> dict:
         "dtype": "bfloat16", "threads": 4, "machine": {"cpu": "x", "gpu": "NVIDIA H200"},
         "shapes": {"prompt_tokens": 281, "action_tokens": 7},
     }  # fmt: skip
-    return base | head | {"schedules": rows}
+    return base | head | {"decodings": rows}
 
 
 def write(path, content):
@@ -42,9 +42,9 @@ def write(path, content):
 
 
 def half_speed(roof: Roofline = ROOF, alpha: float = 0.5) -> dict:
-    """Every schedule at half of its bound."""
+    """Every decoding at half of its bound."""
     rows = {}
-    for s in schedules(roof, alpha, draft=MODELS["minivla"]):
+    for s in decodings(roof, alpha, draft=MODELS["minivla"]):
         ms = 2e3 * s.seconds
         rows[s.name] = row(
             ms, latency_ms=s.depth * ms, passes_per_action=s.passes, acceptance=s.alpha
@@ -55,9 +55,9 @@ def half_speed(roof: Roofline = ROOF, alpha: float = 0.5) -> dict:
 def test_half_the_speed_is_half_the_efficiency(tmp_path):
     found = read_bench(write(tmp_path / "bench.json", bench(half_speed())))
     roof = ROOF.for_model(fit_shape(ROOF.model, found))
-    by_schedule = {e.name: e for e in compare_schedules(roof, found, MODELS["minivla"])}
-    assert by_schedule.keys() == half_speed().keys()
-    for e in by_schedule.values():
+    by_decoding = {e.name: e for e in compare_decodings(roof, found, MODELS["minivla"])}
+    assert by_decoding.keys() == half_speed().keys()
+    for e in by_decoding.values():
         assert e.efficiency == pytest.approx(0.5), e.name
     stages = {e.name: e.efficiency for e in compare_stages(roof, found)}
     assert stages.keys() == {"vision and prefill", "decode pass", "vision and packed pass"}
@@ -68,7 +68,7 @@ def test_references_are_held_against_the_same_arithmetic(tmp_path):
     plain = ROOF.vision().ms + ROOF.projector().ms + ROOF.prefill().ms + 6 * ROOF.decode().ms
     rows = {"generate": row(10 * plain), "naive_pipe": row(50.0, latency_ms=350.0), "new": row(1)}
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
-    by_name = {e.name: e for e in compare_schedules(ROOF, found)}
+    by_name = {e.name: e for e in compare_decodings(ROOF, found)}
     assert by_name["generate"].efficiency == pytest.approx(0.1)
     assert by_name["naive_pipe"].possible_ms < plain
     assert "new" not in by_name
@@ -78,8 +78,8 @@ def test_a_drafter_that_switched_itself_off_is_held_against_the_passes_it_took(t
     """0.9 of the few tokens it drafted were right, but it took seven passes all the same."""
     rows = {"speculative_temporal": row(30.0, acceptance=0.9, passes_per_action=7.0)}
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
-    (only,) = compare_schedules(ROOF, found)
-    miss = {s.name: s for s in schedules(ROOF)}["speculative_miss"]
+    (only,) = compare_decodings(ROOF, found)
+    miss = {s.name: s for s in decodings(ROOF)}["speculative_miss"]
     assert only.possible_ms == pytest.approx(miss.seconds * 1e3)
     assert only.how == "7.00 passes"
 
@@ -112,8 +112,8 @@ def test_a_saved_output_will_do(tmp_path):
         ("", "no JSON"),
         ("not json", "no JSON"),
         ("[" * 100_000, "no JSON"),
-        ({"sweep": []}, "schedules is missing"),
-        (bench({}), "schedules is empty"),
+        ({"sweep": []}, "decodings is missing"),
+        (bench({}), "decodings is empty"),
         (bench({"generate": {}}), r"generate\.median_ms is missing"),
         (bench({"generate": row(0)}), r"generate\.median_ms is 0"),
         (bench({"generate": row(float("inf"))}), "not a number"),
@@ -172,14 +172,14 @@ def test_a_pipeline_that_was_never_full_while_it_was_timed_is_as_deep_all_the_sa
     assert judged["actionflow"].missing == ("evidence up to 361 ms old",)
     assert judged["actionflow"].age_s == pytest.approx(6 * 0.05 + 0.011 + 0.05, abs=0.002)
     unknown = bench({"new": row(10.0, latency_ms=None)})
-    with pytest.raises(ValueError, match=r"schedules\.new\.latency_ms .*--timed"):
+    with pytest.raises(ValueError, match=r"decodings\.new\.latency_ms .*--timed"):
         read_bench(write(tmp_path / "b.json", unknown))
     nameless = bench({"actionflow": row(10.0, latency_ms=None)}, shapes={})
     with pytest.raises(ValueError, match="latency_ms"):
         read_bench(write(tmp_path / "b.json", nameless))
 
 
-def test_a_lossy_schedule_stands_below_every_lossless_one_that_will_do(tmp_path):
+def test_a_lossy_decoding_stands_below_every_lossless_one_that_will_do(tmp_path):
     rows = {
         "autoregressive": row(40.0),
         "speculative_temporal": row(30.0, acceptance=0.4),

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.core.resources import config_path
-from vla_ros_lab.roofline import schedules as chunk_head
-from vla_ros_lab.roofline.devices import load_devices
-from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import (
+from vla_ros_lab.roofline import decodings as chunk_head
+from vla_ros_lab.roofline.decodings import (
     covered,
+    decodings,
     ranked,
-    recursive_schedule,
+    recursive_decoding,
     refused,
     rounds,
-    schedules,
     served,
 )
+from vla_ros_lab.roofline.devices import load_devices
+from vla_ros_lab.roofline.roofline import Roofline
 from vla_ros_lab.roofline.shapes import MODELS
 
 DEVICES = load_devices(config_path("devices.yaml"))
@@ -42,11 +42,11 @@ BY_HAND = {
 def test_passes_and_speed_are_those_worked_out_by_hand(coverage, which, levels):
     passes, speed = BY_HAND[coverage][which]
     assert rounds(56, covered(coverage), levels).passes == pytest.approx(passes, abs=0.06)
-    plain = schedules(H200)[0]
+    plain = decodings(H200)[0]
     assert plain.passes == 56
     assert plain.seconds == pytest.approx(0.165, rel=0.01)
     # alpha 0: nothing is drafted behind the prompt, as there
-    drafted = recursive_schedule(H200, 0.0, coverage, levels)
+    drafted = recursive_decoding(H200, 0.0, coverage, levels)
     assert drafted.passes == pytest.approx(passes, abs=0.06)
     gain = plain.seconds / drafted.seconds
     assert speed < gain < 1.07 * speed, "launches are not in a roofline"
@@ -123,7 +123,7 @@ def test_a_level_of_a_large_policys_head_is_a_fraction_of_a_pass():
 
 
 def test_the_head_of_a_chunk_is_the_recursive_one():
-    found = {s.name: s for s in schedules(H200, 0.5, head=True)}
+    found = {s.name: s for s in decodings(H200, 0.5, head=True)}
     tree, head = found["speculative_tree"], found["speculative_head"]
     assert 1 < head.passes < tree.passes < found["speculative_temporal"].passes < 56
     assert 0.5 < head.coverage < 1
@@ -131,9 +131,9 @@ def test_the_head_of_a_chunk_is_the_recursive_one():
     assert head.draft_passes > head.passes
     assert 0 < head.shares["draft"] < 0.1
     assert head.worst_s > found["speculative_miss"].worst_s
-    assert "speculative_head" not in {s.name for s in schedules(H200, 0.5)}
+    assert "speculative_head" not in {s.name for s in decodings(H200, 0.5)}
     # the coverage that is said takes the passes that are said
-    assert recursive_schedule(H200, 0.5, head.coverage, head.draft_levels).passes == pytest.approx(
+    assert recursive_decoding(H200, 0.5, head.coverage, head.draft_levels).passes == pytest.approx(
         head.passes, rel=0.01
     )
     sums = ranked(0.5, 64)(12)
@@ -141,7 +141,7 @@ def test_the_head_of_a_chunk_is_the_recursive_one():
 
 
 def test_a_draft_that_knows_nothing_goes_no_deeper_than_it_must():
-    never, always = (recursive_schedule(H200, 0.0, c) for c in (0.0, 1.0))
+    never, always = (recursive_decoding(H200, 0.0, c) for c in (0.0, 1.0))
     assert never.passes == pytest.approx(56)
     assert never.draft_levels == 1
     # the first token, then five rounds of eleven: no other depth needs as few levels for five
@@ -152,19 +152,19 @@ def test_who_refuses_chunks_is_left_out_with_a_reason():
     assert set(refused(CHUNKED)) == {"actionflow", "naive_pipe"}
     assert "56 frames old" in refused(CHUNKED)["actionflow"]
     assert refused(MODELS["openvla-7b"]) == refused(MODELS["pi0"]) == {}
-    assert not set(refused(CHUNKED)) & {s.name for s in schedules(H200)}
+    assert not set(refused(CHUNKED)) & {s.name for s in decodings(H200)}
     assert "packed pass" not in {s.name for s in H200.stages()}
 
 
 def test_a_chunk_serves_half_of_its_actions():
-    plain = schedules(H200)[0]
+    plain = decodings(H200)[0]
     half = served(plain, 30.0)
     assert half.executed == 4
     assert half.actions_hz == pytest.approx(4 / plain.seconds)
     assert half.age_s == pytest.approx(plain.clocked(30.0).latency_s + plain.seconds / 2)
     assert half.worst_s == pytest.approx(plain.clocked(30.0).worst_s + plain.seconds)
     assert served(plain, 30.0, 8).actions_hz == pytest.approx(2 * half.actions_hz)
-    fast = served(schedules(H200)[1], 30.0)  # waits for the camera
+    fast = served(decodings(H200)[1], 30.0)  # waits for the camera
     assert fast.actions_hz == pytest.approx(120)
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from vla_ros.core.resources import config_path
 from vla_ros_lab.roofline import published
+from vla_ros_lab.roofline.decodings import decodings, speedup
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import schedules, speedup
 from vla_ros_lab.roofline.shapes import MODELS
 from vla_ros_lab.roofline.work import parse_precision
 
@@ -87,7 +87,7 @@ BY_HAND = {
 
 def of(device: str, dtype: str = "bf16"):
     roof = Roofline(MODELS["openvla-7b"], DEVICES[device], parse_precision(dtype))
-    return roof, {s.name: s for s in schedules(roof)}
+    return roof, {s.name: s for s in decodings(roof)}
 
 
 @pytest.mark.parametrize("device", BY_HAND)
@@ -138,7 +138,7 @@ def test_a_miss_costs_a_tenth_of_a_millisecond():
 def test_pi0_on_a_4090_stays_below_what_was_measured(views, measured_ms):
     """realtime-vla reaches 20.0, 27.3, 36.8 ms: a bound must be lower, and not by far."""
     roof = Roofline(MODELS["pi0"].with_images(views), DEVICES["rtx-4090"])
-    flow, naive = schedules(roof)
+    flow, naive = decodings(roof)
     assert 0.75 * measured_ms < flow.seconds * 1e3 < measured_ms
     assert flow.seconds < naive.seconds
 
@@ -148,7 +148,7 @@ def test_the_prefix_takes_the_share_of_a_chunk_that_was_measured(name, share):
     """vla.cpp (arXiv 2606.08094) measured 52 % for SmolVLA and 75 % for pi0 on an RTX 5070: what
     comes before the solver, vision included. A roofline has no gaps between kernels, which the
     many small steps of SmolVLA suffer most from, so its prefix weighs more here."""
-    naive = schedules(Roofline(MODELS[name], DEVICES["rtx-4090"]))[1]
+    naive = decodings(Roofline(MODELS[name], DEVICES["rtx-4090"]))[1]
     assert 1 - naive.shares["decode"] == pytest.approx(share, abs=0.1)
 
 

@@ -34,7 +34,7 @@ def test_the_weights_are_the_bytes_of_the_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "schedule", "frames"),
+    ("checkpoint", "decoding", "frames"),
     [
         ("small", "autoregressive", 1),
         ("small", "speculative", 1),
@@ -42,8 +42,8 @@ def test_the_weights_are_the_bytes_of_the_checkpoint():
         ("small-oft", "parallel", 1),
     ],
 )
-def test_the_cache_is_what_the_engine_allocates(checkpoint, schedule, frames):
-    engine = load_engine(EngineOptions(f"random:{checkpoint}", decoding=schedule))
+def test_the_cache_is_what_the_engine_allocates(checkpoint, decoding, frames):
+    engine = load_engine(EngineOptions(f"random:{checkpoint}", decoding=decoding))
     kv_cache = engine.decoding.runner.kv_cache
     allocated = sum(t.numel() * t.element_size() for t in kv_cache._storage)
     shape = shape_of(PRESETS[checkpoint], checkpoint)

@@ -9,10 +9,10 @@ import pytest
 
 from vla_ros.cli.main import main
 from vla_ros.core.resources import config_path
+from vla_ros_lab.roofline.decodings import Requirements, advise, decodings, from_roofline
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.fleet import fleet_of
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import Requirements, advise, from_roofline, schedules
 from vla_ros_lab.roofline.shapes import load_model
 
 LIMITS = Requirements(camera_hz=30.0, control_hz=10.0, max_age_s=0.3)
@@ -33,8 +33,8 @@ def test_a_batch_reads_the_weights_once(roof: Roofline) -> None:
 
 
 def test_robots_are_let_in_by_what_a_batch_takes(roof: Roofline) -> None:
-    verdicts = advise(from_roofline(schedules(roof)), LIMITS)
-    found = fleet_of(roof, verdicts, LIMITS, schedules)
+    verdicts = advise(from_roofline(decodings(roof)), LIMITS)
+    found = fleet_of(roof, verdicts, LIMITS, decodings)
     assert found is not None
     assert found.rate_hz == 10.0
     assert found.max_age_s == pytest.approx(0.3 - 1 / 30 - 1 / 10)
@@ -42,17 +42,17 @@ def test_robots_are_let_in_by_what_a_batch_takes(roof: Roofline) -> None:
     assert found.robots * found.rate_hz <= 0.9 * found.robots / found.together_s * 1.05
     assert 2 * found.together_s <= found.max_age_s * 1.05, "a frame may wait for one before it"
     slower = Requirements(30.0, 5.0, 0.6)
-    more = fleet_of(roof, advise(from_roofline(schedules(roof)), slower), slower, schedules)
+    more = fleet_of(roof, advise(from_roofline(decodings(roof)), slower), slower, decodings)
     assert more is not None and more.robots > found.robots
     nothing = Requirements(30.0, 10.0, 0.1)
     assert (
-        fleet_of(roof, advise(from_roofline(schedules(roof)), nothing), nothing, schedules) is None
+        fleet_of(roof, advise(from_roofline(decodings(roof)), nothing), nothing, decodings) is None
     )
 
 
 def test_no_more_than_memory_holds(roof: Roofline) -> None:
     small = replace(roof, device=replace(roof.device, memory_gb=roof.memory(6).total / 1e9))
-    found = fleet_of(small, advise(from_roofline(schedules(small)), LIMITS), LIMITS, schedules)
+    found = fleet_of(small, advise(from_roofline(decodings(small)), LIMITS), LIMITS, decodings)
     assert found is not None
     assert (found.robots, found.bound) == (4, True)
     assert "as many as its memory holds" in str(found)

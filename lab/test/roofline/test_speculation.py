@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros_lab.roofline.schedules import (
+from vla_ros_lab.roofline.decodings import (
     best_gamma,
     break_even,
     expected_tokens,
@@ -22,7 +22,7 @@ gammas = st.integers(1, 12)
 
 
 def play_fused(rng, alpha: float, tokens: int, gamma: int) -> tuple[int, int]:
-    """One action, drafts thrown one by one, as the speculative schedule does it."""
+    """One action, drafts thrown one by one, as the speculative decoding does it."""
     done = passes = drafted = 0
     while done < tokens:
         passes += 1

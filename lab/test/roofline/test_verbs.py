@@ -35,7 +35,7 @@ def test_every_device_in_one_table(capsys):
     assert status == 0
     found = last(out)["devices"]
     assert len(found) == 9
-    h200 = found["h200"]["schedules"]
+    h200 = found["h200"]["decodings"]
     assert h200["autoregressive"]["rate_hz"] == pytest.approx(44, abs=1)
     assert h200["actionflow"]["clocked_latency_ms"] == pytest.approx(205, abs=1)
     assert found["orin-64"]["stages"][2]["bound"] == "compute"
@@ -73,14 +73,14 @@ def test_this_machine(capsys):
     pytest.importorskip("torch", reason="torch measures this machine's bf16")
     status, out, _ = run(capsys, "roofline", "--model", "small", "--device", "this", "--json")
     assert status == 0
-    found = last(out)["schedules"]["autoregressive"]
+    found = last(out)["decodings"]["autoregressive"]
     assert 0 < found["rate_hz"] < math.inf  # of a machine that may do other work
 
 
 def test_flow_models_have_no_drafts(capsys):
     status, out, _ = run(capsys, "roofline", "--model", "pi0", "--device", "h200", "--json")
     assert status == 0
-    assert list(last(out)["schedules"]) == ["flow", "naive"]
+    assert list(last(out)["decodings"]) == ["flow", "naive"]
     assert "speculation" not in last(out)
 
 
@@ -90,8 +90,8 @@ def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
     status, out, _ = run(capsys, "advise", "--model", model, "--device", "orin-64", *words)
     assert status == 0
     result = last(out)
-    (flow,) = result["schedules"]  # naive is no choice
-    assert flow["schedule"] == "flow"
+    (flow,) = result["decodings"]  # naive is no choice
+    assert flow["decoding"] == "flow"
     s = flow["executed"]
     assert flow["parameters"] == f"decoding:=auto replan_interval:={s}"
     assert flow["commands_hz"] == 20
@@ -128,14 +128,14 @@ def test_compare_reads_what_bench_writes(capsys, tmp_path):
     row = {"median_ms": 45.0, "latency_ms": 45.0, "passes_per_action": 7.0}
     content = {
         "checkpoint": "random:openvla-7b", "device": "cuda", "dtype": "bfloat16",
-        "machine": {"gpu": "NVIDIA H200"}, "schedules": {"autoregressive": row},
+        "machine": {"gpu": "NVIDIA H200"}, "decodings": {"autoregressive": row},
     }  # fmt: skip
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(content))
     status, out, _ = run(capsys, "roofline", "--compare", str(path), "--json")
     assert status == 0
     assert last(out)["device"] == "h200"
-    reached = last(out)["compare"]["schedules"]["autoregressive"]["efficiency"]
+    reached = last(out)["compare"]["decodings"]["autoregressive"]["efficiency"]
     assert reached == pytest.approx(0.5, abs=0.01)
     assert "50 %" in out
     for gpu, device in (
@@ -155,7 +155,7 @@ def test_compare_reads_what_bench_writes(capsys, tmp_path):
     assert "--device" in err
 
 
-def test_a_schedule_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
+def test_a_decoding_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
     (tmp_path / "devices.yaml").write_text(
         "sources: {s: x}\n"
         "devices: {box: {title: A box, memory_gb: 17, gb_s: [3000, s, 2700, s],\n"
@@ -169,7 +169,7 @@ def test_a_schedule_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
     status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "500", *words)
     assert status == 0
     assert "no room for the caches of actionflow" in out
-    assert "actionflow" not in [row["schedule"] for row in last(out)["schedules"]]
+    assert "actionflow" not in [row["decoding"] for row in last(out)["decodings"]]
 
 
 def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
@@ -183,7 +183,7 @@ def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
     status, out, err = run(capsys, "roofline", "--compare", file, "--json")
     assert status == 0, err
     assert last(out)["model"] == "shipped:tabletop"
-    assert set(last(out)["compare"]["schedules"]) == {"autoregressive", "speculative_hit"}
+    assert set(last(out)["compare"]["decodings"]) == {"autoregressive", "speculative_hit"}
     elsewhere = measured(tmp_path / "e.json", {"autoregressive": (9.0, {})}, "/gone/model")
     status, out, err = run(capsys, "roofline", "--compare", elsewhere)
     assert (status, out) == (2, "")
@@ -210,11 +210,11 @@ def test_a_chunk_policy_and_its_recursive_head(capsys):
     status, out, _ = run(capsys, "roofline", *CHUNKED, "--json")
     assert status == 0
     result = last(out)
-    found, head = result["schedules"], result["draft_head"]
+    found, head = result["decodings"], result["draft_head"]
     assert found["autoregressive"]["passes"] == 56
     assert "actionflow" not in found
     assert "left out: actionflow says a token a frame" in out
-    assert set(result["schedules_left_out"]) == {"actionflow", "naive_pipe"}
+    assert set(result["decodings_left_out"]) == {"actionflow", "naive_pipe"}
     assert head["coverage_assumed"] is True
     assert f"assumed: coverage {head['coverage']:.2f}" in out
     assert head["level"]["bytes"] == pytest.approx(51e6, rel=0.01)
@@ -223,8 +223,8 @@ def test_a_chunk_policy_and_its_recursive_head(capsys):
     assert status == 0
     sure = last(out)
     assert "assumed: coverage" not in out
-    assert sure["schedules"]["speculative_head"]["coverage"] == 0.9
-    assert sure["schedules"]["speculative_head"]["passes"] < found["speculative_head"]["passes"]
+    assert sure["decodings"]["speculative_head"]["coverage"] == 0.9
+    assert sure["decodings"]["speculative_head"]["passes"] < found["speculative_head"]["passes"]
     status, out, _ = run(capsys, "roofline", *CHUNKED, "--executed", "8", "--json")
     assert last(out)["chunk"]["autoregressive"]["actions_hz"] == pytest.approx(
         2 * result["chunk"]["autoregressive"]["actions_hz"], rel=1e-4
@@ -239,8 +239,8 @@ def test_a_checkpoint_that_says_chunks(capsys):
     words = ("--model", "shipped:tabletop-chunk", "--device", "orin-64", "--head", "--json")
     status, out, _ = run(capsys, "roofline", *words)
     assert status == 0
-    assert last(out)["schedules"]["autoregressive"]["passes"] == 56
-    assert last(out)["schedules"]["speculative_head"]["chunk"] == 8
+    assert last(out)["decodings"]["autoregressive"]["passes"] == 56
+    assert last(out)["decodings"]["speculative_head"]["chunk"] == 8
 
 
 def test_a_chunk_policy_is_not_advised_a_pipeline(capsys):
@@ -249,27 +249,27 @@ def test_a_chunk_policy_is_not_advised_a_pipeline(capsys):
     assert status == 0
     result = last(out)
     assert result["best"] == "speculative_head"
-    assert "actionflow" not in [row["schedule"] for row in result["schedules"]]
+    assert "actionflow" not in [row["decoding"] for row in result["decodings"]]
     assert "left out: actionflow" in out
     assert "the head's alternatives hold the right token 81% of times" in out
-    assert "drafter=head" in result["schedules"][0]["parameters"]
-    found = {row["schedule"]: row for row in result["schedules"]}
+    assert "drafter=head" in result["decodings"][0]["parameters"]
+    found = {row["decoding"]: row for row in result["decodings"]}
     assert found["autoregressive"]["executed"] == 4  # 6.1 answers a second for 20 commands
     assert found["autoregressive"]["meets"] is False  # 198 + 200 ms
     status, out, _ = run(capsys, *words, "--executed", "6")
-    assert {row["executed"] for row in last(out)["schedules"]} == {6}
+    assert {row["executed"] for row in last(out)["decodings"]} == {6}
 
 
 def measured(path, rows, checkpoint="random:small"):
     """A file as `vla-ros bench --output` writes it, of rows {name: (median, more)}."""
     common = {"passes_per_action": 1.0, "lossless": True, "actions_per_call": 1}
-    schedules = {
+    decodings = {
         name: {**common, "median_ms": ms, "p95_ms": ms, "latency_ms": ms, **more}
         for name, (ms, more) in rows.items()
     }
     shapes = {"prompt_tokens": 89, "action_tokens": 7}
     head = {"checkpoint": checkpoint, "device": "cpu", "dtype": "float32", "shapes": shapes}
-    path.write_text(json.dumps({**head, "schedules": schedules}))
+    path.write_text(json.dumps({**head, "decodings": decodings}))
     return str(path)
 
 
@@ -285,7 +285,7 @@ def test_advice_from_a_benchmark_names_the_lossless_and_marks_the_lossy(capsys, 
     status, out, _ = run(capsys, *words, "130")
     assert status == 0
     assert (last(out)["best"], last(out)["best_is_lossless"]) == ("autoregressive", True)
-    assert [row["schedule"] for row in last(out)["schedules"]] == [
+    assert [row["decoding"] for row in last(out)["decodings"]] == [
         "autoregressive", "speculative_relaxed", "actionflow",
     ]  # fmt: skip
     assert "LOSSY" not in out

@@ -51,7 +51,7 @@ def test_a_head_is_trained_and_drafts(short, tmp_path, capsys):
             draft_checkpoint=str(out / "draft_head"),
         )
     )  # fmt: skip
-    assert engine.info.schedule == "speculative"
+    assert engine.info.decoding == "speculative"
 
     # again: nothing is played anew, of another target nothing is taken
     files = {path: path.stat().st_mtime_ns for path in (out / "rollouts").glob("*.safetensors")}

@@ -131,8 +131,8 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     network = kind_of(recipe).build(6)
     network.load_tensors(load_checkpoint(policy, CPU, torch.float32).tensors)
     engines = [
-        load_engine(EngineOptions(policy, decoding=schedule, num_threads=1))
-        for schedule in ("autoregressive", "speculative")
+        load_engine(EngineOptions(policy, decoding=decoding, num_threads=1))
+        for decoding in ("autoregressive", "speculative")
     ]
     said = set()
     for stamp, image in enumerate(images(3, seed=3, still=0.0)):

@@ -1,4 +1,4 @@
-"""Measures every schedule and reference on the same model and frames, in one run.
+"""Measures every decoding and reference on the same model and frames, in one run.
 
 ``suite``: from options to a result. ``rows``: what is measured; ``measure``: how, frame by frame
 in turn; ``report``: how it is shown. ``passes``: every pass by itself. ``split``, ``margins``:

@@ -160,7 +160,7 @@ def _row(spent: list[float], said: list[Any], reference: list[tuple[int, ...]]) 
 
 def as_json(rows: Mapping[str, FastRow]) -> dict[str, Any]:
     """For the JSON line."""
-    return {"schedules": {name: asdict(row) for name, row in rows.items()}}
+    return {"decodings": {name: asdict(row) for name, row in rows.items()}}
 
 
 def table(rows: Mapping[str, FastRow]) -> tuple[list[str], list[list[str]]]:

@@ -154,7 +154,7 @@ class FleetResult:
     def as_json(self) -> dict[str, Any]:
         """For the JSON line."""
         return {
-            "decoding": self.info.schedule,
+            "decoding": self.info.decoding,
             "pass_ms": {str(n): 1e3 * seconds for n, seconds in self.costs.items()},
             "fleet": [row.as_json() for row in self.rows],
         }

@@ -268,7 +268,7 @@ class FlowBenchResult:
         memory = {**asdict(self.memory), "within_20_percent": self.memory.good}
         return {
             "shapes": self.shapes, "memory": memory, "skipped": self.skipped,
-            "versions": self.versions, "schedules": {n: asdict(r) for n, r in self.rows.items()},
+            "versions": self.versions, "decodings": {n: asdict(r) for n, r in self.rows.items()},
         }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from vla_ros.engine.models.openvla import VLAModel
 from vla_ros_lab.heterospec import Episode, hindsight, least_acceptance, shown
 
 # ------------------------------------------------------------------------------------------------
-# How close a call it was where a schedule and ``generate`` chose different tokens.
+# How close a call it was where a decoding and ``generate`` chose different tokens.
 
 
 Reference = Mapping[int, tuple[int, ...]]  # generate's tokens, by stamp
@@ -105,13 +105,13 @@ class Parts:
 
 
 class SplitClock:
-    """Takes the time of a speculative schedule's drafter and acceptance from now on."""
+    """Takes the time of a speculative decoding's drafter and acceptance from now on."""
 
-    def __init__(self, schedule: Speculative, cpu_clock: bool) -> None:
+    def __init__(self, decoding: Speculative, cpu_clock: bool) -> None:
         self._now: Callable[[], float] = time.process_time if cpu_clock else time.perf_counter
         self.parts = Parts()
-        schedule.drafter = _TimedDrafter(schedule.drafter, self)
-        schedule.acceptance = _TimedAcceptance(schedule.acceptance, self)
+        decoding.drafter = _TimedDrafter(decoding.drafter, self)
+        decoding.acceptance = _TimedAcceptance(decoding.acceptance, self)
 
     def take(self) -> Parts:
         """What there was since the last time."""
@@ -131,9 +131,9 @@ class SplitClock:
         self.parts.verify_s += self._now() - began
 
 
-def split_clock(schedule: Decoding, cpu_clock: bool) -> SplitClock | None:
+def split_clock(decoding: Decoding, cpu_clock: bool) -> SplitClock | None:
     """A clock where there is something to split."""
-    return SplitClock(schedule, cpu_clock) if isinstance(schedule, Speculative) else None
+    return SplitClock(decoding, cpu_clock) if isinstance(decoding, Speculative) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +284,10 @@ def observe(stamp: int, image: Image) -> Observation:
     return Observation(stamp, stamp, CLOCK.steady_ns(), image, wrist_image=image)
 
 
-def answer(engine: TokenEngine, schedule: Decoding, stamp: int, image: Image) -> Decoded | None:
-    """One observation through preprocessing, vision and a schedule."""
+def answer(engine: TokenEngine, decoding: Decoding, stamp: int, image: Image) -> Decoded | None:
+    """One observation through preprocessing, vision and a decoding."""
     timeline = Timeline(CLOCK.steady_ns())
-    return schedule.step(engine.encode(observe(stamp, image), timeline, CLOCK))
+    return decoding.step(engine.encode(observe(stamp, image), timeline, CLOCK))
 
 
 def run_rows(
@@ -301,14 +301,14 @@ def run_rows(
     """Every frame through every row, frame by frame; the first ``warm_up`` are not counted."""
     cuda = engine.model.device.type == "cuda"
     samples = {name: Samples() for name in rows}
-    clocks = {name: split_clock(schedule, cpu_clock) for name, schedule in rows.items()}
+    clocks = {name: split_clock(decoding, cpu_clock) for name, decoding in rows.items()}
     gc.collect()
     gc.disable()
     try:
         for stamp, image in enumerate(images):
             report("warming up" if stamp < warm_up else "measuring", stamp, len(images))
-            for name, schedule in rows.items():
-                spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock)
+            for name, decoding in rows.items():
+                spent, wall, decoded = _timed(engine, decoding, stamp, image, cpu_clock)
                 if decoded is not None:
                     samples[name].tokens[decoded.stamp_ns] = decoded.tokens
                 clock = clocks[name]
@@ -325,36 +325,36 @@ def run_rows(
     finally:
         gc.enable()
     if cuda:
-        for name, schedule in rows.items():
-            samples[name].peak_bytes = _peak(engine, schedule, images)
+        for name, decoding in rows.items():
+            samples[name].peak_bytes = _peak(engine, decoding, images)
     return samples
 
 
 def _timed(
-    engine: TokenEngine, schedule: Decoding, stamp: int, image: Image, cpu_clock: bool
+    engine: TokenEngine, decoding: Decoding, stamp: int, image: Image, cpu_clock: bool
 ) -> tuple[float, float, Decoded | None]:
     synchronize(engine.model.device)
     cpu, wall = time.process_time(), time.perf_counter()
-    decoded = answer(engine, schedule, stamp, image)
+    decoded = answer(engine, decoding, stamp, image)
     synchronize(engine.model.device)
     wall = time.perf_counter() - wall
     cpu = time.process_time() - cpu
     return (cpu if cpu_clock else wall), wall, decoded
 
 
-def _peak(engine: TokenEngine, schedule: Decoding, images: Sequence[Image]) -> int:
+def _peak(engine: TokenEngine, decoding: Decoding, images: Sequence[Image]) -> int:
     """What torch had taken from the device at the most, for the whole process: replayed graphs
     allocate nothing, so what is allocated would leave out what they work in."""
     device = engine.model.device
     torch.cuda.reset_peak_memory_stats(device)
-    for stamp, image in enumerate(images[: schedule.depth + 1]):
-        answer(engine, schedule, stamp, image)
+    for stamp, image in enumerate(images[: decoding.depth + 1]):
+        answer(engine, decoding, stamp, image)
     return torch.cuda.max_memory_reserved(device)
 
 
 def summarize(
     name: str,
-    schedule: Decoding,
+    decoding: Decoding,
     samples: Mapping[str, Samples],
     matches: Matches,
 ) -> RowResult:
@@ -368,8 +368,8 @@ def summarize(
         p95_ms=float(np.percentile(mine.spent, 95)) * 1e3,
         wall_median_ms=statistics.median(mine.wall) * 1e3,
         rate_hz=1.0 / median,
-        latency_ms=_latency(mine.spent, schedule.depth) * 1e3,
-        passes_per_action=_passes(passes, schedule),
+        latency_ms=_latency(mine.spent, decoding.depth) * 1e3,
+        passes_per_action=_passes(passes, decoding),
         draft_passes_per_action=_mean([d.draft_passes for d in mine.answers]) or 0.0,
         acceptance=_acceptance(mine.answers),
         speedup_vs_generate=_ratio(samples, "generate", median),
@@ -377,7 +377,7 @@ def summarize(
         token_match=tokens,
         action_match=actions,
         mismatch_margin=margin,
-        lossless=schedule.lossless,
+        lossless=decoding.lossless,
         actions_per_call=_chunk(mine.answers),
         peak_memory_mb=mine.peak_bytes / 2**20 if mine.peak_bytes else None,
         split=split_of(mine.parts, mine.spent),
@@ -401,10 +401,10 @@ def _latency(spent: Sequence[float], depth: int) -> float:
     return statistics.median(windows) if windows else float("nan")
 
 
-def _passes(passes: Sequence[int], schedule: Decoding) -> float:
+def _passes(passes: Sequence[int], decoding: Decoding) -> float:
     """Passes of the target per action: a pass that serves K frames counts 1/K for each."""
     mean = _mean(passes) or 0.0
-    return mean / schedule.depth
+    return mean / decoding.depth
 
 
 def _mean(values: Sequence[int]) -> float | None:

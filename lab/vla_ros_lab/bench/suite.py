@@ -61,7 +61,7 @@ from vla_ros_lab.bench.measure import (
 from vla_ros_lab.bench.passes import PassTime, time_passes
 
 # ------------------------------------------------------------------------------------------------
-# The rows of the table: every schedule and reference on one shared model.
+# The rows of the table: every decoding and reference on one shared model.
 
 
 #: what to compare with, and what a user would choose; in the order of the table
@@ -93,7 +93,7 @@ CALIBRATED = (HETEROSPEC, *HEAD_HETEROSPEC)
 ORACLES = frozenset({"speculative_hit", "speculative_miss", "speculative_miss_always"})
 #: rows that say a token a frame: a chunk would be answered many frames late
 LATE = ("naive_pipe", "actionflow")
-#: rows that are the engine's own schedules, with these options
+#: rows that are the engine's own decodings, with these options
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "generate": {"decoding": "generate"},
     "autoregressive": {"decoding": "autoregressive"},
@@ -143,7 +143,7 @@ class Setting:
 
 
 def make_row(name: str, setting: Setting) -> Decoding:
-    """The schedule of a row."""
+    """The decoding of a row."""
     if name in OPTIONS:
         return decoding_of(OPTIONS[name], setting)
     if name == "parallel":
@@ -276,7 +276,7 @@ class BenchResult:
     def as_json(self) -> dict[str, Any]:
         return {
             "shapes": self.shapes,
-            "schedules": {name: asdict(row) for name, row in self.rows.items()},
+            "decodings": {name: asdict(row) for name, row in self.rows.items()},
             "hindsight": None if self.hindsight is None else asdict(self.hindsight),
             "captures": asdict(self.captures),
             "attention": self.attention,
@@ -317,17 +317,17 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.encode(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
-    for number, schedule in enumerate(rows.values()):
+    for number, decoding in enumerate(rows.values()):
         report("preparing", number, len(rows))
-        schedule.instruct(options.instruction)
+        decoding.instruct(options.instruction)
         if engine.model.capture is not None:
-            schedule.prepare(request)
+            decoding.prepare(request)
     prepared = engine.model.captures
     samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock, report)
     captures = Captures(prepared, engine.model.captures - prepared)
     reference = samples["generate"].tokens if "generate" in samples else {}
     matches = Matches(engine, images, reference)
-    results = {name: summarize(name, schedule, samples, matches) for name, schedule in rows.items()}
+    results = {name: summarize(name, decoding, samples, matches) for name, decoding in rows.items()}
     bound = _bound(engine, options, answers)
     return BenchResult(
         results, _shapes(engine, options), bound, captures, engine.model.attention.name

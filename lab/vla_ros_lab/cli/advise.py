@@ -21,9 +21,9 @@ from vla_ros_lab.cli.roofline import (
 )
 
 if TYPE_CHECKING:
+    from vla_ros_lab.roofline.decodings import Candidate, DecodingTime, Requirements, Verdict
     from vla_ros_lab.roofline.fleet import Fleet
     from vla_ros_lab.roofline.roofline import Roofline
-    from vla_ros_lab.roofline.schedules import Candidate, Requirements, ScheduleTime, Verdict
 
 DESCRIPTION = """\
 Name the ways of decoding that give a command for every control tick on evidence young enough: the
@@ -63,7 +63,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
     from vla_ros_lab.roofline import report
-    from vla_ros_lab.roofline.schedules import Requirements, advise, by_executed
+    from vla_ros_lab.roofline.decodings import Requirements, advise, by_executed
 
     check_draft_options(args)
     with user_errors(ValueError):
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             },
             "best": best.candidate.name if best.meets else None,
             "best_is_lossless": best.candidate.lossless if best.meets else None,
-            "schedules": report.verdicts(verdicts),
+            "decodings": report.verdicts(verdicts),
             "executed": report.verdicts(by_part),
             "fleet": None if fleet is None else fleet.as_json(),
         }
@@ -106,8 +106,8 @@ FleetWith = Callable[[Sequence["Verdict"], "Requirements"], "Fleet | None"]
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], FleetWith]:
     """Where they are from, what there is, and how many robots it serves (of a roofline)."""
+    from vla_ros_lab.roofline.decodings import decodings, from_bench, from_roofline, refused
     from vla_ros_lab.roofline.fleet import fleet_of
-    from vla_ros_lab.roofline.schedules import from_bench, from_roofline, refused, schedules
 
     bench = bench_of(args.bench)
     if bench is not None:
@@ -122,8 +122,8 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], F
     roof = roofline_of(args, model, device_of(args.device or "this", args, model))
     draft = draft_of(args, model)
 
-    def times(roof: Roofline) -> tuple[ScheduleTime, ...]:
-        return schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
+    def times(roof: Roofline) -> tuple[DecodingTime, ...]:
+        return decodings(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
 
     found = times(roof)
     rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"

@@ -474,7 +474,7 @@ def _run_fleet(args: argparse.Namespace) -> int:
     asked = f"{args.rate:g} Hz each" + (f", age limit {args.max_age:g} s" if args.max_age else "")
     title = [
         f"{checkpoint} on {where}",
-        f"{args.weights} {args.dtype}".strip() + f", {result.info.schedule}, {engine.num_threads}"
+        f"{args.weights} {args.dtype}".strip() + f", {result.info.decoding}, {engine.num_threads}"
         f" threads a process, {head['machine']['cores']} cores, load {load:.1f} before",
         f"{asked}; {warm_up} + {timed} frames of each",
     ]

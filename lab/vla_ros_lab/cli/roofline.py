@@ -297,7 +297,7 @@ def _all_devices(
     args: argparse.Namespace, model: ModelShape, draft: ModelShape | None
 ) -> dict[str, Any]:
     from vla_ros_lab.roofline import report, sections
-    from vla_ros_lab.roofline.schedules import schedules
+    from vla_ros_lab.roofline.decodings import decodings
 
     precision_of(args)
     roofs, refused = [], {}
@@ -307,7 +307,7 @@ def _all_devices(
         except UserError as error:
             refused[device.name] = str(error)
     found = [
-        schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage) for roof in roofs
+        decodings(roof, args.alpha, args.gamma, draft, args.head, args.coverage) for roof in roofs
     ]
     rates = "peak" if args.peak else "achieved"
     print(
@@ -341,12 +341,12 @@ def _one_device(
     bench: BenchFile | None,
 ) -> dict[str, Any]:  # fmt: skip
     from vla_ros_lab.roofline import report, sections
-    from vla_ros_lab.roofline.schedules import schedules
+    from vla_ros_lab.roofline.decodings import decodings
 
     roof = roofline_of(args, model, device_of(name, args, model, bench), bench)
-    found = schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
+    found = decodings(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
     print(report.heading(roof), report.stage_table(roof.stages()), sep="\n\n")
-    print(f"\n{report.schedule_table(found, args.camera_hz)}")
+    print(f"\n{report.decoding_table(found, args.camera_hz)}")
     result = report.roofline(roof, found, args.camera_hz)
     result |= sections.left_out(model)
     if model.chunk > 1:

@@ -36,7 +36,7 @@ of a flow policy), the tokens, the actions in mm, degrees and opening of the gri
 discrete choice: which position a patch or a token was given, which token won, which side of its
 middle the gripper is on. Without frames of yours, the built-in simulation renders some.
 
-With --exact another question, in one precision: does every lossless way of decoding (schedules,
+With --exact another question, in one precision: does every lossless way of decoding (decodings,
 drafters, graphs, RTC) say what a plain reference says? The answer is a certificate, which
 --recheck repeats."""
 

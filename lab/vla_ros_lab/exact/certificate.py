@@ -82,7 +82,7 @@ _SHORT = ("autoregressive", "speculative, a draft always", "temporal tree, alway
 _OTHERS = 3
 _BESIDE = f"beside {_OTHERS} other robots"
 #: what `PolicyInfo.continues` calls them, and the option of each
-_RTC = {"rtc": ("guided", "guided_vjp"), "rtc_trained": ("conditioned",)}
+_RTC = {"rtc": ("guided", "guided_vjp"), "rtc_trained": ("trained",)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

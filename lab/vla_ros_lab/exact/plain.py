@@ -314,7 +314,7 @@ def integrate(
         padded = guidance.padded(len(x))
         wanted, weights = padded.previous.to(x), padded.weights.to(x)[:, None]
     given = weights > 0
-    model.given = given if mode is RtcMode.CONDITIONED else None
+    model.given = given if mode is RtcMode.TRAINED else None
     try:
         with torch.no_grad():
             span = model.open(prefix, None)
@@ -322,7 +322,7 @@ def integrate(
                 left = 1.0 - step / steps  # of the way from noise to actions
                 toward = left if rising else -left
                 model.redo_chunk(span)
-                if mode is RtcMode.CONDITIONED:
+                if mode is RtcMode.TRAINED:
                     x = torch.where(given, wanted, x)
                 v = model.step(span, x, step, True).clone()
                 if mode is RtcMode.GUIDED:
@@ -336,7 +336,7 @@ def integrate(
                 x = x + (v / steps if rising else -v / steps)
     finally:
         model.given = None
-    if mode is RtcMode.CONDITIONED:
+    if mode is RtcMode.TRAINED:
         x = torch.where(given, wanted, x)
     return x[: model.horizon]
 

@@ -227,7 +227,7 @@ class TokenWatch:
             self._said = (shown.episode, shown.instruction)
         observation, clock = shown.observation, self._clock
         answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
-        assert answer is not None, "schedule auto is no pipeline"
+        assert answer is not None, "decoding auto is no pipeline"
         actions, tokens = answer.actions * self._scale, self._meant(answer.tokens)
         space = self._engine.info.action_space
         request = self._engine.encode(observation, Timeline(clock.steady_ns()), clock)
@@ -302,13 +302,13 @@ class TokenWatch:
         return stages, choices, used
 
     def _chunk(
-        self, request: Request, schedule: Parallel
+        self, request: Request, decoding: Parallel
     ) -> tuple[list[Stage], list[Choices], list[Used]]:
         """A whole chunk in one bidirectional pass."""
-        x = schedule.sequence(request)
+        x = decoding.sequence(request)
         rows = tuple(range(len(x)))
         states, stages = self._pass(PackLayout(rows, len(x), causal=False), x)
-        actions = schedule.read(states[schedule.rows(len(x))])
+        actions = decoding.read(states[decoding.rows(len(x))])
         stages.append(Stage("head", seen(actions)))
         return stages, [], self._positions(len(x), len(x))
 

@@ -297,7 +297,7 @@ def age_figure(rows: Sequence[Row]) -> Markup:
     if len(shown) < 2:
         return Markup()
     figure, (left, right) = panels(2, height=4.2)
-    look = styles([schedule_of(row) for row in shown])
+    look = styles([decoding_of(row) for row in shown])
     curves = [sweep for kind in KINDS for sweep in sweeps(shown, kind)]
     ages = [row.age.p50 for row in shown]
     span = max(max(ages) - min(ages), 0.2 * max(ages), 50.0)
@@ -326,9 +326,9 @@ def age_figure(rows: Sequence[Row]) -> Markup:
     return svg(figure, "Success and rate against the age of the observation, a point a variant")
 
 
-def schedule_of(row: Row) -> str:
+def decoding_of(row: Row) -> str:
     """What decides the color of a variant."""
-    return row.schedule or row.variant.label
+    return row.decoding or row.variant.label
 
 
 def _narrow(curve: Sweep, width: float) -> bool:
@@ -360,10 +360,10 @@ def _draw(
     at = {point.row.variant.label: point for point in points}
     for curve in curves:
         chain = [at[row.variant.label] for row in curve.rows]
-        color = look[schedule_of(curve.rows[0])].color
+        color = look[decoding_of(curve.rows[0])].color
         axes.plot([p.x for p in chain], [p.y for p in chain], "-", color=color, lw=1.1, alpha=0.6)
     for point in points:
-        style = look[schedule_of(point.row)]
+        style = look[decoding_of(point.row)]
         if whiskers:
             axes.plot([point.x] * 2, point.row.all.interval, "-", color=style.color, lw=1.0,
                       alpha=0.5)  # fmt: skip
@@ -392,7 +392,7 @@ def _name(
             groups.append([point])
     labels = []
     for group in groups:
-        lines = [(p.words, look[schedule_of(p.row)].color) for p in group]
+        lines = [(p.words, look[decoding_of(p.row)].color) for p in group]
         more = [(f"and {len(lines) - _LINES} more", SOFT)] if len(lines) > _LINES else []
         shown = (*lines[:_LINES], *more)
         labels.append(Label(group[-1].x, group[-1].y, shown, optional=group[0].of_curve))

@@ -87,10 +87,10 @@ def _bench(path: str, content: Any) -> BenchFile:
     entries = _mapping("the file", content)
     shapes = _mapping("shapes", entries.get("shapes") or {})
     tokens = round(_number("shapes.action_tokens", shapes.get("action_tokens") or 0))
-    schedules = _mapping("schedules", entries.get("schedules"))
-    if not schedules:
-        raise ValueError("schedules is empty")
-    rows = {str(name): _row(str(name), row, tokens) for name, row in schedules.items()}
+    decodings = _mapping("decodings", entries.get("decodings"))
+    if not decodings:
+        raise ValueError("decodings is empty")
+    rows = {str(name): _row(str(name), row, tokens) for name, row in decodings.items()}
     machine = entries.get("machine") or ""
     if isinstance(machine, Mapping):
         machine = machine.get("gpu") or machine.get("cpu") or ""
@@ -109,7 +109,7 @@ def _bench(path: str, content: Any) -> BenchFile:
 
 
 def _row(name: str, content: Any, tokens: int) -> Measured:
-    place = f"schedules.{name}"
+    place = f"decodings.{name}"
     row = _mapping(place, content)
 
     def number(key: str, default: float | None) -> float:
@@ -156,11 +156,11 @@ def _short(value: Any) -> str:
 def _latency(name: str, measured: Any, median: float, tokens: int) -> float:
     """What was measured; null where fewer frames were timed than the row's pipeline is deep."""
     if measured is not None:
-        return _number(f"schedules.{name}.latency_ms", measured)
+        return _number(f"decodings.{name}.latency_ms", measured)
     if name in PIPELINED and tokens:
         return tokens * median
     raise ValueError(
-        f"schedules.{name}.latency_ms is null, so nobody knows how deep its pipeline is:"
+        f"decodings.{name}.latency_ms is null, so nobody knows how deep its pipeline is:"
         " measure again with more frames (--timed)"
     )
 
@@ -168,7 +168,7 @@ def _latency(name: str, measured: Any, median: float, tokens: int) -> float:
 def kind_of(bench: BenchFile) -> str:
     """How the measured checkpoint makes actions: ``tokens`` or ``parallel``, as its shape says.
 
-    Where the checkpoint is not here its rows say it: no OFT checkpoint runs a token schedule,
+    Where the checkpoint is not here its rows say it: no OFT checkpoint runs a token decoding,
     while the bench makes an OFT head of its own for the row ``parallel`` of a token checkpoint.
     """
     from vla_ros_lab.roofline.shapes import load_model

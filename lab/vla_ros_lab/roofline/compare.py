@@ -1,21 +1,21 @@
-"""Measured beside possible: how much of the roofline each schedule and stage reaches."""
+"""Measured beside possible: how much of the roofline each decoding and stage reaches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from vla_ros_lab.roofline.bench_file import BenchFile, Measured
-from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import (
-    ScheduleTime,
+from vla_ros_lab.roofline.decodings import (
+    DecodingTime,
+    decodings,
     least,
-    schedules,
     speculative_head,
     speculative_tree,
 )
+from vla_ros_lab.roofline.roofline import Roofline
 from vla_ros_lab.roofline.shapes import ModelShape, as_parallel
 
-#: rows that do the arithmetic of another schedule
+#: rows that do the arithmetic of another decoding
 SAME_WORK = {
     "auto": "speculative_temporal",
     "generate": "autoregressive",
@@ -53,12 +53,12 @@ def fit_shape(model: ModelShape, bench: BenchFile) -> ModelShape:
     return model
 
 
-def compare_schedules(
+def compare_decodings(
     roof: Roofline, bench: BenchFile, draft: ModelShape | None = None
 ) -> tuple[Efficiency, ...]:
     """Each row of the benchmark against its bound, with the passes that were measured.
 
-    A reference is held against the bound of the schedule whose arithmetic it does.
+    A reference is held against the bound of the decoding whose arithmetic it does.
     """
     out = []
     for name, row in bench.rows.items():
@@ -69,10 +69,10 @@ def compare_schedules(
     return tuple(out)
 
 
-def _bound(roof: Roofline, row: Measured, draft: ModelShape | None) -> ScheduleTime | None:
+def _bound(roof: Roofline, row: Measured, draft: ModelShape | None) -> DecodingTime | None:
     if row.name == "parallel" and roof.model.kind == "tokens":
         roof = roof.for_model(as_parallel(roof.model, row.chunk))
-    found = {s.name: s for s in schedules(roof, _alpha(roof, row), None, draft, head=True)}
+    found = {s.name: s for s in decodings(roof, _alpha(roof, row), None, draft, head=True)}
     return found.get(SAME_WORK.get(row.name, row.name))
 
 
@@ -80,7 +80,7 @@ def _alpha(roof: Roofline, row: Measured) -> float:
     """The acceptance that explains the measured passes: E(K) = 1 + (K - 1)(1 - alpha) solved.
 
     The measured acceptance would not do: it leaves out the frames on which the drafter had
-    switched itself off. Only the report's own schedule, counted otherwise, goes by it.
+    switched itself off. Only the report's own decoding, counted otherwise, goes by it.
     """
     if row.acceptance is None or row.name == "vanilla_speculative" or row.passes < 1:
         return row.acceptance if row.acceptance is not None else 0.5

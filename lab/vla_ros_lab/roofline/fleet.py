@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vla_ros.runtime.scheduler import Costs, capacity
+from vla_ros_lab.roofline.decodings import DecodingTime, Requirements, Verdict
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import Requirements, ScheduleTime, Verdict
 
 MOST = 256  # robots
 
@@ -50,7 +50,7 @@ def fleet_of(
     roof: Roofline,
     verdicts: Iterable[Verdict],
     limits: Requirements,
-    times: Callable[[Roofline], Iterable[ScheduleTime]],
+    times: Callable[[Roofline], Iterable[DecodingTime]],
 ) -> Fleet | None:
     """With the first decoding that meets the limits alone and is batched; None: there is none.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_ros_lab.roofline.schedules import ScheduleTime, break_even, landscape
+from vla_ros_lab.roofline.decodings import DecodingTime, break_even, landscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,18 +125,18 @@ def plot_break_even(path: Path, points: Sequence[Point], subtitle: str) -> Path:
 
 
 def plot_rate_age(
-    path: Path, found: Sequence[ScheduleTime], camera_hz: float, subtitle: str
+    path: Path, found: Sequence[DecodingTime], camera_hz: float, subtitle: str
 ) -> Path:
     """Answers a second against the age of the evidence: free-running and behind a camera."""
     figure, axes = _figure("Rate is not freshness", subtitle)
     shown = [s for s in found if s.name != "speculative_miss"]  # it lies on autoregressive
-    for i, schedule in enumerate(shown):
+    for i, decoding in enumerate(shown):
         color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
-        clock = schedule.clocked(camera_hz)
-        x = (schedule.latency_s * 1e3, clock.latency_s * 1e3)
-        y = (schedule.rate_hz, clock.rate_hz)
+        clock = decoding.clocked(camera_hz)
+        x = (decoding.latency_s * 1e3, clock.latency_s * 1e3)
+        y = (decoding.rate_hz, clock.rate_hz)
         axes.plot(x, y, "-", color=color, lw=0.9, alpha=0.5)
-        axes.plot(x[0], y[0], marker, color=color, ms=9, label=schedule.name, zorder=4)
+        axes.plot(x[0], y[0], marker, color=color, ms=9, label=decoding.name, zorder=4)
         axes.plot(x[1], y[1], marker, mfc="white", mec=color, mew=1.8, ms=9, zorder=4)
     axes.set(xscale="log", yscale="log")
     axes.axhline(camera_hz, color="#666666", lw=1.0, ls="--", label=f"camera, {camera_hz:g} Hz")

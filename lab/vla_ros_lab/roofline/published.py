@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_ros_lab.roofline import roofline as stages
+from vla_ros_lab.roofline.decodings import break_even, speedup
 from vla_ros_lab.roofline.devices import Device, Rate
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import break_even, speedup
 from vla_ros_lab.roofline.shapes import MINIVLA, OPENVLA, ModelShape
 from vla_ros_lab.roofline.work import Segment, linear
 
@@ -128,7 +128,7 @@ def table_6() -> tuple[Figure, ...]:
 
 
 def counted_speedup(target: Times, draft: Times) -> float:
-    """Plain decoding over the report's own schedule, with the passes it counted.
+    """Plain decoding over the report's own decoding, with the passes it counted.
 
     Both prefills and one vision tower, 848 / 115 target passes and 1338 / 115 draft passes an
     action, the draft's prefill among the latter.

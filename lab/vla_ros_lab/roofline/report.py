@@ -10,16 +10,13 @@ from typing import Any
 from vla_ros.core.console import Table, text_of
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros_lab.roofline.compare import Efficiency
-from vla_ros_lab.roofline.devices import Device
-from vla_ros_lab.roofline.published import NOT_REPRODUCED, Figure
-from vla_ros_lab.roofline.roofline import Memory, Roofline, StageTime
-from vla_ros_lab.roofline.schedules import (
+from vla_ros_lab.roofline.decodings import (
     LEVELS,
     MISSED,
     PHASES,
+    DecodingTime,
     HeadTime,
     Requirements,
-    ScheduleTime,
     Served,
     Verdict,
     break_even,
@@ -27,6 +24,9 @@ from vla_ros_lab.roofline.schedules import (
     fused,
     speedup,
 )
+from vla_ros_lab.roofline.devices import Device
+from vla_ros_lab.roofline.published import NOT_REPRODUCED, Figure
+from vla_ros_lab.roofline.roofline import Memory, Roofline, StageTime
 from vla_ros_lab.roofline.shapes import ModelShape
 from vla_ros_lab.roofline.work import COMPUTE, PARTS
 
@@ -42,7 +42,7 @@ def stage(found: StageTime) -> dict[str, Any]:
     }
 
 
-def schedule(found: ScheduleTime, camera_hz: float) -> dict[str, Any]:
+def decoding(found: DecodingTime, camera_hz: float) -> dict[str, Any]:
     clock = found.clocked(camera_hz)
     return {
         "ms": found.seconds * 1e3,
@@ -62,8 +62,8 @@ def schedule(found: ScheduleTime, camera_hz: float) -> dict[str, Any]:
     }
 
 
-def roofline(roof: Roofline, found: Iterable[ScheduleTime], camera_hz: float) -> dict[str, Any]:
-    """Model, device, stages and schedules."""
+def roofline(roof: Roofline, found: Iterable[DecodingTime], camera_hz: float) -> dict[str, Any]:
+    """Model, device, stages and decodings."""
     return {
         "model": roof.model.name,
         "device": roof.device.name,
@@ -77,7 +77,7 @@ def roofline(roof: Roofline, found: Iterable[ScheduleTime], camera_hz: float) ->
         "device_gb": roof.device.memory_gb or None,
         "fits": roof.fits(),
         "stages": [stage(s) for s in roof.stages()],
-        "schedules": {s.name: schedule(s, camera_hz) for s in found},
+        "decodings": {s.name: decoding(s, camera_hz) for s in found},
     }
 
 
@@ -129,7 +129,7 @@ def figures(found: Iterable[Figure]) -> list[dict[str, Any]]:
 def verdicts(found: Sequence[Verdict]) -> list[dict[str, Any]]:
     return [
         {
-            "schedule": v.candidate.name,
+            "decoding": v.candidate.name,
             "lossless": v.candidate.lossless,
             "meets": v.meets,
             "missing": list(v.missing),
@@ -234,8 +234,8 @@ def stage_table(stages: Iterable[StageTime]) -> str:
     return table(("stage", "arithmetic", "traffic", "FLOP/B", "bound by", "ms"), rows)
 
 
-def schedule_table(found: Sequence[ScheduleTime], camera_hz: float) -> str:
-    """One line a schedule, free-running and behind the camera, and the share of each phase."""
+def decoding_table(found: Sequence[DecodingTime], camera_hz: float) -> str:
+    """One line a decoding, free-running and behind the camera, and the share of each phase."""
     plain = found[0]
     rows = []
     for s in found:
@@ -247,13 +247,13 @@ def schedule_table(found: Sequence[ScheduleTime], camera_hz: float) -> str:
         ))  # fmt: skip
     camera = f"{camera_hz:g} Hz"
     heads = (
-        "schedule", "passes", "deep", "ms", "Hz", "latency ms", f"x {plain.name[:4]}.",
+        "decoding", "passes", "deep", "ms", "Hz", "latency ms", f"x {plain.name[:4]}.",
         f"Hz at {camera}", "latency ms", "worst ms",
     )  # fmt: skip
     return table(heads, rows)
 
 
-def share_table(found: Iterable[ScheduleTime]) -> str:
+def share_table(found: Iterable[DecodingTime]) -> str:
     """The part of an inference that each phase takes."""
     found = list(found)
     used = [p for p in PHASES if any(p in s.shares for s in found)]
@@ -264,8 +264,8 @@ def share_table(found: Iterable[ScheduleTime]) -> str:
     return table(("share of the time", *used), rows)
 
 
-def device_table(roofs: Iterable[Roofline], found: Iterable[Sequence[ScheduleTime]]) -> str:
-    """One line a device: the stages, and rate and free-running latency of each schedule."""
+def device_table(roofs: Iterable[Roofline], found: Iterable[Sequence[DecodingTime]]) -> str:
+    """One line a device: the stages, and rate and free-running latency of each decoding."""
     rows = []
     names: list[str] = []
     for roof, times in zip(roofs, found, strict=True):
@@ -369,7 +369,7 @@ def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
     ]  # fmt: skip
     heads = (
         "meets",
-        "schedule",
+        "decoding",
         "ms",
         "answers/s",
         "commands/s",
@@ -389,9 +389,9 @@ def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
 
 
 def served_table(
-    found: Sequence[ScheduleTime], given: Mapping[str, Served], camera_hz: float
+    found: Sequence[DecodingTime], given: Mapping[str, Served], camera_hz: float
 ) -> str:
-    """One line a schedule: a chunk's time, actions a second, and how old their evidence is."""
+    """One line a decoding: a chunk's time, actions a second, and how old their evidence is."""
     rows = [
         (
             s.name, ms(s.seconds), hz(given[s.name].executed * s.rate_hz),
@@ -407,7 +407,7 @@ def served_table(
     return table(heads, rows)
 
 
-def head_line(head: HeadTime, given: ScheduleTime, assumed: bool) -> str:
+def head_line(head: HeadTime, given: DecodingTime, assumed: bool) -> str:
     """What a level costs, and where the coverage comes from."""
     level, taps = head.level, head.taps
     lines = [
@@ -425,8 +425,8 @@ def head_line(head: HeadTime, given: ScheduleTime, assumed: bool) -> str:
     return "\n".join(lines)
 
 
-def coverage_table(rows: Sequence[ScheduleTime], plain: ScheduleTime) -> str:
-    """One line a coverage; the last is what the schedule above was calculated with."""
+def coverage_table(rows: Sequence[DecodingTime], plain: DecodingTime) -> str:
+    """One line a coverage; the last is what the decoding above was calculated with."""
     cells = [
         (
             f"{s.coverage:.2f}", f"{s.draft_levels}", f"{s.passes:.2f}", f"{s.draft_passes:.1f}",

@@ -11,8 +11,8 @@ from vla_ros_lab.roofline import report
 
 if TYPE_CHECKING:
     from vla_ros_lab.roofline.bench_file import BenchFile
+    from vla_ros_lab.roofline.decodings import DecodingTime
     from vla_ros_lab.roofline.roofline import Roofline
-    from vla_ros_lab.roofline.schedules import ScheduleTime
     from vla_ros_lab.roofline.shapes import ModelShape
 
 
@@ -38,8 +38,8 @@ def cost(roof: Roofline, draft: ModelShape | None) -> float:
 def speculation(
     roof: Roofline, draft: ModelShape | None, alpha: float, gamma: int | None
 ) -> dict[str, Any]:
+    from vla_ros_lab.roofline.decodings import best_gamma, break_even, fused, speedup
     from vla_ros_lab.roofline.report import ms, table
-    from vla_ros_lab.roofline.schedules import best_gamma, break_even, fused, speedup
 
     tokens = roof.model.action_tokens
     gamma, c = gamma or tokens - 1, cost(roof, draft)
@@ -64,21 +64,21 @@ def speculation(
 
 
 def left_out(model: ModelShape) -> dict[str, Any]:
-    """Schedules that refuse the model, and why; {} where none does."""
-    from vla_ros_lab.roofline.schedules import refused
+    """Decodings that refuse the model, and why; {} where none does."""
+    from vla_ros_lab.roofline.decodings import refused
 
     found = refused(model)
     for name, why in found.items():
         print(f"left out: {name} {why}")
-    return {"schedules_left_out": found} if found else {}
+    return {"decodings_left_out": found} if found else {}
 
 
 def chunks(
-    found: tuple[ScheduleTime, ...], camera_hz: float, executed: int | None
+    found: tuple[DecodingTime, ...], camera_hz: float, executed: int | None
 ) -> dict[str, Any]:
     """How many actions a second a chunk gives, and how old they are."""
+    from vla_ros_lab.roofline.decodings import served
     from vla_ros_lab.roofline.report import served_table
-    from vla_ros_lab.roofline.schedules import served
 
     given = {s.name: served(s, camera_hz, executed) for s in found}
     print(f"\n{served_table(found, given, camera_hz)}")
@@ -92,17 +92,17 @@ def chunks(
 
 
 def recursive_head(
-    roof: Roofline, found: tuple[ScheduleTime, ...], alpha: float, coverage: float | None
+    roof: Roofline, found: tuple[DecodingTime, ...], alpha: float, coverage: float | None
 ) -> dict[str, Any]:
     """What the head costs, and what it is worth by coverage."""
+    from vla_ros_lab.roofline.decodings import head_time, recursive_decoding
     from vla_ros_lab.roofline.report import coverage_table, head_line
-    from vla_ros_lab.roofline.schedules import head_time, recursive_schedule
 
     times = {s.name: s for s in found}
     given = times["speculative_head"]
     head = head_time(roof)
     print(f"\n{head_line(head, given, coverage is None)}")
-    rows = [recursive_schedule(roof, alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    rows = [recursive_decoding(roof, alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
     print(coverage_table([*rows, given], times["autoregressive"]))
     return {
         "width": head.width,
@@ -120,16 +120,16 @@ def recursive_head(
 
 
 def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
-    from vla_ros_lab.roofline.compare import compare_schedules, compare_stages
+    from vla_ros_lab.roofline.compare import compare_decodings, compare_stages
 
-    by_schedule = compare_schedules(roof, bench, draft)
+    by_decoding = compare_decodings(roof, bench, draft)
     by_stage = compare_stages(roof, bench)
     print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
-    print(report.efficiency_table("schedule", by_schedule))
+    print(report.efficiency_table("decoding", by_decoding))
     if by_stage:
         print(f"\n{report.efficiency_table('stage', by_stage)}")
     return {
-        "schedules": report.efficiencies(by_schedule),
+        "decodings": report.efficiencies(by_decoding),
         "stages": report.efficiencies(by_stage),
     }
 
@@ -143,7 +143,7 @@ def operating_points(
 
 def draw(
     folder: Path, points: list[tuple[str, float, float]], gamma: int, subtitle: str,
-    found: tuple[ScheduleTime, ...], camera_hz: float,
+    found: tuple[DecodingTime, ...], camera_hz: float,
 ) -> list[str]:  # fmt: skip
     try:
         import matplotlib  # noqa: F401

@@ -263,7 +263,7 @@ class EnginePolicy:
             answer = self.engine.step(observation, timeline, self._clock)
         except InvalidAction:
             return None
-        assert answer is not None  # the schedule that "auto" stands for answers every frame
+        assert answer is not None  # the decoding that "auto" stands for answers every frame
         actions = answer.actions.copy()
         if self._flow:
             actions = actions[delay_steps:]

@@ -360,7 +360,7 @@ def _flow(shapes: Shapes, horizon: int, steps: int) -> FlowConfig:
     return FlowConfig(
         kind="pi0", shapes=shapes, horizon=horizon, steps=steps, state_width=LIBERO_STATE,
         action_width=ACTION_DIM, state_dim=LIBERO_STATE, action_dim=ACTION_DIM,
-        cameras=("front",), max_text=48, image_size=shapes.vision.image_size, row_time=True,
+        cameras=("front",), max_text=48, image_size=shapes.vision.image_size, rtc_trained=True,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from vla_ros.core.types import STAGES
 SETUP = Setup(
     mode="realtime",
     policy="scripted",
-    schedule="none",
+    decoding="none",
     checkpoint="",
     device="cpu",
     dtype="none",
@@ -53,7 +53,7 @@ SOLVED = DemoResult(
 )
 SAID = "its evidence is 652 ms old, max_age is 500 ms"
 BLOCKED = DemoResult(
-    setup=replace(SETUP, policy="vla", checkpoint="/models/x", schedule="actionflow"),
+    setup=replace(SETUP, policy="vla", checkpoint="/models/x", decoding="actionflow"),
     task="reach_red_cube",
     instruction="move the gripper above the red cube",
     ended="failure",
@@ -70,7 +70,7 @@ BLOCKED = DemoResult(
     last_block=SAID,
     worker_restarts=0,
 )
-RANDOM = replace(SETUP, policy="vla", checkpoint="random:small", schedule="autoregressive")
+RANDOM = replace(SETUP, policy="vla", checkpoint="random:small", decoding="autoregressive")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_json_is_one_line_with_the_promised_keys() -> None:
     assert content["missed_deadlines"] == 3
     assert content["stale_published"] == 0
     assert content["judged_by"] == "task"
-    promised = {"policy", "schedule", "control_rate_hz", "mode", "task", "steps", "checkpoint"}
+    promised = {"policy", "decoding", "control_rate_hz", "mode", "task", "steps", "checkpoint"}
     promised |= {"device", "dtype", "camera_rate_hz", "worker_restarts", "episode_s", "version"}
     assert promised <= set(content)
 
@@ -188,7 +188,7 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "asked", "said"),
+    ("decoding", "asked", "said"),
     [
         ("speculative", "auto", "speculative (auto)"),
         ("speculative", "speculative", "speculative"),
@@ -196,11 +196,11 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
         ("", "auto", "-"),
     ],
 )
-def test_a_schedule_that_was_picked_says_so(schedule: str, asked: str, said: str) -> None:
-    setup = replace(RANDOM, schedule=schedule, asked=asked)
+def test_a_decoding_that_was_picked_says_so(decoding: str, asked: str, said: str) -> None:
+    setup = replace(RANDOM, decoding=decoding, asked=asked)
     result = replace(SOLVED, setup=setup)
     assert rows(result)["decoding"] == said
-    assert json.loads(json_line(result))["schedule_asked"] == asked
+    assert json.loads(json_line(result))["decoding_asked"] == asked
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,12 @@ def test_random_weights_may_be_late() -> None:
 def test_a_policy_that_takes_liberos_state_is_given_it() -> None:
     pytest.importorskip("torch")
     policy = parameters(parsed("--checkpoint", "random:bitvla-small"))["policy"]
-    assert policy["proprio_layout"] == "libero_oft"
+    assert policy["state_layout"] == "libero_oft"
     assert policy["joint_names"] == ["finger_left", "finger_right"]
     assert not CONVENTIONS & set(policy)
-    given = ("--checkpoint", "random:bitvla-small", "-p", "policy.proprio_layout=joints")
-    assert parameters(parsed(*given))["policy"]["proprio_layout"] == "joints"
-    assert "proprio_layout" not in parameters(parsed("--checkpoint", "random:small"))["policy"]
+    given = ("--checkpoint", "random:bitvla-small", "-p", "policy.state_layout=joints")
+    assert parameters(parsed(*given))["policy"]["state_layout"] == "joints"
+    assert "state_layout" not in parameters(parsed("--checkpoint", "random:small"))["policy"]
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_before_anything_starts() -> None:

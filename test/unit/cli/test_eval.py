@@ -139,7 +139,7 @@ def test_it_ends_with_a_table_files_and_a_line_of_json(tmp_path, capsys):
     assert figures["observation_age_ms"]["p50"] == 0.0
     assert figures["variants"]["scripted,d=3"]["observation_age_ms"]["p50"] == 150.0
     assert figures["rate_hz"] > 1
-    assert "schedule" in figures
+    assert "decoding" in figures
     assert any(line.split()[:3] == ["scripted", "4/4", "100.0"] for line in lines)
     assert any(line.split()[:2] == ["reach_blue_cube", "2/2"] for line in lines)
     assert "8/8" in err

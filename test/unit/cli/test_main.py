@@ -141,7 +141,7 @@ def test_help_of_up_lists_every_shipped_graph_with_its_own_words(capsys):
     assert "the simulation waits for every answer" in told["lockstep"]
 
 
-def test_help_of_demo_lists_every_task_and_every_schedule(capsys):
+def test_help_of_demo_lists_every_task_and_every_decoding(capsys):
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     from vla_ros.engine.options import DECODINGS
     from vla_ros.sim.tasks import COLORS, TASKS
@@ -159,8 +159,8 @@ def test_help_of_demo_lists_every_task_and_every_schedule(capsys):
     }
     assert found == {task.name for task in TASKS}
     assert all(f" {color}" in told for color in COLORS)
-    schedules = out[out.index("\ndecodings") :].split("\n\n")[0]
-    assert all(re.search(rf"\b{name}\b", schedules) for name in DECODINGS)
+    decodings = out[out.index("\ndecodings") :].split("\n\n")[0]
+    assert all(re.search(rf"\b{name}\b", decodings) for name in DECODINGS)
 
 
 @pytest.mark.parametrize("verb", ["demo", "up", "record", "bench", "eval", "collect", "train"])

@@ -389,7 +389,7 @@ def test_what_a_frame_must_have(folder: Path) -> None:
     assert engine.step(seen(), Timeline(0), CLOCK) is not None
 
 
-def test_schedules_and_formats_that_do_not_fit(folder: Path) -> None:
+def test_decodings_and_formats_that_do_not_fit(folder: Path) -> None:
     with pytest.raises(ValueError, match="an OFT checkpoint"):
         load_engine(EngineOptions(checkpoint=str(folder), decoding="speculative"))
     with pytest.raises(ValueError, match="two bits as they are: leave out weights"):

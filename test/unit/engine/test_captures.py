@@ -67,9 +67,9 @@ def engines(name: str, draft: str) -> tuple[Engine, Engine, Again]:
     if options.get("drafter") == "head":
         save_head(Path(draft) / "head", random_head(tiny_config(), 7, seed=3))
         options["draft_checkpoint"] = str(Path(draft) / "head")
-    schedule = name.split(",")[0]
-    made = engine_of(tiny(seed=2), schedule, capture, **options)
-    return made, engine_of(tiny(seed=2), schedule, **options), capture
+    decoding = name.split(",")[0]
+    made = engine_of(tiny(seed=2), decoding, capture, **options)
+    return made, engine_of(tiny(seed=2), decoding, **options), capture
 
 
 def every_length(frames: int) -> list[Event]:

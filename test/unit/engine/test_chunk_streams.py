@@ -136,7 +136,7 @@ def test_a_still_scene_costs_one_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "options", "reason"),
+    ("decoding", "options", "reason"),
     [
         ("actionflow", {}, "56 frames"),
         ("naive_pipe", {}, "56 frames"),
@@ -144,10 +144,10 @@ def test_a_still_scene_costs_one_pass() -> None:
     ],
 )
 def test_what_is_not_for_chunks_says_so(
-    schedule: str, options: dict[str, object], reason: str
+    decoding: str, options: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        engine_of(tiny(CONFIG), schedule, **options)
+        engine_of(tiny(CONFIG), decoding, **options)
 
 
 def test_a_head_for_single_actions_is_refused(tmp_path: Path) -> None:

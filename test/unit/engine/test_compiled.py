@@ -1,4 +1,4 @@
-"""A compiled decoder meets every shape of a schedule without falling back to eager passes."""
+"""A compiled decoder meets every shape of a decoding without falling back to eager passes."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def engine_with_twin(tmp_path: Path):  # type: ignore[no-untyped-def]
     """Engines whose draft model is the target itself: undamaged, every draft stands."""
     write_random(tmp_path, DEEP, seed=4)
 
-    def make(schedule: str, acceptance: str) -> Engine:
+    def make(decoding: str, acceptance: str) -> Engine:
         return engine_of(
-            tiny(DEEP, seed=4), schedule, drafter="model", draft_checkpoint=str(tmp_path),
+            tiny(DEEP, seed=4), decoding, drafter="model", draft_checkpoint=str(tmp_path),
             acceptance=acceptance, temperature=0.05,
         )  # fmt: skip
 
@@ -56,11 +56,11 @@ def counts(engine: Engine, events: list[Event]) -> tuple[int, int]:
     return sum(sum(a.drafted) for a in answers), sum(sum(a.accepted) for a in answers)
 
 
-@pytest.mark.parametrize(("schedule", "acceptance"), SCHEDULES)
+@pytest.mark.parametrize(("decoding", "acceptance"), SCHEDULES)
 def test_damage_in_target_and_draft_ends_with_its_frames(
-    engine_with_twin, schedule: str, acceptance: str
+    engine_with_twin, decoding: str, acceptance: str
 ) -> None:
-    engine = engine_with_twin(schedule, acceptance)
+    engine = engine_with_twin(decoding, acceptance)
     play(engine, EVENTS[:4])
     eyes = [m.vision.vision_backbone.featurizer.pos_embed for m in (engine.model, draft_of(engine))]
     with damaged(eyes[0]), damaged(eyes[1]):
@@ -71,11 +71,11 @@ def test_damage_in_target_and_draft_ends_with_its_frames(
     assert drafted == accepted == 6 * len(EVENTS[7:])
 
 
-@pytest.mark.parametrize(("schedule", "acceptance"), SCHEDULES)
+@pytest.mark.parametrize(("decoding", "acceptance"), SCHEDULES)
 def test_damage_in_the_draft_alone_costs_passes_only(
-    engine_with_twin, schedule: str, acceptance: str
+    engine_with_twin, decoding: str, acceptance: str
 ) -> None:
-    engine = engine_with_twin(schedule, acceptance)
+    engine = engine_with_twin(decoding, acceptance)
     good = play(engine, EVENTS[:4])
     with damaged(draft_of(engine).vision.projector.fc1.bias):
         hurt = play(engine, EVENTS[4:7])

@@ -54,9 +54,9 @@ def test_random_small_loads_through_the_real_loader_and_acts() -> None:
     assert len(inference.tokens) == inference.target_passes == 7
 
 
-@pytest.mark.parametrize("schedule", ["autoregressive", "speculative", "generate"])
-def test_stages_abut_and_add_up(schedule: str) -> None:
-    engine = engine_of(tiny(), schedule)
+@pytest.mark.parametrize("decoding", ["autoregressive", "speculative", "generate"])
+def test_stages_abut_and_add_up(decoding: str) -> None:
+    engine = engine_of(tiny(), decoding)
     engine.reset(TEXTS[0])
     timeline = step(engine).timeline
     names = [name for name, _ in timeline.marks]
@@ -163,15 +163,15 @@ def test_a_checkpoint_is_needed_where_one_is_loaded() -> None:
 
 
 def test_words_of_the_last_release_mean_what_they_meant() -> None:
-    old = {"schedule": "speculative", "threads": None, "rtc": "trained", "center_crop": True}
-    with pytest.warns(FutureWarning, match="schedule=speculative is now decoding=speculative"):
+    old = {"decoding": "speculative", "threads": None, "rtc": "trained", "center_crop": True}
+    with pytest.warns(FutureWarning, match="decoding=speculative is now decoding=speculative"):
         options = EngineOptions("random:small", **old, relax_bins=2, look_ahead=True)  # type: ignore[call-arg]
     assert options.changed() == {
         "checkpoint": "random:small",
         "center_crop": "always",
         "decoding": "speculative",
         "relaxed_distance": 2,
-        "rtc_mode": "conditioned",
+        "rtc_mode": "trained",
         "prefetch": True,
     }
     assert pickle.loads(pickle.dumps(options)) == replace(options) == options
@@ -183,13 +183,13 @@ def test_auto_is_the_default_and_names_what_runs() -> None:
     assert isinstance(token_policy.decoding, Speculative)
     assert isinstance(token_policy.decoding.drafter, TemporalDrafter)
     assert isinstance(token_policy.decoding.acceptance, Exact)
-    assert token_policy.info.schedule == token_policy.options.decoding == "speculative"
+    assert token_policy.info.decoding == token_policy.options.decoding == "speculative"
     oft = in_memory(replace(tiny_config(), parallel=True, chunk=2), 0, CPU, torch.float32)
-    assert engine_of(oft, "auto").info.schedule == "parallel"
-    assert engine_of(tiny(), "autoregressive").info.schedule == "autoregressive"
+    assert engine_of(oft, "auto").info.decoding == "parallel"
+    assert engine_of(tiny(), "autoregressive").info.decoding == "autoregressive"
 
 
-def test_schedules_that_do_not_fit_the_checkpoint_are_refused() -> None:
+def test_decodings_that_do_not_fit_the_checkpoint_are_refused() -> None:
     with pytest.raises(ValueError, match="no OFT checkpoint"):
         engine_of(tiny(), "parallel")
     with pytest.raises(ValueError, match="give draft_checkpoint"):
@@ -202,7 +202,7 @@ def test_a_missing_gpu_is_named() -> None:
         load_engine(EngineOptions(checkpoint="random:small", device="cuda"))
 
 
-def test_bfloat16_runs_and_all_schedules_agree_with_fp32_mostly() -> None:
+def test_bfloat16_runs_and_all_decodings_agree_with_fp32_mostly() -> None:
     """In bf16 equality is not promised; the actions must still be the model's."""
     checkpoint = tiny(seed=8)
     events = stream(20, {0: TEXTS[0]})

@@ -1,4 +1,4 @@
-"""Every lossless schedule says token for token what ``generate`` says, over whole streams."""
+"""Every lossless decoding says token for token what ``generate`` says, over whole streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("language", "towers", "count", "seed"), CASES)
-def test_every_lossless_schedule_equals_generate(
+def test_every_lossless_decoding_equals_generate(
     language: str, towers: str, count: int, seed: int, draft: str, tmp_path: Path
 ) -> None:
     checkpoint = tiny(tiny_config(language, towers), dim=count, seed=seed)
@@ -61,16 +61,16 @@ def test_every_lossless_schedule_equals_generate(
     assert len({answer.tokens for answer in expected.values()}) > FRAMES // 3  # a real stream
     save_head(tmp_path, random_head(checkpoint.config, count, seed))
     named = {"DRAFT": draft, "HEAD": str(tmp_path)}
-    for schedule, options in SCHEDULES:
+    for decoding, options in SCHEDULES:
         named = {**named, "CALIBRATION": write_calibration(tmp_path, count)}
         chosen = {k: named.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
-        engine = engine_of(checkpoint, schedule, **chosen)
+        engine = engine_of(checkpoint, decoding, **chosen)
         assert engine.decoding.lossless
         answers = play(engine, events)
         wrong = [s for s, a in answers.items() if a.tokens != expected[s].tokens]
-        assert not wrong, f"{schedule} {options} differs at frames {wrong}"
+        assert not wrong, f"{decoding} {options} differs at frames {wrong}"
         assert sorted(answers) == _answered(engine.decoding.depth, resets)
-        if schedule != "vanilla_speculative":
+        if decoding != "vanilla_speculative":
             assert max(a.target_passes for a in answers.values()) <= count
 
 
@@ -83,12 +83,12 @@ def _answered(depth: int, resets: dict[int, str]) -> list[int]:
 
 @pytest.mark.parametrize("other", [{"backend": "transformers"}, {"attention": "torch"}])
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
-@pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
-def test_other_backends_say_the_same(language: str, schedule: str, other: dict[str, str]) -> None:
+@pytest.mark.parametrize("decoding", ["autoregressive", "actionflow", "speculative"])
+def test_other_backends_say_the_same(language: str, decoding: str, other: dict[str, str]) -> None:
     checkpoint = tiny(tiny_config(language), seed=11)
     events = stream(12, {0: TEXTS[0]}, seed=11)
-    own = play(engine_of(checkpoint, schedule), events)
-    second = play(engine_of(checkpoint, schedule, **other), events)
+    own = play(engine_of(checkpoint, decoding), events)
+    second = play(engine_of(checkpoint, decoding, **other), events)
     assert {s: a.tokens for s, a in own.items()} == {s: a.tokens for s, a in second.items()}
 
 

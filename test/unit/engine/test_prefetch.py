@@ -258,9 +258,9 @@ def test_an_answer_without_a_next_frame_comes_as_soon_as_it_is_there(
     assert sorted(answers) == [0, 1, 2]  # of the calls 7, 8 and 9, as ever
 
 
-@pytest.mark.parametrize("schedule", ["autoregressive", "speculative", "actionflow"])
-def test_on_a_cpu_nothing_is_looked_at_ahead(schedule: str) -> None:
-    engine = engine_of(tiny(), schedule)
+@pytest.mark.parametrize("decoding", ["autoregressive", "speculative", "actionflow"])
+def test_on_a_cpu_nothing_is_looked_at_ahead(decoding: str) -> None:
+    engine = engine_of(tiny(), decoding)
     engine.watch(lambda: pytest.fail("nobody has the time"))
     engine.reset(TEXTS[0])
     for stamp in range(9):

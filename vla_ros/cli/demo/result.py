@@ -31,7 +31,7 @@ class Setup:
 
     mode: str
     policy: str
-    schedule: str
+    decoding: str
     checkpoint: str
     device: str
     dtype: str
@@ -45,10 +45,10 @@ class Setup:
         return self.policy != "zero" and not self.checkpoint.startswith(_RANDOM)
 
     @property
-    def decoding(self) -> str:
+    def decoded(self) -> str:
         """The decoding, and that it was picked where it was."""
-        picked = self.asked == "auto" and self.schedule not in ("", "auto")
-        return f"{self.schedule} (auto)" if picked else self.schedule
+        picked = self.asked == "auto" and self.decoding not in ("", "auto")
+        return f"{self.decoding} (auto)" if picked else self.decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def json_line(result: DemoResult) -> str:
         "ended": result.ended,
         "reason": result.reason,
         "policy": setup.policy,
-        "schedule": setup.schedule,
-        "schedule_asked": setup.asked,
+        "decoding": setup.decoding,
+        "decoding_asked": setup.asked,
         "checkpoint": setup.checkpoint,
         "device": setup.device,
         "dtype": setup.dtype,
@@ -321,7 +321,7 @@ def _counts(result: DemoResult) -> Iterable[tuple[str, str, str]]:
 
 def _what_ran(setup: Setup) -> Iterable[tuple[str, str]]:
     yield "policy", setup.policy
-    yield "decoding", setup.decoding or _DASH
+    yield "decoding", setup.decoded or _DASH
     yield "checkpoint", setup.checkpoint or "none"
     yield "device", ", ".join(filter(None, (setup.device, setup.dtype))) or _DASH
     yield "mode", setup.mode

@@ -116,7 +116,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded, see below")
-    old_flag(parser, "--schedule", "--decoding", dest="decoding")
+    old_flag(parser, "--decoding", "--decoding", dest="decoding")
     add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
     flags = ("embodiment", "device", "dtype", "weights")
     add_engine_flags(parser, *flags, **dict.fromkeys(flags))
@@ -521,7 +521,7 @@ def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec)
     return Setup(
         mode=args.mode,
         policy=status.policy if status else args.policy,
-        schedule=status.schedule if status else "",
+        decoding=status.decoding if status else "",
         checkpoint=status.checkpoint if status else "",
         device=device,
         dtype=status.dtype if status else "",

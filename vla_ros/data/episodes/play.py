@@ -30,7 +30,7 @@ from vla_ros.core.types import (
     PolicyInfo,
     PolicyState,
     Pose,
-    StalePolicy,
+    StaleAction,
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
@@ -132,7 +132,7 @@ def decoding_options(variant: Variant) -> dict[str, Value]:
     options: dict[str, Value] = {"decoding": variant.decoding or "auto"}
     if Execution(variant.execution).continues:
         trained = variant.execution == Execution.RTC_TRAINED
-        options["rtc_mode"] = "conditioned" if trained else variant.rtc_mode
+        options["rtc_mode"] = "trained" if trained else variant.rtc_mode
     if variant.decoding in DRAFTING:
         options |= {name: getattr(variant, name) for name in DRAFTING_OPTIONS}
     return options
@@ -162,7 +162,7 @@ def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
         low, high = zip(*spec.motion_range, strict=True)
         gate |= {"space": spec.action_space, "low": low, "high": high}
         gate |= {"velocity": spec.motion_speed}
-        gate |= {"stale_policy": StalePolicy.HOLD}
+        gate |= {"stale_action": StaleAction.HOLD}
         gate |= {"gripper_hysteresis": 0.0, "gripper_dwell_s": 0.0}
     return Limits(
         control_rate_hz=spec.control_rate_hz,
@@ -193,7 +193,7 @@ def robot_state(seen: SimObservation, size: int) -> Floats | None:
 def state_parameters(size: int) -> dict[str, Any]:
     """The policy node's parameters with which it makes the same of what the bridge publishes."""
     if size == LIBERO_STATE:
-        return {"proprio_layout": "libero_oft", "joint_names": list(FINGERS)}
+        return {"state_layout": "libero_oft", "joint_names": list(FINGERS)}
     return {}  # the joints as they come, of which the node knows how many it needs
 
 
@@ -315,7 +315,7 @@ class Brain:
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
         chunking = chunking_of(variant, limits, policy.info)
-        self.schedule = policy.info.schedule
+        self.decoding = policy.info.decoding
         self.pipeline_depth = policy.info.pipeline_depth
         self.state_dim = policy.info.state_dim
         self._policy, self._server = policy, Server(policy, self.clock)
@@ -502,7 +502,7 @@ class _Stage:
             reason=reason_of(success, view.reason, safety.state, safety.reason, self._tally.moved),
             max_steps=view.max_steps,
             wall_s=(self._ended_ns - self._began_ns) / SECOND,
-            schedule=self._brain.schedule,
+            decoding=self._brain.decoding,
             pipeline_depth=self._brain.pipeline_depth,
             clamped=control.loop.counters.actions_clamped - self._clamped,
             error=self._brain.error or broke,

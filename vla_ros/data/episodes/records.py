@@ -208,12 +208,13 @@ class Record:
     ``age_ms``: age of the evidence of every executed action of the policy at its execution
     (in lock-step in simulated time). ``inference_ms``: time of the policy per frame.
     ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
-    ``schedule``: how it was decoded, with "auto" resolved; "" without a model.
+    ``decoding``: how it was decoded, with "auto" resolved; "" without a model.
     ``passes``: of the target model over ``frames`` frames that it answered; they served ``served``
     actions, where a pipeline's pass serves as many as it is deep and a chunk's all of its own (0:
     written by a version that did not count). ``staleness_ms``: age less due time of the same
-    actions at their execution, how far each was behind its own chunk's time line; ``told_delay``:
-    the periods of delay that a policy was told (none where it was never told of any).
+    actions at their execution, how far each was behind its own chunk's time line;
+    ``conditioning_delay``: the periods of delay that a policy was conditioned on (none where it
+    never was).
     ``held``: steps without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
     command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
@@ -238,8 +239,8 @@ class Record:
     age_ms: Spread = Spread()
     staleness_ms: Spread = Spread()
     inference_ms: Spread = Spread()
-    told_delay: Spread = Spread()
-    schedule: str = ""
+    conditioning_delay: Spread = Spread()
+    decoding: str = ""
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     passes: int = 0
@@ -287,7 +288,15 @@ def setup_from_json(values: Mapping[str, Any]) -> Setup:
 def record_from_json(values: Mapping[str, Any]) -> Record:
     changed = dict(values)
     changed["job"] = _from(Job, values["job"])
-    for name in ("age_ms", "staleness_ms", "inference_ms", "told_delay", "begun", "seam", "jerk"):
+    for name in (
+        "age_ms",
+        "staleness_ms",
+        "inference_ms",
+        "conditioning_delay",
+        "begun",
+        "seam",
+        "jerk",
+    ):
         changed[name] = _from(Spread, values.get(name, {}))
     return _from(Record, changed)
 

@@ -138,11 +138,11 @@ class Row:
     executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
     of the solved episodes; a policy that fails often repeats itself, which is easy to draft.
     ``told``: delays that the policy was told, in control periods.
-    ``schedule``: how its frames were decoded, which "auto" leaves open.
+    ``decoding``: how its frames were decoded, which "auto" leaves open.
     """
 
     variant: Variant
-    schedule: str
+    decoding: str
     all: Outcome
     groups: Mapping[str, Outcome]
     tasks: Mapping[str, Outcome]
@@ -162,9 +162,9 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The variant's label, and the schedule that was picked where it says "auto"."""
-        picked = self.variant.decoding == AUTO and self.schedule != AUTO
-        return f"{self.variant.label} ({self.schedule})" if picked else self.variant.label
+        """The variant's label, and the decoding that was picked where it says "auto"."""
+        picked = self.variant.decoding == AUTO and self.decoding != AUTO
+        return f"{self.variant.label} ({self.decoding})" if picked else self.variant.label
 
 
 _Key = tuple[str, int, int, str]
@@ -197,7 +197,7 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
     both = [r for r in records if first.get(_key(r)) and r.action_digest]
     return Row(
         variant=variant,
-        schedule=next((r.schedule for r in records if r.schedule), variant.decoding),
+        decoding=next((r.decoding for r in records if r.decoding), variant.decoding),
         all=Outcome.of(records),
         groups=_outcomes(records, lambda r: group_of(r.job.task, other)),
         tasks=_outcomes(records, lambda r: r.job.task),
@@ -210,7 +210,7 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
         drafts=Drafts.of(records),
         solved=Drafts.of([r for r in records if r.success]),
         same=(sum(first[_key(r)] == r.action_digest for r in both), len(both)),
-        told=pooled(r.told_delay for r in records),
+        told=pooled(r.conditioning_delay for r in records),
         begun=pooled(r.begun for r in records),
         seam=pooled(r.seam for r in records),
         jerk=pooled(r.jerk for r in records),
@@ -377,12 +377,12 @@ def _figures(row: Row, records: Sequence[Record]) -> dict[str, Any]:
         **_outcome(row.all),
         "by_group": _outcome_counts(row.groups),
         "by_task": _outcome_counts(row.tasks),
-        "schedule": row.schedule,
-        "schedule_asked": row.variant.decoding,
+        "decoding": row.decoding,
+        "decoding_asked": row.variant.decoding,
         "variant": row.variant.label,
         "observation_age_ms": _spread(row.age),
         "staleness_ms": _spread(row.staleness) if row.staleness.count else None,
-        "told_delay": _spread(row.told) if row.told.count else None,
+        "conditioning_delay": _spread(row.told) if row.told.count else None,
         "begun": _spread(row.begun) if row.begun.count else None,
         "seam": _spread(row.seam, 6) if row.seam.count else None,
         "jerk": _spread(row.jerk, 6) if row.jerk.count else None,

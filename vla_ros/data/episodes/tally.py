@@ -65,7 +65,7 @@ class Seams:
             self.seams.append(float(np.linalg.norm((new - old[place])[:GRIPPER])))
 
 
-NO_SCHEDULE = "none"  # what a policy without a model says of itself
+NO_DECODING = "none"  # what a policy without a model says of itself
 #: how an episode that nobody solved ends in the words of sim/episode.py -> in a record's
 _ENDS = (("not solved within", "step limit"), ("the task can no longer be solved", "out of reach"))
 
@@ -114,7 +114,7 @@ class Tally:
         """The policy answered one frame."""
         self._frames += 1
         self._seams.inference(said)
-        self._told.append(said.told_delay)
+        self._told.append(said.conditioning_delay)
         self._passes += said.target_passes
         self._actions_said += len(said.actions)
         self._drafted = add_per_dimension(self._drafted, said.drafted)
@@ -141,7 +141,7 @@ class Tally:
         reason: str,
         max_steps: int,
         wall_s: float,
-        schedule: str = "",
+        decoding: str = "",
         pipeline_depth: int = 1,
         clamped: int = 0,
         error: str = "",
@@ -158,8 +158,8 @@ class Tally:
             age_ms=Spread.of(self._ages_ms),
             staleness_ms=Spread.of(self._staleness_ms),
             inference_ms=Spread.of(self._inference_ms),
-            told_delay=Spread.of(self._told) if any(self._told) else Spread(),
-            schedule="" if schedule == NO_SCHEDULE else schedule,
+            conditioning_delay=Spread.of(self._told) if any(self._told) else Spread(),
+            decoding="" if decoding == NO_DECODING else decoding,
             drafted=tuple(self._drafted),
             accepted=tuple(self._accepted),
             passes=self._passes,

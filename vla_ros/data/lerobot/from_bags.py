@@ -338,7 +338,7 @@ class Answers:
             if list(content.names) != list(names):
                 continue  # of another action space than the commands are
             observed, period = stamp_ns(content.observation_stamp), round(content.period_s * SECOND)
-            due = observed + int(getattr(content, "told_delay", 0)) * period
+            due = observed + int(getattr(content, "conditioning_delay", 0)) * period
             rows = np.array(content.actions, np.float64).reshape(-1, len(names))
             said = stamp_ns(content.header.stamp)
             found.append(Answer(said, observed, due, period, int(content.instruction_hash), rows))

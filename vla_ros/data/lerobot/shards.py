@@ -57,7 +57,7 @@ from vla_ros.sim.env import AGENTVIEW, WRIST
 # needs, so that the way back loses nothing.
 
 
-#: our cameras' names -> those in the data set, which `flow_cameras` and `policy: lerobot` know
+#: our cameras' names -> those in the data set, which `camera_map` and `policy: lerobot` know
 CAMERAS = {AGENTVIEW: "main", WRIST: "wrist"}
 STATE_NAMES = ("x", "y", "z", "finger_left", "finger_right")  # m, all of them
 EXECUTED, LABELS, POSES, PIXELS = (

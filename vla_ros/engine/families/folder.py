@@ -178,7 +178,7 @@ def _cameras(cameras: tuple[str, ...]) -> str:
         return "cameras " + ", ".join(f"{name} ({role})" for name, role in pairs)
     except CheckpointError:
         names = " ".join(f"{name}=..." for name in cameras)
-        return f"flow_cameras: one of main, wrist, none or a camera's name for each, '{names}'"
+        return f"camera_map: one of main, wrist, none or a camera's name for each, '{names}'"
 
 
 def _statistics(found: Described, kind: str) -> None:

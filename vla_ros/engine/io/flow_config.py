@@ -72,7 +72,7 @@ class FlowConfig:
     count. ``cameras`` are the features' names without their prefix, in order, without those
     that are always empty. Images become squares of ``image_size``; ``self_every``: every which
     layer of SmolVLA's expert attends to the actions too (0: all). ``vlm`` names SmolVLA's
-    language model, ``max_text`` is the longest prompt in tokens. ``row_time``: trained with some
+    language model, ``max_text`` is the longest prompt in tokens. ``rtc_trained``: trained with some
     actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
     ``relative``: whether it says that its actions are relative to the state, which its processors
     must then make absolute (None: it does not say). ``state_in_prompt``: of :data:`IN_PROMPT`, or
@@ -96,7 +96,7 @@ class FlowConfig:
     max_period: float = 4.0
     self_every: int = 0
     vlm: str = ""
-    row_time: bool = False
+    rtc_trained: bool = False
     max_delay: int = 0
     relative: bool | None = field(default=None, compare=False)
     state_in_prompt: str = ""
@@ -134,7 +134,7 @@ class FlowConfig:
         """How a chunk can continue an earlier one."""
         if self.kind == FAST:
             return ()
-        return ("rtc", "rtc_trained") if self.row_time else ("rtc",)
+        return ("rtc", "rtc_trained") if self.rtc_trained else ("rtc",)
 
     @property
     def view_tokens(self) -> int:
@@ -188,7 +188,7 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         max_period=fields.number("max_period", 4.0),
         self_every=_self_every(fields) if small else 0,
         vlm=fields.text("vlm_model_name", SMOLVLM2_500M) if small else "",
-        row_time=raw.get("row_time") is True or delay > 0,
+        rtc_trained=raw.get("row_time") is True or delay > 0,
         max_delay=delay,
         relative=None
         if raw.get("use_relative_actions") is None
@@ -347,7 +347,7 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         }
     if config.max_delay:
         out["rtc_training_max_delay"] = config.max_delay
-    elif config.row_time:
+    elif config.rtc_trained:
         out["row_time"] = True
     if config.relative is not None:
         out["use_relative_actions"] = config.relative

@@ -33,7 +33,7 @@ class RtcMode(str, Enum):
 
     GUIDED = "guided"  # guided, with the Jacobian taken as the identity
     GUIDED_VJP = "guided_vjp"  # guided, by a vector-Jacobian product of the network
-    CONDITIONED = "conditioned"  # the network takes the rows with weight 1 as given, without noise
+    TRAINED = "trained"  # the network takes the rows with weight 1 as given, without noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,14 @@ class Euler:
         x.copy_(sample.noise)
         given, towards = sample.weights > 0, self._towards
         for step in range(self.steps):
-            if mode is RtcMode.CONDITIONED:
+            if mode is RtcMode.TRAINED:
                 x.copy_(torch.where(given, sample.previous, x))
             v = yield x, step
             if mode is RtcMode.GUIDED:
                 error = (sample.previous - self.ahead(x, v, step)) * sample.weights
                 v = v + towards * sample.gains[step] * error
             x.add_(v, alpha=self.dt)
-        if mode is RtcMode.CONDITIONED:
+        if mode is RtcMode.TRAINED:
             x.copy_(torch.where(given, sample.previous, x))
         return x
 
@@ -196,11 +196,11 @@ def guidance_of(
     horizon = len(chunk)
     left = horizon - executing.index
     delay = min(executing.delay_steps, left)
-    if left <= 0 or (mode is RtcMode.CONDITIONED and delay == 0):
+    if left <= 0 or (mode is RtcMode.TRAINED and delay == 0):
         return None
     rest = chunk[executing.index :]
     previous = torch.cat((rest, rest[-1:].expand(executing.index, -1)))
-    weights = soft_mask(horizon, delay if mode is RtcMode.CONDITIONED else left, delay)
+    weights = soft_mask(horizon, delay if mode is RtcMode.TRAINED else left, delay)
     return Guidance(previous, weights.to(chunk.device), delay, limit, mode)
 
 

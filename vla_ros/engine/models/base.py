@@ -156,7 +156,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         self.solver = Euler(config.steps or 1, rising)
         self.sample = SampleBuffers(rows or self.horizon, self.width, self.steps, like.device)
         self.captured = GraphedFunctions(capture)
-        self.row_time = "rtc_trained" in config.continues  # each action may have its own time
+        self.rtc_trained = "rtc_trained" in config.continues  # each action may have its own time
         self.given: torch.Tensor | None = None  # [H, 1], while rows are given without noise
         self._pixels: dict[int, torch.Tensor] = {}
         self._span: SpanT | None = None
@@ -252,7 +252,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
     @property
     def times(self) -> tuple[float, ...]:
         """What tables of time are made for: the solver's, and that of actions without noise."""
-        return (*self.solver.times, 0.0) if self.row_time else self.solver.times
+        return (*self.solver.times, 0.0) if self.rtc_trained else self.solver.times
 
     def encode(self, given: Inputs, stages: StageTimer) -> Prefix:
         """The prefix of an observation; marks vision and prefill."""
@@ -289,7 +289,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
             padded = None if guidance is None else guidance.padded(len(self.sample.x))
             self.solver.load(self.sample, self.masked_noise(upload(noise, self.device)), padded)
             self.begin_chunk(span)
-        self.given = self.sample.weights > 0 if mode is RtcMode.CONDITIONED else None
+        self.given = self.sample.weights > 0 if mode is RtcMode.TRAINED else None
         going, velocity = self.solver.going(self.sample, mode), None
         try:
             while True:
@@ -346,7 +346,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         if noise is None:
             raise ValueError("this head starts from noise: give noise [H, D]")
         mode = None if guidance is None else guidance.mode
-        if mode is RtcMode.CONDITIONED and not self.row_time:
+        if mode is RtcMode.TRAINED and not self.rtc_trained:
             raise ValueError("this network takes one time for all actions: it cannot be given some")
         with torch.inference_mode():
             span = self.open(prefix, state)
@@ -417,7 +417,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         if mode is RtcMode.GUIDED_VJP and self.state_rows:  # its keys and values are no gradient's
             self.step(span, self.sample.noise, 0, with_state=True)
             state_comes = False
-        self.given = self.sample.weights > 0 if mode is RtcMode.CONDITIONED else None
+        self.given = self.sample.weights > 0 if mode is RtcMode.TRAINED else None
         try:
             return self.solver.run(
                 self.sample,

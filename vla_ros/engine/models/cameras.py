@@ -61,9 +61,9 @@ def _chosen(cameras: tuple[str, ...], said: str | None, offered: tuple[str, ...]
     for pair in (said or "").split():
         name, _, role = pair.partition("=")
         if name not in cameras or role not in (*offered, ABSENT) or name in found:
-            raise CheckpointError(_misfit(cameras, offered, f"flow_cameras has {pair!r}"))
+            raise CheckpointError(_misfit(cameras, offered, f"camera_map has {pair!r}"))
         if role != ABSENT and role in found.values():
-            raise CheckpointError(_misfit(cameras, offered, f"flow_cameras gives {role!r} twice"))
+            raise CheckpointError(_misfit(cameras, offered, f"camera_map gives {role!r} twice"))
         found[name] = role
     return found
 
@@ -79,5 +79,5 @@ def _misfit(cameras: tuple[str, ...], offered: tuple[str, ...], why: str) -> str
     )
     return (
         f"cameras: the checkpoint wants {', '.join(cameras)}, {', '.join(offered)} are offered, and"
-        f" {why}; say which is which, such as flow_cameras '{example}' ({ABSENT}: absent, masked)"
+        f" {why}; say which is which, such as camera_map '{example}' ({ABSENT}: absent, masked)"
     )

@@ -316,7 +316,7 @@ class LerobotPolicy:
         features = read_features(directory)
         self._features = features
         roles = spec.engine.camera_roles
-        self._cameras = cameras_of(features, spec.engine.flow_cameras, roles)
+        self._cameras = cameras_of(features, spec.engine.camera_map, roles)
         self._state = state_scaling(features, spec.state_units)
         # The default may only not have been thought of: the checkpoint's names say more.
         told = None if spec.action_space == END_EFFECTOR_DELTA else spec.action_space
@@ -339,7 +339,7 @@ class LerobotPolicy:
         dtype = next(self._policy.parameters()).dtype
         return PolicyInfo(
             name="lerobot",
-            schedule=self._features.kind,
+            decoding=self._features.kind,
             checkpoint=spec.checkpoint,
             checkpoint_sha256=hub.sha256_of_file(directory / WEIGHTS),
             device=spec.device,

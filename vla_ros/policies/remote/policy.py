@@ -164,7 +164,7 @@ class RemotePolicy:
             return replace(served, name="remote", checkpoint=self._url, conventions=says)
         return PolicyInfo(
             name="remote",
-            schedule="remote",
+            decoding="remote",
             checkpoint=self._url,
             device="remote",
             dtype="remote",

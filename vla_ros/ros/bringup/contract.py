@@ -243,7 +243,7 @@ def _read_observations(spot: Spot, found: _Found) -> None:
     if more:
         found.parameters["camera_roles"] = more
     pairs = (f"{name}={role}" for name, role in roles.items())
-    found.parameters["flow_cameras"] = " ".join(pairs)
+    found.parameters["camera_map"] = " ".join(pairs)
 
 
 def _check_timeline(key: str, spot: Spot, found: _Found) -> None:
@@ -349,7 +349,7 @@ def _read_actions(spot: Spot, found: _Found) -> None:
         "action_space": "joint_position",
         "action_names": names,
         "outputs": [output],
-        "stale_policy": _stale(sources),
+        "stale_action": _stale(sources),
     }
     if "deg" in units:
         found.parameters["action_units"] = units
@@ -427,7 +427,7 @@ def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
     said = {"control_rate_hz": 20.0, **parameters}
     align = {"strategy": "hold", "timeline": "header"}
     observations: dict[str, Any] = {}
-    pairs = dict(pair.split("=") for pair in str(said.get("flow_cameras", "")).split())
+    pairs = dict(pair.split("=") for pair in str(said.get("camera_map", "")).split())
     for name, role in (pairs or {"front": "main", "wrist": "wrist"}).items():
         default = {"main": "image", "wrist": "wrist_image"}.get(role, f"{role}_image")
         topic = said.get(f"cameras.{role}.topic", default)
@@ -446,7 +446,7 @@ def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
     output = next((name for name in said.get("outputs", ()) if name), "joint_state")
     message = next(kind for kind, (name, _) in _COMMANDS.items() if name == output)
     channel = {"topic": f"/policy/{_COMMANDS[message][1][2:]}", "type": message}
-    if said.get("stale_policy") == "hold":
+    if said.get("stale_action") == "hold":
         channel["safety"] = "hold"
     told = [name for name in said.get("action_names", ()) if name] or names
     made: dict[str, Any] = {

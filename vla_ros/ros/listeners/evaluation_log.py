@@ -152,7 +152,7 @@ class EvalLog:
             reason=reason_of(success, said, state, why, moved),
             max_steps=episode.max_steps if episode else 0,
             wall_s=self._wall_s(wall_s),
-            schedule=status.schedule if status else "",
+            decoding=status.decoding if status else "",
             pipeline_depth=status.pipeline_depth if status else 1,
             clamped=self._counted("actions_clamped"),
             error=broke or self._error(success, said, tally.moved),

@@ -123,7 +123,7 @@ def inference_of(message: ActionChunk) -> Inference:
         draft_passes=message.draft_passes,
         drafted=tuple(map(int, message.drafted)),
         accepted=tuple(map(int, message.accepted)),
-        told_delay=message.told_delay,
+        conditioning_delay=message.conditioning_delay,
     )
 
 

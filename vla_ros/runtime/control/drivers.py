@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
-from vla_ros.core.types import Observation, PolicyInfo, PolicyState, StalePolicy
+from vla_ros.core.types import Observation, PolicyInfo, PolicyState, StaleAction
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control, Driver
 from vla_ros.runtime.control.corrections import Corrector
@@ -110,7 +110,7 @@ class RealtimeDriver(Driver):
 
     def stop(self, now: Moment) -> None:
         """The stale policy's command, if it has one."""
-        if self._loop.limits.stale_policy is not StalePolicy.SILENCE:
+        if self._loop.limits.stale_action is not StaleAction.SILENCE:
             self._control.gate.stop(now)
 
     def leave(self, now: Moment) -> None:

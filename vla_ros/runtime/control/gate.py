@@ -500,7 +500,7 @@ class PublishGate:
             )
         if origin is not None:
             inference = origin.answer.inference
-            due = origin.index + inference.told_delay  # periods after its observation
+            due = origin.index + inference.conditioning_delay  # periods after its observation
             command = replace(
                 command,
                 chunk_index=origin.index,

@@ -137,7 +137,7 @@ def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
         return
     offered = [e for e in Execution if e is not Execution.CORRECTED or info.corrects]
     able = [e.value for e in offered if not e.continues or e.value in info.continues]
-    what = f"policy {info.name!r}, decoding {info.schedule!r},"
+    what = f"policy {info.name!r}, decoding {info.decoding!r},"
     raise ValueError(
         f"execution {asked.value!r}: {what} cannot continue a chunk: choose {', '.join(able)}"
     )

@@ -117,7 +117,7 @@ def policy(facts: Facts) -> Diagnostic:
     values = [
         ("state", name),
         ("policy", status.policy),
-        ("schedule", status.schedule),
+        ("decoding", status.decoding),
         ("checkpoint", status.checkpoint),
         ("device", f"{status.device} {status.dtype}"),
         ("worker restarts", str(status.worker_restarts)),

@@ -113,7 +113,7 @@ class StatusSeen:
     state: PolicyState
     reason: str = ""
     policy: str = ""
-    schedule: str = ""
+    decoding: str = ""
     checkpoint: str = ""
     device: str = ""
     dtype: str = ""

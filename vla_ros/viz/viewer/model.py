@@ -168,10 +168,10 @@ class Page:
 
 
 def _decoding(status: StatusSeen, passes: float | None) -> str:
-    if status.schedule in ("", "none"):
+    if status.decoding in ("", "none"):
         return "none: no model"
     told = f", {passes:.2g} passes an action" if passes is not None else ""
-    return f"{status.schedule}{told}"
+    return f"{status.decoding}{told}"
 
 
 def _end_of(checkpoint: str) -> str:

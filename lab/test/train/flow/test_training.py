@@ -84,7 +84,7 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
     trainer.export(tmp_path / "policy")
     policy = load_folder(tmp_path / "policy", Placement(CPU, torch.float32))
     network, config = trainer.network, trainer.kind.config
-    assert policy.config == config and policy.config.row_time
+    assert policy.config == config and policy.config.rtc_trained
     stored = FileWeights(tmp_path / "policy" / WEIGHTS, expected_tensors(config))
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -105,7 +105,7 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
 def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
     run(options(data, 2), tmp_path / "run", Machine(CPU), QUIET)
     said = {}
-    for how in ("", "guided", "guided_vjp", "conditioned"):
+    for how in ("", "guided", "guided_vjp", "trained"):
         engine = load_engine(
             EngineOptions(str(tmp_path / "run" / "policy"), num_threads=1, rtc_mode=how)
         )
@@ -119,9 +119,9 @@ def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
             said[how, stamp] = answer.actions
         assert answer.actions.shape == (6, 7) and np.isfinite(answer.actions).all()
-    np.testing.assert_array_equal(said["", 1], said["conditioned", 1])
+    np.testing.assert_array_equal(said["", 1], said["trained", 1])
     np.testing.assert_allclose(  # what is under way is taken over, to the rounding of the units
-        said["conditioned", 2][:2], said["conditioned", 1][1:3], atol=1e-6
+        said["trained", 2][:2], said["trained", 1][1:3], atol=1e-6
     )
 
 

@@ -66,7 +66,7 @@ class Seer:
         """The target's answer to a frame, which is kept; InvalidAction as ``Engine.step``."""
         request = self._engine.encode(observation, timeline, clock)
         decoded = self._engine.decode(request, clock)
-        assert decoded is not None  # the schedule of the rollouts answers every frame
+        assert decoded is not None  # the decoding of the rollouts answers every frame
         answer = self._engine.unnormalize(decoded)
         self._keep(request, decoded)
         return answer

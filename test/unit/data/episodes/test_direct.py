@@ -77,7 +77,7 @@ def test_a_flow_policy_sees_the_wrist_and_the_joints_without_being_told_to(
         record = json.loads(line)
         assert record["error"] == ""
         assert record["reason"] == "step limit"
-        assert record["schedule"] == "flow"
+        assert record["decoding"] == "flow"
         # two chunks of ten
         assert (record["steps"], record["held"], record["frames"]) == (12, 0, 2)
         digests.append(record["action_digest"])
@@ -195,7 +195,7 @@ def test_a_policy_that_breaks_costs_its_episode_only(monkeypatch):
 # ------------------------------------------------------------------ on the engine
 
 
-def test_lossless_schedules_give_the_same_actions_and_tokens():
+def test_lossless_decodings_give_the_same_actions_and_tokens():
     pytest.importorskip("torch")
     variants = [Variant(name, name, adaptive_draft=False) for name in EXACT]
     records = [play(RANDOM, variant) for variant in variants]
@@ -203,7 +203,7 @@ def test_lossless_schedules_give_the_same_actions_and_tokens():
         (records[0].action_digest, records[0].token_digest)
     }
     assert records[0].token_digest
-    assert [record.schedule for record in records] == list(EXACT)
+    assert [record.decoding for record in records] == list(EXACT)
     assert records[0].passes == 7 * records[0].frames == 7 * 9
     drafting = records[1]
     assert drafting.passes < records[0].passes
@@ -212,19 +212,19 @@ def test_lossless_schedules_give_the_same_actions_and_tokens():
     assert sum(drafting.accepted) == 7 * 9 - drafting.passes
 
 
-@pytest.mark.skipif("auto" not in DECODINGS, reason="this engine picks no schedule by itself")
-def test_a_picked_schedule_is_recorded_by_its_name():
+@pytest.mark.skipif("auto" not in DECODINGS, reason="this engine picks no decoding by itself")
+def test_a_picked_decoding_is_recorded_by_its_name():
     pytest.importorskip("torch")
     picked = play(RANDOM, Variant("auto", "auto"))
-    assert picked.schedule in set(DECODINGS) - {"auto"}
+    assert picked.decoding in set(DECODINGS) - {"auto"}
     plain = play(RANDOM, Variant("plain", "autoregressive"))
     assert picked.action_digest == plain.action_digest  # it changes nothing
 
 
-@pytest.mark.parametrize("schedule", ["actionflow", "naive_pipe"])
-def test_a_pipeline_answers_late_and_says_so(schedule):
+@pytest.mark.parametrize("decoding", ["actionflow", "naive_pipe"])
+def test_a_pipeline_answers_late_and_says_so(decoding):
     pytest.importorskip("torch")
-    record = play(RANDOM, Variant("flow", schedule))
+    record = play(RANDOM, Variant("flow", decoding))
     assert (record.held, record.frames) == (6, 3)
     assert record.age_ms.quantiles == (300.0,) * 21
     late = play(RANDOM, Variant("late", "autoregressive", delay_frames=6))

@@ -39,18 +39,18 @@ def test_its_figures_are_sums_of_the_records():
     ]
 
 
-def test_a_schedule_that_was_picked_is_called_by_its_name():
+def test_a_decoding_that_was_picked_is_called_by_its_name():
     auto = Variant("auto,d=2", "auto", delay_frames=2)
-    records = [replace(r, schedule="speculative") for r in evaluation((auto,), TASKS, 3)]
+    records = [replace(r, decoding="speculative") for r in evaluation((auto,), TASKS, 3)]
     figures = summary(SETUP, (auto,), records)
-    assert (figures["schedule"], figures["schedule_asked"]) == ("speculative", "auto")
+    assert (figures["decoding"], figures["decoding_asked"]) == ("speculative", "auto")
     assert (
         text_of(*tables(SETUP, (auto,), records))
         .splitlines()[1]
         .startswith("auto,d=2 (speculative)")
     )
-    old = [replace(r, schedule="") for r in records]  # of an evaluation before it was recorded
-    assert summary(SETUP, (auto,), old)["schedule"] == "auto"
+    old = [replace(r, decoding="") for r in records]  # of an evaluation before it was recorded
+    assert summary(SETUP, (auto,), old)["decoding"] == "auto"
 
 
 def test_without_an_episode_there_is_no_rate():

@@ -96,14 +96,14 @@ def test_seams_jerk_and_staleness_are_in_record_summary_and_report(tmp_path):
 def test_the_delay_that_a_policy_was_told_is_in_record_summary_and_report(tmp_path):
     tally = Tally()
     for number, told in enumerate((0, 6, 6), 1):
-        tally.inference(replace(inference(number * SECOND, 1), told_delay=told))
+        tally.inference(replace(inference(number * SECOND, 1), conditioning_delay=told))
     command = Command(CommandKind.POLICY, np.zeros(7), 0, 1, 0, 5 * SECOND, SECOND, staleness_ns=MS)
     tally.command(command, 5 * SECOND)
     found = record(tally)
-    assert (found.told_delay.count, found.told_delay.p50) == (3, 6.0)
-    assert record_from_json(to_json(found)).told_delay == found.told_delay
+    assert (found.conditioning_delay.count, found.conditioning_delay.p50) == (3, 6.0)
+    assert record_from_json(to_json(found)).conditioning_delay == found.conditioning_delay
     variant = Variant("v", "actionflow")
-    assert summary(Setup(checkpoint="c"), (variant,), [found])["told_delay"]["p50"] == 6.0
+    assert summary(Setup(checkpoint="c"), (variant,), [found])["conditioning_delay"]["p50"] == 6.0
     page = html(tmp_path, Setup(checkpoint="c"), (variant,), [found], "vla-ros eval")
     for words in ("delay told", "6.0 / 6.0", "staleness, ms", "1.0 / 1.0"):
         assert words in page, words

@@ -30,14 +30,14 @@ def test_what_was_said_and_continued_is_read_and_compared_row_by_row(tmp_path):
         *film(4),
         action(START, ROWS[0]),
         chunk(START, ROWS, "reach"),
-        chunk(START + 2 * T, ROWS + 1, "reach", continued=(START, 2, 1), told_delay=3),
+        chunk(START + 2 * T, ROWS + 1, "reach", continued=(START, 2, 1), conditioning_delay=3),
         task(START + 2 * T, "push"),
         chunk(START + 3 * T, ROWS + 2, "push", epoch=2),
     ]
     ordered = sorted(entries, key=lambda e: e.at_ns)
     chunks, recorded = read(write_bag(tmp_path / "bag", ordered))
     assert [c.continued for c in chunks] == [None, (START, 2, 1), None]
-    assert [c.told_delay for c in chunks] == [0, 3, 0]
+    assert [c.conditioning_delay for c in chunks] == [0, 3, 0]
     assert instructions_of(chunks, recorded, None) == {1: "reach", 2: "push"}
     assert instructions_of(chunks, recorded, "other") == {1: "other", 2: "other"}
     run = run_of_chunks(chunks, recorded.run, 3)

@@ -52,7 +52,7 @@ def said(answers) -> dict[int, tuple[int, ...]]:  # type: ignore[no-untyped-def]
 @pytest.mark.slow
 def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
     """Instruction changes, one right behind another, and resets; learned or anew each time."""
-    hetero = {"schedule": "heterospec", "calibration": write_calibration(tmp_path)}
+    hetero = {"decoding": "heterospec", "calibration": write_calibration(tmp_path)}
     checkpoint = tiny(tiny_config("llama_gqa"), seed=21)
     events = stream(FRAMES, RESETS, seed=21)
     expected = said(play(engine_of(checkpoint, "generate"), events))
@@ -64,7 +64,7 @@ def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
         FULL, learned, head, {**head, "adaptive_draft": False}, hetero,
         {**hetero, "adaptive_draft": False},
     ):  # fmt: skip
-        engine = engine_of(checkpoint, **{"schedule": "speculative", **options})
+        engine = engine_of(checkpoint, **{"decoding": "speculative", **options})
         assert isinstance(engine.decoding, TreeSpeculative)
         answers = play(engine, events)
         assert said(answers) == expected

@@ -131,9 +131,9 @@ def test_without_drafts_speculation_is_autoregressive_decoding(
     plain = play(engine_of(tiny(seed=2)), events)
     read = Reading.read
     monkeypatch.setattr(Reading, "read", lambda self: reads.append(1) or read(self))
-    for schedule in ("autoregressive", "auto"):
-        engine, seen = engine_of(tiny(seed=2), schedule), []
-        if schedule == "auto":
+    for decoding in ("autoregressive", "auto"):
+        engine, seen = engine_of(tiny(seed=2), decoding), []
+        if decoding == "auto":
             answers = {s: a.tokens for s, a in plain.items()}
             engine.decoding.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
         run = engine.decoding.runner._pass

@@ -185,10 +185,10 @@ def test_an_engine_captures_nothing_in_service(
     save_head(tmp_path, recursive_head(CONFIG, COUNT, seed=3))
     (tmp_path / FILE).write_text(json.dumps(to_json(calibration)))
     assert from_json(json.loads((tmp_path / FILE).read_text())).tokens == COUNT
-    schedule = "speculative" if kind == "trees" else "heterospec"
+    decoding = "speculative" if kind == "trees" else "heterospec"
     options = {"drafter": "head", "draft_checkpoint": str(tmp_path), "adaptive_draft": False}
     checkpoint, capture = tiny(CONFIG, seed=2), Again()
-    engine = engine_of(checkpoint, schedule, capture, **options)
+    engine = engine_of(checkpoint, decoding, capture, **options)
     events = stream(8, {0: TEXTS[0], 4: TEXTS[1]}, seed=3)
     first = play(engine, events[:1])
     before = capture.captured

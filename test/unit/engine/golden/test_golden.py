@@ -37,9 +37,9 @@ QWEN = TextConfig(
 )  # fmt: skip
 
 
-def engine(directory: Path, schedule: str = "autoregressive", **options: object) -> Engine:
+def engine(directory: Path, decoding: str = "autoregressive", **options: object) -> Engine:
     words = {"checkpoint": str(directory), "action_dim": None, "threads": 1, **options}
-    return load_engine(EngineOptions(decoding=schedule, **words))  # type: ignore[arg-type]
+    return load_engine(EngineOptions(decoding=decoding, **words))  # type: ignore[arg-type]
 
 
 def seen(number: int, cameras: int, state: np.ndarray | None = None) -> Observation:
@@ -127,10 +127,10 @@ def test_an_adapter_merged_into_openvla(golden: Callable, tmp_path: Path) -> Non
     check(engine(tmp_path / "out", unnorm_key="bridge_orig"), given.expected)
 
 
-@pytest.mark.parametrize("schedule", ["actionflow", "speculative", "generate"])
-def test_every_schedule_says_what_the_original_says(golden: Callable, schedule: str) -> None:
+@pytest.mark.parametrize("decoding", ["actionflow", "speculative", "generate"])
+def test_every_decoding_says_what_the_original_says(golden: Callable, decoding: str) -> None:
     given = golden("openvla")
-    policy = engine(given.directory, schedule, unnorm_key="bridge_orig")
+    policy = engine(given.directory, decoding, unnorm_key="bridge_orig")
     found = {}
     text = pairs()[0][1]
     policy.reset(text)

@@ -46,11 +46,11 @@ class Played:
         return self.engine.encode(self.observation(pair[0]), Timeline(0), CLOCK)
 
     def states(self, request: Request) -> torch.Tensor:
-        schedule = self.engine.decoding
-        assert isinstance(schedule, Parallel)
-        x = schedule.sequence(request)
-        layout = PackLayout(rows=tuple(schedule.rows(len(x))), prefill=len(x), causal=False)
-        return schedule.runner.hidden(layout, x)
+        decoding = self.engine.decoding
+        assert isinstance(decoding, Parallel)
+        x = decoding.sequence(request)
+        layout = PackLayout(rows=tuple(decoding.rows(len(x))), prefill=len(x), causal=False)
+        return decoding.runner.hidden(layout, x)
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +84,10 @@ def test_integers_are_the_authors(played: Played) -> None:
         assert np.array_equal(made.values().numpy(), expected[f"ternary {name}"])
         assert (made.scale == torch.from_numpy(expected[f"scale {name}"])).all()
     request = played.request(pairs()[0])
-    schedule = played.engine.decoding
-    assert isinstance(schedule, Parallel)
-    x = schedule.sequence(request)
-    assert list(schedule.rows(len(x))) == expected["action_rows"].tolist()
+    decoding = played.engine.decoding
+    assert isinstance(decoding, Parallel)
+    x = decoding.sequence(request)
+    assert list(decoding.rows(len(x))) == expected["action_rows"].tolist()
     decoder = played.engine.model.decoder
     normed = decoder._norm(x, decoder.layers[0].norm1)  # type: ignore[attr-defined]
     ours = int8_rows(normed)[0].numpy()

@@ -167,7 +167,7 @@ def test_random_weights_an_absent_camera_and_no_end(golden, decoding) -> None:
     case = golden("pi0fast-random")
     expected = case.expected
     engine = engine_of(
-        case.directory, decoding=decoding, flow_cameras="top=main right=wrist left=none"
+        case.directory, decoding=decoding, camera_map="top=main right=wrist left=none"
     )
     for number, row in enumerate(expected["tokens"]):
         observation = Observation(
@@ -183,7 +183,7 @@ def test_the_logits_are_lerobots(golden) -> None:
     case = golden("pi0fast-random")
     expected = case.expected
     engine = engine_of(
-        case.directory, decoding="autoregressive", flow_cameras="top=main right=wrist left=none"
+        case.directory, decoding="autoregressive", camera_map="top=main right=wrist left=none"
     )
     observation = Observation(0, 0, 0, expected["top"], wrist_image=expected["right"],
                               proprio=expected["states"][0])  # fmt: skip

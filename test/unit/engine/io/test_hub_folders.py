@@ -129,7 +129,7 @@ def test_the_policy_of_the_node_takes_the_choice(tmp_path: Path) -> None:
     """From the node's parameters to actions in the data set's units; without a choice, one line."""
     name = "smolvla_base: statistics by data set, none of the state"
     folder = ready(name, tmp_path)
-    options = FOLDERS[name].options | {"flow_cameras": "front=main wrist=wrist"}
+    options = FOLDERS[name].options | {"camera_map": "front=main wrist=wrist"}
     spec = PolicySpec("vla", engine=EngineOptions(str(folder), **options))
     used, _ = settle(spec)
     assert used.unnorm_key == "so100"

@@ -309,7 +309,7 @@ def loaded(checkpoint: Path, weights: str = "", **options: object) -> Engine:
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "fp8", ALL])
 def test_ahead_of_time_is_the_same_to_the_bit_of_tokens(checkpoint: Path, weights: str) -> None:
-    """And schedules run: speculation over the quantized weights answers every frame."""
+    """And decodings run: speculation over the quantized weights answers every frame."""
     target = checkpoint.with_name("few")
     done = quantize_checkpoint(str(checkpoint), parse_formats(weights), target)
     assert done.after < done.before
@@ -334,9 +334,9 @@ def test_what_it_was_made_of_is_written_down(checkpoint: Path) -> None:
 def test_what_cannot_be_is_one_line_of_tokens(checkpoint: Path) -> None:
     for options, said in (
         ({"dtype": "float32"}, "give dtype bfloat16"),
-        ({"schedule": "generate"}, "no quantized weights"),
+        ({"decoding": "generate"}, "no quantized weights"),
         ({"backend": "transformers"}, "no quantized weights"),
-        ({"schedule": "speculative", "acceptance": "sampling", "weights": "int4"}, "head=int8"),
+        ({"decoding": "speculative", "acceptance": "sampling", "weights": "int4"}, "head=int8"),
     ):
         asked = {"dtype": "bfloat16", "weights": "int8", **options}
         with pytest.raises(ValueError, match=said):

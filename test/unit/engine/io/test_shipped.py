@@ -40,7 +40,7 @@ def test_the_flow_policy_loads_and_can_be_given_what_is_under_way():
     record = json.loads((resolve(FLOW) / "training.json").read_text())
     assert record["step"] == record["options"]["steps"]
     assert policy.config == FLOW_ARCHITECTURES["small-flow"]
-    assert policy.config.row_time
+    assert policy.config.rtc_trained
     nothing = policy.processors.action.restore(torch.zeros(7))
     assert nothing.tolist() == [0.0] * 6 + [0.5]
     assert sum(file.stat().st_size for file in resolve(FLOW).iterdir()) < 20e6

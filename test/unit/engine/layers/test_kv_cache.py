@@ -68,13 +68,13 @@ def test_a_path_is_moved_in_all_layers_at_once() -> None:
 
 
 @pytest.mark.parametrize("drafter", ["temporal", "temporal_tree"])
-@pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
-def test_nothing_reads_what_earlier_requests_left(schedule: str, drafter: str) -> None:
+@pytest.mark.parametrize("decoding", ["autoregressive", "actionflow", "speculative"])
+def test_nothing_reads_what_earlier_requests_left(decoding: str, drafter: str) -> None:
     checkpoint = tiny(seed=3)
     events = stream(30, {0: TEXTS[0], 12: TEXTS[1], 14: TEXTS[1]})
     options = {"adaptive_draft": False, "drafter": drafter}
-    clean = play(engine_of(checkpoint, schedule, **options), events)
-    poisoned = poison_the_dead(engine_of(checkpoint, schedule, **options), events)
+    clean = play(engine_of(checkpoint, decoding, **options), events)
+    poisoned = poison_the_dead(engine_of(checkpoint, decoding, **options), events)
     assert {s: a.tokens for s, a in clean.items()} == {s: a.tokens for s, a in poisoned.items()}
 
 
@@ -91,7 +91,7 @@ def test_actionflow_reuses_its_slots_by_index() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "drafter"),
+    ("decoding", "drafter"),
     [
         ("autoregressive", "temporal"),
         ("actionflow", "temporal"),
@@ -99,9 +99,9 @@ def test_actionflow_reuses_its_slots_by_index() -> None:
         ("speculative", "temporal_tree"),
     ],
 )
-def test_a_damaged_frame_does_not_outlive_itself(schedule: str, drafter: str) -> None:
+def test_a_damaged_frame_does_not_outlive_itself(decoding: str, drafter: str) -> None:
     """NaN in the KV would spread through masked entries (0 * NaN): the KV cache is cleared."""
-    engine = engine_of(tiny(seed=4), schedule, drafter=drafter, adaptive_draft=False)
+    engine = engine_of(tiny(seed=4), decoding, drafter=drafter, adaptive_draft=False)
     events = stream(24, {0: TEXTS[0]})
     play(engine, events[:8])
     good = engine.model.vision.projector.fc1.bias.clone()

@@ -148,7 +148,7 @@ def test_a_tuned_weight_is_a_weight() -> None:
 
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
 @pytest.mark.parametrize(
-    ("schedule", "more"),
+    ("decoding", "more"),
     [
         ("autoregressive", {}),
         ("actionflow", {}),
@@ -157,7 +157,7 @@ def test_a_tuned_weight_is_a_weight() -> None:
     ],
 )
 def test_an_engine_says_the_same_in_any_way_and_times_nothing_in_service(
-    language: str, schedule: str, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    language: str, decoding: str, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vla_ros.engine.engine.MAX_TEXT", 64)
     monkeypatch.setattr("vla_ros.engine.decoding.factory.MAX_TEXT", 64)
@@ -165,14 +165,14 @@ def test_an_engine_says_the_same_in_any_way_and_times_nothing_in_service(
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
     checkpoint = tiny(tiny_config(language), dim=4, seed=1)
     events = stream(6, {0: TEXTS[0], 3: TEXTS[2]})
-    engine = engine_of(checkpoint, schedule, Again(), gemm="auto", **more)
+    engine = engine_of(checkpoint, decoding, Again(), gemm="auto", **more)
     play(engine, stream(1, {0: TEXTS[1]}))  # before the first answer all shapes are captured
     timed, asked = len(made.timed), len(made.asked)
     tuned = play(engine, events)
     assert len(made.timed) == timed > 0
     assert len(made.asked) > asked  # what was chosen is what multiplies
     assert {choice.way for choice in made.tuner.choices} >= {ONE[0]}
-    other = engine_of(checkpoint, schedule, Again(), gemm="torch", **more)
+    other = engine_of(checkpoint, decoding, Again(), gemm="torch", **more)
     assert other.model.tuner is None
     assert [a.tokens for a in play(other, events).values()] == [a.tokens for a in tuned.values()]
 
@@ -231,9 +231,9 @@ def test_a_step_that_torch_does_as_fast_stays_there() -> None:
 
 
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
-@pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
+@pytest.mark.parametrize("decoding", ["autoregressive", "actionflow", "speculative"])
 def test_layers_of_a_kernel_a_step_say_the_same(
-    language: str, schedule: str, monkeypatch: pytest.MonkeyPatch
+    language: str, decoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Norms within the products behind them, biases, sums within those before; ways in float32."""
     stand_in(monkeypatch)
@@ -245,10 +245,10 @@ def test_layers_of_a_kernel_a_step_say_the_same(
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: tuner)
     checkpoint = tiny(tiny_config(language), dim=4, seed=1)
     events = stream(6, {0: TEXTS[0], 3: TEXTS[2]})
-    engine = engine_of(checkpoint, schedule, Again(), gemm="auto")
+    engine = engine_of(checkpoint, decoding, Again(), gemm="auto")
     tuned = play(engine, events)
     assert any(kind == "layer" and way == STEPS for (kind, *_), way in tuner._taken.items())
-    other = play(engine_of(checkpoint, schedule, Again(), gemm="torch"), events)
+    other = play(engine_of(checkpoint, decoding, Again(), gemm="torch"), events)
     assert [a.tokens for a in other.values()] == [a.tokens for a in tuned.values()]
 
 

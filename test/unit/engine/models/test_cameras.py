@@ -52,9 +52,9 @@ def test_further_roles_are_the_cameras_of_their_names() -> None:
     ("cameras", "said", "why"),
     [
         (("base", "left_wrist", "right_wrist"), None, "nothing is left for right_wrist"),
-        (("top", "side"), "front=main", "flow_cameras has 'front=main'"),
-        (("top", "side"), "top=above", "flow_cameras has 'top=above'"),
-        (("top", "side"), "top=main side=main", "flow_cameras gives 'main' twice"),
+        (("top", "side"), "front=main", "camera_map has 'front=main'"),
+        (("top", "side"), "top=above", "camera_map has 'top=above'"),
+        (("top", "side"), "top=main side=main", "camera_map gives 'main' twice"),
         (("top",), "top=none", "none of them is left"),
     ],
 )
@@ -65,7 +65,7 @@ def test_what_cannot_be_is_told_as_wanted_and_offered(
         roles_of(cameras, said)
     told = str(raised.value)
     assert f"wants {', '.join(cameras)}, main, wrist are offered, and {why}; say which" in told
-    assert f"flow_cameras '{cameras[0]}=main" in told
+    assert f"camera_map '{cameras[0]}=main" in told
 
 
 def engine_of(tmp_path: Any, cameras: tuple[str, ...], **options: Any) -> FlowEngine:
@@ -96,7 +96,7 @@ def test_a_checkpoint_looks_through_further_cameras(tmp_path: Any) -> None:
     assert three.info.camera_roles == ("side",)
     shown = chunk(three, more_images={"side": WRIST})
     assert not np.array_equal(shown, chunk(three, more_images={"side": FRONT}))
-    order = engine_of(tmp_path / "b", ("front", "wrist", "side"), flow_cameras="side=none")
+    order = engine_of(tmp_path / "b", ("front", "wrist", "side"), camera_map="side=none")
     assert not np.array_equal(shown, chunk(order))
     with pytest.raises(InvalidAction, match="side"):
         chunk(three)
@@ -106,10 +106,10 @@ def test_an_absent_camera_is_masked_as_lerobot_masks_it(tmp_path: Any) -> None:
     """Its rows are nowhere, and the positions count valid rows only: as if it did not exist."""
     with pytest.raises(CheckpointError, match="nothing is left for side"):
         engine_of(tmp_path / "a", ("front", "wrist", "side"))
-    three = engine_of(tmp_path / "b", ("front", "wrist", "side"), flow_cameras="side=none")
+    three = engine_of(tmp_path / "b", ("front", "wrist", "side"), camera_map="side=none")
     assert three.cameras == 2
     two = engine_of(tmp_path / "c", ("front", "wrist"))
     assert np.array_equal(chunk(three), chunk(two))
-    one = engine_of(tmp_path / "d", ("front", "wrist"), flow_cameras="wrist=none")
+    one = engine_of(tmp_path / "d", ("front", "wrist"), camera_map="wrist=none")
     assert one.cameras == 1
     assert not np.array_equal(chunk(one, wrist_image=None), chunk(two))

@@ -66,13 +66,13 @@ def test_a_guided_chunk_is_the_same(kind: str) -> None:
 
 def test_rows_with_times_of_their_own_take_torchs_steps() -> None:
     """pi0.5, some actions given: each row has a scale and a shift."""
-    config = tiny_flow("pi05", row_time=True)
+    config = tiny_flow("pi05", rtc_trained=True)
     weights = torch.zeros(config.horizon)
     weights[:3] = 1
     previous = torch.randn(
         config.horizon, config.action_width, generator=torch.Generator().manual_seed(3)
     )
-    guidance = Guidance(previous, weights, 3, mode=RtcMode.CONDITIONED)
+    guidance = Guidance(previous, weights, 3, mode=RtcMode.TRAINED)
     chunks = [
         chunk_of(m, config, "a", guidance)
         for m in (tuned_model(config, Always()), model_of(config))

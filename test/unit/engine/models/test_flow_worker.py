@@ -35,8 +35,8 @@ def test_load_engine_looks_at_the_checkpoint() -> None:
 
 
 def test_options_of_flow_policies_are_refused_for_token_policies() -> None:
-    with pytest.raises(ValueError, match="flow_cameras, flow_steps: these options are for flow"):
-        load_engine(EngineOptions("random:small", flow_steps=2, flow_cameras="a=main"))
+    with pytest.raises(ValueError, match="camera_map, flow_steps: these options are for flow"):
+        load_engine(EngineOptions("random:small", flow_steps=2, camera_map="a=main"))
 
 
 def test_what_auto_would_draft_with_is_no_obstacle() -> None:

@@ -117,7 +117,7 @@ def test_what_an_observation_lacks_is_said(folder: Path) -> None:
         actions(engine, Observation(7, 7, 7, frame().image, None, np.zeros(9)))
     with pytest.raises(InvalidAction, match="needs 9 values of robot state, the frame has 3"):
         actions(engine, frame(state=3))
-    options = EngineOptions(checkpoint=str(folder), flow_cameras="wrist_image=none")
+    options = EngineOptions(checkpoint=str(folder), camera_map="wrist_image=none")
     with pytest.raises(InvalidAction, match="'wrist_image': it cannot be none"):
         actions(load_engine(options))
     with pytest.raises(ValueError, match="the most is 128"):

@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused(model: GrootModel) -> None:
             prefix,
             None,
             small.noise(),
-            Guidance(small.noise(), torch.ones(7), mode=RtcMode.CONDITIONED),
+            Guidance(small.noise(), torch.ones(7), mode=RtcMode.TRAINED),
         )
     with pytest.raises(ValueError, match="18 rows of pictures, there are 9"):
         model.prefill(model.image_features(small.pixels()[:1]), small.ids(), small.state())

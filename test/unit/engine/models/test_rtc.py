@@ -161,12 +161,12 @@ def test_the_true_jacobian_leaves_no_trace_in_the_buffers(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_given_rows_stay_as_they_are_at_the_time_of_actions(kind: str) -> None:
     """arXiv 2512.05964: no noise and time 0 for the rows under way, the solver's for the rest."""
-    model, prefix, noise = prepared(kind, row_time=True)
+    model, prefix, noise = prepared(kind, rtc_trained=True)
     plain, want_free, _ = prepared(kind)
     free = model.sample_actions(prefix, None, noise), plain.sample_actions(want_free, None, noise)
     assert torch.allclose(*free, atol=1e-5), "without given rows it is the same network"
     earlier = model.sample_actions(prefix, None, torch.flip(noise, (0,)))
-    guidance = guidance_of(earlier, Executing(1, 3, 2), 5.0, RtcMode.CONDITIONED)
+    guidance = guidance_of(earlier, Executing(1, 3, 2), 5.0, RtcMode.TRAINED)
     assert guidance is not None
     got = model.sample_actions(prefix, None, noise, guidance)
     assert torch.equal(got[:2], earlier[3:5])
@@ -181,11 +181,11 @@ def test_given_rows_stay_as_they_are_at_the_time_of_actions(kind: str) -> None:
         assert not torch.allclose(v[2:], other[2:], atol=1e-6), "the time of given rows counts"
         x = torch.where(guidance.weights[:, None] > 0, guidance.previous, x + model.solver.dt * v)
     assert torch.allclose(got, x, atol=1e-5)
-    assert guidance_of(earlier, Executing(1, 3, 0), 5.0, RtcMode.CONDITIONED) is None
+    assert guidance_of(earlier, Executing(1, 3, 0), 5.0, RtcMode.TRAINED) is None
 
 
 def test_rows_at_their_own_times_are_those_of_each_time() -> None:
-    model, _, noise = prepared("smolvla", row_time=True)
+    model, _, noise = prepared("smolvla", rtc_trained=True)
     given = (torch.arange(model.horizon) < 3)[:, None]
     timed = model.action_time_mlp
     mixed = timed(noise, 1, given)
@@ -195,9 +195,9 @@ def test_rows_at_their_own_times_are_those_of_each_time() -> None:
 
 def test_a_network_with_one_time_for_all_is_refused_in_one_line() -> None:
     with pytest.raises(CheckpointError, match=r"a time for each action.*choose sync, async, "):
-        engine_of("smolvla-small", rtc_mode="conditioned")
+        engine_of("smolvla-small", rtc_mode="trained")
     model, prefix, noise = prepared("smolvla")
-    guidance = Guidance(noise, torch.ones(model.horizon), 1, 5.0, RtcMode.CONDITIONED)
+    guidance = Guidance(noise, torch.ones(model.horizon), 1, 5.0, RtcMode.TRAINED)
     with pytest.raises(ValueError, match="one time for all actions"):
         model.sample_actions(prefix, None, noise, guidance)
 
@@ -214,9 +214,9 @@ def engine_of(preset: str, **options: Any) -> FlowEngine:
 
 def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> None:
     """LeRobot's rtc_training_max_delay: so many given actions at most, and zeros behind them."""
-    config = replace(PRESETS["pi05-small"], row_time=True, max_delay=2)
+    config = replace(PRESETS["pi05-small"], rtc_trained=True, max_delay=2)
     write_random_flow(tmp_path / "it", config, seed=1)
-    asked = EngineOptions(str(tmp_path / "it"), rtc_mode="conditioned")
+    asked = EngineOptions(str(tmp_path / "it"), rtc_mode="trained")
     engine = load_flow_engine(tmp_path / "it", asked)
     engine.reset(TEXT)
     first = step(engine, seen(1))

@@ -31,7 +31,7 @@ def test_cameras_joints_units_rate_and_topics(tmp_path: Path) -> None:
     said = contract.parameters
     assert contract.robot == "so_101"
     assert (said["control_rate_hz"], said["camera_rate_hz"]) == (30.0, 30.0)
-    assert said["flow_cameras"] == "right=main top=top wrist.right=wrist"
+    assert said["camera_map"] == "right=main top=top wrist.right=wrist"
     assert said["camera_roles"] == ["top"]
     assert said["cameras.main.topic"] == "/front_camera/image_raw"
     assert said["cameras.wrist.topic"] == "/wrist_camera/image_raw"
@@ -40,7 +40,7 @@ def test_cameras_joints_units_rate_and_topics(tmp_path: Path) -> None:
     assert said["joint_names"] == said["action_names"] == list(JOINTS)
     assert said["state_units"] == said["action_units"] == ["deg"] * 6
     assert said["action_space"] == "joint_position"
-    assert (said["outputs"], said["stale_policy"]) == (["joint_state"], "hold")
+    assert (said["outputs"], said["stale_action"]) == (["joint_state"], "hold")
     assert said["bounds_low"] == pytest.approx([-math.pi] * 6)
     assert contract.remappings == {
         "joint_states": "/follower_arm/joint_states",

@@ -73,7 +73,7 @@ def log(setup: Setup, status: StatusSeen | None = RUNNING) -> EvalLog:
 
 def test_in_lockstep_the_first_answer_to_every_frame_was_executed_in_order() -> None:
     frames = [SECOND + step * PERIOD for step in range(4)]
-    it = log(LOCKSTEP, replace(RUNNING, schedule="speculative"))
+    it = log(LOCKSTEP, replace(RUNNING, decoding="speculative"))
     it.add_episode(over(3, 3))  # the end overtakes the commands
     it.add_command(heard(SECOND - PERIOD, value=9.0))  # of the episode before
     it.add_command(heard(frames[1], value=0.2))
@@ -97,7 +97,7 @@ def test_in_lockstep_the_first_answer_to_every_frame_was_executed_in_order() -> 
     assert record.wall_s == pytest.approx(0.15)
     assert (record.inference_ms.count, record.inference_ms.p50) == (3, 5.0)
     assert (record.success, record.reason, record.error) == (False, "step limit", "")
-    assert record.schedule == "speculative"
+    assert record.decoding == "speculative"
 
 
 def test_every_inference_counts_also_those_that_no_command_names() -> None:

@@ -75,12 +75,14 @@ class Bench:
         self.control.offer(observation)
         return observation
 
-    def answer(self, observation, action=None, epoch=None, told_delay=0):
+    def answer(self, observation, action=None, epoch=None, conditioning_delay=0):
         action = np.full((1, 7), 0.01) if action is None else np.atleast_2d(action)
         timeline = Timeline(observation.received_steady_ns).mark("queue", self.clock.steady)
         timeline = timeline.mark("decode", self.clock.steady)
         answer = Answer(
-            Inference(observation.stamp_ns, action, timeline, told_delay=told_delay),
+            Inference(
+                observation.stamp_ns, action, timeline, conditioning_delay=conditioning_delay
+            ),
             observation.received_ns,
             observation.received_steady_ns,
         )

@@ -6,7 +6,7 @@ import pytest
 from unit.runtime.control.bench import IMAGE, Bench
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.core.types import CommandKind, Observation, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, Observation, PolicyState, StaleAction
 from vla_ros.runtime.safety import Limits
 
 POLICY, HELD, STOP = CommandKind.POLICY, CommandKind.HELD, CommandKind.STOP
@@ -80,7 +80,7 @@ def test_nothing_is_published_twice_across_epochs_but_order_begins_anew():
 def test_without_a_place_to_begin_from_it_is_said_what_is_lacking():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE)
     bounds = {"low": (-1.0,) * 6, "high": (1.0,) * 6}
-    bench = ready(limits=Limits(space=space, stale_policy=StalePolicy.HOLD, **bounds))
+    bench = ready(limits=Limits(space=space, stale_action=StaleAction.HOLD, **bounds))
     bench.cycle(np.zeros(7))
     assert blocked(bench) == [
         "action blocked: a place to go to needs to know where the robot is:"
@@ -172,7 +172,7 @@ def test_a_place_is_held_where_it_was_commanded_and_a_displacement_is_none():
     assert not bench.tick()[0].action[:6].any()
     space = end_effectors(ActionKind.END_EFFECTOR_POSE)
     bounds = {"low": (-1.0,) * 6, "high": (1.0,) * 6}
-    bench = ready(limits=Limits(space=space, stale_policy=StalePolicy.HOLD, **bounds))
+    bench = ready(limits=Limits(space=space, stale_action=StaleAction.HOLD, **bounds))
     here = np.array([0.4, 0.1, 0.3, 0.0, 0.0, 0.0, 0.0])
     bench.control.measure(here, bench.clock.now, bench.moment())
     bench.cycle(here + 0.1)
@@ -193,9 +193,9 @@ def test_after_a_period_of_none_a_displacement_is_a_change_from_rest():
     assert command.action[0] == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize("stale, stops", [(StalePolicy.ZERO, True), (StalePolicy.SILENCE, False)])
+@pytest.mark.parametrize("stale, stops", [(StaleAction.ZERO, True), (StaleAction.SILENCE, False)])
 def test_silence_begins_once_the_consumer_knows(stale, stops):
-    bench = ready(limits=Limits(stale_policy=stale, silence_after_s=0.2)).running()
+    bench = ready(limits=Limits(stale_action=stale, silence_after_s=0.2)).running()
     bench.tick(0.6)
     assert bench.state is PolicyState.HOLD
     said = [len(bench.tick(0.1)) for _ in range(3)]

@@ -5,7 +5,7 @@ import pytest
 
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, joints
-from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, PolicyState, StaleAction
 from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.safety import Limits
@@ -17,7 +17,7 @@ LEAD_S = 0.02
 def moving(chunk=4, outputs=None, chunking=Chunking(), **limits):
     given = {
         "space": SPACE,
-        "stale_policy": StalePolicy.HOLD,
+        "stale_action": StaleAction.HOLD,
         "low": (-2.0,) * 2,
         "high": (2.0,) * 2,
         "max_age_s": 2.0,
@@ -93,7 +93,7 @@ def test_after_an_interruption_what_is_left_is_planned_anew():
     assert len(places(bench.tick()[0])) == 9, "and held as long as its observation is valid"
     wide = bench.loop.limits
     bench.loop.limits = Limits(
-        space=SPACE, stale_policy=StalePolicy.HOLD, low=(-2.0,) * 2, high=(2.0,) * 2, max_age_s=0.06
+        space=SPACE, stale_action=StaleAction.HOLD, low=(-2.0,) * 2, high=(2.0,) * 2, max_age_s=0.06
     )
     assert [c.kind for c in bench.tick()] == [CommandKind.STOP]
     bench.loop.limits = wide

@@ -8,7 +8,7 @@ from unit.runtime.control.bench import Bench
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import MS, SECOND, Moment
-from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, PolicyState, StaleAction
 from vla_ros.runtime.safety import Limits
 
 POSES = end_effectors(ActionKind.END_EFFECTOR_POSE)
@@ -16,8 +16,8 @@ HERE = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 0.0])
 WIDE = {"low": (-1.0,) * 3 + (-np.pi,) * 3, "high": (1.0,) * 3 + (np.pi,) * 3}
 
 
-def limits(stale=StalePolicy.HOLD, **other):
-    return Limits(stale_policy=stale, space=POSES, **(WIDE | other))
+def limits(stale=StaleAction.HOLD, **other):
+    return Limits(stale_action=stale, space=POSES, **(WIDE | other))
 
 
 def pose(x=0.4, turn=0.0, axis=0):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.core.types import CommandKind, Observation, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, Observation, PolicyState, StaleAction
 from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.safety import Limits
 
@@ -38,13 +38,13 @@ class Arm:
     speed, by chunks."""
 
     def __init__(self, speed, lag=1.0, reach=3.0, **limits):
-        stale = limits.pop("stale_policy", StalePolicy.HOLD)
+        stale = limits.pop("stale_action", StaleAction.HOLD)
         self.bench = Bench(
             limits=Limits(
                 space=SPACE,
                 low=(-reach,),
                 high=(reach,),
-                stale_policy=stale,
+                stale_action=stale,
                 max_age_s=1.0,
                 **limits,
             ),

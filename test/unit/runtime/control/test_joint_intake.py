@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import MS, SECOND, Moment
-from vla_ros.core.types import Pose, StalePolicy
+from vla_ros.core.types import Pose, StaleAction
 from vla_ros.runtime.control.joints import (
     CEILING,
     MARGIN,
@@ -275,8 +275,8 @@ def test_a_quaternion_of_the_other_sign_is_the_same_rotation():
 
 def limits(**given):
     space = joints(ActionKind.JOINT_POSITION, ("a", "hand", "b"), ("hand",))
-    stale = StalePolicy.HOLD
-    return Limits(space=space, low=(-1.0,) * 2, high=(1.0,) * 2, stale_policy=stale, **given)
+    stale = StaleAction.HOLD
+    return Limits(space=space, low=(-1.0,) * 2, high=(1.0,) * 2, stale_action=stale, **given)
 
 
 def test_speeds_are_those_of_the_owner_before_those_of_the_description():

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from unit.runtime.control.bench import Bench, Recorder
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import PolicyState, StalePolicy
+from vla_ros.core.types import PolicyState, StaleAction
 from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.control.takeover import Meaning, Teleoperation
 from vla_ros.runtime.safety import Limits
@@ -223,7 +223,7 @@ class Robot(RuleBasedStateMachine):
         reach = 0.8 if space.absolute else 0.04
         self.limits = Limits(
             space=space,
-            stale_policy=StalePolicy.HOLD if space.absolute else StalePolicy.ZERO,
+            stale_action=StaleAction.HOLD if space.absolute else StaleAction.ZERO,
             low=(-reach,) * count,
             high=(reach,) * count,
             velocity=(0.5, 1.0, 0.7, 0.5, 0.5, 0.5)[:count],

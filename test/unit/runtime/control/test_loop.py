@@ -6,7 +6,7 @@ import pytest
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, PolicyState, StaleAction
 from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.safety import Limits
 
@@ -218,10 +218,10 @@ def measured(bench):
 
 
 def test_silence_publishes_no_stop_and_hold_publishes_the_place_that_was_commanded():
-    bench = Bench(limits=Limits(stale_policy=StalePolicy.SILENCE)).running()
+    bench = Bench(limits=Limits(stale_action=StaleAction.SILENCE)).running()
     commands = [c for _ in range(30) for c in bench.tick()]
     assert all(c.kind is CommandKind.HELD for c in commands)
-    limits = Limits(stale_policy=StalePolicy.HOLD, space=POSES, low=(-1.0,) * 6, high=(1.0,) * 6)
+    limits = Limits(stale_action=StaleAction.HOLD, space=POSES, low=(-1.0,) * 6, high=(1.0,) * 6)
     bench = Bench(limits=limits)
     measured(bench)
     bench.running()
@@ -231,7 +231,7 @@ def test_silence_publishes_no_stop_and_hold_publishes_the_place_that_was_command
 
 
 def test_silence_is_silence_for_poses_too():
-    limits = Limits(stale_policy=StalePolicy.SILENCE, space=POSES, low=(-1.0,) * 6, high=(1.0,) * 6)
+    limits = Limits(stale_action=StaleAction.SILENCE, space=POSES, low=(-1.0,) * 6, high=(1.0,) * 6)
     bench = Bench(limits=limits)
     measured(bench)
     bench.running()

@@ -6,7 +6,7 @@ import pytest
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.clock import Moment
-from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, PolicyState, StaleAction
 from vla_ros.runtime.safety import Limits
 
 NAMES = ("shoulder", "claw", "elbow", "thumb")
@@ -14,8 +14,8 @@ PLACES = {"shoulder": 0, "elbow": 2}
 
 
 def limits(kind=ActionKind.JOINT_POSITION, **other):
-    stale = StalePolicy.HOLD if kind.absolute else StalePolicy.ZERO
-    given = {"low": (-2.0,) * 2, "high": (2.0,) * 2, "stale_policy": stale}
+    stale = StaleAction.HOLD if kind.absolute else StaleAction.ZERO
+    given = {"low": (-2.0,) * 2, "high": (2.0,) * 2, "stale_action": stale}
     return Limits(space=joints(kind, NAMES, ("claw", "thumb")), **(given | other))
 
 

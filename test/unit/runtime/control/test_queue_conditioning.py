@@ -118,18 +118,20 @@ def test_it_is_told_what_a_parameter_says() -> None:
         Chunking(conditioning_delay_steps=-1)
 
 
-@pytest.mark.parametrize("told_delay", [0, 3])
-def test_an_action_made_for_the_moment_it_is_executed_in_is_not_stale(told_delay: int) -> None:
+@pytest.mark.parametrize("conditioning_delay", [0, 3])
+def test_an_action_made_for_the_moment_it_is_executed_in_is_not_stale(
+    conditioning_delay: int,
+) -> None:
     bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8)
     bench.control.activate()
     bench.control.set_instruction("reach")
     observation = bench.frame()
     bench.clock.advance(3 * T)
-    bench.answer(observation, told_delay=told_delay)
+    bench.answer(observation, conditioning_delay=conditioning_delay)
     bench.control.tick()
     command = bench.out.commands[-1]
     assert command.published_ns - command.stamp_ns == 3 * PERIOD, "as old as ever"
-    assert command.staleness_ns == (3 - told_delay) * PERIOD
+    assert command.staleness_ns == (3 - conditioning_delay) * PERIOD
 
 
 def test_what_is_told_again_is_what_was_told() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from unit.runtime.control.bench import Bench
 from unit.runtime.control.test_hold import Arm
 from vla_ros.core.action_space import ActionKind, end_effectors
-from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, PolicyState, StaleAction
 from vla_ros.runtime.control.takeover import Meaning, Teleoperation
 from vla_ros.runtime.safety import Limits
 
@@ -129,7 +129,7 @@ def test_velocities_lead_on_from_the_last_place():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE)
     limits = Limits(
         space=space, low=(-1,) * 3 + (-3,) * 3, high=(1,) * 3 + (3,) * 3,
-        stale_policy=StalePolicy.HOLD,
+        stale_action=StaleAction.HOLD,
     )  # fmt: skip
     bench = Bench(limits=limits)
     bench.control.activate()

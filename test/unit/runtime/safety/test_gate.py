@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from golden.make_gate import NARROW, POSES, actions, gate, gated
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
-from vla_ros.core.types import StalePolicy
+from vla_ros.core.types import StaleAction
 from vla_ros.runtime.safety import ActionRefused, Limits
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "gate7.npz"
@@ -19,7 +19,7 @@ JOINTS = joints(ActionKind.JOINT_POSITION, ("a", "claw", "b", "c"), ("claw",))
 
 
 def joint_limits(**other):
-    given = {"low": (-1.0, -2.0, -3.0), "high": (1.0, 2.0, 3.0), "stale_policy": StalePolicy.HOLD}
+    given = {"low": (-1.0, -2.0, -3.0), "high": (1.0, 2.0, 3.0), "stale_action": StaleAction.HOLD}
     return Limits(space=JOINTS, **(given | other))
 
 
@@ -44,7 +44,7 @@ def test_two_arms_are_held_to_their_limits_each_by_itself(kind):
     one = POSES if kind.absolute else NARROW
     two = Limits(
         space=end_effectors(kind, ARMS),
-        stale_policy=one.stale_policy,
+        stale_action=one.stale_action,
         low=one.low * 2,
         high=one.high * 2,
         jump=one.jump,
@@ -67,7 +67,7 @@ def test_limits_per_second_hold_at_any_rate_whatever_the_policy_says(kind, rate_
     limits = Limits(
         control_rate_hz=rate_hz,
         space=joints(kind, ("a", "b")),
-        stale_policy=StalePolicy.HOLD if kind.absolute else StalePolicy.ZERO,
+        stale_action=StaleAction.HOLD if kind.absolute else StaleAction.ZERO,
         low=(-9.0,) * 2,
         high=(9.0,) * 2,
         velocity=tuple(velocity),
@@ -99,7 +99,7 @@ def test_a_rotation_of_the_second_arm_is_held_by_its_angle():
     high = ((1.0,) * 3 + (3.2,) * 3) * 2
     limits = Limits(
         space=space,
-        stale_policy=StalePolicy.HOLD,
+        stale_action=StaleAction.HOLD,
         low=tuple(-h for h in high),
         high=high,
         jump=0.02,
@@ -128,7 +128,7 @@ def test_bounds_are_as_many_as_the_numbers_that_move():
 def test_a_rotation_is_within_half_of_the_widest_of_its_ranges_whatever_its_axis():
     limits = Limits(
         space=end_effectors(ActionKind.END_EFFECTOR_POSE),
-        stale_policy=StalePolicy.HOLD,
+        stale_action=StaleAction.HOLD,
         low=(-1.0,) * 3 + (-0.1, -0.5, -0.2),
         high=(1.0,) * 3 + (0.1, 0.5, 0.2),
     )

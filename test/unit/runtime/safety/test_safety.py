@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from golden.make_gate import gate
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import GRIPPER, PolicyState, StalePolicy
+from vla_ros.core.types import GRIPPER, PolicyState, StaleAction
 from vla_ros.runtime import safety
 from vla_ros.runtime.safety import ActionRefused, Gripper, Limits, Safety
 
@@ -223,7 +223,7 @@ def test_fault_is_latched_whatever_comes(events):
         ({"low": (0.0,) * 5}, "6 values each: x y z rx ry rz"),
         ({"low": (0.05,) * 6}, "below"),
         ({"low": (0.01,) * 6}, "contain 0"),
-        ({"stale_policy": StalePolicy.HOLD}, "'hold' needs action_space 'end_effector_pose'"),
+        ({"stale_action": StaleAction.HOLD}, "'hold' needs action_space 'end_effector_pose'"),
         ({"space": end_effectors(ActionKind.END_EFFECTOR_POSE)}, "'zero' needs"),
     ],
 )

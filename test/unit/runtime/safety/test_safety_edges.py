@@ -11,7 +11,7 @@ import pytest
 from golden.make_gate import gate
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import PolicyState, StalePolicy
+from vla_ros.core.types import PolicyState, StaleAction
 from vla_ros.runtime import safety
 from vla_ros.runtime.safety import ActionRefused, Gripper, Limits, Safety
 
@@ -83,7 +83,7 @@ def test_the_tolerance_is_of_the_range_and_not_of_rounding(excess, far):
 def test_bounds_that_are_not_about_zero_have_their_own_middle():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE)
     limits = Limits(
-        space=space, stale_policy=StalePolicy.HOLD,
+        space=space, stale_action=StaleAction.HOLD,
         low=(0.2, 0.2, 0.2, 0.4, -0.1, -0.3), high=(0.6, 0.6, 0.6, 0.8, 0.1, 0.3),
     )  # fmt: skip
     inside = np.array([0.4, 0.4, 0.4, 0.6, 0.0, 0.0, 1.0])
@@ -136,18 +136,18 @@ def test_deltas_of_one_direction_are_bounds_too():
     assert Limits(high=(0.0,) * 6, low=(-0.1,) * 6).high == (0.0,) * 6
 
 
-def test_what_cannot_be_a_stale_policy_is_refused_in_these_words():
+def test_what_cannot_be_a_stale_action_is_refused_in_these_words():
     with pytest.raises(ValueError) as refused:
-        Limits(stale_policy=StalePolicy.HOLD)
+        Limits(stale_action=StaleAction.HOLD)
     assert str(refused.value) == (
-        "stale_policy 'hold' needs action_space 'end_effector_pose' or 'joint_position':"
+        "stale_action 'hold' needs action_space 'end_effector_pose' or 'joint_position':"
         " repeating a delta is motion; use 'zero' or 'silence'"
     )
     poses = end_effectors(ActionKind.END_EFFECTOR_POSE)
     with pytest.raises(ValueError) as refused:
-        Limits(space=poses, stale_policy=StalePolicy.ZERO)
+        Limits(space=poses, stale_action=StaleAction.ZERO)
     assert str(refused.value) == (
-        "stale_policy 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
+        "stale_action 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
         " a zero pose is a place to go to; use 'hold' or 'silence'"
     )
 

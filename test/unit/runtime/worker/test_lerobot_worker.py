@@ -45,13 +45,13 @@ def copy(checkpoints: Path, tmp_path: Path):
 def start(
     make_bench: MakeBench,
     folder: Path,
-    flow_cameras: str = "",
+    camera_map: str = "",
     camera_roles: tuple[str, ...] | None = None,
     **fields,
 ) -> tuple[Bench, Ready]:
     roles = MORE.get(folder.name, ()) if camera_roles is None else camera_roles
     engine = EngineOptions(
-        str(folder), camera_roles=roles, seed=5, num_threads=1, flow_cameras=flow_cameras
+        str(folder), camera_roles=roles, seed=5, num_threads=1, camera_map=camera_map
     )
     settings = {"action_space": SPACE, "warmup_count": 1} | fields
     spec = PolicySpec("lerobot", engine=engine, **settings)
@@ -77,7 +77,7 @@ def test_a_chunk_is_lerobot_s_own_in_the_runtime_s_units(make_bench, checkpoints
     degrees = ("deg",) * 5 + ("0..10",)
     bench, ready = start(make_bench, checkpoints / kind, state_units=("deg",), action_units=degrees)
     info = ready.info
-    assert (info.name, info.schedule, info.chunk_length) == ("lerobot", kind, LENGTH[kind])
+    assert (info.name, info.decoding, info.chunk_length) == ("lerobot", kind, LENGTH[kind])
     assert (info.cameras, info.state_dim, info.action_space) == (2, 6, SPACE)
     assert info.camera_roles == MORE.get(kind, ())
     assert "main is observation.images.top [48, 64]" in info.conventions
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused_with_wanted_and_offered(make_bench, checkp
     with pytest.raises(
         PolicyRefused, match="wants gripper_wrist, top, side, main, wrist, side are offered"
     ):
-        start(make_bench, checkpoints / "act", flow_cameras="front=main")
+        start(make_bench, checkpoints / "act", camera_map="front=main")
 
 
 def test_options_reach_lerobot_s_config(make_bench, checkpoints):

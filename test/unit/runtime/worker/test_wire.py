@@ -79,12 +79,12 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
 def test_what_an_inference_was_made_for_arrives() -> None:
     made = Inference(
         7, np.ones((1, 7)), Timeline(3).mark("decode", 9),
-        continues=Executing(5, 1, 2), told_delay=6, captures=2,
+        continues=Executing(5, 1, 2), conditioning_delay=6, captures=2,
     )  # fmt: skip
     sent = Result(4, 7, 1, 2, 5, 6, inference=made)
     (got,) = ReportStream().feed(encode_report(sent), 11)
     assert got.inference is not None
-    assert (got.inference.continues, got.inference.told_delay) == (made.continues, 6)
+    assert (got.inference.continues, got.inference.conditioning_delay) == (made.continues, 6)
     assert got.inference.captures == 2
 
 

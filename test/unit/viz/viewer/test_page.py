@@ -46,16 +46,16 @@ def test_what_was_said_long_ago_is_not_shown_as_the_present():
 @given(st.text(max_size=40))
 def test_nothing_that_is_heard_becomes_markup(text):
     page = Page()
-    page.hear_status(status(reason=text, checkpoint=text, schedule=text), text, SECOND)
+    page.hear_status(status(reason=text, checkpoint=text, decoding=text), text, SECOND)
     page.world = World("tabletop", text, 1, 2, 3, "running")
     page.hear_log(LogLine(text, 20, text))
     marked = page.banner_html(SECOND) + page.facts_html() + page.log_html()
     plain = Page()
-    plain.hear_status(status(reason="a", checkpoint="a", schedule="a"), "a", SECOND)
+    plain.hear_status(status(reason="a", checkpoint="a", decoding="a"), "a", SECOND)
     plain.world = World("tabletop", "a", 1, 2, 3, "running")
     plain.hear_log(LogLine("a", 20, "a"))
     usual = plain.banner_html(SECOND) + plain.facts_html() + plain.log_html()
-    # <i> stands where there is no instruction; checkpoints and schedules may be empty
+    # <i> stands where there is no instruction; checkpoints and decodings may be empty
     assert marked.replace("<i>", "").count("<") <= usual.count("<") + 1
 
 
@@ -70,14 +70,14 @@ def test_a_world_that_is_another_is_labelled():
     assert "note" not in dict(page.facts())
 
 
-def test_schedule_and_passes_an_action():
+def test_decoding_and_passes_an_action():
     page = Page()
-    page.hear_status(status(policy="vla", schedule="speculative", device="cpu"), "", SECOND)
+    page.hear_status(status(policy="vla", decoding="speculative", device="cpu"), "", SECOND)
     page.hear_inference(2, 8)
     assert ("decoding", "speculative, 0.25 passes an action") in page.facts()
     page.hear_inference(0, 1)
     assert ("decoding", "speculative") in page.facts()
-    page.hear_status(status(policy="scripted", schedule="none"), "", SECOND)
+    page.hear_status(status(policy="scripted", decoding="none"), "", SECOND)
     assert ("decoding", "none: no model") in page.facts()
 
 

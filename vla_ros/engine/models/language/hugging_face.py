@@ -1,6 +1,6 @@
 """transformers' own Llama and Qwen2 classes: the reference, and a second backend.
 
-As a backend its attention calls ours (``AttentionInterface``), so every schedule runs on it;
+As a backend its attention calls ours (``AttentionInterface``), so every decoding runs on it;
 other language models of transformers can be added here without writing a decoder.
 """
 

@@ -106,7 +106,7 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         state=state,
         reason=message.reason,
         policy=message.policy,
-        schedule=message.schedule,
+        decoding=message.decoding,
         checkpoint=message.checkpoint,
         device=message.device,
         dtype=message.dtype,

@@ -499,7 +499,7 @@ class PolicyInputs:
 
     def _listen_to_joints(self, needs: Needs) -> None:
         """As the robot's state in a frame, and as where a robot that is told joints is: what a
-        first position to go to is measured from, what stale_policy 'hold' keeps, and what
+        first position to go to is measured from, what stale_action 'hold' keeps, and what
         displacements are added to. One subscription a topic: drivers publish hundreds of times a
         second. Arms that have topics of their own may have drivers of their own."""
         whole = needs.joints and not needs.joint_names

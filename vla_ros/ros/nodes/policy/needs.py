@@ -42,7 +42,7 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
         raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
     for parameter in ("continuous_joints", "joints_on_change"):
         _check_joints(values, parameter)
-    layout = LAYOUTS[values["proprio_layout"]]
+    layout = LAYOUTS[values["state_layout"]]
     _check_state(values, info, layout, len(names))
     wrist = values["use_wrist_image"] or info.cameras == 2
     return Needs(
@@ -72,16 +72,16 @@ def _check_joints(values: Mapping[str, Any], parameter: str) -> None:
 def _check_state(
     values: Mapping[str, Any], info: PolicyInfo, layout: ProprioLayout, joints: int
 ) -> None:
-    name = values["proprio_layout"]
+    name = values["state_layout"]
     if layout.joints and joints not in layout.joints:
         wanted = " or ".join(map(str, layout.joints))
         raise ValueError(
-            f"proprio_layout {name} needs {wanted} joint_names, the gripper's fingers, not {joints}"
+            f"state_layout {name} needs {wanted} joint_names, the gripper's fingers, not {joints}"
         )
     gives = layout.size or joints
     if info.state_dim and gives and gives != info.state_dim:
         raise ValueError(
-            f"this checkpoint needs {info.state_dim} values of robot state, proprio_layout {name}"
+            f"this checkpoint needs {info.state_dim} values of robot state, state_layout {name}"
             f" with {joints} joint_names gives {gives}"
         )
     if layout.pose and values["end_effector_frame"] and not tf2_is_there():

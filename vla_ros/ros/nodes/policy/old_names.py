@@ -11,8 +11,8 @@ from typing import Any
 from vla_ros.engine.options import OPTIONS, current
 
 OLD_NAMES = {
-    "schedule": "decoding",
-    "told_delay": "conditioning_delay_steps",
+    "decoding": "decoding",
+    "conditioning_delay": "conditioning_delay_steps",
     "retold_chunks": "replay_requests_file",
     "require_gate": "require_verified",
 }

@@ -15,7 +15,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from vla_ros.core.types import StalePolicy
+from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import OPTIONS, parse_options
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import check_values
@@ -33,7 +33,7 @@ _RESERVED = ("main", "wrist", "none")
 #: Options of the engine that are parameters by themselves; the others go through engine_options.
 ENGINE = (
     "checkpoint", "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment",
-    "flow_cameras", "center_crop", "preprocessing", "num_threads",
+    "camera_map", "center_crop", "preprocessing", "num_threads",
 )  # fmt: skip
 #: The others but those that follow from further parameters.
 IN_ENGINE_OPTIONS = tuple(sorted(set(OPTIONS) - {*ENGINE, "camera_roles", "action_dim"}))
@@ -192,7 +192,7 @@ _INPUTS = (
         " stays valid, however old",
     ),
     F(
-        "proprio_layout",
+        "state_layout",
         "joints",
         "The robot's state as the checkpoint was taught it: the joints; or position, axis-angle and"
         " two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the finger joints, two,"
@@ -202,7 +202,7 @@ _INPUTS = (
     F(
         "end_effector_frame",
         "",
-        "proprio_layout libero_oft: the end effector's pose is this frame"
+        "state_layout libero_oft: the end effector's pose is this frame"
         " in frame_id, from tf2; empty: from the topic end_effector_pose",
     ),
     P(
@@ -359,10 +359,10 @@ _CHUNKS = (
 _SAFETY = (
     P("max_age_s", 0.5, "A: older evidence never moves the robot", 0.005, 60.0),
     P(
-        "stale_policy",
+        "stale_action",
         "zero",
         "What to publish when the evidence is too old",
-        choices=tuple(p.value for p in StalePolicy),
+        choices=tuple(p.value for p in StaleAction),
     ),
     P("silence_after_s", 1.0, "Stale commands end after this", 0.0, 60.0),
     P(

@@ -187,7 +187,7 @@ class PolicyRuntime:
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(
-            f"ready: {spec.name}, decoding {ready.info.schedule}, device {ready.info.device},"
+            f"ready: {spec.name}, decoding {ready.info.decoding}, device {ready.info.device},"
             f" worker {ready.pid}, inference {ready.inference_p50_ms:.1f} ms"
             f" (p99 {ready.inference_p99_ms:.1f} ms)"
         )

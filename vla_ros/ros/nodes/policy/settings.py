@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vla_ros.core.types import StalePolicy
+from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import EngineOptions, parse_options
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.ros.nodes.policy.outputs import check_outputs, wanted
@@ -70,7 +70,7 @@ def limits_of(values: dict[str, Any]) -> Limits:
         control_rate_hz=values["control_rate_hz"],
         camera_rate_hz=values["camera_rate_hz"],
         max_age_s=values["max_age_s"],
-        stale_policy=StalePolicy(values["stale_policy"]),
+        stale_action=StaleAction(values["stale_action"]),
         space=space,
         silence_after_s=values["silence_after_s"],
         low=tuple(values["bounds_low"]),
@@ -141,7 +141,7 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
 
 def _joints_of_state(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What the values of the state are; of another layout none of them is a joint of the arm."""
-    named = values["joint_names"] if values["proprio_layout"] == "joints" else ()
+    named = values["joint_names"] if values["state_layout"] == "joints" else ()
     return tuple(filter(None, named))
 
 
@@ -155,10 +155,10 @@ def engine_of(values: Mapping[str, Any]) -> EngineOptions:
                 f"engine_options has {', '.join(both)}: a parameter of that name says it"
             )
         if execution is Execution.RTC_TRAINED:
-            asked["rtc_mode"] = "conditioned"
+            asked["rtc_mode"] = "trained"
         elif execution is Execution.RTC:
-            if asked.setdefault("rtc_mode", "guided") == "conditioned":
-                raise ValueError("rtc_mode conditioned is execution 'rtc_trained'")
+            if asked.setdefault("rtc_mode", "guided") == "trained":
+                raise ValueError("rtc_mode trained is execution 'rtc_trained'")
         else:
             asked.pop("rtc_mode", None)
         asked |= {name: values[name] for name in ENGINE}

@@ -47,7 +47,7 @@ CAPTURED_S = 10.0  # for so long /diagnostics warns of a graph captured in servi
 #: values of /diagnostics, from the status
 _TOLD = (
     "policy",
-    "schedule",
+    "decoding",
     "checkpoint",
     "device",
     "instruction",
@@ -268,7 +268,7 @@ def command_message(
     out.chunk_length = command.chunk_length
     out.staleness_s = command.staleness_ns / SECOND
     out.pipeline_depth = info.pipeline_depth
-    out.schedule = info.schedule
+    out.decoding = info.decoding
     out.instruction_hash = command.instruction_digest
     moving = list(space.motion)
     if command.action.shape != (space.width,) or not np.isfinite(command.action[moving]).all():
@@ -287,14 +287,14 @@ def chunk_message(answer: Answer, result: Result, info: PolicyInfo, limits: Limi
     out.observation_stamp = to_time(inference.stamp_ns)
     out.receive_stamp = to_time(answer.received_ns)
     out.epoch = result.epoch
-    out.schedule = info.schedule
+    out.decoding = info.decoding
     out.instruction_hash = result.instruction_digest
     out.length = len(inference.actions)
     out.period_s = limits.period_s
     if (before := inference.continues) is not None:
         out.previous_stamp = to_time(before.stamp_ns)
         out.previous_index, out.delay_steps = before.index, before.delay_steps
-    out.told_delay = inference.told_delay
+    out.conditioning_delay = inference.conditioning_delay
     out.action_space, out.width = int(limits.space.kind), inference.actions.shape[-1]
     out.names, out.units = list(limits.space.names), list(limits.space.units)
     out.actions = inference.actions.astype(np.float64).ravel().tolist()
@@ -324,7 +324,7 @@ def latency_message(
 def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
     """The status of a node that is not configured, from its parameters; the caller stamps it."""
     out = PolicyStatus(state=int(safety.state), reason=safety.said)
-    out.policy, out.schedule, out.checkpoint = (
+    out.policy, out.decoding, out.checkpoint = (
         values[name] for name in ("policy", "decoding", "checkpoint")
     )
     out.control_rate_hz, out.max_age_s = values["control_rate_hz"], values["max_age_s"]
@@ -341,7 +341,7 @@ def status_message(
 ) -> PolicyStatus:
     """The part of the status that follows from the loop's state; the caller stamps it."""
     out = PolicyStatus(state=int(safety.state), reason=safety.said)
-    out.policy, out.schedule = info.name, info.schedule
+    out.policy, out.decoding = info.name, info.decoding
     out.checkpoint, out.checkpoint_sha256 = info.checkpoint, info.checkpoint_sha256
     out.device, out.dtype = info.device, info.dtype
     out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length

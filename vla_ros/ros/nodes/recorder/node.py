@@ -372,7 +372,7 @@ class RecorderNode(Node):
         return replace(
             self._run,
             policy=status.policy,
-            schedule=status.schedule,
+            decoding=status.decoding,
             checkpoint=status.checkpoint,
             checkpoint_sha256=status.checkpoint_sha256,
             device=status.device,

@@ -384,7 +384,7 @@ def _run(
         dict(tokens),
         frames,
         policy=status.policy,
-        schedule=status.schedule,
+        decoding=status.decoding,
         checkpoint=status.checkpoint,
         checkpoint_sha256=status.checkpoint_sha256,
         device=status.device,

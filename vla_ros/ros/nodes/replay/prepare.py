@@ -202,7 +202,7 @@ def with_questions(prepared: Prepared, folder: Path) -> Prepared:
             RecordedRequest(
                 c.observed_ns,
                 Executing(*c.continued) if c.continued else None,
-                c.told_delay,
+                c.conditioning_delay,
             )
             for c in prepared.chunks
         ),

@@ -19,7 +19,7 @@ from vla_ros.ros.nodes.policy.needs import Needs, needs_of, tf2_is_there
 from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows
 
 OFT = PolicyInfo("vla", cameras=2, state_dim=8)
-FINGERS = {"proprio_layout": "libero_oft", "joint_names": ["left", "right"]}
+FINGERS = {"state_layout": "libero_oft", "joint_names": ["left", "right"]}
 
 
 def needs(info: PolicyInfo, **given: object) -> Needs:
@@ -67,12 +67,12 @@ def test_further_cameras_are_found_by_their_roles() -> None:
          "cameras.wrist.topic is empty, and this checkpoint looks through two cameras, main and"
          " wrist: name the camera's topic"),
         (OFT, {"joint_names": list("abcdefg")},
-         "this checkpoint needs 8 values of robot state, proprio_layout joints with 7 joint_names"
+         "this checkpoint needs 8 values of robot state, state_layout joints with 7 joint_names"
          " gives 7"),
-        (OFT, {"proprio_layout": "libero_oft"},
-         "proprio_layout libero_oft needs 1 or 2 joint_names, the gripper's fingers, not 0"),
+        (OFT, {"state_layout": "libero_oft"},
+         "state_layout libero_oft needs 1 or 2 joint_names, the gripper's fingers, not 0"),
         (PolicyInfo("vla", state_dim=7), FINGERS,
-         "this checkpoint needs 7 values of robot state, proprio_layout libero_oft with 2"
+         "this checkpoint needs 7 values of robot state, state_layout libero_oft with 2"
          " joint_names gives 8"),
         (OFT, {"joint_names": ["a", "b", "a"]}, "joint_names has 'a' more than once"),
     ],

@@ -14,7 +14,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from unit.runtime.control.bench import Bench, Recorder
 from vla_ros.core.action_space import ActionKind, ActionSpace, end_effectors, joints
 from vla_ros.core.clock import MS, Moment
-from vla_ros.core.types import Command, CommandKind, StalePolicy
+from vla_ros.core.types import Command, CommandKind, StaleAction
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.nodes.policy.outputs import (
     Robot,
@@ -71,10 +71,10 @@ class Arm:
         arms: tuple[str, ...] = ("",),
         **given: object,
     ) -> None:
-        stale = StalePolicy.HOLD if space.absolute else StalePolicy.ZERO
+        stale = StaleAction.HOLD if space.absolute else StaleAction.ZERO
         count = len(space.motion)
         ends = {"low": (-2.0,) * count, "high": (2.0,) * count}
-        limits = Limits(space=space, **({"stale_policy": stale} | ends | given))
+        limits = Limits(space=space, **({"stale_action": stale} | ends | given))
         values = DEFAULTS | {"outputs": list(outputs), "gripper_range": [0.0, 0.04]}
         values["joint_delta_from"] = joint_delta_from
         check_outputs(values, space)
@@ -145,7 +145,7 @@ def test_a_twist_is_a_velocity_and_exactly_zero_from_the_next_period_on() -> Non
 
 def test_a_twist_ends_by_itself_where_nothing_is_published_any_more() -> None:
     arm = Arm(end_effectors(ActionKind.END_EFFECTOR_DELTA), "twist")
-    limits = replace(arm.bench.loop.limits, stale_policy=StalePolicy.SILENCE)
+    limits = replace(arm.bench.loop.limits, stale_action=StaleAction.SILENCE)
     arm.bench.loop.limits = limits
     arm.cycle(np.full(7, 0.01))
     arm.bench.control.worker_lost("gone")  # HOLD: with `silence` no command says so
@@ -473,8 +473,8 @@ def test_after_a_silent_stop_displacements_begin_where_the_joints_are(word: str)
 @pytest.mark.parametrize("silent", [False, True], ids=["STOP", "no command"])
 def test_a_stop_of_displacements_stays_where_they_led(silent: bool) -> None:
     space = joint_space(ActionKind.JOINT_DELTA)
-    stale = StalePolicy.SILENCE if silent else StalePolicy.ZERO
-    arm = Arm(space, "positions", joint_delta_from="commanded", stale_policy=stale)
+    stale = StaleAction.SILENCE if silent else StaleAction.ZERO
+    arm = Arm(space, "positions", joint_delta_from="commanded", stale_action=stale)
     servo = Servo(arm, 0.2, "positions")
     last = servo.goes(30)[-1]
     arm.bench.control.stop()
@@ -539,7 +539,7 @@ def test_what_a_rate_makes_of_limits_per_period_is_said(
 
 def test_of_places_only_the_jump_scales_with_the_rate() -> None:
     places = {"space": joint_space(), "low": (-3.0,) * 2, "high": (3.0,) * 2}
-    places["stale_policy"] = StalePolicy.HOLD
+    places["stale_action"] = StaleAction.HOLD
     faster = places | {"control_rate_hz": 40.0}
     assert scaled(Limits(**places), Limits(**faster)) == ""
     line = scaled(Limits(**places, jump=0.02), Limits(**faster, jump=0.02))

@@ -15,7 +15,7 @@ from vla_ros.core.action_space import (
     end_effectors,
     joints,
 )
-from vla_ros.core.types import PolicyInfo, StalePolicy
+from vla_ros.core.types import PolicyInfo, StaleAction
 from vla_ros.msg import ActionCommand
 from vla_ros.ros.common.convert import BadMessage
 from vla_ros.ros.nodes.bridge.convert import check_space as check_command_space
@@ -31,7 +31,7 @@ ARM = {
     "gripper_names": ["claw"],
     "bounds_low": [-1.0, -2.0],
     "bounds_high": [1.0, 2.0],
-    "stale_policy": "hold",
+    "stale_action": "hold",
 }
 
 
@@ -59,7 +59,7 @@ def test_older_words_mean_what_they_meant(word: str, kind: ActionKind) -> None:
 def test_joints_are_those_of_the_state_unless_others_are_named() -> None:
     space = joints(ActionKind.JOINT_POSITION, ("a", "b", "claw"), ("claw",))
     limits = limits_of(given(**ARM))
-    assert (limits.space, limits.stale_policy) == (space, StalePolicy.HOLD)
+    assert (limits.space, limits.stale_action) == (space, StaleAction.HOLD)
     assert spec_of(given(**ARM)).action_space == space
     other = space_of(given(**ARM | {"action_names": ["claw", "b"]}))
     assert other.names == ("claw", "b")
@@ -75,7 +75,7 @@ def test_joints_are_those_of_the_state_unless_others_are_named() -> None:
         (ARM | {"joint_names": list("abcdef"), "gripper_names": [""],
                 "bounds_low": DEFAULTS["bounds_low"], "bounds_high": DEFAULTS["bounds_high"]},
          "the defaults are an end effector's"),
-        (ARM | {"stale_policy": "zero"}, "'zero' needs action_space"),
+        (ARM | {"stale_action": "zero"}, "'zero' needs action_space"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(values: dict[str, object], says: str) -> None:

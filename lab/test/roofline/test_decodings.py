@@ -1,4 +1,4 @@
-"""Rate, latency and shares of schedules; what a camera does to them; who is advised."""
+"""Rate, latency and shares of decodings; what a camera does to them; who is advised."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.core.resources import config_path
-from vla_ros_lab.roofline.devices import load_devices
-from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.schedules import (
+from vla_ros_lab.roofline.decodings import (
     Candidate,
     Requirements,
     advise,
     alternatives,
     clocked,
+    decodings,
     from_roofline,
     head_weights,
     judge,
-    schedules,
 )
+from vla_ros_lab.roofline.devices import load_devices
+from vla_ros_lab.roofline.roofline import Roofline
 from vla_ros_lab.roofline.shapes import MODELS
 
 DEVICES = load_devices(config_path("devices.yaml"))
 
 
 def of(model: str, device: str, **options):
-    return {s.name: s for s in schedules(Roofline(MODELS[model], DEVICES[device]), **options)}
+    return {s.name: s for s in decodings(Roofline(MODELS[model], DEVICES[device]), **options)}
 
 
 def play(seconds: float, depth: int, camera_hz: float, frames: int) -> tuple[float, np.ndarray]:
@@ -60,7 +60,7 @@ def test_behind_a_camera_as_in_a_simulation(seconds, depth):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("device", ["h200", "orin-64"])
-def test_every_model_has_schedules(model, device):
+def test_every_model_has_decodings(model, device):
     found = of(model, device, draft=MODELS["minivla"])
     assert found
     for s in found.values():
@@ -90,7 +90,7 @@ def test_a_draft_model_costs_what_it_drafts():
 
 
 @given(st.floats(0, 1))
-def test_the_fused_schedule_lies_between_hit_and_miss(alpha):
+def test_the_fused_decoding_lies_between_hit_and_miss(alpha):
     found = of("openvla-7b", "h100-sxm", alpha=alpha)
     hit, miss = found["speculative_hit"].seconds, found["speculative_miss"].seconds
     assert hit - 1e-12 <= found["speculative_temporal"].seconds <= miss + 1e-12
@@ -125,7 +125,7 @@ def small_device():
 # advice
 
 
-def test_on_a_fast_device_the_fresh_schedules_win_and_the_pipeline_is_too_old():
+def test_on_a_fast_device_the_fresh_decodings_win_and_the_pipeline_is_too_old():
     limits = Requirements(camera_hz=30, control_hz=20, max_age_s=0.15)
     found = of("openvla-7b", "h200", draft=MODELS["minivla"]).values()
     verdicts = advise(from_roofline(found), limits)

@@ -1,4 +1,4 @@
-"""On a device, with captured passes: every lossless schedule says in fp32 what `generate` says."""
+"""On a device, with captured passes: every lossless decoding says in fp32 what `generate` says."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def draft(tmp_path: Path) -> str:
 def test_it_says_what_generate_says_and_captures_nothing_in_service(
     name: str, language: str, device: str, make_engine, draft: str
 ) -> None:
-    schedule, options = options_of(name, draft)
+    decoding, options = options_of(name, draft)
     config = tiny_config(language, "fused")
-    engine = make_engine(config, device, schedule, **options)
+    engine = make_engine(config, device, decoding, **options)
     answers = play(engine, EVENTS)
     expected = play(make_engine(config, device, "generate", graphs=False), EVENTS)
     assert len(answers) > 5
     assert {s: a.tokens for s, a in answers.items()} == {s: expected[s].tokens for s in answers}
     assert engine.captures_in_service == 0
-    if schedule not in ("generate", "naive_pipe"):
+    if decoding not in ("generate", "naive_pipe"):
         assert engine.model.captures > 4
 
 
@@ -78,10 +78,10 @@ def test_it_says_what_generate_says_and_captures_nothing_in_service(
 def test_graphs_say_what_eager_passes_say(
     name: str, attention: str, device: str, make_engine, draft: str
 ) -> None:
-    schedule, options = options_of(name, draft)
+    decoding, options = options_of(name, draft)
     config, options = tiny_config("llama_gqa"), {**options, "attention": attention}
     one, other = (
-        play(make_engine(config, device, schedule, graphs, **options), EVENTS)
+        play(make_engine(config, device, decoding, graphs, **options), EVENTS)
         for graphs in (True, False)
     )
     assert {s: a.tokens for s, a in one.items()} == {s: a.tokens for s, a in other.items()}
@@ -93,8 +93,8 @@ def test_graphs_say_what_eager_passes_say(
 def test_nobody_waits_for_an_upload(name: str, device: str, make_engine, draft: str) -> None:
     """torch raises where host memory that is not page-locked is copied, or a value is waited for
     but by an event. (On a CPU nothing is uploaded.)"""
-    schedule, options = options_of(name, draft)
-    engine = make_engine(tiny_config("llama_gqa", "fused"), device, schedule, **options)
+    decoding, options = options_of(name, draft)
+    engine = make_engine(tiny_config("llama_gqa", "fused"), device, decoding, **options)
     before = play(engine, EVENTS)
     decide, on_gpu = engine.decoding.submit, device != "cpu"
 

@@ -49,14 +49,14 @@ def test_others_have_the_prompt_they_had() -> None:
     assert engine.tokenizer(TEXT, 3) == engine.tokenizer(TEXT)
     engine.reset(TEXT)
     answer = engine.step(seen(1, 3), Timeline(0), CLOCK)
-    assert answer is not None and answer.told_delay == 0
+    assert answer is not None and answer.conditioning_delay == 0
     assert len(told.tokenizer(TEXT, 3)) > len(engine.tokenizer(TEXT))
 
 
-@pytest.mark.parametrize("schedule", ["speculative", "actionflow"])
-def test_schedules_say_the_same_whatever_the_delay(schedule: str) -> None:
+@pytest.mark.parametrize("decoding", ["speculative", "actionflow"])
+def test_decodings_say_the_same_whatever_the_delay(decoding: str) -> None:
     """Frame by frame another delay: each answer is that of its own frame's prompt."""
-    plain, fast = engine_of(tiny(TOLD)), engine_of(tiny(TOLD), schedule)
+    plain, fast = engine_of(tiny(TOLD)), engine_of(tiny(TOLD), decoding)
     wanted, found = {}, {}
     for engine, told in ((plain, wanted), (fast, found)):
         engine.reset(TEXT)
@@ -65,7 +65,7 @@ def test_schedules_say_the_same_whatever_the_delay(schedule: str) -> None:
             answer = engine.step(frame, Timeline(0), CLOCK)
             if answer is not None:
                 told[answer.stamp_ns] = answer.tokens
-                assert answer.told_delay == min(answer.stamp_ns % 9, 8), "of its own frame"
+                assert answer.conditioning_delay == min(answer.stamp_ns % 9, 8), "of its own frame"
     assert len(found) >= 24 and all(wanted[stamp] == tokens for stamp, tokens in found.items())
 
 

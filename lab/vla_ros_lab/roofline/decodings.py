@@ -1,4 +1,4 @@
-"""Each decoding schedule in time: how often an action comes, and how old its evidence is.
+"""Each decoding in time: how often an action comes, and how old its evidence is.
 
 An *inference* takes one frame in and, once the pipeline is full, gives one answer of ``chunk``
 actions. Rate without age says little: a pipeline of K passes answers with every pass, but what
@@ -32,7 +32,7 @@ from vla_ros_lab.roofline.shapes import ModelShape
 from vla_ros_lab.roofline.work import Op, Segment, attention, linear
 
 # ------------------------------------------------------------------------------------------------
-# The time of a schedule: seconds an inference by phase, behind a camera, and what a chunk of its
+# The time of a decoding: seconds an inference by phase, behind a camera, and what a chunk of its
 # actions gives.
 
 
@@ -50,8 +50,8 @@ class Clocked:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleTime:
-    """One schedule. Seconds an inference by phase; ``worst_s`` when every guess is wrong.
+class DecodingTime:
+    """One decoding. Seconds an inference by phase; ``worst_s`` when every guess is wrong.
 
     ``passes`` of the target an answer; ``depth`` inferences from a frame to its answer;
     ``alpha`` the acceptance assumed, where there is a draft; ``coverage`` the chance that the
@@ -100,7 +100,7 @@ class ScheduleTime:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a schedule gives that executes ``executed`` actions of every chunk, as often as chunks
+    """What a decoding gives that executes ``executed`` actions of every chunk, as often as chunks
     come: actions a second, and seconds from the frame to a command, on average and at worst."""
 
     executed: int
@@ -109,7 +109,7 @@ class Served:
     worst_s: float
 
 
-def served(found: ScheduleTime, camera_hz: float, executed: int | None = None) -> Served:
+def served(found: DecodingTime, camera_hz: float, executed: int | None = None) -> Served:
     """Behind a camera; ``executed`` actions of a chunk, or half of it.
 
     They last until the next answer, 1 / rate, so the command of a chunk is issued its latency and
@@ -221,7 +221,7 @@ class Expected:
 
 
 def fused(alpha: float, tokens: int, gamma: int | None = None) -> Expected:
-    """Prefill-fused speculation: this project's ``speculative`` schedule.
+    """Prefill-fused speculation: this project's ``speculative`` decoding.
 
     The first pass is the prefill with the draft behind it; each pass yields its accepted draft
     tokens and one token of the target, and is what the next draft starts from. With n tokens
@@ -237,7 +237,7 @@ def fused(alpha: float, tokens: int, gamma: int | None = None) -> Expected:
 
 
 def unfused(alpha: float, tokens: int, gamma: int) -> Expected:
-    """The ETH report's schedule: a plain prefill, then rounds of draft, verification, and a
+    """The ETH report's decoding: a plain prefill, then rounds of draft, verification, and a
     pass for the correction or bonus token alone. The prefill is counted as a pass."""
     after = _expected(_probability(alpha), tokens, gamma, lone=True)
     return Expected(1.0 + after.passes, after.drafted)
@@ -385,9 +385,9 @@ def rounds(tokens: int, later: Sums, levels: int, first: Sequence[float] = (1.0,
     return Rounds(expected[0], asked[0], levels, tuple(expected))
 
 
-def recursive_schedule(
+def recursive_decoding(
     roof: Roofline, alpha: float, coverage: float | None = None, levels: int | None = None
-) -> ScheduleTime:
+) -> DecodingTime:
     """V + P(prompt + nodes) + (E - 1) (D(1 + 64 nodes) + taps) + the head's passes.
 
     ``coverage`` is the chance that the right token is among the children of a node of the head's
@@ -430,19 +430,19 @@ def recursive_schedule(
 TAPS, BINS = 3, 256
 
 
-def schedules(
+def decodings(
     roof: Roofline,
     alpha: float = 0.5,
     gamma: int | None = None,
     draft: ModelShape | None = None,
     head: bool = False,
     coverage: float | None = None,
-) -> tuple[ScheduleTime, ...]:
-    """Every schedule that this kind of model can have.
+) -> tuple[DecodingTime, ...]:
+    """Every decoding that this kind of model can have.
 
     ``draft`` is the draft model of ``speculative_model`` and ``vanilla_speculative``; ``head``
     adds ``speculative_head``, for which a draft head must have been trained: of a chunk policy
-    the recursive one, which ``coverage`` is about (:mod:`vla_ros_lab.roofline.schedules`).
+    the recursive one, which ``coverage`` is about (:mod:`vla_ros_lab.roofline.decodings`).
     """
     if roof.model.kind == "parallel":
         return (_parallel(roof),)
@@ -467,7 +467,7 @@ def schedules(
 
 
 def refused(model: ModelShape) -> dict[str, str]:
-    """Why schedules that other policies of this kind have are left out: name -> reason."""
+    """Why decodings that other policies of this kind have are left out: name -> reason."""
     if model.kind != "tokens" or model.chunk == 1:
         return {}
     tokens = model.action_tokens
@@ -475,19 +475,19 @@ def refused(model: ModelShape) -> dict[str, str]:
     return {"actionflow": why, "naive_pipe": why}
 
 
-def _autoregressive(roof: Roofline) -> ScheduleTime:
+def _autoregressive(roof: Roofline) -> DecodingTime:
     """V + P + (K - 1) D: the prefill gives the first token."""
     k, prefill, decode = roof.model.action_tokens, roof.prefill().seconds, roof.decode().seconds
     phases = (*image_phases(roof), ("prefill", prefill), ("decode", (k - 1) * decode))
-    return ScheduleTime("autoregressive", phases, k, chunk=roof.model.chunk)
+    return DecodingTime("autoregressive", phases, k, chunk=roof.model.chunk)
 
 
-def _actionflow(roof: Roofline) -> ScheduleTime:
+def _actionflow(roof: Roofline) -> DecodingTime:
     """V + one packed pass; a frame's answer leaves with the K-th pass (arXiv 2512.20276)."""
     k, prefill = roof.model.action_tokens, roof.prefill().seconds
     rest = max(roof.packed().seconds - prefill, 0.0)
     phases = (*image_phases(roof), ("prefill", prefill), ("decode", rest))
-    return ScheduleTime("actionflow", phases, 1, depth=k, chunk=roof.model.chunk)
+    return DecodingTime("actionflow", phases, 1, depth=k, chunk=roof.model.chunk)
 
 
 def _guessing(
@@ -500,19 +500,19 @@ def _guessing(
     worst: float | None,
     draft: float | None = None,
     **more: Any,
-) -> ScheduleTime:
-    """Any schedule with a draft. ``worst``: seconds behind the prefill if every guess is wrong;
+) -> DecodingTime:
+    """Any decoding with a draft. ``worst``: seconds behind the prefill if every guess is wrong;
     None: no guess can be."""
     front = image_phases(roof)
     phases = (*front, ("prefill", prefill), ("decode", decode))
-    return ScheduleTime(
+    return DecodingTime(
         name, phases if draft is None else (*phases, ("draft", draft)), passes,
         chunk=roof.model.chunk, alpha=alpha,
         slowest_s=None if worst is None else sum(s for _, s in front) + prefill + worst, **more,
     )  # fmt: skip
 
 
-def _temporal(roof: Roofline, alpha: float, gamma: int | None, name: str) -> ScheduleTime:
+def _temporal(roof: Roofline, alpha: float, gamma: int | None, name: str) -> DecodingTime:
     """V + P(prompt + gamma) + (E - 1) D(gamma + 1); the draft itself costs nothing."""
     k = roof.model.action_tokens
     length = min(gamma or k - 1, k - 1)
@@ -522,25 +522,25 @@ def _temporal(roof: Roofline, alpha: float, gamma: int | None, name: str) -> Sch
     return _guessing(roof, name, alpha, passes, first, (passes - 1) * verify, worst)
 
 
-def speculative_tree(roof: Roofline, alpha: float) -> ScheduleTime:
+def speculative_tree(roof: Roofline, alpha: float) -> DecodingTime:
     """V + P(prompt + nodes) + (E - 1) D(1 + nodes) of temporal_tree, nodes kept where they pay."""
     return _tree(roof, alpha, "speculative_tree")
 
 
-def speculative_head(roof: Roofline, alpha: float, coverage: float | None = None) -> ScheduleTime:
+def speculative_head(roof: Roofline, alpha: float, coverage: float | None = None) -> DecodingTime:
     """The same, with a draft head behind every pass but the last: + its weights, read each time.
 
     Once an action has begun the head misses :data:`MISSED` of what the last action misses. Of
     chunks it is the recursive head, and ``coverage`` may say what it knows.
     """
     if roof.model.chunk > 1:
-        return recursive_schedule(roof, alpha, coverage)
+        return recursive_decoding(roof, alpha, coverage)
     weights = head_weights(roof.model)
     once = roof.time("draft", [Op("draft", "head", 2.0 * weights, weights=weights)]).seconds
     return _tree(roof, alpha, "speculative_head", once)
 
 
-def _tree(roof: Roofline, alpha: float, name: str, head: float | None = None) -> ScheduleTime:
+def _tree(roof: Roofline, alpha: float, name: str, head: float | None = None) -> DecodingTime:
     """``head``: seconds of its pass; None: what the last action offers is drafted throughout."""
     k, prompt, decode = roof.model.action_tokens, roof.prefill().seconds, roof.decode().seconds
     once, budget = head or 0.0, Budget()
@@ -568,11 +568,11 @@ def head_weights(model: ModelShape) -> float:
 
 def _with_model(
     roof: Roofline, alpha: float, gamma: int | None, draft: ModelShape, lone: bool = False
-) -> ScheduleTime:
+) -> DecodingTime:
     """The same with a draft model on the target's vision features: + its projector, prefill and
     one step a drafted token after the first, which its prefill gives.
 
-    ``lone`` is the ETH report's schedule: a draft with its own vision, corrections alone.
+    ``lone`` is the ETH report's decoding: a draft with its own vision, corrections alone.
     """
     k = roof.model.action_tokens
     length = min(gamma or k - 1, k - 1)
@@ -595,13 +595,13 @@ def _with_model(
     )  # fmt: skip
 
 
-def _parallel(roof: Roofline) -> ScheduleTime:
+def _parallel(roof: Roofline) -> DecodingTime:
     """V + one pass over prompt and placeholders + the action head (OpenVLA-OFT)."""
     last = [("prefill", roof.parallel().seconds), ("head", roof.head().seconds)]
-    return ScheduleTime("parallel", (*image_phases(roof), *last), 1, chunk=roof.model.chunk)
+    return DecodingTime("parallel", (*image_phases(roof), *last), 1, chunk=roof.model.chunk)
 
 
-def _flow(roof: Roofline, naive: bool = False) -> ScheduleTime:
+def _flow(roof: Roofline, naive: bool = False) -> DecodingTime:
     """V + the prefix + the steps of the action expert (pi0, pi0.5, SmolVLA).
 
     ``naive``: a plain program, that does in every step what is the same in all of them.
@@ -611,14 +611,14 @@ def _flow(roof: Roofline, naive: bool = False) -> ScheduleTime:
     denoise = steps * roof.expert_step(naive).seconds
     denoise += 0.0 if naive else roof.expert_once().seconds
     phases = (*image_phases(roof), ("prefill", roof.prefix(naive).seconds), ("decode", denoise))
-    return ScheduleTime("naive" if naive else "flow", phases, 1 + steps, chunk=roof.model.chunk)
+    return DecodingTime("naive" if naive else "flow", phases, 1 + steps, chunk=roof.model.chunk)
 
 
 # ------------------------------------------------------------------------------------------------
-# Which schedules meet a camera, a control rate and a limit on the age of the evidence.
+# Which decodings meet a camera, a control rate and a limit on the age of the evidence.
 
 
-#: policy parameters of a row's schedule
+#: policy parameters of a row's decoding
 PARAMETERS = {
     "flow": "decoding:=auto",
     "flow_eager": "decoding:=auto engine_options:=[cuda_graphs=false]",
@@ -656,7 +656,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schedule on a device: seconds an inference (usual, worst), pipeline depth, chunk.
+    """A decoding on a device: seconds an inference (usual, worst), pipeline depth, chunk.
 
     ``lossless``: it says what the policy says."""
 
@@ -694,8 +694,8 @@ class Verdict:
         return f"{own} replan_interval:={self.executed}" if self.candidate.chunk > 1 else own
 
 
-def from_roofline(found: Iterable[ScheduleTime]) -> tuple[Candidate, ...]:
-    """Candidates from calculated schedules; bounds and references are not offered."""
+def from_roofline(found: Iterable[DecodingTime]) -> tuple[Candidate, ...]:
+    """Candidates from calculated decodings; bounds and references are not offered."""
     return tuple(
         Candidate(s.name, s.seconds, s.worst_s, s.depth, s.chunk, _assumption(s))
         for s in found
@@ -703,12 +703,12 @@ def from_roofline(found: Iterable[ScheduleTime]) -> tuple[Candidate, ...]:
     )
 
 
-def _assumption(schedule: ScheduleTime) -> str:
-    if schedule.alpha is None:
+def _assumption(decoding: DecodingTime) -> str:
+    if decoding.alpha is None:
         return ""
-    if schedule.coverage is not None:
-        return f"if the head's alternatives hold the right token {schedule.coverage:.0%} of times"
-    return f"if {schedule.alpha:.0%} of drafts are accepted"
+    if decoding.coverage is not None:
+        return f"if the head's alternatives hold the right token {decoding.coverage:.0%} of times"
+    return f"if {decoding.alpha:.0%} of drafts are accepted"
 
 
 def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
@@ -726,7 +726,7 @@ def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
 
 
 def judge(candidate: Candidate, limits: Requirements, executed: int | None = None) -> Verdict:
-    """Hold one schedule against the limits.
+    """Hold one decoding against the limits.
 
     Every command needs an action of its own, so an answer must serve n = ceil(control rate /
     answer rate) ticks, and n may not exceed its chunk; ``executed`` is another number of actions
