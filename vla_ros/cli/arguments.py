@@ -27,7 +27,6 @@ VERBS = {
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
     "rerun": "a bag as a recording of the Rerun viewer",
-    "foxglove": "use foxglove_bridge; where our layout for it lies",
     "export": "make a LeRobotDataset of bags or demonstrations",
     "convert": "make a checkpoint that the engine reads of a released one",
     "eval": "measure success over many episodes",
@@ -35,9 +34,6 @@ VERBS = {
     "libero": "prepare the LIBERO benchmark, list its tasks",
     "lerobot": "set up LeRobot's environment, check its checkpoints",
 }
-
-#: verbs by their names of the last release, which go with the next one
-OLD_VERBS = {"gate": "verify"}
 
 #: flags of several verbs; a verb may say another help, default or metavar
 FLAGS: Mapping[str, Mapping[str, Any]] = {

@@ -20,7 +20,7 @@ from vla_ros.cli.defaults import (
     default_checkpoint,
     refuse_unreadable,
 )
-from vla_ros.cli.engine_flags import add_engine_flags, old_flag
+from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Progress, Table, error, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.extensions import LAB, REPORTS, extension
@@ -28,7 +28,7 @@ from vla_ros.data.episodes.beside import Before, Beside, judged, lines, own, rea
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
 from vla_ros.data.episodes.rows import Outcome, Row, rows_of
-from vla_ros.engine.options import REFERENCES, current
+from vla_ros.engine.options import REFERENCES
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import address_in, view_node
 from vla_ros.runtime.control.queue import Execution
@@ -121,7 +121,6 @@ def _variants(group: Any) -> None:
     add = group.add_argument
     words = listed(str)
     add("--decoding", type=words, metavar="D,..", help="vla: how tokens are decoded (auto)")
-    old_flag(group, "--decoding", "--decoding", dest="decoding", type=words)
     add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal,"
         " temporal_tree, head, model")  # fmt: skip
     add("--draft-checkpoint", default="", metavar="C", help="of drafter model or head; not"
@@ -129,11 +128,9 @@ def _variants(group: Any) -> None:
     add("--calibration", default="", metavar="FILE", help="of heterospec (heterospec.json beside"
         " the checkpoint)")  # fmt: skip
     add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
-    bins = listed(int)
-    add("--relaxed-distance", type=bins, default=[], metavar="R,..", help="and relaxed by r bins")
-    old_flag(group, "--relaxed", "--relaxed-distance", dest="relaxed_distance", type=bins)
+    add("--relaxed-distance", type=listed(int), default=[], metavar="R,..", help="and relaxed by"
+        " r bins")  # fmt: skip
     add_engine_flags(group, "draft_extrapolation")
-    old_flag(group, "--extrapolation", "--draft-extrapolation", dest="draft_extrapolation")
     add("--replan-interval", type=listed(int), default=[0], metavar="S,..", help="actions of a"
         " chunk that are executed; 0: all")  # fmt: skip
     add(
@@ -145,16 +142,10 @@ def _variants(group: Any) -> None:
     )
     add("--rtc-mode", type=words, default=["guided"], metavar="M,..", help="of rtc: guided,"
         " guided_vjp (guided)")  # fmt: skip
-    old_flag(group, "--rtc-jacobian", "--rtc-mode", dest="rtc_mode", type=_old_rtc)
     add("--delay-frames", type=listed(int), default=[0], metavar="D,..", help="lock-step: act on"
         " the observation of so many control steps ago; chunks come so late")  # fmt: skip
     add("--image-delay-ms", type=listed(float), default=[0.0], metavar="MS,..", help="realtime:"
         " images come so much later, their stamp unchanged")  # fmt: skip
-
-
-def _old_rtc(text: str) -> list[str]:
-    """The ways of the last release by their names of today."""
-    return [current({"rtc_mode": word}, lambda _: None)["rtc_mode"] for word in listed(str)(text)]
 
 
 def _how(add: Callable[..., Any]) -> None:

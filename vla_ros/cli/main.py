@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from vla_ros.cli.arguments import OLD_VERBS, VERBS
+from vla_ros.cli.arguments import VERBS
 from vla_ros.core.console import error
 from vla_ros.core.errors import UserError
 from vla_ros.core.extensions import LAB, extensions
@@ -74,10 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    if chosen in OLD_VERBS:
-        new = OLD_VERBS[chosen]
-        error("vla-ros", f"{chosen} is now {new}: the old name goes with the next release")
-        arguments[arguments.index(chosen)] = chosen = new
     parser, module = make_parser(chosen)
     args = parser.parse_args(arguments)
     assert module is not None  # argparse refused an unknown verb

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_domain, require_rosbags
-from vla_ros.cli.engine_flags import add_engine_flags, old_flag
+from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Progress, error
 from vla_ros.core.errors import UserError
 from vla_ros.core.signals import set_on_signal
@@ -122,7 +122,6 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     )
     add("--checkpoint", metavar="DIR", help="vla: model")
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded")
-    old_flag(parser, "--decoding", "--decoding", dest="decoding")
     flags = ("device", "dtype", "weights")
     add_engine_flags(parser, *flags, **dict.fromkeys(flags))
     add_flag(

@@ -29,7 +29,7 @@ refused with the reason. Defaults are in `config/`.
 _OPTIONS = """### engine_options
 
 What the parameters above leave out of the engine's options, with `engine_options: [gamma=3]`;
-`vla-ros bench`, `gate`, `eval` and `demo` take some of them as flags, such as `--num-threads`.
+`vla-ros bench`, `verify`, `eval` and `demo` take some of them as flags, such as `--num-threads`.
 """
 _YAML = """# Parameters of the policy node with their defaults, written by `python -m
 # vla_ros.ros.describe`. `ros2 param describe /policy NAME` gives the ranges. /**: whatever the

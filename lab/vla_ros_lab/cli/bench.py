@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, command
-from vla_ros.cli.engine_flags import add_engine_flags, old_flag
+from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Progress, Table, show, text_of
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import OPTIONS, EngineOptions
@@ -69,7 +69,6 @@ def add_parser(verbs: Verbs) -> None:
     add("--checkpoint", help="a directory, a hub id or random:NAME, instead of the preset's")
     add("--draft", help="checkpoint of the draft model")
     add_engine_flags(parser, *ENGINE, device=None, dtype="bfloat16", num_threads=None)
-    old_flag(parser, "--no-vision-streams", "off by default", dest="vision_streams", nargs=0)
     add("--clock", choices=("cpu", "wall"), help="time of the process or of the wall")
     add("--warm-up", type=int, help="frames before the clock runs (10; flow: 2)")
     add("--timed", type=int, help="frames measured (100; flow: 5)")

@@ -62,13 +62,6 @@ def test_the_list_of_verbs(capsys):
     assert all(f"\n    {verb}" in out for verb in main.available())
 
 
-def test_a_verb_by_its_old_name_runs_with_one_warning(capsys):
-    assert main.main(["gate", "--frames", "0"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "vla-ros: gate is now verify: the old name goes with the next release"
-    assert said[1].startswith("vla-ros verify: --frames must be at least 1")
-
-
 def test_every_file_in_main_verbs_has_the_two_functions():
     import importlib
 

@@ -19,7 +19,7 @@ from vla_ros.cli.defaults import (
     refuse_unreadable,
 )
 from vla_ros.cli.demo.result import Card, DemoResult, Setup, json_line
-from vla_ros.cli.engine_flags import add_engine_flags, old_flag
+from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.clock import Distribution
 from vla_ros.core.console import Progress, error, show
 from vla_ros.core.errors import UserError, user_errors
@@ -116,7 +116,6 @@ def add_parser(verbs: Verbs) -> None:
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded, see below")
-    old_flag(parser, "--decoding", "--decoding", dest="decoding")
     add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
     flags = ("embodiment", "device", "dtype", "weights")
     add_engine_flags(parser, *flags, **dict.fromkeys(flags))
@@ -197,7 +196,7 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
         with user_errors(ValueError):
             refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or "float32")
     words = dict(word.partition("=")[::2] for word in said.get("engine_options", ()))
-    refuse_unreadable(checkpoint, str(words.get("tokenizer", said.get("tokenizer", ""))))
+    refuse_unreadable(checkpoint, str(words.get("tokenizer", "")))
     robot = args.embodiment or str(said.get("embodiment", ""))
     values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said, robot)}
     if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):

@@ -251,7 +251,7 @@ def test_the_gate_judges_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source, target = folder(tmp_path, "pi05-small"), str(tmp_path / "few")
-    gate = ["verify", "--synthetic", "--frames", "1", "--threads", "1", "--json"]
+    gate = ["verify", "--synthetic", "--frames", "1", "--num-threads", "1", "--json"]
     gate += ["--max-error", "0.5"]  # random weights
     assert main([*gate, "--checkpoint", str(source), "--weights", weights]) == 0
     now = json.loads(capsys.readouterr().out.splitlines()[-1])
