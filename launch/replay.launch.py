@@ -45,7 +45,6 @@ OVERRIDES = (
     ("policy", "Which policy to run; empty: as recorded"),
     ("checkpoint", "vla: model"),
     ("decoding", "vla: how tokens are decoded"),
-    ("decoding", "decoding, by its name of the last release"),
     ("device", "vla: torch device"),
     ("dtype", "vla: number format of the weights"),
     ("weights", "vla: formats of the weights, such as int8 or decoder=int4,head=int8"),
@@ -66,7 +65,6 @@ START_S = 5.0  # for the policy to load before the first frame
 # that `vla-ros replay` cannot follow, with the values that ask for nothing.
 PARAMETERS = (
     "require_verified",
-    "require_gate",  # its name of the last release
     "replay_file",
     "frame_id",
     "control_rate_hz",

@@ -15,7 +15,6 @@ from support.launch_files import own_arguments, tree
 from vla_ros.core.resources import config_path, share
 from vla_ros.data.episodes.records import UNGATED
 from vla_ros.ros.bringup.graph_file import GraphSpec, node_names
-from vla_ros.ros.nodes.policy.old_names import OLD_NAMES
 
 LAUNCH = sorted((share() / "launch").glob("*.launch.py"))
 PAIRS = {
@@ -104,7 +103,7 @@ def test_the_page_names_every_argument():
         section = page.split(f"## {path.name}\n")[1].split("\n## ")[0]
         named = {cell for line in section.splitlines() if line.startswith("| `")
                  for cell in re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
-        assert named == own_arguments(path.name) - set(OLD_NAMES), path.name
+        assert named == own_arguments(path.name), path.name
 
 
 @pytest.mark.parametrize("launch", PAIRS)
@@ -131,8 +130,6 @@ def test_launch_arguments_are_parameters_of_the_file(launch, file):
     rows = overrides(f"{launch}.launch.py")
     assert rows
     for name, choices in rows:
-        if name in OLD_NAMES:  # taken for one release, with a warning line
-            continue
         assert name in known, f"{launch}.launch.py offers {name}, {file} does not know it"
         written = str(known[name]).lower() if isinstance(known[name], bool) else known[name]
         assert not choices or written in choices

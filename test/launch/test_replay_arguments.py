@@ -92,18 +92,15 @@ def test_every_parameter_reaches_the_policy_node(launched):
         "require_verified": "true", "frame_id": "base", "control_rate_hz": "10", "max_age_s": "0.3",
         "replay_file": "rows.npy",
     }  # fmt: skip
-    more = "{joint_names: [b, a], gamma: 3, unnorm_key: 'grün', cameras.main.topic: eye}"
+    more = (
+        "{joint_names: [b, a], engine_options: [gamma=3], unnorm_key: 'grün',"
+        " cameras.main.topic: eye}"
+    )
     found = parameters(launched.play(**given, parameters=more))
     typed = {"require_verified": True, "control_rate_hz": 10.0, "max_age_s": 0.3}
     assert {name: found[name] for name in given} == {**given, **typed}
-    assert found["joint_names"] == ["b", "a"] and "gamma=3" in found["engine_options"]
+    assert found["joint_names"] == ["b", "a"] and found["engine_options"] == ["gamma=3"]
     assert (found["unnorm_key"], found["cameras.main.topic"]) == ("grün", "eye")
-
-
-def test_an_argument_by_its_old_name_means_what_it_meant(launched):
-    old = {"decoding": "actionflow", "require_gate": "true"}
-    found = parameters(launched.play(policy="vla", checkpoint="random:small", **old))
-    assert (found["decoding"], found["require_verified"]) == ("actionflow", True)
 
 
 def test_arguments_of_the_report_and_topics_are_handed_on(launched):

@@ -14,7 +14,6 @@ from vla_ros.core.resources import config_path
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import PolicyRefused
 from vla_ros.ros import describe
-from vla_ros.ros.nodes.policy.old_names import OLD, renamed
 from vla_ros.ros.nodes.policy.parameters import ENGINE, IN_ENGINE_OPTIONS, TABLE
 from vla_ros.ros.nodes.policy.settings import spec_of
 
@@ -103,32 +102,9 @@ def test_how_chunks_continue_follows_from_their_execution():
     assert spec_of({**DEFAULTS, **vjp, "execution": "async"}).engine.rtc_mode == ""
 
 
-def test_parameters_of_the_last_release_mean_what_they_meant():
-    old = {
-        "decoding": "speculative", "drafter": "temporal_tree", "relaxed_distance": 2, "seed": 4,
-        "rtc_jacobian": "true", "look_ahead": True, "gamma": 0, "draft_checkpoint": "",
-        "conditioning_delay": 3, "publish_twist": True, "compile": ["vision", "decoder"],
-    }  # fmt: skip
-    found, line = renamed(old, DEFAULTS | {"engine_options": ["seed=5"]})
-    assert found == {
-        "decoding": "speculative",
-        "conditioning_delay_steps": 3,
-        "outputs": ["twist"],
-        "engine_options": [
-            "seed=5", "drafter=temporal_tree", "relaxed_distance=2", "rtc_mode=guided_vjp",
-            "prefetch=true", "compile=vision,decoder",
-        ],
-    }  # fmt: skip
-    assert "\n" not in line
-    assert all(name in line for name in old)
-    engine = spec_of({**DEFAULTS, **found, "execution": "rtc"}).engine
-    assert (engine.seed, engine.rtc_mode, engine.prefetch) == (5, "guided_vjp", True)
-
-
 def test_the_parameters_are_grouped_and_few():
     assert len(TABLE) <= 89
     assert len({row.name for row in TABLE}) == len(TABLE)
-    assert not {row.name for row in TABLE} & set(OLD)
 
 
 def test_the_reference_page_and_the_parameter_file_are_the_tables():

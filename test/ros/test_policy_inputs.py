@@ -165,7 +165,7 @@ def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros, tmp_pa
         policy="replay",
         replay_file=moves(tmp_path),
         use_joint_states=True,
-        action_space="absolute",
+        action_space="end_effector_pose",
         stale_action="hold",
     )
     states = ros.node.create_publisher(JointState, "joint_states", DEEP)

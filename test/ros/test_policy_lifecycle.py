@@ -52,9 +52,9 @@ BAD_TOGETHER = [
         {"stale_action": "zero"},
     ),
     (
-        {"action_space": "absolute", "stale_action": "hold", "outputs": ["twist"]},
+        {"action_space": "end_effector_pose", "stale_action": "hold", "outputs": ["twist"]},
         "the twist output needs action_space end_effector_delta",
-        {"action_space": "delta", "stale_action": "zero", "outputs": [""]},
+        {"action_space": "end_effector_delta", "stale_action": "zero", "outputs": [""]},
     ),
     (
         {"outputs": ["twist", "gripper"]},

@@ -253,7 +253,8 @@ def test_a_run_in_real_time_whose_chunks_continue_each_other_is_asked_again(
 ) -> None:
     """Told the recorded delays the chunks are the same to the last bit; without them not."""
     pytest.importorskip("mujoco", reason="mujoco is not installed")
-    how = ("execution=rtc", "replan_interval=4", "max_age_s=3.0", "rtc_guidance_limit=4.0")
+    how = ("execution=rtc", "replan_interval=4", "max_age_s=3.0",
+           "engine_options=[rtc_guidance_limit=4.0]")  # fmt: skip
     words = ["--mode", "realtime", "--checkpoint", "random:smolvla-small", "--task",
              "reach_red_cube", "-p", "bridge.max_steps=60"]  # fmt: skip
     bag = record(env, tmp_path / "bag", *words, *(w for h in how for w in ("-p", f"policy.{h}")))
@@ -261,6 +262,7 @@ def test_a_run_in_real_time_whose_chunks_continue_each_other_is_asked_again(
     assert code == 0, err
     assert said["identical"] is True
     assert said["compared"] == 10 * said["frames"] >= 50
-    code, said, err = replay(bag, "--mode", "chunks", "-p", "rtc_guidance_limit=0.5")
+    weaker = "engine_options=[rtc_guidance_limit=0.5]"
+    code, said, err = replay(bag, "--mode", "chunks", "-p", weaker)
     assert code == 1, err
     assert said["max_abs_diff"] > 0

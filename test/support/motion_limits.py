@@ -41,9 +41,7 @@ PARAMETERS = (
 END_EFFECTOR_DELTA, END_EFFECTOR_POSE, JOINT_DELTA, JOINT_POSITION = range(4)
 _KINDS = {
     "end_effector_delta": END_EFFECTOR_DELTA,
-    "delta": END_EFFECTOR_DELTA,
     "end_effector_pose": END_EFFECTOR_POSE,
-    "absolute": END_EFFECTOR_POSE,
     "joint_delta": JOINT_DELTA,
     "joint_position": JOINT_POSITION,
 }

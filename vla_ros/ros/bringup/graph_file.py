@@ -22,7 +22,6 @@ import dataclasses
 import difflib
 import importlib.util
 import re
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ import yaml
 from vla_ros.core.errors import UserError
 from vla_ros.core.resources import config_path, share
 from vla_ros.ros.bringup.environment import enclave_of
-from vla_ros.ros.nodes.policy.old_names import OLD, renamed
 
 # ------------------------------------------------------------------------------------------------
 # The graph files that come with the package (config/*.up.yaml), and any other by its path.
@@ -394,10 +392,6 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     """The node with these parameters too. UserError: it has none of that name."""
     known = spec.values()
     values = dict(spec.parameters)
-    if spec.executable == "policy" and (old := {n: v for n, v in given.items() if n in OLD}):
-        more, line = renamed(old, {**known, **given})
-        print(line, file=sys.stderr)
-        given = {n: v for n, v in given.items() if n not in old} | more
     for name, value in given.items():
         if name not in known and name not in _OF_EVERY_NODE:
             near = difflib.get_close_matches(name, known, n=1)

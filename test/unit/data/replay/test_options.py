@@ -40,31 +40,20 @@ def test_options_of_record_become_parameters_of_the_node(tmp_path):
 
 
 def test_a_replay_runs_the_recorded_policy_unless_told_otherwise():
-    recorded = {"policy": "vla", "seed": 7, "max_age_s": 2.0, "start_type_description_service": 1}
+    recorded = {
+        "policy": "vla", "engine_options": ["seed=7"], "max_age_s": 2.0,
+        "start_type_description_service": 1,
+    }  # fmt: skip
     node = policy("--decoding", "actionflow", "-p", "max_age_s=1", recorded=recorded)
     values = node.parameters
     assert (values["policy"], values["decoding"]) == ("vla", "actionflow")
-    assert values["engine_options"] == ["seed=7"]  # a parameter of its own when it was recorded
+    assert values["engine_options"] == ["seed=7"]
     assert (values["max_age_s"], type(values["max_age_s"])) == (1.0, float)
     assert (values["mode"], values["use_sim_time"]) == ("lockstep", True)
     assert "start_type_description_service" not in values
 
 
-def test_an_old_name_goes_before_what_was_recorded():
-    """The run had said it by the new name, which won without a word."""
-    recorded = {"policy": "vla", "engine_options": ["rtc_guidance_limit=4.0", "seed=7"]}
-
-    def options(*words):
-        return policy(*words, recorded=recorded).parameters["engine_options"]
-
-    assert options("-p", "rtc_guidance_limit=0.5") == ["seed=7", "rtc_guidance_limit=0.5"]
-    assert options("-p", "seed=0") == ["rtc_guidance_limit=4.0"]  # which is the default
-    both = ("-p", "seed=3", "-p", "rtc_guidance_limit=5.0")
-    assert options(*both) == ["seed=3"]
-    assert options("-p", "seed=3", "-p", "engine_options=[seed=4]") == ["seed=4"]
-
-
-@pytest.mark.parametrize("recorded", [{}, {"seed": 7}])
+@pytest.mark.parametrize("recorded", [{}, {"engine_options": ["seed=7"]}])
 def test_a_bag_that_does_not_say_whose_it_is_asks_for_the_policy(recorded):
     """It was compared with `zero` without a word, and every action was 'DIFFERENT'."""
     with pytest.raises(UserError, match=r"bag .*not say .*--policy") as caught:

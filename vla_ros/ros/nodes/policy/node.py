@@ -28,13 +28,7 @@ from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_para
 from vla_ros.ros.common.parameters import check_fixed, declare
 from vla_ros.ros.common.spin import make_executor, run
 from vla_ros.ros.nodes.policy.goals import GoalServer
-from vla_ros.ros.nodes.policy.parameters import (
-    TABLE,
-    apply_old,
-    camera_rows,
-    check_parameters,
-    old_parameters,
-)
+from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows, check_parameters
 from vla_ros.ros.nodes.policy.runtime import PolicyRuntime
 from vla_ros.ros.nodes.policy.services import PolicyServices
 from vla_ros.ros.nodes.policy.settings import limits_of, validate
@@ -66,8 +60,8 @@ class PolicyNode(LifecycleNode):
     def __init__(self, ending: threading.Event) -> None:
         super().__init__("policy")
         self._ending = ending  # set by SIGINT and SIGTERM: loading may take minutes
-        old = old_parameters(self)
-        self.values = apply_old(self, old, declare(self, TABLE, lifecycle=True))
+        self.values = declare(self, TABLE, lifecycle=True)
+        check_parameters(TABLE, self.values)
         cameras = camera_rows(self.values)
         self._table = (*TABLE, *cameras)
         self._own = frozenset(row.name for row in self._table)

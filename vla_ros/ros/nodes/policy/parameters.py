@@ -11,17 +11,12 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from rcl_interfaces.msg import ParameterDescriptor
-from rclpy.node import Node
-from rclpy.parameter import Parameter
-
 from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import OPTIONS, parse_options
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import check_values
 from vla_ros.ros.common.peer import TRANSPORTS
 from vla_ros.ros.nodes.policy.cameras import RELIABILITIES
-from vla_ros.ros.nodes.policy.old_names import OLD, renamed
 from vla_ros.ros.nodes.policy.outputs import ACTIONS, FROM
 from vla_ros.ros.nodes.policy.space import CHOICES
 from vla_ros.runtime.control.observation import LAYOUTS
@@ -276,8 +271,7 @@ _OUTPUTS = (
     F(
         "action_space",
         "end_effector_delta",
-        "What the policy's actions are; delta and absolute are"
-        " older words for end_effector_delta and end_effector_pose",
+        "What the policy's actions are",
         choices=CHOICES,
     ),
     F(
@@ -466,30 +460,6 @@ def check_parameters(table: Iterable[P], values: dict[str, Any]) -> None:
     check_values(table, values)
     words = (word.partition("=") for word in values["engine_options"] if word)
     parse_options({name.strip(): text.strip() for name, _, text in words})
-
-
-def old_parameters(node: Node) -> dict[str, Any]:
-    """The parameters that are given to a node by names of the last release, taken out of it."""
-    found: dict[str, Any] = {}
-    dynamic = ParameterDescriptor(dynamic_typing=True)
-    for name in OLD:
-        value = node.declare_parameter(name, None, dynamic).value
-        node.undeclare_parameter(name)
-        if value is not None:
-            found[name] = value
-    return found
-
-
-def apply_old(node: Node, given: Mapping[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """``values`` with what was ``given`` by old names, set on the node too."""
-    if not given:
-        check_parameters(TABLE, values)
-        return values
-    changed, line = renamed(given, values)
-    node.get_logger().warning(line)
-    check_parameters(TABLE, values | changed)
-    node.set_parameters([Parameter(name, value=value) for name, value in changed.items()])
-    return values | changed
 
 
 def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:

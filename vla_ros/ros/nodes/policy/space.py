@@ -10,15 +10,13 @@ from vla_ros.core.action_space import ActionKind, ActionSpace, end_effectors, jo
 from vla_ros.core.types import PolicyInfo
 
 KINDS = {kind.name.lower(): kind for kind in ActionKind}
-#: Words of earlier releases, and what they mean.
-OLDER = {"delta": ActionKind.END_EFFECTOR_DELTA, "absolute": ActionKind.END_EFFECTOR_POSE}
-CHOICES = (*KINDS, *OLDER)
+CHOICES = tuple(KINDS)
 
 
 def space_of(values: Mapping[str, Any]) -> ActionSpace:
     """The configured action space. Raises ValueError, in one line, for what cannot be."""
     word = values["action_space"]
-    kind = OLDER[word] if word in OLDER else KINDS[word]
+    kind = KINDS[word]
     if not kind.joints:
         return end_effectors(kind, tuple(values["arms"]))
     names = _given(values["action_names"]) or _given(values["joint_names"])

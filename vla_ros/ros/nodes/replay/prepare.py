@@ -4,7 +4,6 @@ report. ``args`` are the options of `vla-ros replay`."""
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,9 +26,7 @@ from vla_ros.data.replay import (
     run_of_chunks,
 )
 from vla_ros.data.replay_compare import Comparison, Report, Run, Side, compare, load_golden
-from vla_ros.engine.options import RENAMED
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
-from vla_ros.ros.nodes.policy.old_names import OLD, renamed
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, CHUNKS, frame_range
 
 if TYPE_CHECKING:
@@ -51,7 +48,6 @@ def graph_of(
     file = config_path("policy.yaml")
     known = NodeSpec("policy", "policy", (file,)).file_parameters()
     values = {name: value for name, value in recorded.items() if name in known}
-    values |= renamed({n: v for n, v in recorded.items() if n in OLD}, known | values)[0]
     waits = mode in AS_IT_IS_ASKED
     rate = 1.0 if waits else float(args.rate or 1.0)
     if not values and camera_hz:  # a bag of somebody else: one action a frame
@@ -73,14 +69,6 @@ def graph_of(
     values |= {name: getattr(args, name) for name in own if getattr(args, name) is not None}
     node = NodeSpec("policy", "policy", (file,), values, lifecycle=True)
     given = parse_overrides([f"policy.{item}" for item in args.param]).get("policy", {})
-    if old := {name: given.pop(name) for name in OLD if name in given}:
-        asked = {RENAMED.get(name, name) for name in old}  # goes before what was recorded
-        words = values.get("engine_options", known["engine_options"])
-        kept = [word for word in words if word.partition("=")[0] not in asked]
-        values["engine_options"] = kept or known["engine_options"]
-        more, line = renamed(old, known | values | given)
-        given |= more
-        print(line, file=sys.stderr)
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise UserError(f"-p {unknown[0]}: the policy node has {', '.join(known)}")

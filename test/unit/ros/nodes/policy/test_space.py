@@ -44,16 +44,9 @@ def test_the_default_is_seven_numbers_of_one_end_effector() -> None:
     assert limits_of(DEFAULTS).space == END_EFFECTOR_DELTA
 
 
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [
-        ("delta", ActionKind.END_EFFECTOR_DELTA),
-        ("absolute", ActionKind.END_EFFECTOR_POSE),
-        ("end_effector_pose", ActionKind.END_EFFECTOR_POSE),
-    ],
-)
-def test_older_words_mean_what_they_meant(word: str, kind: ActionKind) -> None:
-    assert space_of(given(action_space=word)) == end_effectors(kind)
+def test_poses_are_of_one_end_effector_too() -> None:
+    kind = ActionKind.END_EFFECTOR_POSE
+    assert space_of(given(action_space="end_effector_pose")) == end_effectors(kind)
 
 
 def test_joints_are_those_of_the_state_unless_others_are_named() -> None:
