@@ -1,15 +1,14 @@
 """The engine's options: each defined once, with its type, range, choices, unit and text.
 
-The policy node's parameters, the flags of `vla-ros bench`, `gate`, `eval`, ..., config/policy.yaml
-and the tables of docs/reference/parameters.md are made from these fields; none of them gives an
-option another name or another default. Torch is not imported here.
+The policy node's parameters, the flags of `vla-ros bench`, `verify`, `eval`, ...,
+config/policy.yaml and the tables of docs/reference/parameters.md are made from these fields; none
+of them gives an option another name or another default. Torch is not imported here.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -34,29 +33,12 @@ _OF_FAST = (
     *("decoding", "drafter", "draft_checkpoint", "adaptive_draft", "gamma", "acceptance"),
 )
 
-#: Old name -> name, for one release: of keywords, of the policy node's parameters and of flags.
-RENAMED = {
-    "decoding": "decoding",
-    "relax_bins": "relaxed_distance",
-    "rtc": "rtc_mode",
-    "rtc_jacobian": "rtc_mode",
-    "rtc_limit": "rtc_guidance_limit",
-    "threads": "num_threads",
-    "look_ahead": "prefetch",
-}
-#: Old value -> value of the option, for one release. None was the default.
-_OLD_VALUES: dict[str, dict[object, str]] = {
-    "rtc_mode": {"identity": "guided", "true": "guided_vjp", "trained": "trained"},
-    "center_crop": {True: "always", False: "never"},
-}
-
 #: What anybody may ask for, whatever the policy.
 _SPEED_ALONE = ("gemm", "vision_streams", "prefetch")
 #: What "auto" is where no statistics say otherwise.
 _AS_BY_AUTO = {"center_crop": "never", "preprocessing": "default"}
 
 Value = str | int | float | bool | tuple[str, ...]
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,38 +326,15 @@ OPTIONS: dict[str, Option] = {
 }
 
 
-def current(words: Mapping[str, Any], warn: Warn | None = None) -> dict[str, Any]:
-    """The options by their names of today, of words that may have those of the last release.
-
-    ``warn`` is given one line for each old one (a FutureWarning). None was the default.
-    """
-    out: dict[str, Any] = {}
-    for old, said in words.items():
-        name = RENAMED.get(old, old)
-        values = _OLD_VALUES.get(name, {})
-        value = values.get(said, said) if isinstance(said, (str, bool)) else said
-        if name != old or value is not said:
-            line = f"{old}={said} is now {name}={value}; the old word goes with the next release"
-            (warn or _deprecated)(line)
-        if name not in OPTIONS or value is not None:
-            out[name] = value
-    return out
-
-
-def _deprecated(line: str) -> None:
-    warnings.warn(line, FutureWarning, stacklevel=4)
-
-
-def parse_options(words: Mapping[str, str], warn: Warn | None = None) -> dict[str, Value]:
+def parse_options(words: Mapping[str, str]) -> dict[str, Value]:
     """Options that were written as texts, by name. Raises InvalidOption for an unknown one, or a
     value that cannot be."""
-    asked = current(words, warn)
-    unknown = sorted(set(asked) - set(OPTIONS))
+    unknown = sorted(set(words) - set(OPTIONS))
     if unknown:
         raise InvalidOption(
             f"no engine option {', '.join(unknown)}: there are {', '.join(OPTIONS)}"
         )
-    found = {name: OPTIONS[name].parse(text) for name, text in asked.items()}
+    found = {name: OPTIONS[name].parse(text) for name, text in words.items()}
     for name, value in found.items():
         OPTIONS[name].check(value)
     return found
@@ -393,13 +352,3 @@ def _changes_nothing(options: EngineOptions) -> None:
                 f"decoding 'auto' changes nothing and needs no draft model: for {what} name the"
                 " decoding, such as speculative"
             )
-
-
-_init = EngineOptions.__init__
-
-
-def _init_with_old_names(self: EngineOptions, *args: Any, **words: Any) -> None:
-    _init(self, *args, **current(words))
-
-
-EngineOptions.__init__ = _init_with_old_names  # type: ignore[method-assign]

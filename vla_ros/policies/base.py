@@ -6,18 +6,17 @@ A policy lives in one thread of one process (the worker) and is never shared.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Protocol
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a policy raises
-from vla_ros.engine.options import OPTIONS, RENAMED, EngineOptions, current
+from vla_ros.engine.options import EngineOptions
 
 # ------------------------------------------------------------------------------------------------
 # The policies that other packages offer: entry points of the group ``vla_ros.policies``.
@@ -185,30 +184,6 @@ class PolicySpec:
     def num_threads(self) -> int:
         """Of the model; 0: the libraries' own choice."""
         return self.engine.num_threads
-
-
-_init = PolicySpec.__init__
-
-
-def _init_with_old_words(self: PolicySpec, *args: Any, **words: Any) -> None:
-    """For one release the engine's options may be words of the spec, as they were."""
-    flat = {**words.pop("decoding_options", {})}
-    flat |= {n: words.pop(n) for n in list(words) if n in OPTIONS or n in RENAMED}
-    if flat:
-        warnings.warn(
-            f"PolicySpec({', '.join(flat)}): give engine=EngineOptions(...) instead; words of the"
-            " engine go with the next release",
-            FutureWarning,
-            stacklevel=2,
-        )
-        try:
-            words["engine"] = EngineOptions(**current(flat))
-        except (TypeError, ValueError) as error:
-            raise PolicyRefused(str(error)) from error
-    _init(self, *args, **words)
-
-
-PolicySpec.__init__ = _init_with_old_words  # type: ignore[method-assign]
 
 
 def refuse_unknown(name: str) -> None:

@@ -87,7 +87,8 @@ def test_the_limits_of_int4_lie_between_what_costs_nothing_and_what_loses_episod
     used, _ = settle(spec)
     asked = argparse.Namespace(bag=None, images=None, synthetic=False, frames=12, seed=0)
     frames, _ = frames_of(asked, used, lambda *_: None)
-    few = replace(spec, checkpoint=str(tmp_path / "few"), dtype="bfloat16")
+    engine = replace(spec.engine, checkpoint=str(tmp_path / "few"), dtype="bfloat16")
+    few = replace(spec, engine=engine)
     found = measure(few, frames, lambda *_: None, spec).comparison
     limits = Thresholds(allowed_error("bfloat16", "int4"), clear=allowed_clear("int4"))
     assert judge(found, replace(limits, margin=1.0, mm=1e9, degrees=1e9)).passed == passes

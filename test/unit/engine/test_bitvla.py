@@ -58,7 +58,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 
 def engine_of(folder: Path, **options: Any) -> Engine:
-    asked = {"dtype": "float32", "threads": 1, **options}
+    asked = {"dtype": "float32", "num_threads": 1, **options}
     made = load_engine(EngineOptions(checkpoint=str(folder), decoding="parallel", **asked))
     assert isinstance(made, Engine)
     return made

@@ -162,18 +162,12 @@ def test_a_checkpoint_is_needed_where_one_is_loaded() -> None:
         load_engine(EngineOptions())
 
 
-def test_words_of_the_last_release_mean_what_they_meant() -> None:
-    old = {"decoding": "speculative", "threads": None, "rtc": "trained", "center_crop": True}
-    with pytest.warns(FutureWarning, match="decoding=speculative is now decoding=speculative"):
-        options = EngineOptions("random:small", **old, relax_bins=2, look_ahead=True)  # type: ignore[call-arg]
+def test_options_travel_and_say_what_was_chosen() -> None:
+    chosen = {"center_crop": "always", "decoding": "speculative", "rtc_mode": "trained"}
+    options = EngineOptions("random:small", **chosen, relaxed_distance=2, prefetch=True)
     assert options.changed() == {
-        "checkpoint": "random:small",
-        "center_crop": "always",
-        "decoding": "speculative",
-        "relaxed_distance": 2,
-        "rtc_mode": "trained",
-        "prefetch": True,
-    }
+        "checkpoint": "random:small", **chosen, "relaxed_distance": 2, "prefetch": True,
+    }  # fmt: skip
     assert pickle.loads(pickle.dumps(options)) == replace(options) == options
 
 
@@ -243,7 +237,7 @@ def test_a_second_camera_is_seen_behind_the_first() -> None:
 
 
 def test_the_center_crop_is_a_choice() -> None:
-    plain, cropped = engine_of(tiny()), engine_of(tiny(), center_crop=True)
+    plain, cropped = engine_of(tiny()), engine_of(tiny(), center_crop="always")
     prompts = []
     for engine in (plain, cropped):
         engine.reset(TEXTS[0])

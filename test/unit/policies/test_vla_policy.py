@@ -72,7 +72,7 @@ def test_the_units_are_the_checkpoint_s_own(checkpoint: str, scale: tuple[float,
 
 
 def test_what_is_given_wins_over_the_checkpoint_and_is_said() -> None:
-    policy = load(action_scale=(2.0,) * 6, center_crop=False, preprocessing="libero")
+    policy = load(action_scale=(2.0,) * 6, center_crop="never", preprocessing="libero")
     policy.reset(TASK)
     one = step(policy)
     assert one is not None

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.engine.options import current
 from vla_ros.runtime.control.queue import Execution
 from vla_ros.sim.env import SimError
 from vla_ros.sim.episode import Mode
@@ -273,13 +272,11 @@ def to_json(noun: Variant | Setup | Job | Record | Spread) -> dict[str, Any]:
 
 
 def variant_from_json(values: Mapping[str, Any]) -> Variant:
-    return _from(Variant, current(values, lambda _: None))
+    return _from(Variant, values)
 
 
 def setup_from_json(values: Mapping[str, Any]) -> Setup:
     changed = dict(values)
-    if "threads" in changed:  # written by the last release
-        changed["num_threads"] = changed.pop("threads")
     if "mode" in changed:
         changed["mode"] = Mode(changed["mode"])
     return _from(Setup, changed)

@@ -142,7 +142,7 @@ def graphed(
     fixed: bool,
     adaptive: bool,
     drafter: str = "temporal_tree",
-    calibration: str | None = None,
+    calibration: str = "",
 ) -> Engine:
     """An engine whose passes are captured, by a stand-in that runs them again."""
 

@@ -38,7 +38,7 @@ QWEN = TextConfig(
 
 
 def engine(directory: Path, decoding: str = "autoregressive", **options: object) -> Engine:
-    words = {"checkpoint": str(directory), "action_dim": None, "threads": 1, **options}
+    words = {"checkpoint": str(directory), "num_threads": 1, **options}
     return load_engine(EngineOptions(decoding=decoding, **words))  # type: ignore[arg-type]
 
 
