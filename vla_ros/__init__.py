@@ -1,9 +1,5 @@
 """The ROS 2 runtime for vision-language-action policies."""
 
-from vla_ros.moved import install as _install_old_names
-
-_install_old_names()
-
 
 def __getattr__(name: str) -> str:
     """`vla_ros.__version__`, read from package.xml only when somebody asks."""

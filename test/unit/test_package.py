@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import vla_ros
 from support.missing import LAB, import_without
-from vla_ros.moved import MOVED
 
 PACKAGE = Path(vla_ros.__file__).parent
 GENERATED = {"msg", "srv", "action"}  # built from the interface files
@@ -51,20 +48,6 @@ def test_the_command_line_holds_verbs_only():
         if PACKAGE / "cli" in path.parents
     }
     assert names - {"__init__", "main", "defaults", "arguments", "engine_flags"} == set(VERBS)
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_a_module_is_found_under_its_old_name_for_one_release(old):
-    with pytest.warns(DeprecationWarning, match=f"vla_ros.{old} is now vla_ros.{MOVED[old]}"):
-        sys.modules.pop(f"vla_ros.{old}", None)
-        module = import_module(f"vla_ros.{old}")
-    assert module is import_module(f"vla_ros.{MOVED[old]}")
-    assert module.__spec__.name == f"vla_ros.{MOVED[old]}"
-
-
-def test_a_module_that_never_was_is_not_found():
-    with pytest.raises(ModuleNotFoundError, match=r"vla_ros\.nothing"):
-        import_module("vla_ros.nothing")
 
 
 def test_no_file_of_a_stranger_can_run_code():
