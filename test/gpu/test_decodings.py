@@ -96,7 +96,7 @@ def test_nobody_waits_for_an_upload(name: str, device: str, make_engine, draft: 
     decoding, options = options_of(name, draft)
     engine = make_engine(tiny_config("llama_gqa", "fused"), device, decoding, **options)
     before = play(engine, EVENTS)
-    decide, on_gpu = engine.decoding.submit, device != "cpu"
+    decide, on_gpu = engine.decoding.step, device != "cpu"
 
     def strictly(request: object) -> object:
         if on_gpu:
@@ -107,7 +107,7 @@ def test_nobody_waits_for_an_upload(name: str, device: str, make_engine, draft: 
             if on_gpu:
                 torch.cuda.set_sync_debug_mode("default")
 
-    engine.decoding.submit = strictly
+    engine.decoding.step = strictly
     after = play(engine, EVENTS)
     assert {s: a.tokens for s, a in after.items()} == {s: a.tokens for s, a in before.items()}
 

@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from support.engine import CLOCK, TEXTS, Again, observation, stream, tiny_config
+from support.engine import Again, tiny_config
 from support.gpu import DEVICES
-from vla_ros.core.types import Observation, Timeline
-from vla_ros.engine import Engine
-from vla_ros.engine.decoding.prefetch import Prefetcher
 from vla_ros.engine.families.evo1 import square_of
 from vla_ros.engine.families.random import in_memory
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.layers.request import Underway
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.preparation import padded_square
 from vla_ros.engine.options import EngineOptions
@@ -94,65 +90,3 @@ def test_two_streams_see_what_one_sees(compiled: bool, graphs: bool, device: str
         found.append([model.features((first, second)) for first, second in given])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=0, rtol=0)
-
-
-def answers_of(engine: Engine, frames: list[Observation], ahead: bool) -> dict[int, object]:
-    """By stamp; ``ahead``: while each frame is answered, the next one waits."""
-    waiting: list[Observation | None] = [None]
-    engine.watch(lambda: waiting[0])
-    engine.reset(TEXTS[0])
-    out = {}
-    for number, frame in enumerate(frames):
-        waiting[0] = frames[number + 1] if ahead and number + 1 < len(frames) else None
-        begun = CLOCK.steady_ns()
-        answer = engine.step(frame, Timeline(begun).mark("queue", begun), CLOCK)
-        if answer is not None:
-            assert all(ms >= 0 for ms in answer.timeline.durations_ms().values())
-            out[answer.stamp_ns] = answer.tokens
-    return out
-
-
-@pytest.mark.parametrize("graphs", [True, False])
-def test_frames_seen_ahead_give_the_tokens_of_frames_seen_in_turn(
-    graphs: bool, device: str, make_engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the two streams touched the same memory, tokens would differ now and then."""
-    frames = [observation(event.stamp, event.image) for event in stream(60, {}, seed=2)]
-    config = tiny_config("llama_gqa", "fused")
-    plain = make_engine(config, device, "actionflow", graphs, prefetch=False)
-    expected = answers_of(plain, frames, ahead=False)
-    arrived, looks = Underway.arrived, [0]
-
-    def slow(underway: Underway) -> bool:
-        looks[0] += 1
-        return looks[0] % 4 == 0 and arrived(underway)
-
-    monkeypatch.setattr(Underway, "arrived", slow)
-    monkeypatch.setattr(Prefetcher, "_window", lambda ahead: (0, 1 << 60))
-    engine = make_engine(config, device, "actionflow", graphs)
-    seen: list[int] = []
-    look = engine.encoder.prefetch
-    monkeypatch.setattr(
-        engine.encoder, "prefetch", lambda frame, clock: (seen.append(1), look(frame, clock))
-    )
-    assert answers_of(engine, frames, ahead=True) == expected
-    assert (len(seen) > 40) is (device != "cpu")  # there is no second stream on a CPU
-
-
-@GPU_ONLY
-def test_vision_ends_while_the_language_models_stream_is_still_busy(
-    device: str, make_engine
-) -> None:
-    engine = make_engine(tiny_config("llama_gqa", "fused"), device, "actionflow")
-    frames = [observation(event.stamp, event.image) for event in stream(12, {}, seed=2)]
-    answers_of(engine, frames[:10], ahead=False)  # memory and graphs are there
-    engine.encoder.prefetch(frames[10], CLOCK)
-    torch.cuda.synchronize()
-    with torch.cuda.device(device):
-        torch.cuda._sleep(2_000_000_000)  # about a second
-        busy = torch.cuda.Event()
-        busy.record()
-        engine.encoder.prefetch(frames[11], CLOCK)
-        engine.encoder.apart._stream.synchronize()
-        assert not busy.query()
-        torch.cuda.synchronize()

@@ -31,7 +31,6 @@ from vla_ros.engine.decoding.factory import (
     make_decoding,
     make_fast_decoding,
 )
-from vla_ros.engine.decoding.prefetch import Encoded, Newest, ObservationEncoder, Prefetcher
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadedPolicy
 from vla_ros.engine.families.openvla import load_checkpoint, quantized
@@ -50,12 +49,12 @@ from vla_ros.engine.layers.flow_matching import (
     guidance_of,
 )
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.pieces import Pieces, alone
 from vla_ros.engine.layers.request import Decoded, Request, StageTimer
 from vla_ros.engine.models.base import Inputs, PolicyConfig, Prefix
 from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
 from vla_ros.engine.models.corrector import Corrector
-from vla_ros.engine.models.openvla import Look, Prompt, VLAModel, camera_pixels
+from vla_ros.engine.models.openvla import ImageEncoding, Prompt, VLAModel, camera_pixels
 from vla_ros.engine.models.pi0_fast import Pi0Fast
 from vla_ros.engine.options import AUTO, EngineOptions
 
@@ -105,9 +104,6 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
         if decoded is None:
             return None
         return replace(self.unnormalize(decoded), captures=self.captures_in_service)
-
-    def watch(self, newest: Newest) -> None:
-        """``newest`` names the newest frame that waits: it may be encoded before it is given."""
 
     def session(self, seed: int | None = None) -> Engine[RequestT, DecodedT]:
         """Another robot's episode on the same weights: an engine with an instruction, a KV cache,
@@ -203,8 +199,6 @@ class TokenEngine(Engine[Request, Decoded]):
             options.preprocessing,
             options.image_steps,
         )
-        # Only a decoding that reads its answer later has the time to prefetch.
-        prefetch = device.type == "cuda" and options.prefetch and options.decoding == "actionflow"
         self._tokens = self.normalizer.dim * config.chunk
         self._longest = config.patches + MAX_TEXT
         proprio = _proprio(checkpoint, options)
@@ -217,7 +211,7 @@ class TokenEngine(Engine[Request, Decoded]):
             lambda name: open_checkpoint(name, options.seed, device, dtype),
             proprio,
         )
-        self._start(prefetch)
+        self._start()
         self.info = PolicyInfo(
             name="vla",
             decoding=options.decoding,
@@ -234,10 +228,8 @@ class TokenEngine(Engine[Request, Decoded]):
             state_middle=() if proprio is None else _between(proprio.low, proprio.high),
         )
 
-    def _start(self, prefetch: bool) -> None:
+    def _start(self) -> None:
         """What belongs to an episode."""
-        self.encoder = ObservationEncoder(self.model, self.prepare, prefetch)
-        self._prefetcher = Prefetcher(self.encoder)
         self.decoding: Decoding = make_decoding(self._parts)
         self._prompts: list[Prompt] = []  # by the delay that they name
 
@@ -248,7 +240,7 @@ class TokenEngine(Engine[Request, Decoded]):
             shared[SESSIONS] = self.model.uncaptured()
         self.model = shared[SESSIONS]
         self._parts = replace(self._parts, model=self.model, options=self.options)
-        self._start(False)
+        self._start()
 
     @property
     def captures(self) -> int:
@@ -267,13 +259,8 @@ class TokenEngine(Engine[Request, Decoded]):
         self._prompts = [self.model.prompt(ids, front) for ids in every]
 
     def forget(self) -> None:
-        """Forget pipeline, KV, drafts and what was prefetched."""
+        """Forget pipeline, KV and drafts."""
         self.decoding.forget()
-        self.encoder.drop()
-
-    def watch(self, newest: Newest) -> None:
-        """``newest`` names the newest frame that waits: it may be encoded before it is given."""
-        self._prefetcher.watch(newest)
 
     def prepare(self, observation: Observation) -> tuple[torch.Tensor, ...]:
         """Pixels [images, 3, s, s] per vision tower."""
@@ -281,7 +268,7 @@ class TokenEngine(Engine[Request, Decoded]):
 
     def encode(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
         """Preprocess and encode the images: everything before the language model."""
-        return self._request(self.encoder.encode(observation, timeline, clock))
+        return alone(self._encoding(observation, timeline, clock))
 
     def pieces(
         self, observation: Observation, timeline: Timeline, clock: Clock
@@ -289,27 +276,23 @@ class TokenEngine(Engine[Request, Decoded]):
         """Vision, then the passes of the decoding."""
         if self._text is None:
             raise RuntimeError(NO_INSTRUCTION)
-        stages = StageTimer(timeline, clock, self.model.device)
-        pixels = self.prepare(observation)
-        stages.mark("preprocess")
-        looked = yield Look(self.model, pixels)
-        stages.mark("vision")
-        request = self._request(Encoded(observation, stages, pixels, *looked))
+        request = yield from self._encoding(observation, timeline, clock)
         decoded = yield from self.decoding.pieces(request)
         return None if decoded is None else self.unnormalize(decoded)
 
-    def _request(self, encoded: Encoded) -> Request:
-        observation = encoded.observation
+    def _encoding(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Request]:
+        """The request of an observation: its images prepared, encoded, put into the prompt."""
+        stages = StageTimer(timeline, clock, self.model.device)
+        pixels = self.prepare(observation)
+        stages.mark("preprocess")
+        features, patches = yield ImageEncoding(self.model, pixels)
+        stages.mark("vision")
         named = self._prompts[self._told(observation.delay_steps)]
-        prompt = self.model.sequence(named, encoded.patches)
+        prompt = self.model.sequence(named, patches)
         return Request(
-            observation.stamp_ns,
-            prompt,
-            encoded.stages,
-            encoded.pixels,
-            encoded.features,
-            observation,
-            len(named.first),
+            observation.stamp_ns, prompt, stages, pixels, features, observation, len(named.first)
         )
 
     def decode(self, request: Request, clock: Clock) -> Decoded | None:
@@ -317,18 +300,12 @@ class TokenEngine(Engine[Request, Decoded]):
         if self.model.capture is not None and self._prepared is None:
             self.decoding.prepare(request, every=True)
             self._prepared = self.captures
-        pending = self.decoding.submit(request)
-        self._prefetcher.meanwhile(pending, clock)
-        decoded = pending.read()
-        if decoded is not None:
-            self._prefetcher.learn(decoded.timeline)
-        return decoded
+        return self.decoding.step(request)
 
     def unnormalize(self, decoded: Decoded) -> Inference:
         """Tokens to values in [-1, 1] to units, by the statistics of the checkpoint."""
         if not decoded.finite:
             self.decoding.forget(damaged=True)
-            self.encoder.drop()
             raise InvalidAction("a logit is not finite: the weights or the image are damaged")
         if decoded.actions is None:
             if len(decoded.tokens) != self._tokens:

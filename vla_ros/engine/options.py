@@ -34,7 +34,7 @@ _OF_FAST = (
 )
 
 #: What anybody may ask for, whatever the policy.
-_SPEED_ALONE = ("gemm", "vision_streams", "prefetch")
+_SPEED_ALONE = ("gemm", "vision_streams")
 #: What "auto" is where no statistics say otherwise.
 _AS_BY_AUTO = {"center_crop": "never", "preprocessing": "default"}
 
@@ -270,9 +270,6 @@ class EngineOptions:
     )
     vision_streams: bool = _option(
         False, "on CUDA two vision towers run beside each other", of=TOKENS
-    )
-    prefetch: bool = _option(
-        False, "decoding actionflow: on CUDA the next frame is encoded while a pass runs", of=TOKENS
     )
     compile: tuple[str, ...] = _option(
         (),

@@ -60,9 +60,6 @@ class Unreachable(Exception):
 class Policy(Protocol):
     """Turns observations into actions, one call per observation.
 
-    Three members, and if it likes ``watch(coming)``: that is called once, before the robot's first
-    frame, with a function that names the newest frame that waits (an Observation, or None). The
-    policy may look at it while it computes; ``step`` asks for it, or for a newer one.
     A package of its own offers a policy as an entry point of the group ``vla_ros.policies``: a
     function (or class) that takes a :class:`PolicySpec` and returns it.
     """

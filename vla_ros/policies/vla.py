@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
@@ -102,15 +101,6 @@ class VlaPolicy:
             self._cannot = str(error)
         else:
             self._cannot = ""
-
-    def watch(self, coming: Callable[[], Observation | None]) -> None:
-        """See :class:`vla_ros.policies.base.Policy`."""
-        if self._state is None:
-            self._engine.watch(coming)
-        else:
-            self._engine.watch(
-                lambda: None if (seen := coming()) is None else self._as_taught(seen)
-            )
 
     def _as_taught(self, seen: Observation) -> Observation:
         """The same with the robot's state in the checkpoint's units."""

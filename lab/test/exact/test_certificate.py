@@ -126,7 +126,7 @@ def test_last_bits_that_a_pull_through_the_network_makes_large_are_no_difference
 
 
 @pytest.mark.parametrize(
-    ("policy", "piece"), [("", openvla.Look), ("random:smolvla-small", base.FlowPiece)]
+    ("policy", "piece"), [("", openvla.ImageEncoding), ("random:smolvla-small", base.FlowPiece)]
 )
 def test_a_robot_that_gets_anothers_part_of_a_shared_pass_is_found(
     policy: str, piece: Any, checkpoint: str, capsys: pytest.CaptureFixture[str],

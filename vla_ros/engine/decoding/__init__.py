@@ -10,5 +10,5 @@ earlier answers let one expect), ``draft_tree`` (shapes and which nodes pay).
 With a draft head: ``draft_heads`` (the networks), ``head_drafters``, ``tree_growth`` (a tree out of
 the recursive head, in CUDA graphs). HeteroSpec: ``heterospec`` and its ``calibration``.
 
-``factory`` makes them of the options; ``prefetch`` encodes the next frame while a pass runs.
+``factory`` makes them of the options.
 """

@@ -14,7 +14,7 @@ import torch
 
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.layers.pack import PackLayout, TailToken
-from vla_ros.engine.layers.request import Decoded, Pending, Reading, Request, Settled, Underway
+from vla_ros.engine.layers.request import Decoded, Reading, Request
 from vla_ros.engine.models.openvla import VLAModel
 
 
@@ -30,21 +30,6 @@ class InFlight:
     @property
     def count(self) -> int:
         return len(self.reading.choices)
-
-
-@dataclass(frozen=True, slots=True)
-class LastPass:
-    """A request behind its last pass: see :class:`vla_ros.engine.layers.request.Pending`."""
-
-    flight: InFlight
-    underway: Underway
-
-    def arrived(self) -> bool:
-        return self.underway.arrived()
-
-    def read(self) -> Decoded:
-        tokens, finite = self.underway.read()
-        return self.flight.request.answer(tokens, len(tokens), finite=finite)
 
 
 class ActionFlow(Decoding):
@@ -67,9 +52,6 @@ class ActionFlow(Decoding):
         return self.count
 
     def step(self, request: Request) -> Decoded | None:
-        return self.submit(request).read()
-
-    def submit(self, request: Request) -> Pending:
         older, length = self._flights, len(request.prompt)
         for each in older:  # since its last pass it has only waited for this frame
             each.request.stages.mark("queue")
@@ -103,12 +85,13 @@ class ActionFlow(Decoding):
         for row, each in enumerate(older):
             each.reading.add(choices[row : row + 1], maxima[row : row + 1])
         if len(older) < self.count:
-            return Settled(None)
+            return None
         done = older.pop()
         self.runner.kv_cache.release(
             done.slot
         )  # what comes next on the device comes behind this pass
-        return LastPass(done, done.reading.ask())
+        tokens, finite = done.reading.read()
+        return done.request.answer(tokens, len(tokens), finite=finite)
 
     def warm_up(self, request: Request) -> None:
         """The full pipeline; where passes are not captured, also as it fills: 0, 1 ... K - 1 older

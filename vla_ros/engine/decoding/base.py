@@ -10,7 +10,7 @@ import torch
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.layers.graphs import CountedCapture
 from vla_ros.engine.layers.pieces import Pieces, alone
-from vla_ros.engine.layers.request import Decoded, Pending, Request, Settled
+from vla_ros.engine.layers.request import Decoded, Request
 from vla_ros.engine.layers.runner import DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.options import AUTO, EngineOptions
 
@@ -70,11 +70,6 @@ class Decoding:
         """
         yield from ()
         return self.step(request)
-
-    def submit(self, request: Request) -> Pending:
-        """As ``step``, but where the decoding can, without waiting for the device: the caller reads
-        the answer before the next call, and may do something else meanwhile."""
-        return Settled(self.step(request))
 
     def instruct(self, text: str) -> None:
         """A new instruction; ``forget`` follows."""

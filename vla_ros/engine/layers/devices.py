@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -147,33 +147,6 @@ class SideBySide:
             one = first()
             current.wait_stream(self._stream)
         return one, other
-
-
-class Apart:
-    """A stream for work that the current one does not wait for yet. One device, one thread."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        with on_device(device):
-            self._stream = torch.cuda.Stream()
-
-    def run(self, function: Callable[[], A], behind: bool) -> A:
-        """What it returns may be used behind a :meth:`join`. ``behind``: all that the current
-        stream was given so far comes first; otherwise it may run at the same time."""
-        with on_device(self._device):
-            if behind:
-                self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                return function()
-
-    def join(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The current stream waits for all of it, and may use these tensors: their memory is given
-        to nothing else on this stream before the current one is done with them."""
-        with on_device(self._device):
-            current = torch.cuda.current_stream()
-            current.wait_stream(self._stream)
-            for tensor in tensors:
-                tensor.record_stream(current)
 
 
 def usable_device(name: str) -> torch.device:

@@ -7,7 +7,6 @@ the function again, so buffers and keys are tested everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
@@ -20,28 +19,23 @@ Capture = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 Pass = Callable[[tuple[Plan, ...], torch.Tensor | None, torch.Tensor | None], Outputs]
 
 WARM_UP = 3
-FIRST, LAST = -1, 0  # priorities of streams
 
 
 class CudaCapture:
     """Captures functions into CUDA graphs that share one memory pool, on a stream of its own.
 
-    Sharing is safe because replays never overlap and every result is copied out at once. What may
-    run beside these graphs is captured :meth:`apart`.
+    Sharing is safe because replays never overlap and every result is copied out at once.
 
     The stream is its own, and lives as long as any graph captured on it: cuBLAS keeps a workspace a
     stream, and on torch's default capture stream the end of another engine's graph takes it from
     ours (pytorch#193402). Streams, pools and graphs are made with ``device`` as the current one.
-
-    Kernels of a graph have the priority of the stream that they were captured on (pytorch#167346):
-    what a robot waits for goes before what runs beside it.
     """
 
-    def __init__(self, device: torch.device, priority: int = FIRST) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         with on_device(device):
             self._pool = torch.cuda.graph_pool_handle()
-            self._stream = torch.cuda.Stream(priority=priority)
+            self._stream = torch.cuda.Stream()
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
         with on_device(self._device):
@@ -62,10 +56,6 @@ class CudaCapture:
 
         return replay
 
-    def apart(self) -> CudaCapture:
-        """Another one, of another pool and stream, whose graphs stand back."""
-        return CudaCapture(self._device, LAST)
-
 
 class CountedCapture:
     """Another capture, and how often it was asked: after ``prepare`` never."""
@@ -75,16 +65,8 @@ class CountedCapture:
         self.count = 0
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
-        return self._counted(self._capture, function)
-
-    def apart(self) -> Capture:
-        """For graphs that may run beside the others: they share no memory, only the count."""
-        other = self._capture.apart() if isinstance(self._capture, CudaCapture) else self._capture
-        return partial(self._counted, other)
-
-    def _counted(self, capture: Capture, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
         self.count += 1
-        return capture(function)
+        return self._capture(function)
 
 
 class GraphedPass:

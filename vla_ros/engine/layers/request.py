@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -72,31 +71,6 @@ class Decoded:
     delay_steps: int = 0
 
 
-class Pending(Protocol):
-    """What comes of a call, asked for and perhaps still on the device."""
-
-    def arrived(self) -> bool:
-        """Whether ``read`` would return at once."""
-        ...
-
-    def read(self) -> Decoded | None:
-        """The answer, or None while a pipeline fills. Waits; once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What is there already."""
-
-    answer: Decoded | None
-
-    def arrived(self) -> bool:
-        return True
-
-    def read(self) -> Decoded | None:
-        return self.answer
-
-
 @dataclass(slots=True)
 class Request:
     """One frame to be answered.
@@ -142,36 +116,20 @@ class Reading:
 
     def read(self) -> tuple[list[int], bool]:
         """The tokens, and whether all logits were finite (a maximum lets NaN and +inf through)."""
-        return self.ask().read()
-
-    def ask(self) -> Underway:
-        """The same for later: nobody waits now."""
         finite = torch.cat(self.maxima).isfinite().all()
-        return Underway(torch.cat((*self.choices, finite[None].long())))
+        *tokens, all_finite = _on_host(torch.cat((*self.choices, finite[None].long()))).tolist()
+        return tokens, bool(all_finite)
 
 
-class Underway:
-    """Choices, and a last number that says whether they are finite, on their way to the host.
-
-    From a GPU they go into page-locked memory behind what was submitted before, and an event says
-    when they are there."""
-
-    def __init__(self, numbers: torch.Tensor) -> None:
-        self._numbers, self._event = numbers, None
-        if numbers.is_cuda:
-            with on_device(numbers.device):
-                self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-                self._numbers.copy_(numbers, non_blocking=True)
-                self._event = torch.cuda.Event()
-                self._event.record()
-
-    def arrived(self) -> bool:
-        """Whether ``read`` would return at once."""
-        return self._event is None or bool(self._event.query())
-
-    def read(self) -> tuple[list[int], bool]:
-        """See :meth:`Reading.read`. Waits."""
-        if self._event is not None:
-            self._event.synchronize()
-        *tokens, finite = self._numbers.tolist()
-        return tokens, bool(finite)
+def _on_host(numbers: torch.Tensor) -> torch.Tensor:
+    """Numbers of the device on the host: from a GPU into page-locked memory, behind what was
+    submitted before, and an event is waited for."""
+    if not numbers.is_cuda:
+        return numbers
+    with on_device(numbers.device):
+        held = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        held.copy_(numbers, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+    event.synchronize()
+    return held

@@ -137,7 +137,7 @@ class VLAModel:
             self._hidden = compiled(self._hidden)
             self._tapped = compiled(self._tapped)  # compiled at its first call, if any
         if self.capture is not None:
-            self._see = GraphedVision(self._see, self.capture.apart())
+            self._see = GraphedVision(self._see, self.capture)
 
     def prepare_one_row(self) -> None:
         """For who has passes of a single token; see the decoder's. Where a core's caches hold the
@@ -266,7 +266,7 @@ def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ImageEncoding:
     """Pixels [images, 3, s, s] per tower that are to become features and embeddings [patches, C];
     a :class:`~vla_ros.engine.layers.pieces.Piece`."""
 
@@ -279,11 +279,12 @@ class Look:
         return None if isinstance(see, GraphedVision) else (see, len(self.pixels[0]))
 
     def run(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.together(())[0]
+        features = self.model.features(self.pixels)
+        return features, self.model.project(features)
 
-    def together(self, others: Sequence[Look]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def together(self, others: Sequence[ImageEncoding]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         every = (self, *others)
-        towers = zip(*(look.pixels for look in every), strict=True)
+        towers = zip(*(each.pixels for each in every), strict=True)
         features = self.model.features(tuple(torch.cat(each) for each in towers))
         patches = self.model.project(features)
         both = features.chunk(len(every)), patches.chunk(len(every))

@@ -176,14 +176,13 @@ def _serve(
 ) -> None:
     waiting = select.poll()
     waiting.register(bell.fileno(), select.POLLIN)
-    inbox = Inbox(mailbox, after)
-    server.watch(inbox.peek)
     while True:
-        request = inbox.take()
-        if request is None:
+        frame = mailbox.read(after)
+        if frame is None:
             waiting.poll()
             bell.answer()
             continue
+        after, request = frame.sequence, decode_request(frame)
         try:
             result = server.answer(request)
         except Exception as error:
@@ -193,32 +192,6 @@ def _serve(
             _send(channel, WorkerFailed(reason))
             return
         _send(channel, result)
-
-
-class Inbox:
-    """The worker's end. ``after``: requests up to this number are void. One thread."""
-
-    def __init__(self, mailbox: MailboxReader, after: int) -> None:
-        self._mailbox, self._after = mailbox, after
-        self._shown: FrameRequest | None = None
-
-    def peek(self) -> FrameRequest | None:
-        """The newest request that was not taken, None where there is none; the same object until
-        there is a newer one. It is not taken by this, and a newer one takes its place."""
-        shown = self._shown
-        if shown is not None and shown.sequence == self._mailbox.newest:
-            return shown
-        frame = self._mailbox.read(self._after)
-        if frame is not None:
-            self._shown = decode_request(frame)
-        return self._shown
-
-    def take(self) -> FrameRequest | None:
-        """The same, taken out."""
-        request, self._shown = self.peek(), None
-        if request is not None:
-            self._after = request.sequence
-        return request
 
 
 def end_with_parent(parent: int, life_fd: int) -> None:
@@ -260,18 +233,6 @@ class Server:
         self._clock = clock
         self._instruction: Instruction | None = None
         self._received: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED)
-
-    def watch(self, waiting: Callable[[], FrameRequest | None]) -> None:
-        """Let the policy, if it wants to, look at the frame that comes next: the newest that waits
-        under the instruction of now. Whether it is asked for is not said by this."""
-        watch = getattr(self._policy, "watch", None)
-        if watch is not None:
-            watch(lambda: self._coming(waiting()))
-
-    def _coming(self, request: FrameRequest | None) -> Observation | None:
-        if request is None or request.instruction != self._instruction:
-            return None
-        return request.observation
 
     def answer(self, request: FrameRequest) -> Result:
         """The result of one request; an exception other than the expected three passes through."""

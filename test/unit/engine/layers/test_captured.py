@@ -46,7 +46,7 @@ class Cuda:
     def current_stream(self) -> Stream:
         return Stream(self, "current")
 
-    def Stream(self, priority: int = 0) -> Stream:
+    def Stream(self) -> Stream:
         return Stream(self, "own")
 
     def CUDAGraph(self) -> Graph:

@@ -47,7 +47,6 @@ class Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current = 0
         self.made: list[tuple[str, int]] = []
-        self.priorities: list[int] = []
         self.streams: list[weakref.ref[Made]] = []  # of captures
         self._default = {0: Made(self, "default"), 1: None}
         names = "device", "stream", "graph", "current_stream", "Stream", "CUDAGraph", "Event"
@@ -76,8 +75,7 @@ class Cuda:
     def current_stream(self) -> Made:
         return Made(self, "current stream")
 
-    def Stream(self, priority: int = 0) -> Made:
-        self.priorities.append(priority)
+    def Stream(self) -> Made:
         return Made(self, "stream")
 
     def CUDAGraph(self) -> Made:
@@ -118,15 +116,6 @@ def test_every_engine_captures_on_a_stream_of_its_own_that_outlives_it(cuda: Cud
     del replays[:2]
     gc.collect()
     assert [ref() is not None for ref in cuda.streams] == [False, False, True, True]
-
-
-def test_what_may_run_beside_the_passes_stands_back(cuda: Cuda) -> None:
-    """And shares neither pool nor stream with them."""
-    capture = CudaCapture(torch.device("cuda:1"))
-    capture.apart()(one)()
-    assert cuda.priorities == [-1, 0]
-    assert [kind for kind, _ in cuda.made].count("stream") == 2
-    assert {where for _, where in cuda.made} == {1}
 
 
 def test_stage_marks_are_events_of_the_requests_gpu(cuda: Cuda) -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from support.engine import CPU, Again, tiny, tiny_config
-from vla_ros.engine.layers.devices import Apart, SideBySide, in_turn
-from vla_ros.engine.layers.graphs import CountedCapture, CudaCapture
+from vla_ros.engine.layers.devices import SideBySide, in_turn
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 
@@ -121,53 +120,3 @@ def test_towers_are_compiled_one_by_one(towers: str, monkeypatch: pytest.MonkeyP
     assert asked == list(made.vision.vision_backbone.towers)
     given = pixels()[: len(asked)]
     assert torch.equal(made.features(given), made.vision.features(given))
-
-
-def test_vision_is_captured_apart_from_the_passes_and_counted_with_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It may run beside a pass, so that memory is not shared."""
-    made: list[CudaCapture] = []
-    asked: list[tuple[CudaCapture, Any]] = []
-
-    def init(self: CudaCapture, device: torch.device, priority: int = -1) -> None:
-        self._device = device
-        made.append(self)
-
-    def call(self: CudaCapture, function: Any) -> Any:
-        asked.append((self, function))
-        return function
-
-    monkeypatch.setattr(CudaCapture, "__init__", init)
-    monkeypatch.setattr(CudaCapture, "__call__", call)
-    counted = CountedCapture(CudaCapture(torch.device("cuda:0")))
-    counted(lambda: ())
-    counted.apart()(lambda: ())
-    assert [owner for owner, _ in asked] == made
-    assert len(made) == 2
-    assert counted.count == 2
-
-
-class Kept:
-    """A tensor that says on which stream its memory is still in use."""
-
-    def __init__(self, cuda: Cuda) -> None:
-        self._cuda = cuda
-
-    def record_stream(self, stream: Stream) -> None:
-        self._cuda.log.append(f"kept for {stream.name}")
-
-
-def test_work_apart_waits_where_it_must_and_is_joined_before_it_is_used(
-    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device, asked = torch.device("cuda:1"), []
-    monkeypatch.setattr(torch.cuda, "device", lambda one: asked.append(one) or nullcontext())
-    apart = Apart(device)
-    assert apart.run(cuda.work("seeing"), behind=False) == "seeing"
-    assert cuda.log == ["seeing on side"]
-    assert apart.run(cuda.work("looking"), behind=True) == "looking"
-    assert cuda.log[1:] == ["side waits for main", "looking on side"]
-    apart.join([Kept(cuda), Kept(cuda)])  # type: ignore[list-item]
-    assert cuda.log[3:] == ["main waits for side", "kept for main", "kept for main"]
-    assert asked == [device] * 4
