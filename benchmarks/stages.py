@@ -147,7 +147,6 @@ def on_gpu() -> list[Stage]:
         passes("passes-torch", 60, *seven, "--attention", "torch"),
         passes("passes-gemm-auto", 60, *seven, "--gemm", "auto"),
         passes("passes-fp8", 90, *seven, "--weights", "fp8", memory_gb=QUANTISING_GB),
-        passes("passes-vision-streams", 60, *seven, "--vision-streams"),
         passes("passes-minivla", 60, *mini, memory_gb=4),
         rows("openvla-7b-torch", 90, *few, *main, "--attention", "torch"),
         rows("openvla-7b-eager", 90, *few, *main, "--no-cuda-graphs"),

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from support.engine import Again, tiny_config
+from support.engine import tiny_config
 from support.gpu import DEVICES
 from vla_ros.engine.families.evo1 import square_of
-from vla_ros.engine.families.random import in_memory
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.preparation import padded_square
-from vla_ros.engine.options import EngineOptions
 
 GPU_ONLY = pytest.mark.parametrize("device", [DEVICES[1]])
 SHAPES = ((480, 640), (300, 200), (32, 32), (40, 32))
@@ -70,23 +67,3 @@ def test_a_picture_may_be_written_over_while_it_goes_up(device: str) -> None:
     for value, pixels in enumerate(seen):
         wanted = ((value / 255 - mean) / std).expand(3, 32, 32)
         torch.testing.assert_close(pixels[0].cpu(), wanted, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("graphs", [True, False])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_two_streams_see_what_one_sees(compiled: bool, graphs: bool, device: str) -> None:
-    if compiled and device == "cpu":
-        pytest.skip("builds code with a C++ compiler for a minute; test_streams.py has a stand-in")
-    where, found = torch.device(device), []
-    weights = in_memory(tiny_config("llama_gqa", "fused"), 0, where, torch.float32, 7)
-    for streams in (False, True):
-        capture = Again() if graphs and device == "cpu" else None
-        options = EngineOptions(
-            cuda_graphs=graphs, compile=("vision",) if compiled else (), vision_streams=streams
-        )
-        model = VLAModel(weights, where, torch.float32, options, capture)
-        torch.manual_seed(0)
-        given = [torch.randn(2, 1, 3, 32, 32).to(where) for _ in range(20)]
-        found.append([model.features((first, second)) for first, second in given])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)

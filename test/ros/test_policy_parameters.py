@@ -199,7 +199,6 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
     assert (options.decoding, options.image_steps, options.attention, options.gemm) == (
         "actionflow", "device", "torch", "auto",
     )  # fmt: skip
-    assert options.vision_streams
     assert options.compile == ("vision",)
 
 

@@ -34,7 +34,7 @@ _OF_FAST = (
 )
 
 #: What anybody may ask for, whatever the policy.
-_SPEED_ALONE = ("gemm", "vision_streams")
+_SPEED_ALONE = ("gemm",)
 #: What "auto" is where no statistics say otherwise.
 _AS_BY_AUTO = {"center_crop": "never", "preprocessing": "default"}
 
@@ -267,9 +267,6 @@ class EngineOptions:
         " in flow policies together with the norm, RoPE, activation or sum around it",
         choices=(AUTO, "torch"),
         of=TOKENS,
-    )
-    vision_streams: bool = _option(
-        False, "on CUDA two vision towers run beside each other", of=TOKENS
     )
     compile: tuple[str, ...] = _option(
         (),

@@ -176,10 +176,9 @@ def test_how_the_engine_runs_is_chosen_and_says_the_same(
     words = ["--timed", "2", "--warm-up", "1", "--rows", "autoregressive", "--json"]
     said = []
     for steps in ("cpu", "device"):
-        assert main([*SMALL, *words, "--image-steps", steps, "--vision-streams"]) == 0
+        assert main([*SMALL, *words, "--image-steps", steps]) == 0
         said.append(last_line(capsys.readouterr().out)["decodings"]["autoregressive"]["said"])
     assert [options.image_steps for options in asked] == ["cpu", "device"]
-    assert all(options.vision_streams for options in asked)
     assert said[0] == said[1]
 
 

@@ -43,7 +43,7 @@ FILE_WIDTH = 160  # of bench.txt
 #: Options of the engine that are flags.
 ENGINE = (
     "unnorm_key", "embodiment", "device", "dtype", "weights", "num_threads", "calibration",
-    "cuda_graphs", "attention", "image_steps", "vision_streams", "compile", "gemm",
+    "cuda_graphs", "attention", "image_steps", "compile", "gemm",
     "state_in_prompt",
 )  # fmt: skip
 #: checkpoint, draft, device, dtype, threads, and whether CPU time is the clock
@@ -57,7 +57,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 #: options that belong to token policies
 TOKENS_ONLY = (
     "draft", "unnorm_key", "frames", "tokens", "sweep", "compile", "compile_ablation",
-    "vision_streams",
 )  # fmt: skip
 
 
@@ -222,7 +221,6 @@ def _options(args: argparse.Namespace) -> BenchOptions:
             cuda_graphs=args.cuda_graphs,
             attention=args.attention,
             image_steps=args.image_steps,
-            vision_streams=args.vision_streams,
             compile=tuple(args.compile),
             gemm=args.gemm,
         ),

@@ -74,7 +74,6 @@ CUDA_ENGINES: Mapping[str, Mapping[str, Any]] = {
     "without graphs": {"cuda_graphs": False},
     "torch's attention": {"attention": "torch"},
     "timed products": {"gemm": "auto"},
-    "towers side by side": {"vision_streams": True},
 }
 #: With other engines these stand for all: single tokens, drafts and trees.
 _SHORT = ("autoregressive", "speculative, a draft always", "temporal tree, always")

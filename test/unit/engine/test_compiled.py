@@ -15,6 +15,22 @@ from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 
 
+@pytest.mark.parametrize("towers", ["single", "fused"])
+def test_towers_are_compiled_one_by_one(towers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def keep(function: Any) -> Any:
+        asked.append(function)
+        return function
+
+    monkeypatch.setattr("vla_ros.engine.models.openvla.compiled", keep)
+    checkpoint, chosen = tiny(tiny_config("llama_gqa", towers)), EngineOptions(compile=("vision",))
+    made = VLAModel(checkpoint, CPU, torch.float32, chosen)
+    assert asked == list(made.vision.vision_backbone.towers)
+    pixels = tuple(torch.randn(1, 3, 32, 32) for _ in asked)
+    assert torch.equal(made.features(pixels), made.vision.features(pixels))
+
+
 @pytest.mark.slow
 def test_thirteen_shapes_are_a_few_pieces_of_code_and_none_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch,

@@ -358,7 +358,7 @@ def model_drafter(parts: DecodingParts, *, share: bool) -> ModelDrafter:
         checkpoint = parts.load_draft(options.draft_checkpoint)
         # The target's graphs and the draft's share one pool and one count.
         parts.shared[key] = VLAModel(
-            checkpoint, target.device, target.dtype, target.options, target.capture, target.both
+            checkpoint, target.device, target.dtype, target.options, target.capture
         )
     draft: VLAModel = parts.shared[key]
     draft.prepare_one_row()

@@ -1,4 +1,4 @@
-"""What every layer asks of its device: the current GPU, kernels that are tried once, side streams.
+"""What every layer asks of its device: the current GPU, kernels that are tried once.
 
 What torch makes without naming a device (events, streams, graphs, Triton's launches) belongs to the
 current one, so for ``cuda:1`` it has to be set around them: :func:`on_device`.
@@ -6,11 +6,6 @@ current one, so for ``cuda:1`` it has to be set around them: :func:`on_device`.
 That a library can be imported does not say that it runs: Triton wants a C compiler, FlashAttention
 a generation of GPU. So fast paths are tried before anything depends on them
 (:func:`first_that_runs`), and what fails is said in one line.
-
-Two pieces of work at once run on a second stream. What follows from which is said by events:
-*fork*, the second stream waits for what the current one was given so far; *join*, the current one
-waits for the second. Inside a capture these are edges of the graph, and a stream that was forked
-has to be joined before the capture ends.
 """
 
 from __future__ import annotations
@@ -112,41 +107,6 @@ def reason(error: BaseException) -> str:
 def say(line: str) -> None:
     """One line to whoever runs this, once."""
     _log.warning(line)
-
-
-A = TypeVar("A")
-B = TypeVar("B")
-
-
-def in_turn(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
-    """One after the other."""
-    return first(), second()
-
-
-class SideBySide:
-    """Runs two functions of tensors on two streams; made for one device, used by one thread.
-
-    Only this uses its second stream. What ``second`` makes lies in that stream's memory, which
-    torch gives to no other stream, and the next fork waits for all that was done with it; so
-    nothing has to be told to torch's allocator. The stream is always the same one, for cuBLAS keeps
-    a workspace for each.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        with on_device(device):
-            self._stream = torch.cuda.Stream()
-
-    def __call__(self, first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
-        """Of both what they return, to be used on the current stream."""
-        with on_device(self._device):
-            current = torch.cuda.current_stream()
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                other = second()
-            one = first()
-            current.wait_stream(self._stream)
-        return one, other
 
 
 def usable_device(name: str) -> torch.device:

@@ -19,7 +19,6 @@ from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.backends import choose_backend, choose_between
-from vla_ros.engine.layers.devices import SideBySide
 from vla_ros.engine.layers.gemm import Tuner, choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.layers.kernels.fused import PLAIN, Heads
@@ -43,7 +42,7 @@ from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.hugging_face import TransformersDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.minivla import action_tokens
-from vla_ros.engine.models.towers import Both, Vision, fused
+from vla_ros.engine.models.towers import Vision, fused
 from vla_ros.engine.options import EngineOptions
 
 P = ParamSpec("P")
@@ -65,8 +64,7 @@ _CACHES = 64 << 20  # bytes: no core has as much
 class VLAModel:
     """Vision tower, projector and decoder of one checkpoint. Inference only.
 
-    ``capture`` overrides how graphs are captured, ``both`` how two towers run beside each other
-    (tests; of a draft model, its target's).
+    ``capture`` overrides how graphs are captured (tests; of a draft model, its target's).
     """
 
     causal = True
@@ -80,11 +78,10 @@ class VLAModel:
         dtype: torch.dtype,
         options: EngineOptions | None = None,
         capture: Capture | None = None,
-        both: Both | None = None,
     ) -> None:
         self.options = options = options or EngineOptions()
         self.config: ModelConfig = checkpoint.config
-        self.device, self.dtype, self.both = device, dtype, both
+        self.device, self.dtype = device, dtype
         #: without what is packed; see :meth:`unpacked`
         self.tensors, self.directory = dict(checkpoint.tensors), checkpoint.directory
         self.actions = action_tokens(self.config, self.tensors)
@@ -130,7 +127,7 @@ class VLAModel:
             )  # fmt: skip
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
-        self._see = _eyes(self.vision, device, options, both)
+        self._see = _eyes(self.vision, options)
         self._hidden: Hidden = self.decoder.hidden
         self._tapped: Tapped = self.decoder.tapped
         if "decoder" in options.compile:
@@ -231,16 +228,12 @@ class VLAModel:
         )  # fmt: skip
 
 
-def _eyes(vision: Vision, device: torch.device, options: EngineOptions, both: Both | None) -> See:
-    """Pixels -> features [patches, sum of widths]: each tower compiled, or not; two of them on two
-    streams."""
+def _eyes(vision: Vision, options: EngineOptions) -> See:
+    """Pixels -> features [patches, sum of widths]: each tower compiled, or not."""
     towers: list[Callable[[torch.Tensor], torch.Tensor]] = list(vision.vision_backbone.towers)
     if "vision" in options.compile:
-        # Each by itself: a stream is chosen between them, which is nothing that dynamo traces.
         towers = [compiled(tower) for tower in towers]
-    if both is None and device.type == "cuda" and options.vision_streams and len(towers) > 1:
-        both = SideBySide(device)
-    return lambda pixels: fused(towers, pixels, both).flatten(0, 1)
+    return lambda pixels: fused(towers, pixels).flatten(0, 1)
 
 
 def _capture(

@@ -8,7 +8,6 @@ Ordinary modules: they can be trained as well as run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import nn
@@ -16,9 +15,6 @@ from torch import nn
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
 from vla_ros.engine.layers.attention import attend_all
 from vla_ros.engine.layers.linear import linear_gelu
-
-Features = Callable[[], torch.Tensor]
-Both = Callable[[Features, Features], tuple[torch.Tensor, torch.Tensor]]
 
 
 class LayerScale(nn.Module):
@@ -143,16 +139,12 @@ class VisionBackbone(nn.Module):
 
 
 def fused(
-    towers: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-    pixels: tuple[torch.Tensor, ...],
-    both: Both | None = None,
+    towers: Sequence[Callable[[torch.Tensor], torch.Tensor]], pixels: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
-    """The features of all towers beside each other; ``both`` runs two of them, None in turn."""
+    """The features of all towers beside each other."""
     if len(towers) == 1:
         return towers[0](pixels[0])
-    first, second = (partial(tower, x) for tower, x in zip(towers, pixels, strict=True))
-    features = (first(), second()) if both is None else both(first, second)
-    return torch.cat(features, dim=-1)
+    return torch.cat([tower(x) for tower, x in zip(towers, pixels, strict=True)], dim=-1)
 
 
 class Projector(nn.Module):
