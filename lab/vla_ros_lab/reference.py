@@ -29,10 +29,10 @@ from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.layers.pieces import Pieces
 from vla_ros.engine.layers.request import Decoded, Request, StageTimer
-from vla_ros.engine.models.language.hugging_face import build_causal_lm
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench.flow_rivals import transformers_paligemma
+from vla_ros_lab.hugging_face import build_causal_lm
 
 
 class Generate(Decoding):

@@ -77,11 +77,12 @@ def engine_of(
     checkpoint: Checkpoint,
     decoding: str = "autoregressive",
     capture: Capture | None = None,
+    make_model: Callable[..., VLAModel] = VLAModel,
     **options: object,
 ) -> TokenEngine:
     """An engine of a checkpoint in memory; takes actions of any size."""
     asked = EngineOptions("memory", decoding=decoding, **options)  # type: ignore[arg-type]
-    return TokenEngine(checkpoint, asked, capture)
+    return TokenEngine(checkpoint, asked, capture, make_model)
 
 
 def images(count: int, seed: int = 0, still: float = 0.3) -> Iterator[Image]:

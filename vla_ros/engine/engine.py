@@ -11,6 +11,7 @@ chunk, *unnormalize* the actions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,10 +176,15 @@ class TokenEngine(Engine[Request, Decoded]):
     """A policy whose language model says its actions: OpenVLA, MiniVLA, OFT, BitVLA.
 
     ``capture`` is how graphs are captured, where not as CUDA graphs on CUDA (tests).
+    ``make_model`` builds the network, of the same arguments as :class:`VLAModel`.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, options: EngineOptions, capture: Capture | None = None
+        self,
+        checkpoint: Checkpoint,
+        options: EngineOptions,
+        capture: Capture | None = None,
+        make_model: Callable[..., VLAModel] = VLAModel,
     ) -> None:
         device, dtype = torch.device(options.device), getattr(torch, options.dtype)
         options = resolve_decoding(options, checkpoint.config)
@@ -186,7 +192,7 @@ class TokenEngine(Engine[Request, Decoded]):
         formats = parse_formats(options.weights)
         if formats:
             checkpoint = quantized(checkpoint, formats)
-        self.model = VLAModel(checkpoint, device, dtype, options, capture)
+        self.model = make_model(checkpoint, device, dtype, options, capture)
         config = self.model.config
         self.cameras = config.images
         self.normalizer = _normalizer(checkpoint, options)

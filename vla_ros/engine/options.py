@@ -250,9 +250,6 @@ class EngineOptions:
         5.0, "flow policies, guided: beta, the largest gain of the guidance", low=0.0, high=1e6
     )
     # ------------------------------------------------------------------ kernels
-    backend: str = _option(
-        "own", "who runs the language model", choices=("own", "transformers"), of=TOKENS
-    )
     cuda_graphs: bool = _option(True, "capture the passes as CUDA graphs")
     attention: str = _option(
         AUTO,

@@ -18,7 +18,15 @@ from vla_ros.engine.families.random import write_random
 from vla_ros.engine.layers.flow_matching import Euler
 from vla_ros.engine.layers.pack import chain
 from vla_ros.engine.models import base, openvla
-from vla_ros_lab.exact.certificate import FLOAT32, WAYS, compare, limit_of, page, signed
+from vla_ros_lab.exact.certificate import (
+    FLOAT32,
+    TRANSFORMERS,
+    WAYS,
+    compare,
+    limit_of,
+    page,
+    signed,
+)
 from vla_ros_lab.exact.plain import Answer
 
 EXACT = ["verify", "--exact", "--dtype", "float32", "--synthetic", "--frames", "2", "--json"]
@@ -143,12 +151,20 @@ def test_a_robot_that_gets_anothers_part_of_a_shared_pass_is_found(
 
 
 @pytest.mark.parametrize(
-    "checkpoint", ["random:small-oft", "random:bitvla-small", "random:pi0_fast-small"]
+    ("checkpoint", "why"),
+    [
+        ("random:small-oft", ""),
+        ("random:bitvla-small", "transformers' layers have no quantized weights here"),
+        ("random:pi0_fast-small", "transformers' Llama and Qwen2 are of OpenVLA and its kin alone"),
+    ],
 )
-def test_other_families(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_families(checkpoint: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of which transformers has no layers, those are left out, and why is said."""
     status, found = certified(capsys, checkpoint)
     assert (status, found["passed"]) == (0, True)
     assert found["ways"]
+    assert found["left_out"].get(TRANSFORMERS, "") == why
+    assert any(TRANSFORMERS in way["name"] for way in found["ways"]) == (not why)
 
 
 def test_a_changed_file_is_no_certificate(

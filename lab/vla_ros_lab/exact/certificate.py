@@ -24,6 +24,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.engine import Engine, FastEngine, FlowEngine, TokenEngine, open_checkpoint
+from vla_ros.engine.families.registry import flow_source
 from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
@@ -36,6 +37,7 @@ from vla_ros_lab.bench.fast import ROWS as FAST_WAYS
 from vla_ros_lab.bench.report import machine
 from vla_ros_lab.bench.suite import Setting, decoding_of
 from vla_ros_lab.exact.plain import CLOCK, Answer, began, plain_of
+from vla_ros_lab.hugging_face import transformers_model
 from vla_ros_lab.precision.frames import FrameSource, frames_of
 from vla_ros_lab.precision.run import Report
 from vla_ros_lab.precision.watch import Shown
@@ -65,11 +67,9 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
         "decoding": "heterospec", "drafter": "head", "adaptive_draft": False,
     },
 }  # fmt: skip
+TRANSFORMERS = "transformers' layers"
 #: Options of the engine that change no answer: everywhere, and on CUDA alone.
-ENGINES: Mapping[str, Mapping[str, Any]] = {
-    "": {},
-    "transformers' layers": {"backend": "transformers"},
-}
+ENGINES: Mapping[str, Mapping[str, Any]] = {"": {}, TRANSFORMERS: {}}
 CUDA_ENGINES: Mapping[str, Mapping[str, Any]] = {
     "without graphs": {"cuda_graphs": False},
     "torch's attention": {"attention": "torch"},
@@ -168,7 +168,7 @@ def _engines(
     engines = {**ENGINES, **(CUDA_ENGINES if cuda else {})}
     for group, changed in engines.items():
         try:
-            engine = load_engine(replace(options, **changed))
+            engine = _loaded(group, replace(options, **changed))
         except ValueError as error:  # CheckpointError is one
             if not group:
                 raise
@@ -193,6 +193,17 @@ def _engines(
                 for mode in _RTC[kind]:
                     again = replace(options, rtc_mode=mode, **changed)
                     yield _named(f"rtc {mode}", group), load_engine(again)
+
+
+def _loaded(group: str, options: EngineOptions) -> Engine[Any, Any]:
+    """The engine of a group. ValueError: this policy has none."""
+    if group != TRANSFORMERS:
+        return load_engine(options)
+    if flow_source(options.checkpoint) is not None:
+        raise ValueError("transformers' Llama and Qwen2 are of OpenVLA and its kin alone")
+    place = torch.device(options.device), getattr(torch, options.dtype)
+    checkpoint = open_checkpoint(options.checkpoint, options.seed, *place)
+    return TokenEngine(checkpoint, options, make_model=transformers_model)
 
 
 def _decodings(

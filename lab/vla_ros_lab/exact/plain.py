@@ -29,11 +29,11 @@ from vla_ros.engine.layers.flow_matching import (
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.base import FlowPolicy, Prefix
-from vla_ros.engine.models.language.hugging_face import build_causal_lm
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench.flow import weights_of
 from vla_ros_lab.bench.flow_rivals import Inputs as RivalInputs
 from vla_ros_lab.bench.flow_rivals import TransformersRow, of_weights
+from vla_ros_lab.hugging_face import build_causal_lm
 from vla_ros_lab.reference import Generate
 
 CLOCK = SystemClock()
@@ -81,7 +81,7 @@ def plain_of(options: EngineOptions) -> Plain:
     """
     plain = replace(
         options, decoding="auto", drafter="temporal", draft_checkpoint="", rtc_mode="",
-        cuda_graphs=False, gemm="torch", attention="auto", backend="own",
+        cuda_graphs=False, gemm="torch", attention="auto",
     )  # fmt: skip
     engine = load_engine(plain, packed=frozenset())
     if isinstance(engine, FlowEngine):

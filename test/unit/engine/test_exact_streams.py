@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import random_head
 from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.families.random import write_random
+from vla_ros_lab.hugging_face import transformers_model
 
 FRAMES = 52
 # A change of instruction, one that comes while a pipeline of 7 or 16 fills, and a plain reset.
@@ -81,10 +83,10 @@ def _answered(depth: int, resets: dict[int, str]) -> list[int]:
     return [f for a, b in zip(starts, ends, strict=True) for f in range(a, b - depth + 1)]
 
 
-@pytest.mark.parametrize("other", [{"backend": "transformers"}, {"attention": "torch"}])
+@pytest.mark.parametrize("other", [{"make_model": transformers_model}, {"attention": "torch"}])
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
 @pytest.mark.parametrize("decoding", ["autoregressive", "actionflow", "speculative"])
-def test_other_backends_say_the_same(language: str, decoding: str, other: dict[str, str]) -> None:
+def test_other_layers_say_the_same(language: str, decoding: str, other: dict[str, Any]) -> None:
     checkpoint = tiny(tiny_config(language), seed=11)
     events = stream(12, {0: TEXTS[0]}, seed=11)
     own = play(engine_of(checkpoint, decoding), events)

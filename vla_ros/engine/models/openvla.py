@@ -7,7 +7,7 @@ only way into the decoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
@@ -16,7 +16,7 @@ import torch
 
 from vla_ros.core.types import Observation
 from vla_ros.engine.io.checkpoint import Checkpoint
-from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.config import ModelConfig, TextConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.backends import choose_backend, choose_between
 from vla_ros.engine.layers.gemm import Tuner, choose_tuner
@@ -39,7 +39,6 @@ from vla_ros.engine.layers.runner import (
     Tapped,
 )
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
-from vla_ros.engine.models.language.hugging_face import TransformersDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.minivla import action_tokens
 from vla_ros.engine.models.towers import Vision, fused
@@ -48,6 +47,8 @@ from vla_ros.engine.options import EngineOptions
 P = ParamSpec("P")
 R = TypeVar("R")
 See = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
+#: a language model's config, all tensors that are not quantized, and those that are -> a decoder
+MakeDecoder = Callable[[TextConfig, dict[str, torch.Tensor], Mapping[str, LowBit]], Decoder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ _CACHES = 64 << 20  # bytes: no core has as much
 class VLAModel:
     """Vision tower, projector and decoder of one checkpoint. Inference only.
 
-    ``capture`` overrides how graphs are captured (tests; of a draft model, its target's).
+    ``capture`` overrides how graphs are captured (tests; of a draft model, its target's),
+    ``make_decoder`` which decoder runs the language model.
     """
 
     causal = True
@@ -78,6 +80,8 @@ class VLAModel:
         dtype: torch.dtype,
         options: EngineOptions | None = None,
         capture: Capture | None = None,
+        *,
+        make_decoder: MakeDecoder | None = None,
     ) -> None:
         self.options = options = options or EngineOptions()
         self.config: ModelConfig = checkpoint.config
@@ -88,8 +92,6 @@ class VLAModel:
         #: parameters in fewer bits, which are not among ``tensors``
         self.quantized = sum(m.parameters for m in checkpoint.quantized.values())
         self.quantized_bytes = sum(m.nbytes for m in checkpoint.quantized.values())
-        if self.quantized and options.backend != "own":
-            raise ValueError(f"backend {options.backend!r} has no quantized weights: give own")
         #: of OFT's head of actions
         self.quantized_head: dict[str, LowBit] = {
             n: m for n, m in checkpoint.quantized.items() if n.startswith("action_head.")
@@ -103,7 +105,7 @@ class VLAModel:
         compiles, compiles_vision = (part in options.compile for part in ("decoder", "vision"))
         #: what says how the decoder's products are done in captured passes; None: torch does them
         self.tuner: Tuner | None = None
-        ours = options.backend == "own" and not (compiles or text.ternary)
+        ours = make_decoder is None and not (compiles or text.ternary)
         if self.capture is not None and ours and options.gemm == "auto":
             self.tuner = choose_tuner(device, dtype)
         # Decoding generate is transformers' and takes the matrices plain.
@@ -114,10 +116,10 @@ class VLAModel:
         if not compiles_vision and has_wide_products(device, dtype):
             self._packed_vision = prepack_linear(self.vision, self.tensors)
         self.decoder: Decoder
-        if text.ternary:
+        if make_decoder is not None:
+            self.decoder = make_decoder(text, self.tensors, checkpoint.quantized)
+        elif text.ternary:
             self.decoder = BitNetDecoder(text, checkpoint)
-        elif options.backend == "transformers":
-            self.decoder = TransformersDecoder(text, self.tensors)
         else:
             self.decoder = LlamaDecoder(
                 text, self.tensors, quantized=checkpoint.quantized,

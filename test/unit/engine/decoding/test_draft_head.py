@@ -33,6 +33,7 @@ from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.lab.hugging_face import transformers_model
 
 ACTIONS = ActionTokens(960)
 
@@ -56,8 +57,8 @@ def test_taps_are_the_residual_stream_of_the_rows_asked_for(language: str) -> No
     """As transformers has it, in the prefill and behind it, in any order of layers."""
     checkpoint = tiny(tiny_config(language), seed=3)
     seen = []
-    for backend in ("own", "transformers"):
-        engine = engine_of(checkpoint, backend=backend)
+    for make_model in (VLAModel, transformers_model):
+        engine = engine_of(checkpoint, make_model=make_model)
         prompt = prompt_of(engine)
         length = len(prompt)
         runner = engine.model.runner(1, length + 9, taps=(1, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.lab.hugging_face import transformers_model
 
 FRAMES = 520
 RESETS = {
@@ -110,9 +112,9 @@ def drifting(count: int) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    "other", [{"backend": "transformers"}, {"attention": "torch"}, {"gamma": 2}]
+    "other", [{"make_model": transformers_model}, {"attention": "torch"}, {"gamma": 2}]
 )
-def test_other_ways_to_run_it_say_the_same(other: dict[str, object], tmp_path: Path) -> None:
+def test_other_ways_to_run_it_say_the_same(other: dict[str, Any], tmp_path: Path) -> None:
     checkpoint = tiny(tiny_config("qwen2_tied"), seed=11)
     events = [
         *stream(20, {0: TEXTS[0]}, seed=11),

@@ -29,7 +29,6 @@ from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.families.random import SMALL_VOCAB, in_memory, random_tensors, write_random
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Reading
-from vla_ros.engine.models.language.hugging_face import TransformersDecoder
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros_lab.bench.measure import MissDrafter
 
@@ -294,12 +293,11 @@ def test_drafts_that_cannot_draft_are_refused_in_one_line(tmp_path: Path) -> Non
 
 
 def test_a_draft_model_runs_as_its_target_does(tmp_path: Path) -> None:
-    """Backend, attention and graphs that were chosen reach the draft too."""
+    """Attention and graphs that were chosen reach the draft too."""
     write_random(tmp_path / "twin", tiny_config(), seed=2)
-    options = {"backend": "transformers", "attention": "torch", "cuda_graphs": False}
+    options = {"attention": "torch", "cuda_graphs": False}
     engine = engine_with_draft(tmp_path / "twin", 2, gamma=6, **options)
     draft = engine.decoding.drafter._draft
-    assert isinstance(draft.decoder, TransformersDecoder)
     assert draft.options == engine.model.options == engine.options
     answers = play(engine, stream(6, {0: TEXTS[0]}))
     assert {a.target_passes for a in answers.values()} == {1}

@@ -335,7 +335,6 @@ def test_what_cannot_be_is_one_line_of_tokens(checkpoint: Path) -> None:
     for options, said in (
         ({"dtype": "float32"}, "give dtype bfloat16"),
         ({"decoding": "generate"}, "no quantized weights"),
-        ({"backend": "transformers"}, "no quantized weights"),
         ({"decoding": "speculative", "acceptance": "sampling", "weights": "int4"}, "head=int8"),
     ):
         asked = {"dtype": "bfloat16", "weights": "int8", **options}

@@ -1,1 +1,1 @@
-"""Language models over packed attention: our own, and transformers' classes."""
+"""Language models over packed attention."""

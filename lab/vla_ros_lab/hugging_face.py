@@ -1,13 +1,13 @@
-"""transformers' own Llama and Qwen2 classes: the reference, and a second backend.
+"""transformers' own Llama and Qwen2 classes: the reference, and a decoder of the engine.
 
-As a backend its attention calls ours (``AttentionInterface``), so every decoding runs on it;
-other language models of transformers can be added here without writing a decoder.
+As a decoder its attention calls ours (``AttentionInterface``), so every decoding runs on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from vla_ros.engine.io.checkpoint import LANGUAGE
 from vla_ros.engine.io.config import TextConfig, text_json
 from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.linear import LowBit
+from vla_ros.engine.models.openvla import VLAModel
 
 _NAME = "vla_ros_packed"
 
@@ -62,9 +64,19 @@ def _call_packed(
 
 
 class TransformersDecoder:
-    """A :class:`~vla_ros.engine.layers.runner.Decoder` of transformers' classes."""
+    """A :class:`~vla_ros.engine.layers.runner.Decoder` of transformers' classes.
 
-    def __init__(self, config: TextConfig, tensors: dict[str, torch.Tensor]) -> None:
+    ValueError where weights are quantized: it has none of these.
+    """
+
+    def __init__(
+        self,
+        config: TextConfig,
+        tensors: dict[str, torch.Tensor],
+        quantized: Mapping[str, LowBit],
+    ) -> None:
+        if quantized:
+            raise ValueError("transformers' layers have no quantized weights here")
         from transformers import AttentionInterface
 
         AttentionInterface.register(_NAME, _call_packed)
@@ -114,3 +126,7 @@ class TransformersDecoder:
                 hooks.enter_context(module.register_forward_hook(keep(number)))
             out = self.hidden(x, positions, attention, rows)
         return out, torch.cat([taps[number] for number in layers], 1) if layers else out[:, :0]
+
+
+#: OpenVLA's network with transformers' language model in place of the engine's.
+transformers_model = partial(VLAModel, make_decoder=TransformersDecoder)
