@@ -64,10 +64,9 @@ def test_every_option_of_the_engine_has_one_way_in_and_its_own_default():
     assert sorted(ways) == sorted(field.name for field in dataclasses.fields(EngineOptions))
     spec = spec_of({**DEFAULTS, "device": "cuda:0", "policy": "vla", "checkpoint": "x"})
     assert spec.engine.changed() == {"checkpoint": "x", "device": "cuda:0"}
-    words = ["gamma=3", "adaptive_draft=false", "compile=vision,decoder", "temperature=0.5"]
+    words = ["gamma=3", "adaptive_draft=false", "temperature=0.5"]
     engine = spec_of({**DEFAULTS, "engine_options": words}).engine
     assert (engine.gamma, engine.adaptive_draft, engine.temperature) == (3, False, 0.5)
-    assert engine.compile == ("vision", "decoder")
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ def add_engine_flags(parser: Any, *names: str, **defaults: Any) -> None:
             words["action"] = "store_true" if on else "store_false"
             words["help"] = option.text if on else f"do not {option.text}"
         else:
-            said = f" ({default})" if default not in ("", (), 0, None) else ""
+            said = f" ({default})" if default not in ("", 0, None) else ""
             words |= {"help": option.text.replace("%", "%%") + said}
             words |= {"choices": option.choices} if option.choices else {"metavar": _METAVARS[kind]}
-            words |= {"action": "append", "default": []} if kind is tuple else {"type": kind}
+            words["type"] = kind
         parser.add_argument(f"--{flag}", **words)
 
 

@@ -45,8 +45,8 @@ Value = str | int | float | bool | tuple[str, ...]
 class Option:
     """What the metadata of a field of :class:`EngineOptions` says.
 
-    ``low`` and ``high`` are inclusive; ``choices`` are the value's, or those of each word of a
-    tuple; ``of`` names the family of policies that it is for, "" for all.
+    ``low`` and ``high`` are inclusive; ``of`` names the family of policies that it is for, "" for
+    all.
     """
 
     name: str
@@ -64,11 +64,10 @@ class Option:
         number = kind is float and isinstance(value, int)
         if isinstance(value, bool) != (kind is bool) or not (number or isinstance(value, kind)):
             raise InvalidOption(f"{self.name} is {value!r}: give {_KINDS[kind]}")
-        for word in value if isinstance(value, tuple) else (value,):
-            if self.choices and word not in self.choices:
-                raise InvalidOption(
-                    f"{self.name} is {word!r}: give one of {', '.join(filter(None, self.choices))}"
-                )
+        if self.choices and value not in self.choices:
+            raise InvalidOption(
+                f"{self.name} is {value!r}: give one of {', '.join(filter(None, self.choices))}"
+            )
         if self.low is None or self.high is None or not isinstance(value, (int, float)):
             return
         if not (math.isfinite(value) and self.low <= value <= self.high):
@@ -263,12 +262,6 @@ class EngineOptions:
         " timed before service and each done by the fastest of Triton's kernels and torch's (auto),"
         " in flow policies together with the norm, RoPE, activation or sum around it",
         choices=(AUTO, "torch"),
-        of=TOKENS,
-    )
-    compile: tuple[str, ...] = _option(
-        (),
-        "parts for torch.compile, which makes loading slow",
-        choices=("vision", "decoder"),
         of=TOKENS,
     )
 

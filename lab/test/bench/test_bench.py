@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,9 +168,9 @@ def test_how_the_engine_runs_is_chosen_and_says_the_same(
     asked: list[EngineOptions] = []
 
     class Noted(suite.TokenEngine):
-        def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
+        def __init__(self, checkpoint: Checkpoint, options: EngineOptions, **more: Any) -> None:
             asked.append(options)
-            super().__init__(checkpoint, options)
+            super().__init__(checkpoint, options, **more)
 
     monkeypatch.setattr(suite, "TokenEngine", Noted)
     words = ["--timed", "2", "--warm-up", "1", "--rows", "autoregressive", "--json"]
@@ -180,15 +180,6 @@ def test_how_the_engine_runs_is_chosen_and_says_the_same(
         said.append(last_line(capsys.readouterr().out)["decodings"]["autoregressive"]["said"])
     assert [options.image_steps for options in asked] == ["cpu", "device"]
     assert said[0] == said[1]
-
-
-def test_parts_to_compile_are_said_to_the_engine() -> None:
-    """Compiling itself takes minutes."""
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    words = ["--compile", "vision", "--compile", "decoder"]
-    options = _options(parser.parse_args([*SMALL, *words]))
-    assert options.engine.compile == ("vision", "decoder")
 
 
 def test_the_sweep_covers_lengths(
@@ -209,7 +200,6 @@ def test_the_sweep_covers_lengths(
         (["--rows", "magic"], "rows magic are unknown"),
         (["--checkpoint", "/no/where"], "neither a directory nor a hub id"),
         (["--timed", "0"], "--timed 0: needs at least 1"),
-        (["--compile", "vision", "--compile-ablation"], "leave out --compile"),
     ],
 )
 def test_wrong_wishes_are_one_line_and_status_2(

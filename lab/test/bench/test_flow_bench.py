@@ -173,7 +173,7 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
         (["--rows", "magic"], "rows magic are unknown: there are flow, flow_eager, naive"),
         (["--sweep"], "--sweep is for token policies"),
         (["--image-steps", "cpu"], "--image-steps is for token policies"),
-        (["--compile", "vision"], "--compile is for token policies"),
+        (["--compile-ablation"], "--compile-ablation is for token policies"),
         (["--tokens", "7"], "--tokens is for token policies"),
         (["--timed", "0"], "--timed 0: needs at least 1"),
         (["--embodiment", "gr1"], "embodiment: this means nothing to a policy of smolvla"),

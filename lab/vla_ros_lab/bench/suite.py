@@ -41,6 +41,7 @@ from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench import measure
 from vla_ros_lab.bench.apart import run_apart
+from vla_ros_lab.bench.compiled import DECODER, VISION, compiled_model
 from vla_ros_lab.bench.measure import (
     Answers,
     EntropyChainDrafter,
@@ -229,7 +230,7 @@ INSTRUCTION = "pick up the red cube and place it on the plate"
 SWEEP_TOKENS = (7, 16, 24, 32)
 SWEEP_WORDS = (10, 60, 120)
 SWEEP_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
-ABLATION = ((), ("vision",), ("decoder",), ("vision", "decoder"))
+ABLATION = ((), (VISION,), (DECODER,), (VISION, DECODER))
 ABLATION_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
 
 
@@ -237,7 +238,7 @@ ABLATION_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
 class BenchOptions:
     """What to measure. ``engine``: of the model, whose decoding is what the rows are drafted and
     compared with. ``tokens`` is the length of an action of random weights; ``head`` the folder
-    of a draft head (the checkpoint's own)."""
+    of a draft head (the checkpoint's own); ``compiled`` the parts that torch.compile makes."""
 
     engine: EngineOptions = EngineOptions(
         "random:cpu", dtype="bfloat16", decoding="autoregressive", num_threads=1
@@ -251,6 +252,7 @@ class BenchOptions:
     cpu_clock: bool = True
     frames: Path | None = None
     instruction: str = INSTRUCTION
+    compiled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +312,8 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         checkpoint = open_for(options.engine.checkpoint, options)
         needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
         draft = open_for(options.draft, options) if needs_draft else checkpoint
-        engine = TokenEngine(checkpoint, options.engine)
+        make_model = compiled_model(options.compiled) if options.compiled else VLAModel
+        engine = TokenEngine(checkpoint, options.engine, make_model=make_model)
     engine.reset(options.instruction)
     answers = _answers(engine, images, report) if _asks_first(options) else {}
     setting = Setting(engine, draft, answers, options.head)
@@ -455,7 +458,7 @@ def run_ablation(options: BenchOptions, report: Report = silent) -> dict[str, Be
     out = {}
     for parts in ABLATION:
         name = "+".join(parts) or "eager"
-        step = replace(options, engine=replace(options.engine, compile=parts), rows=rows)
+        step = replace(options, compiled=parts, rows=rows)
         out[name] = run_engine(step, _about(name, report))
     return out
 

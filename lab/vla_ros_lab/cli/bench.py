@@ -43,7 +43,7 @@ FILE_WIDTH = 160  # of bench.txt
 #: Options of the engine that are flags.
 ENGINE = (
     "unnorm_key", "embodiment", "device", "dtype", "weights", "num_threads", "calibration",
-    "cuda_graphs", "attention", "image_steps", "compile", "gemm",
+    "cuda_graphs", "attention", "image_steps", "gemm",
     "state_in_prompt",
 )  # fmt: skip
 #: checkpoint, draft, device, dtype, threads, and whether CPU time is the clock
@@ -56,7 +56,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: options that belong to token policies
 TOKENS_ONLY = (
-    "draft", "unnorm_key", "frames", "tokens", "sweep", "compile", "compile_ablation",
+    "draft", "unnorm_key", "frames", "tokens", "sweep", "compile_ablation",
 )  # fmt: skip
 
 
@@ -206,8 +206,6 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         raise UserError(f"--tokens {tokens}: needs at least 1")
     if args.lerobot_python:
         raise UserError("--lerobot-python is for flow policies: LeRobot has no token policy")
-    if args.compile and args.compile_ablation:
-        raise UserError("--compile-ablation compiles each part in turn: leave out --compile")
     return BenchOptions(
         engine=EngineOptions(
             checkpoint=args.checkpoint or preset["checkpoint"],
@@ -221,7 +219,6 @@ def _options(args: argparse.Namespace) -> BenchOptions:
             cuda_graphs=args.cuda_graphs,
             attention=args.attention,
             image_steps=args.image_steps,
-            compile=tuple(args.compile),
             gemm=args.gemm,
         ),
         draft=args.draft or preset["draft"],
@@ -748,7 +745,6 @@ def _print_passes(
         "attention": result.attention,
         "gemm": options.gemm,
         "cuda_graphs": options.cuda_graphs,
-        "compile": options.compile,
         "prompt_tokens": result.prompt,
         "machine": _machine(options.device),
         "reached_gb_s": device.bandwidth() / 1e9,

@@ -147,7 +147,6 @@ def test_the_instruction_is_tokenized_once(monkeypatch) -> None:
         ({"gamma": -1}, "gamma is -1: give 0 to 64"),
         ({"gamma": "3"}, "gamma is '3': give a whole number"),
         ({"cuda_graphs": 1}, "cuda_graphs is 1: give true or false"),
-        ({"compile": ("wheels",)}, "compile is 'wheels': give one of vision, decoder"),
         ({"temperature": 0.0}, "temperature"),
         ({"relaxed_distance": -1}, "relaxed_distance"),
     ],

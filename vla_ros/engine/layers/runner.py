@@ -21,14 +21,6 @@ from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import Weight, linear, rows_of
 from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner, TailToken
 
-#: embeddings [T, C], positions int64 [T], attention, rows int64 [R] -> hidden states [R, C]
-Hidden = Callable[[torch.Tensor, torch.Tensor, Attention, torch.Tensor], torch.Tensor]
-#: the same and layers -> hidden states [R, C] and what these layers gave [R, layers * C]
-Tapped = Callable[
-    [torch.Tensor, torch.Tensor, Attention, torch.Tensor, Sequence[int]],
-    tuple[torch.Tensor, torch.Tensor],
-]
-
 
 class Decoder(Protocol):
     """Embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
@@ -43,7 +35,8 @@ class Decoder(Protocol):
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
     ) -> torch.Tensor:
-        """Embeddings [T, C] -> hidden states after the final norm [R, C] of the rows asked for."""
+        """Embeddings [T, C], positions int64 [T] -> hidden states after the final norm [R, C] of
+        the ``rows`` int64 [R]."""
         ...
 
     def tapped(
@@ -145,29 +138,25 @@ class Pools:
 class DecoderRunner:
     """Runs packs.
 
-    ``hidden`` is the decoder's, or that compiled. ``window`` names the tokens that it chooses
-    among, None all of them. With ``capture`` every pack shape becomes a graph. ``taps`` are
-    layers whose outputs a pass keeps in :attr:`tapped`; ``tap`` gives them. ``pool``: the KV cache
-    is its ``slot``.
+    ``window`` names the tokens that it chooses among, None all of them. With ``capture`` every
+    pack shape becomes a graph. ``taps`` are layers whose outputs a pass keeps in :attr:`tapped`.
+    ``pool``: the KV cache is its ``slot``.
     """
 
     def __init__(
         self,
         decoder: Decoder,
-        hidden: Hidden,
         kv_cache: KVCache,
         backend: Backend,
         capture: Capture | None = None,
         window: range | None = None,
         taps: tuple[int, ...] = (),
-        tap: Tapped | None = None,
         pool: Pool | None = None,
         slot: int = 0,
     ) -> None:
         self.pool, self.slot = pool, slot
         self.kv_cache, self.backend, self.planner = kv_cache, backend, Planner(kv_cache)
-        self._decoder, self._decode = decoder, hidden
-        self._tap, self._taps = tap or decoder.tapped, taps
+        self._decoder, self._taps = decoder, taps
         #: [R, taps * C] of the rows of the last ``run`` or ``logits``; None without taps
         self.tapped: torch.Tensor | None = None
         window = window or range(len(decoder.head))
@@ -219,8 +208,8 @@ class DecoderRunner:
     @property
     def kin(self) -> Hashable:
         """Runners of the same kin can run their passes as one: the same decoder and the same rows
-        of its head. None: passes are captured or compiled, each over its own KV cache."""
-        if self._bucket > 1 or self._decode != self._decoder.hidden:
+        of its head. None: passes are captured, each over its own KV cache."""
+        if self._bucket > 1:
             return None
         return id(self._decoder), id(self.backend), self._taps, self._first, len(self._head)
 
@@ -279,9 +268,9 @@ class DecoderRunner:
         """What passes give, see :class:`PackPass`, and the taps behind it."""
         taps: list[torch.Tensor] = []
         if self._taps:
-            states, *taps = self._tap(x, positions, attention, rows, self._taps)
+            states, *taps = self._decoder.tapped(x, positions, attention, rows, self._taps)
         else:
-            states = self._decode(x, positions, attention, rows)
+            states = self._decoder.hidden(x, positions, attention, rows)
         if gives == HIDDEN:
             return states, *taps
         logits = linear(states, self._head)
@@ -333,8 +322,8 @@ class DecoderRunner:
         (plan,) = plans
         x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
         if not self._taps:
-            return (self._decode(x, plan.positions, attention, plan.rows),)
-        return self._tap(x, plan.positions, attention, plan.rows, self._taps)
+            return (self._decoder.hidden(x, plan.positions, attention, plan.rows),)
+        return self._decoder.tapped(x, plan.positions, attention, plan.rows, self._taps)
 
     def _logits(
         self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None

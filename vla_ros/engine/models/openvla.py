@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -21,7 +20,7 @@ from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.backends import choose_backend, choose_between
 from vla_ros.engine.layers.gemm import Tuner, choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
-from vla_ros.engine.layers.kernels.fused import PLAIN, Heads
+from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import (
     LowBit,
@@ -29,24 +28,13 @@ from vla_ros.engine.layers.linear import (
     replace_linear,
 )
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
-from vla_ros.engine.layers.runner import (
-    BUCKET,
-    ROBOTS,
-    Decoder,
-    DecoderRunner,
-    Hidden,
-    Pools,
-    Tapped,
-)
+from vla_ros.engine.layers.runner import BUCKET, ROBOTS, Decoder, DecoderRunner, Pools
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.minivla import action_tokens
-from vla_ros.engine.models.towers import Vision, fused
+from vla_ros.engine.models.towers import Vision
 from vla_ros.engine.options import EngineOptions
 
-P = ParamSpec("P")
-R = TypeVar("R")
-See = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 #: a language model's config, all tensors that are not quantized, and those that are -> a decoder
 MakeDecoder = Callable[[TextConfig, dict[str, torch.Tensor], Mapping[str, LowBit]], Decoder]
 
@@ -66,7 +54,8 @@ class VLAModel:
     """Vision tower, projector and decoder of one checkpoint. Inference only.
 
     ``capture`` overrides how graphs are captured (tests; of a draft model, its target's),
-    ``make_decoder`` which decoder runs the language model.
+    ``make_decoder`` which decoder runs the language model. Without ``pack_vision`` the towers'
+    matrices stay as they are stored on every CPU.
     """
 
     causal = True
@@ -82,6 +71,7 @@ class VLAModel:
         capture: Capture | None = None,
         *,
         make_decoder: MakeDecoder | None = None,
+        pack_vision: bool = True,
     ) -> None:
         self.options = options = options or EngineOptions()
         self.config: ModelConfig = checkpoint.config
@@ -101,19 +91,16 @@ class VLAModel:
         self.nbytes = self.quantized_bytes + sum(t.nbytes for t in self.tensors.values())
         text = self.config.text
         self.capture = _capture(device, options, capture)
-        # torch.compile lays weights out itself, and fuses.
-        compiles, compiles_vision = (part in options.compile for part in ("decoder", "vision"))
         #: what says how the decoder's products are done in captured passes; None: torch does them
         self.tuner: Tuner | None = None
-        ours = make_decoder is None and not (compiles or text.ternary)
+        ours = make_decoder is None and not text.ternary
         if self.capture is not None and ours and options.gemm == "auto":
             self.tuner = choose_tuner(device, dtype)
         # Decoding generate is transformers' and takes the matrices plain.
-        plain = compiles or options.decoding == "generate"
-        prepack = not plain and can_prepack(device, dtype)
+        prepack = options.decoding != "generate" and can_prepack(device, dtype)
         sizes = text.hidden_size, text.intermediate_size
         self._packed_vision: dict[str, Prepacked] = {}
-        if not compiles_vision and has_wide_products(device, dtype):
+        if pack_vision and has_wide_products(device, dtype):
             self._packed_vision = prepack_linear(self.vision, self.tensors)
         self.decoder: Decoder
         if make_decoder is not None:
@@ -125,18 +112,13 @@ class VLAModel:
                 text, self.tensors, quantized=checkpoint.quantized,
                 prepack=prepack and self.tuner is None,
                 tuner=self.tuner,
-                between=PLAIN if compiles else choose_between(device, dtype, *sizes),
+                between=choose_between(device, dtype, *sizes),
             )  # fmt: skip
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
-        self._see = _eyes(self.vision, options)
-        self._hidden: Hidden = self.decoder.hidden
-        self._tapped: Tapped = self.decoder.tapped
-        if "decoder" in options.compile:
-            self._hidden = compiled(self._hidden)
-            self._tapped = compiled(self._tapped)  # compiled at its first call, if any
+        self._features: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
         if self.capture is not None:
-            self._see = GraphedVision(self._see, self.capture)
+            self._features = GraphedVision(self.vision.features, self.capture)
 
     def prepare_one_row(self) -> None:
         """For who has passes of a single token; see the decoder's. Where a core's caches hold the
@@ -160,8 +142,7 @@ class VLAModel:
         other = copy(self)
         other.options, other.capture = replace(self.options, cuda_graphs=False), None
         other.pools = Pools()
-        if isinstance(self._see, GraphedVision):
-            other._see = self._see.run
+        other._features = self.vision.features
         return other
 
     def unpacked(self) -> dict[str, torch.Tensor]:
@@ -185,7 +166,7 @@ class VLAModel:
     def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Pixels per tower [images, 3, s, s] -> features [patches, sum of widths]."""
         with torch.inference_mode():
-            return self._see(pixels)
+            return self._features(pixels)
 
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """Features -> embeddings [patches, C]."""
@@ -222,20 +203,12 @@ class VLAModel:
             pool, kv_cache, slot = self.pools.take(
                 length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
             )
-            return DecoderRunner(self.decoder, self._hidden, kv_cache, self.attention, None, window,
-                                 taps, self._tapped, pool, slot)  # fmt: skip
-        return DecoderRunner(
-            self.decoder, self._hidden, KVCache(text.layers, slots, length, *sizes),
-            self.attention, self._captures_passes(), window, taps, self._tapped,
-        )  # fmt: skip
-
-
-def _eyes(vision: Vision, options: EngineOptions) -> See:
-    """Pixels -> features [patches, sum of widths]: each tower compiled, or not."""
-    towers: list[Callable[[torch.Tensor], torch.Tensor]] = list(vision.vision_backbone.towers)
-    if "vision" in options.compile:
-        towers = [compiled(tower) for tower in towers]
-    return lambda pixels: fused(towers, pixels).flatten(0, 1)
+            return DecoderRunner(
+                self.decoder, kv_cache, self.attention, None, window, taps, pool, slot
+            )
+        kv_cache = KVCache(text.layers, slots, length, *sizes)
+        capture = self._captures_passes()
+        return DecoderRunner(self.decoder, kv_cache, self.attention, capture, window, taps)
 
 
 def _capture(
@@ -270,8 +243,8 @@ class ImageEncoding:
 
     @property
     def kin(self) -> Hashable:
-        see = self.model._see
-        return None if isinstance(see, GraphedVision) else (see, len(self.pixels[0]))
+        encode = self.model._features
+        return None if isinstance(encode, GraphedVision) else (encode, len(self.pixels[0]))
 
     def run(self) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.model.features(self.pixels)
@@ -284,23 +257,6 @@ class ImageEncoding:
         patches = self.model.project(features)
         both = features.chunk(len(every)), patches.chunk(len(every))
         return list(zip(*both, strict=True))
-
-
-PIECES = 64
-
-
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, compiled when it is called, with room for all shapes that a decoding has.
-
-    Dynamo compiles a second shape for sizes that vary, so the 13 shapes of speculation take 4
-    pieces of code. Attentions, trees and taps take some more; past its limit (8) dynamo would run
-    the rest eagerly, with one warning in its own log. So the limit is raised.
-    """
-    from torch._dynamo import config
-
-    config.recompile_limit = max(config.recompile_limit, PIECES)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 4 * PIECES)
-    return torch.compile(function)
 
 
 def camera_pixels(

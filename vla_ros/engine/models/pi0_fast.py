@@ -109,12 +109,11 @@ class Pi0Fast:
             pool, kv_cache, slot = self.pools.take(
                 length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
             )
-            return DecoderRunner(self.decoder, self.decoder.hidden, kv_cache, self.attention, None,
-                                 window, taps, pool=pool, slot=slot)  # fmt: skip
+            return DecoderRunner(
+                self.decoder, kv_cache, self.attention, None, window, taps, pool, slot
+            )
         kv_cache = KVCache(text.layers, slots, length, *sizes)
-        return DecoderRunner(
-            self.decoder, self.decoder.hidden, kv_cache, self.attention, self.capture, window, taps
-        )
+        return DecoderRunner(self.decoder, kv_cache, self.attention, self.capture, window, taps)
 
 
 def pi0_fast_expected(config: FlowConfig) -> Expected:

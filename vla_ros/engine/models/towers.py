@@ -7,8 +7,6 @@ Ordinary modules: they can be trained as well as run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import nn
 
@@ -135,16 +133,8 @@ class VisionBackbone(nn.Module):
 
     def forward(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """One tensor [B, 3, size, size] per tower -> [B, patches, sum of widths]."""
-        return fused(self.towers, pixels)
-
-
-def fused(
-    towers: Sequence[Callable[[torch.Tensor], torch.Tensor]], pixels: tuple[torch.Tensor, ...]
-) -> torch.Tensor:
-    """The features of all towers beside each other."""
-    if len(towers) == 1:
-        return towers[0](pixels[0])
-    return torch.cat([tower(x) for tower, x in zip(towers, pixels, strict=True)], dim=-1)
+        features = [tower(x) for tower, x in zip(self.towers, pixels, strict=True)]
+        return torch.cat(features, dim=-1) if self.fused else features[0]
 
 
 class Projector(nn.Module):

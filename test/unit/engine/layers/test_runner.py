@@ -143,23 +143,6 @@ def test_layers_that_are_tapped_give_what_the_rows_made_of_them(graphs: bool) ->
     assert said.tolist() == plain.follow(follow, choices[1:])[0].tolist()
 
 
-def test_a_layer_is_tapped_by_what_was_given_for_it(model: VLAModel) -> None:
-    """A compiled decoder brings its own."""
-    asked = []
-
-    def tap(x, positions, attention, rows, layers):  # type: ignore[no-untyped-def]
-        asked.append(layers)
-        return model.decoder.tapped(x, positions, attention, rows, layers)
-
-    runner = model.runner(1, 64)
-    own = DecoderRunner(
-        model.decoder, model.decoder.hidden, runner.kv_cache, runner.backend, taps=(1,), tap=tap
-    )
-    own.run(prefill_layout(5, (4,)), model.decoder.embed(torch.arange(5)), None)
-    assert asked == [(1,)]
-    assert own.tapped is not None
-
-
 @pytest.mark.parametrize("window", [None, range(704, 960), range(3, 30)])
 def test_passes_that_feed_each_other_choose_within_the_window(
     model: VLAModel, window: range | None
@@ -210,9 +193,7 @@ def test_attention_is_made_once_for_a_plan_that_comes_again(model: VLAModel) -> 
 
     for capture, count in ((None, 2), (lambda f: f, 5)):
         runner = model.runner(1, 64)
-        own = DecoderRunner(
-            model.decoder, model.decoder.hidden, runner.kv_cache, Backend(make), capture
-        )
+        own = DecoderRunner(model.decoder, runner.kv_cache, Backend(make), capture)
         made.clear()
         for entry in (5, 5, 9, 5, 9):
             own.run(PackLayout((0,), tail=chain(0, entry, 1)), None, torch.tensor([entry]))
