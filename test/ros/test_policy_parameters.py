@@ -185,8 +185,7 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
     monkeypatch.setattr(runtime, "Executor", executor)
     given = [
         "policy:=vla", "checkpoint:=random:small", "decoding:=actionflow",
-        "engine_options:=[image_steps=device, prefetch=true, attention=torch, compile=vision,"
-        " vision_streams=true, gemm=auto]",
+        "engine_options:=[image_steps=device, attention=torch, gemm=auto]",
     ]  # fmt: skip
     rclpy.init(args=["--ros-args", *(word for value in given for word in ("-p", value))])
     try:

@@ -163,9 +163,9 @@ def test_a_checkpoint_is_needed_where_one_is_loaded() -> None:
 
 def test_options_travel_and_say_what_was_chosen() -> None:
     chosen = {"center_crop": "always", "decoding": "speculative", "rtc_mode": "trained"}
-    options = EngineOptions("random:small", **chosen, relaxed_distance=2, prefetch=True)
+    options = EngineOptions("random:small", **chosen, relaxed_distance=2, gamma=3)
     assert options.changed() == {
-        "checkpoint": "random:small", **chosen, "relaxed_distance": 2, "prefetch": True,
+        "checkpoint": "random:small", **chosen, "relaxed_distance": 2, "gamma": 3,
     }  # fmt: skip
     assert pickle.loads(pickle.dumps(options)) == replace(options) == options
 
