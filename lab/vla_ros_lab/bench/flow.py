@@ -38,7 +38,7 @@ from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.pi0 import EXPERT, NORMS
 from vla_ros.engine.models.pi0 import TEXT as PI_TEXT
 from vla_ros.engine.models.smolvla import TEXT as SMOLVLA_TEXT
-from vla_ros.engine.models.transformer import read_layer
+from vla_ros.engine.models.transformer import layer_table, read_layer
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert, time_table
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench.flow_rivals import (
@@ -123,7 +123,8 @@ class NaiveLerobotRow(NaiveRow):
         config, like = model.config, torch.empty(0, device=model.device, dtype=model.dtype)
         text = config.shapes.text
         base = SMOLVLA_TEXT if config.kind == "smolvla" else PI_TEXT
-        last = read_layer(weights, f"{base}layers.{text.layers - 1}.", text, like, DECODER)
+        name, table = f"{base}layers.{text.layers - 1}.", layer_table(text)
+        last = read_layer(weights, name, table, like, DECODER)
         twin.layers = [*model.layers[:-1], last]
         self._modulate = PlainModulation(config, weights, like) if config.adaptive else None
 

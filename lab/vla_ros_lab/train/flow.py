@@ -35,7 +35,16 @@ from vla_ros.engine.models.pi0 import EXPERT, PROJECTOR, TEXT, TOWER
 from vla_ros.engine.models.preparation import prompt_text
 from vla_ros.engine.models.siglip import SigLip, tower_tensors
 from vla_ros.engine.models.towers import Vision
-from vla_ros.engine.models.transformer import Layer, Rope, mlp, norm, norm_scale, read_layer, rope
+from vla_ros.engine.models.transformer import (
+    Layer,
+    Rope,
+    layer_table,
+    mlp,
+    norm,
+    norm_scale,
+    read_layer,
+    rope,
+)
 from vla_ros.engine.models.vlm_with_expert import time_table
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 from vla_ros_lab.train.batches import (
@@ -210,16 +219,11 @@ class FlowNetwork(nn.Module):
         counts = features.shape[1] + lengths.flatten()
         seen = torch.arange(x.shape[1], device=x.device) < counts[:, None]
         here = Rope(self._cos[: x.shape[1]], self._sin[: x.shape[1]])
-        keys, values = [], []
+        keys, values, table = [], [], layer_table(text)
         for number in range(text.layers):
             last = number == text.layers - 1
             layer = read_layer(
-                weights,
-                f"{TEXT}layers.{number}.",
-                text,
-                like,
-                DECODER,
-                parts="kv" if last else "qkv",
+                weights, f"{TEXT}layers.{number}.", table, like, DECODER, kv_alone=last
             )
             heads = 0 if last else text.heads
             qkv = linear(norm(x, text.rms_eps), layer.qkv)
@@ -250,10 +254,9 @@ class FlowNetwork(nn.Module):
         place = counts[:, None] + torch.arange(rows.shape[1], device=x.device)
         here = Rope(self._cos[place][:, None], self._sin[place][:, None])
         mask = self._mask(read.seen.repeat_interleave(samples, 0), rows.shape[1])
+        table = layer_table(expert)
         for number in range(expert.layers):
-            layer: Layer = read_layer(
-                weights, f"{EXPERT}model.layers.{number}.", expert, like, HEAD
-            )
+            layer: Layer = read_layer(weights, f"{EXPERT}model.layers.{number}.", table, like, HEAD)
             qkv = linear(norm(rows, expert.rms_eps), layer.qkv)
             q, k, v = _split(qkv, expert.heads, expert.kv_heads, here)
             k, v = (

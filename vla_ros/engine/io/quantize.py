@@ -399,34 +399,37 @@ def quantized_weights(directory: Path, expected: Expected) -> QuantizedWeights |
 
 
 def matrix(
-    weights: Weights, name: str, part: str, like: torch.Tensor, make: Callable[[Take], torch.Tensor]
+    weights: Weights,
+    name: str,
+    part: str,
+    like: torch.Tensor,
+    make: Callable[[Take], torch.Tensor] | None = None,
 ) -> Weight:
     """The matrix ``name`` of a ``part``, in its format or in the dtype of ``like``, on its device.
 
-    ``make`` is given what takes tensors, float32 on that device, and takes each once.
+    ``make`` is given what takes tensors, float32 on that device, and takes each once; without it
+    the matrix is the weight of that name.
     """
-    return _made(weights, name, part, like, lambda take: (make(take), None))[0]
+    made = make or (lambda take: take(f"{name}.weight"))
+    return _made(weights, name, part, like, lambda take: (made(take), None))[0]
 
 
 def mapped(
-    weights: Weights, name: str, part: str, like: torch.Tensor, make: Callable[[Take], Linear]
+    weights: Weights,
+    name: str,
+    part: str,
+    like: torch.Tensor,
+    make: Callable[[Take], Linear] | None = None,
 ) -> Map:
-    """The same of a matrix and its bias."""
+    """The same of a matrix and its bias; without ``make`` these are two tensors."""
 
     def both(take: Take) -> tuple[torch.Tensor, torch.Tensor | None]:
-        made = make(take)
+        made = (make or as_it_is(name))(take)
         return made.weight, made.bias
 
     weight, bias = _made(weights, name, part, like, both)
     assert bias is not None
     return Map(weight, bias)
-
-
-def mapped_all(
-    weights: Weights, names: Mapping[str, str], part: str, like: torch.Tensor
-) -> dict[str, Map]:
-    """Maps as they are in the checkpoint: own name -> its name there."""
-    return {own: mapped(weights, name, part, like, as_it_is(name)) for own, name in names.items()}
 
 
 def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.Tensor]:

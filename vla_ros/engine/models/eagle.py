@@ -23,6 +23,7 @@ from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerCon
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
+from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Expected, Shape, Weights
 from vla_ros.engine.models.golden_ints import same_integers
 from vla_ros.engine.models.qwen3_vl import (
@@ -31,7 +32,7 @@ from vla_ros.engine.models.qwen3_vl import (
     qwen3_json,
     qwen3_shapes,
 )
-from vla_ros.engine.models.siglip import pixel_shuffle, read_siglip, siglip_shapes
+from vla_ros.engine.models.siglip import SigLip, pixel_shuffle, read_siglip, tower_table
 
 IMAGE_TOKEN = 151669  # <IMG_CONTEXT>
 QWEN3_1B7 = TextConfig("qwen3", 151680, 2048, 6144, 28, 16, 8, 128, 1e6, 1e-6, tied=True)
@@ -78,7 +79,7 @@ class EagleConfig:
         """Its tensors; the pooling head and the head of words, which nothing uses, may be missing,
         and an embedding that is tied may be there under its other name."""
         vision, width, hidden = self.vision, self.vision.width, self.text.hidden_size
-        must: dict[str, Shape] = siglip_shapes(self.tower, vision)
+        must: dict[str, Shape] = shapes(tower_table(SigLip, vision, vision.patches), self.tower)
         must[f"{self.tower}embeddings.position_embedding.weight"] = (self.table**2, width)
         if self.shuffle > 1:
             patch, wide = 3 * vision.patch**2, width * self.shuffle**2

@@ -30,6 +30,7 @@ from vla_ros.engine.io.linear import (
     read_linear,
 )
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, Map, Take, as_it_is, mapped, matrix
+from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
@@ -39,13 +40,12 @@ from vla_ros.engine.models.siglip import (
     InternVit,
     pixel_shuffle,
     read_tower,
-    shapes_of,
-    tower_tensors,
+    tower_table,
 )
 from vla_ros.engine.models.transformer import (
     attend,
     forward,
-    layer_shapes,
+    layer_table,
     norm,
     read_layer,
     rope,
@@ -177,6 +177,7 @@ class Evo1(FlowPolicy[ContextSpan]):
             rising=True,
         )
         text, self.image_token = config.text, image_token
+        table = layer_table(text, biases=True)
         with torch.device("meta"):
             self.tower = InternVit(config.vision)
         read_tower(weights, TOWER, self.tower, like)
@@ -187,7 +188,7 @@ class Evo1(FlowPolicy[ContextSpan]):
         ]
         self.embed_tokens = weights.take(TEXT + "embed_tokens.weight").to(like)
         self._layers = [
-            read_layer(weights, f"{TEXT}layers.{i}.", text, like, DECODER, biases=True)
+            read_layer(weights, f"{TEXT}layers.{i}.", table, like, DECODER)
             for i in range(text.layers)
         ]
         self._norm = weights.take(TEXT + "norm.weight").to(like.device)
@@ -508,14 +509,13 @@ def check_table(name: str, stored: torch.Tensor) -> None:
 def evo1_expected(config: Evo1Config) -> Expected:
     """The tensors of a checkpoint."""
     text, width, wide = config.text, config.width, config.vision.width * config.shuffle**2
-    with torch.device("meta"):
-        must = shapes_of(tower_tensors(TOWER, InternVit(config.vision)))
+    must = shapes(tower_table(InternVit, config.vision), TOWER)
     projector: Parts = {"layer_norm": wide, "linear_1": (wide, width), "linear_2": (width, width)}
     must |= parts_shapes(PROJECTOR, projector)
     must[TEXT + "embed_tokens.weight"] = (text.vocab_size, width)
     must[TEXT + "norm.weight"] = (width,)
     for number in range(text.layers):
-        must |= layer_shapes(f"{TEXT}layers.{number}.", text, biases=True)
+        must |= shapes(layer_table(text, biases=True), f"{TEXT}layers.{number}.")
     must |= {TIMES: (1, TIME_ROWS, width), POSITIONS: (1, config.horizon, width)}
     ends: Parts = {"seq_pool_proj": (config.horizon * width, width), "norm_out": width}
     must |= parts_shapes(HEAD_BASE, ends)

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.linear import linear_shapes, read_linear
-from vla_ros.engine.io.quantize import HEAD, VISION, as_it_is, mapped
+from vla_ros.engine.io.linear import read_linear
+from vla_ros.engine.io.quantize import HEAD, VISION, mapped
+from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.gemm import Tuned
@@ -27,7 +28,7 @@ from vla_ros.engine.models.transformer import (
     Modulation,
     Rope,
     attend,
-    layer_shapes,
+    layer_table,
     linear_residual,
     norm,
     norm_gate_up,
@@ -40,10 +41,10 @@ from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,
     KVSpan,
     VLMWithExpert,
-    action_shapes,
+    action_table,
     append_kv,
     suffix_kv,
-    vlm_shapes,
+    vlm_table,
 )
 
 _VLM = "paligemma_with_expert.paligemma."
@@ -77,12 +78,10 @@ class Pi0(VLMWithExpert):
             tail=self.state_rows + config.horizon,
             mask_rows=1 + self.state_rows * config.horizon,
         )
-        expert = config.shapes.expert
-        self._projector = mapped(weights, PROJECTOR, VISION, like, as_it_is(PROJECTOR))
+        expert, table = config.shapes.expert, expert_layer(config)
+        self._projector = mapped(weights, PROJECTOR, VISION, like)
         self._expert = [
-            read_layer(
-                weights, f"{EXPERT}model.layers.{i}.", expert, like, HEAD, norms=not config.adaptive
-            )
+            read_layer(weights, f"{EXPERT}model.layers.{i}.", table, like, HEAD)
             for i in range(expert.layers)
         ]
         times = self.time_table(time_precision)
@@ -242,24 +241,31 @@ def pi0_expected(config: FlowConfig) -> Expected:
     PaliGemma's embedding is there under its own name, or as the head of the published base
     models. LeRobot unties the two: where both are there, the head is an unused remainder.
     """
-    text, expert = config.shapes.text, config.shapes.expert
-    width = expert.hidden_size
-    must = vlm_shapes(config, TOWER, TEXT)
-    must |= linear_shapes(PROJECTOR, config.shapes.vision.width, text.hidden_size)
-    must |= action_shapes(config, time_mlp=not config.adaptive)
-    for number in range(expert.layers):
-        base = f"{EXPERT}model.layers.{number}."
-        must |= layer_shapes(base, expert, norms=not config.adaptive)
-        if config.adaptive:
-            for name in NORMS:
-                must |= linear_shapes(f"{base}{name}.dense", width, 3 * width)
+    text, width = config.shapes.text, config.shapes.expert.hidden_size
+    tower, language = vlm_table(config)
+    norm: Table = {"norm.weight": Plain((width,))}
+    around: Table = {"state_proj": (config.state_width, width)}
     if config.adaptive:
-        must |= linear_shapes(f"{EXPERT}model.norm.dense", width, 3 * width)
-        must |= linear_shapes("time_mlp_in", width, width)
-        must |= linear_shapes("time_mlp_out", width, width)
-    else:
-        must[f"{EXPERT}model.norm.weight"] = (width,)
-        must |= linear_shapes("state_proj", config.state_width, width)
+        norm = {"norm.dense": (width, 3 * width)}
+        around = {"time_mlp_in": (width, width), "time_mlp_out": (width, width)}
+    must = shapes(
+        {
+            TOWER: tower,
+            TEXT: language,
+            PROJECTOR: (config.shapes.vision.width, text.hidden_size),
+            **action_table(config, time_mlp=not config.adaptive),
+            f"{EXPERT}model.layers": [expert_layer(config)] * config.shapes.expert.layers,
+            f"{EXPERT}model": norm,
+            **around,
+        }
+    )
     embedding = TEXT + "embed_tokens.weight"
     spare = {LM_HEAD: must[embedding], EXPERT + "lm_head.weight": (text.vocab_size, width)}
     return Expected(must, spare, {embedding: LM_HEAD})
+
+
+def expert_layer(config: FlowConfig) -> Table:
+    """A layer of the expert."""
+    expert, width = config.shapes.expert, config.shapes.expert.hidden_size
+    dense = {f"{name}.dense": (width, 3 * width) for name in NORMS} if config.adaptive else {}
+    return {**layer_table(expert, norms=not config.adaptive), **dense}

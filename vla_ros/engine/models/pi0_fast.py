@@ -13,8 +13,8 @@ import torch
 
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.linear import linear_shapes
-from vla_ros.engine.io.quantize import VISION, as_it_is, mapped
+from vla_ros.engine.io.quantize import VISION, mapped
+from vla_ros.engine.io.tensors import Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.backends import choose_backend
 from vla_ros.engine.layers.graphs import Capture, CountedCapture
@@ -25,7 +25,7 @@ from vla_ros.engine.models.base import GraphedFunctions
 from vla_ros.engine.models.language.gemma import GemmaDecoder
 from vla_ros.engine.models.pi0 import LM_HEAD, PROJECTOR, TEXT, TOWER
 from vla_ros.engine.models.siglip import SigLip, read_siglip
-from vla_ros.engine.models.vlm_with_expert import vlm_shapes
+from vla_ros.engine.models.vlm_with_expert import vlm_table
 
 
 class Pi0Fast:
@@ -54,7 +54,7 @@ class Pi0Fast:
         self.views = len(config.cameras)
         text = config.shapes.text
         self.tower: SigLip = read_siglip(weights, TOWER, config.shapes.vision, positions, like)
-        self._projector = mapped(weights, PROJECTOR, VISION, like, as_it_is(PROJECTOR))
+        self._projector = mapped(weights, PROJECTOR, VISION, like)
         # A draft may reach beyond the last token, before it is cut.
         longest = config.longest + config.max_tokens + 128
         self.decoder = GemmaDecoder(text, weights, TEXT, LM_HEAD, like, longest)
@@ -119,8 +119,9 @@ class Pi0Fast:
 def pi0_fast_expected(config: FlowConfig) -> Expected:
     """The tensors of a checkpoint. LeRobot 0.4 tied the head to the embedding and saved the one or
     the other."""
-    must = vlm_shapes(config, TOWER, TEXT)
-    must |= linear_shapes(PROJECTOR, config.shapes.vision.width, config.shapes.text.hidden_size)
-    embedding = TEXT + "embed_tokens.weight"
+    tower, language = vlm_table(config)
+    vision, text = config.shapes.vision, config.shapes.text
+    table: Table = {TOWER: tower, TEXT: language, PROJECTOR: (vision.width, text.hidden_size)}
+    must, embedding = shapes(table), TEXT + "embed_tokens.weight"
     must[LM_HEAD] = must[embedding]
     return Expected(must, {}, {embedding: LM_HEAD, LM_HEAD: embedding})

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io import tensors
 from vla_ros.engine.io.config import Fields, TextConfig
 from vla_ros.engine.io.linear import Linear, Parts, behind_norm, parts_shapes
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
@@ -27,7 +28,7 @@ from vla_ros.engine.models.base import MASKED
 from vla_ros.engine.models.transformer import (
     Rope,
     attend,
-    layer_shapes,
+    layer_table,
     mlp,
     norm,
     read_layer,
@@ -58,7 +59,7 @@ class Qwen3Layer:
         q, k = (weights.take(f"{base}self_attn.{n}_norm.weight").to(like.device) for n in "qk")
         scales = [q * config.head_dim**-0.5] * config.heads + [k] * config.kv_heads
         self._scales = torch.stack(scales)[:, None]  # float32, Q's with the scale of the scores
-        self._plain = read_layer(weights, base, config, like, DECODER, scaled=False)
+        self._plain = read_layer(weights, base, layer_table(config, scaled=False), like, DECODER)
 
     def __call__(self, x: torch.Tensor, rope: Rope, mask: torch.Tensor) -> torch.Tensor:
         """Rows [n, C] -> [n, C]; ``rope`` holds the n positions, ``mask`` [n, n] is added to
@@ -136,7 +137,7 @@ def qwen3_shapes(base: str, config: TextConfig) -> dict[str, Shape]:
     for number in range(config.layers):
         layer = f"{base}layers.{number}."
         norms = {f"{layer}self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-        shapes |= layer_shapes(layer, config) | norms
+        shapes |= tensors.shapes(layer_table(config), layer) | norms
     return shapes | {f"{base}norm.weight": (config.hidden_size,)}
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from vla_ros.engine.io.config import TowerConfig
-from vla_ros.engine.io.linear import Linear
-from vla_ros.engine.io.quantize import VISION, Take, as_it_is, mapped, placed
-from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.io.quantize import VISION, mapped, placed
+from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map
+from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.models.towers import Block, PatchEmbed
 
 
@@ -100,15 +100,11 @@ def tower_tensors(base: str, model: SigLip | InternVit) -> dict[str, torch.Tenso
     return out
 
 
-def siglip_shapes(base: str, tower: TowerConfig) -> dict[str, Shape]:
-    """Tensors of the SigLIP at ``base``."""
+def tower_table(kind: Callable[..., SigLip | InternVit], *sizes: object) -> Table:
+    """What :func:`tower_tensors` names, of a tower of this kind and size."""
     with torch.device("meta"):
-        return shapes_of(tower_tensors(base, SigLip(tower, tower.patches)))
-
-
-def shapes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Shape]:
-    """Of each tensor."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        tensors = tower_tensors("", kind(*sizes))
+    return {name: Plain(tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def read_siglip(
@@ -136,9 +132,10 @@ def read_tower(
             continue
         theirs = base + checkpoint_name(path, model.names)
         if path.endswith("attn.qkv"):
-            maps[path] = mapped(weights, f"{theirs}qkv", VISION, like, stacked_qkv(theirs))
+            three = Matrix({f"{n}_proj": (module.in_features,) * 2 for n in "qkv"})
+            maps[path] = read_map(weights, theirs, {"qkv": three}, "qkv", VISION, like)
         else:
-            maps[path] = mapped(weights, theirs, VISION, like, as_it_is(theirs))
+            maps[path] = mapped(weights, theirs, VISION, like)
     for name in model.state_dict():
         if name.rpartition(".")[0] in maps:
             continue
@@ -154,19 +151,6 @@ def checkpoint_name(own: str, names: Mapping[str, str]) -> str:
     """A module's name or path in the checkpoint's words."""
     pattern = "|".join(rf"(?<![\w.]){re.escape(n)}" if n == "norm" else re.escape(n) for n in names)
     return re.sub(pattern, lambda found: names[found[0]], own)
-
-
-def stacked_qkv(base: str) -> Callable[[Take], Linear]:
-    """What makes one map of a block's three."""
-
-    def make(take: Take) -> Linear:
-        weight, bias = (
-            torch.cat([take(f"{base}{p}_proj.{kind}") for p in "qkv"])
-            for kind in ("weight", "bias")
-        )
-        return Linear(weight, bias)
-
-    return make
 
 
 def pixel_shuffle(features: torch.Tensor, factor: int) -> torch.Tensor:

@@ -14,18 +14,19 @@ from collections.abc import Sequence
 import torch
 
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.linear import linear_shapes, read_linear
+from vla_ros.engine.io.linear import read_linear
 from vla_ros.engine.io.quantize import HEAD, VISION, matrix
+from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.linear import Weight, linear
+from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.base import MASKED, joined
 from vla_ros.engine.models.siglip import pixel_shuffle
 from vla_ros.engine.models.transformer import (
     Layer,
     Rope,
     attend,
-    layer_shapes,
+    layer_table,
     linear_residual,
     norm,
     norm_gate_up,
@@ -38,10 +39,10 @@ from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,
     KVSpan,
     VLMWithExpert,
-    action_shapes,
+    action_table,
     append_kv,
     suffix_kv,
-    vlm_shapes,
+    vlm_table,
 )
 
 _VLM = "vlm_with_expert.vlm."
@@ -76,17 +77,17 @@ class SmolVLA(VLMWithExpert):
             mask_rows=config.horizon,
         )
         text, expert = config.shapes.text, config.shapes.expert
-        self._connector = _read(weights, CONNECTOR, VISION, like)
+        self._connector = matrix(weights, CONNECTOR, VISION, like)
         bases = [f"{EXPERT}layers.{i}." for i in range(expert.layers)]
         #: layer with cross attention -> its place among these
         self._cross = {number: place for place, number in enumerate(cross_layers(config))}
         self._kv_proj = [
-            [_read(weights, f"{bases[i]}self_attn.{p}_proj", HEAD, like) for p in "kv"]
+            [matrix(weights, f"{bases[i]}self_attn.{p}_proj", HEAD, like) for p in "kv"]
             for i in self._cross
         ]
         self._expert: list[Layer] = [
-            read_layer(weights, base, expert, like, HEAD, parts="q" if i in self._cross else "qkv")
-            for i, base in enumerate(bases)
+            read_layer(weights, base, table, like, HEAD)
+            for base, table in zip(bases, expert_layers(config), strict=True)
         ]
         entry = (2, len(self._cross), text.kv_heads, self.longest, text.head_dim)
         self._cross_kv = like.new_zeros(entry)
@@ -173,19 +174,27 @@ def cross_layers(config: FlowConfig) -> list[int]:
 
 def smolvla_expected(config: FlowConfig) -> Expected:
     """The tensors of a checkpoint; those of the VLM's head may be missing."""
-    shapes = config.shapes
-    text, expert = shapes.text, shapes.expert
-    must = vlm_shapes(config, TOWER, TEXT)
-    must |= action_shapes(config)
-    must[f"{CONNECTOR}.weight"] = (text.hidden_size, shapes.vision.width * shapes.shuffle**2)
-    across, kv_in = cross_layers(config), text.kv_heads * text.head_dim
-    for number in range(expert.layers):
-        base = f"{EXPERT}layers.{number}."
-        must |= layer_shapes(base, expert, kv_in=kv_in if number in across else None)
-    must[EXPERT + "norm.weight"] = (expert.hidden_size,)
-    must |= linear_shapes("state_proj", config.state_width, text.hidden_size)
+    text, expert, vision = config.shapes.text, config.shapes.expert, config.shapes.vision
+    tower, language = vlm_table(config)
+    shuffled = vision.width * config.shapes.shuffle**2
+    must = shapes(
+        {
+            TOWER: tower,
+            TEXT: language,
+            **action_table(config),
+            f"{CONNECTOR}.weight": Plain((text.hidden_size, shuffled)),
+            f"{EXPERT}layers": expert_layers(config),
+            f"{EXPERT}norm.weight": Plain((expert.hidden_size,)),
+            "state_proj": (config.state_width, text.hidden_size),
+        }
+    )
     return Expected(must, {_VLM + "lm_head.weight": (text.vocab_size, text.hidden_size)})
 
 
-def _read(weights: Weights, name: str, part: str, like: torch.Tensor) -> Weight:
-    return matrix(weights, name, part, like, lambda take: take(f"{name}.weight"))
+def expert_layers(config: FlowConfig) -> list[Table]:
+    """The expert's layers; those with cross attention make K and V of the prefix's."""
+    text, expert, across = config.shapes.text, config.shapes.expert, cross_layers(config)
+    source = text.kv_heads * text.head_dim
+    return [
+        layer_table(expert, kv_in=source if i in across else None) for i in range(expert.layers)
+    ]

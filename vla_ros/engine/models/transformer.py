@@ -11,15 +11,16 @@ Tuned`, each is one Triton kernel if that was faster than torch's when a pass wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.io.quantize import Take, matrix
-from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_weight
+from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.gemm import Tuned, Tuner, attention_ways, paired_ways, sum_ways
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
@@ -288,97 +289,67 @@ def _attend_sdpa(
     return out.reshape(heads, count, dim).transpose(0, 1).reshape(count, heads * dim)
 
 
-def read_layer(
-    weights: Weights,
-    base: str,
-    config: TextConfig,
-    like: torch.Tensor,
-    part: str,
-    *,
-    norms: bool = True,
-    scaled: bool = True,
-    parts: str = "qkv",
-    biases: bool = False,
-) -> Layer:
-    """The layer at ``base`` of a ``part``, on the device of ``like``, in its dtype or the part's
-    format.
-
-    ``norms`` False: the norms have no weights of their own (adaRMS). ``scaled``: Q is by the scale
-    of the scores. ``parts`` "q": K and V come from elsewhere; "kv": nothing but K and V is needed.
-    ``biases``: Q, K and V have some.
-    """
-
-    def behind(norm: str, made: torch.Tensor, take: Take) -> torch.Tensor:
-        return made * _scale(take, f"{base}{norm}.weight", config) if norms else made
-
-    def qkv(take: Take) -> torch.Tensor:
-        pieces = []
-        for one in parts:
-            piece = take(f"{base}self_attn.{one}_proj.weight")
-            pieces.append(piece * config.head_dim**-0.5 if one == "q" and scaled else piece)
-        return behind("input_layernorm", torch.cat(pieces), take)
-
-    def gate_up(take: Take) -> torch.Tensor:
-        pieces = [take(f"{base}mlp.{one}_proj.weight") for one in ("gate", "up")]
-        return behind("post_attention_layernorm", torch.cat(pieces), take)
-
-    bias = None
-    if biases:
-        each = [weights.take(f"{base}self_attn.{one}_proj.bias") for one in parts]
-        bias = torch.cat(
-            [
-                b * config.head_dim**-0.5 if one == "q" and scaled else b
-                for one, b in zip(parts, each, strict=True)
-            ]
-        ).to(like)
-    first = matrix(weights, f"{base}self_attn.qkv", part, like, qkv)
-    if "q" not in parts:
-        empty = like.new_empty(0)
-        return Layer(first, empty, empty, empty)
-    out, down = (f"{base}{name}_proj" for name in ("self_attn.o", "mlp.down"))
-    return Layer(
-        first,
-        matrix(weights, out, part, like, lambda take: take(f"{out}.weight")),
-        matrix(weights, f"{base}mlp.gate_up", part, like, gate_up),
-        matrix(weights, down, part, like, lambda take: take(f"{down}.weight")),
-        bias,
-    )
-
-
-def norm_scale(weights: Weights, name: str, config: TextConfig) -> torch.Tensor:
-    """What a norm multiplies by: w, or 1 + w in Gemma."""
-    return _scale(weights.take, name, config)
-
-
-def _scale(take: Take, name: str, config: TextConfig) -> torch.Tensor:
-    return take(name) + (1.0 if config.kind == "gemma" else 0.0)
-
-
-def layer_shapes(
-    base: str,
+def layer_table(
     config: TextConfig,
     *,
     norms: bool = True,
     kv_in: int | None = None,
     biases: bool = False,
-) -> dict[str, Shape]:
-    """Tensors of one layer; ``kv_in``: the width that K and V are made from."""
-    width, middle = config.hidden_size, config.intermediate_size
-    wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    shapes: dict[str, Shape] = {
-        "self_attn.q_proj.weight": (wide, width),
-        "self_attn.k_proj.weight": (narrow, kv_in or width),
-        "self_attn.v_proj.weight": (narrow, kv_in or width),
-        "self_attn.o_proj.weight": (width, wide),
-        "mlp.gate_proj.weight": (middle, width),
-        "mlp.up_proj.weight": (middle, width),
-        "mlp.down_proj.weight": (width, middle),
+    scaled: bool = True,
+) -> Table:
+    """One layer as :func:`read_layer` reads it.
+
+    ``norms`` False: the norms have no weights of their own (adaRMS). ``kv_in``: K and V are made
+    elsewhere, of rows so wide. ``biases``: Q, K and V have some. ``scaled``: Q is by the scale of
+    the scores.
+    """
+    width, middle, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    q = {"self_attn.q_proj": (width, config.heads * dim)}
+    kv = {f"self_attn.{n}_proj": (kv_in or width, config.kv_heads * dim) for n in "kv"}
+    gate_up = {f"mlp.{n}_proj": (width, middle) for n in ("gate", "up")}
+    scale, offset = dim**-0.5 if scaled else 1.0, norm_offset(config)
+    first, second = ("input_layernorm", "post_attention_layernorm") if norms else ("", "")
+    return {
+        "self_attn.qkv": Matrix(q if kv_in else q | kv, scale, first, offset=offset, bias=False),
+        **({f"{n}.weight": Plain(size[::-1]) for n, size in kv.items()} if kv_in else {}),
+        "self_attn.o_proj.weight": Plain((width, config.heads * dim)),
+        "mlp.gate_up": Matrix(gate_up, 1.0, second, offset=offset, bias=False),
+        "mlp.down_proj.weight": Plain((width, middle)),
+        **({f"{n}.weight": Plain((width,)) for n in (first, second)} if norms else {}),
+        **({f"{n}.bias": Plain(size[1:]) for n, size in (q | kv).items()} if biases else {}),
     }
-    if norms:
-        shapes |= {f"{n}.weight": (width,) for n in ("input_layernorm", "post_attention_layernorm")}
-    if biases:
-        shapes |= {
-            f"self_attn.{one}_proj.bias": (size,)
-            for one, size in (("q", wide), ("k", narrow), ("v", narrow))
-        }
-    return {base + n: s for n, s in shapes.items()}
+
+
+def read_layer(
+    weights: Weights,
+    base: str,
+    table: Table,
+    like: torch.Tensor,
+    part: str,
+    *,
+    kv_alone: bool = False,
+) -> Layer:
+    """The layer at ``base`` of a ``part``, on the device of ``like``, in its dtype or the part's
+    format. ``kv_alone``: nothing but K and V is needed."""
+    read, bias = partial(read_weight, weights, base, part=part, like=like), None
+    first = table["self_attn.qkv"]
+    assert isinstance(first, Matrix)
+    if kv_alone:
+        kv = {name: size for name, size in first.maps.items() if "q_proj" not in name}
+        one, empty = replace(first, maps=kv, scale=1.0), like.new_empty(0)
+        return Layer(read({"self_attn.qkv": one}, "self_attn.qkv"), empty, empty, empty)
+    if "self_attn.q_proj.bias" in table:
+        bias = first.stacked(weights.take, base, "bias").to(like)
+    names = ("self_attn.qkv", "self_attn.o_proj", "mlp.gate_up", "mlp.down_proj")
+    qkv, out, gate_up, down = (read(table, name) for name in names)
+    return Layer(qkv, out, gate_up, down, bias)
+
+
+def norm_scale(weights: Weights, name: str, config: TextConfig) -> torch.Tensor:
+    """What a norm multiplies by: w, or 1 + w in Gemma."""
+    return weights.take(name) + norm_offset(config)
+
+
+def norm_offset(config: TextConfig) -> float:
+    """What is added to the weight of a norm."""
+    return 1.0 if config.kind == "gemma" else 0.0

@@ -15,17 +15,18 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.linear import Linear, linear_shapes, read_linear
+from vla_ros.engine.io.linear import Linear, read_linear
 from vla_ros.engine.io.quantize import DECODER
-from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.io.tensors import Plain, Table
+from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined, round_up
-from vla_ros.engine.models.siglip import SigLip, read_siglip, siglip_shapes
+from vla_ros.engine.models.siglip import SigLip, read_siglip, tower_table
 from vla_ros.engine.models.transformer import (
     Layer,
     Rope,
     attend,
-    layer_shapes,
+    layer_table,
     linear_residual,
     norm,
     norm_gate_up,
@@ -83,15 +84,9 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         shape = config.shapes.text
         self.tower: SigLip = read_siglip(weights, tower, config.shapes.vision, positions, like)
         self.embed_tokens = weights.take(text + "embed_tokens.weight").to(like)
+        last, table = shape.layers - 1, layer_table(shape)
         self.layers: list[Layer] = [
-            read_layer(
-                weights,
-                f"{text}layers.{i}.",
-                shape,
-                like,
-                DECODER,
-                parts="kv" if i == shape.layers - 1 else "qkv",
-            )
+            read_layer(weights, f"{text}layers.{i}.", table, like, DECODER, kv_alone=i == last)
             for i in range(shape.layers)
         ]
         self.rotary = rope(shape, self.longest + tail, like.device)
@@ -298,23 +293,22 @@ def append_kv(
     return both[0][:, : begin + count], both[1][:, : begin + count]
 
 
-def vlm_shapes(config: FlowConfig, tower: str, text: str) -> dict[str, Shape]:
-    """The tensors of the tower at ``tower`` and the language model at ``text``."""
-    one = config.shapes.text
-    shapes = siglip_shapes(tower, config.shapes.vision)
-    shapes[text + "embed_tokens.weight"] = (one.vocab_size, one.hidden_size)
-    for number in range(one.layers):
-        shapes |= layer_shapes(f"{text}layers.{number}.", one)
-    shapes[text + "norm.weight"] = (one.hidden_size,)
-    return shapes
+def vlm_table(config: FlowConfig) -> tuple[Table, Table]:
+    """The tower and the language model."""
+    text, vision = config.shapes.text, config.shapes.vision
+    language: Table = {
+        "embed_tokens.weight": Plain((text.vocab_size, text.hidden_size)),
+        "layers": [layer_table(text)] * text.layers,
+        "norm.weight": Plain((text.hidden_size,)),
+    }
+    return tower_table(SigLip, vision, vision.patches), language
 
 
-def action_shapes(config: FlowConfig, *, time_mlp: bool = True) -> dict[str, Shape]:
-    """The tensors around the expert, but for the state's."""
-    width = config.shapes.expert.hidden_size
-    shapes = linear_shapes("action_in_proj", config.action_width, width)
-    shapes |= linear_shapes("action_out_proj", width, config.action_width)
-    if time_mlp:
-        shapes |= linear_shapes("action_time_mlp_in", 2 * width, width)
-        shapes |= linear_shapes("action_time_mlp_out", width, width)
-    return shapes
+def action_table(config: FlowConfig, *, time_mlp: bool = True) -> Table:
+    """The maps around the expert, but for the state's."""
+    width, action = config.shapes.expert.hidden_size, config.action_width
+    ends: Table = {"action_in_proj": (action, width), "action_out_proj": (width, action)}
+    mlp: Table = {
+        "action_time_mlp_in": (2 * width, width), "action_time_mlp_out": (width, width)
+    }  # fmt: skip
+    return {**ends, **mlp} if time_mlp else ends

@@ -15,7 +15,7 @@ from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.kernels.fused import signed
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.models.language.base import PackedLayers
-from vla_ros.engine.models.transformer import mlp, norm, norm_scale, read_layer, rope
+from vla_ros.engine.models.transformer import layer_table, mlp, norm, norm_scale, read_layer, rope
 
 
 class GemmaDecoder(PackedLayers):
@@ -33,9 +33,9 @@ class GemmaDecoder(PackedLayers):
         like: torch.Tensor,
         positions: int,
     ) -> None:
-        self.config = config
+        self.config, layer = config, layer_table(config)
         self._layers = [
-            read_layer(weights, f"{text}layers.{i}.", config, like, DECODER)
+            read_layer(weights, f"{text}layers.{i}.", layer, like, DECODER)
             for i in range(config.layers)
         ]
         self._embedding = weights.take(text + "embed_tokens.weight").to(like)
