@@ -21,16 +21,16 @@ import torch.nn.functional as F
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
 from vla_ros.engine.io.files import read_json
-from vla_ros.engine.io.linear import Linear, Parts, behind_norm, parts_shapes
+from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
-from vla_ros.engine.io.tensors import shapes
-from vla_ros.engine.io.weights import Expected, Shape, Weights
+from vla_ros.engine.io.tensors import Plain, Table, shapes
+from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.models.golden_ints import same_integers
 from vla_ros.engine.models.qwen3_vl import (
     Qwen3,
     parse_qwen3,
     qwen3_json,
-    qwen3_shapes,
+    qwen3_table,
 )
 from vla_ros.engine.models.siglip import SigLip, pixel_shuffle, read_siglip, tower_table
 
@@ -79,31 +79,32 @@ class EagleConfig:
         """Its tensors; the pooling head and the head of words, which nothing uses, may be missing,
         and an embedding that is tied may be there under its other name."""
         vision, width, hidden = self.vision, self.vision.width, self.text.hidden_size
-        must: dict[str, Shape] = shapes(tower_table(SigLip, vision, vision.patches), self.tower)
-        must[f"{self.tower}embeddings.position_embedding.weight"] = (self.table**2, width)
-        if self.shuffle > 1:
-            patch, wide = 3 * vision.patch**2, width * self.shuffle**2
-            must[f"{self.tower}embeddings.patch_embedding.weight"] = (width, patch)
-            connector: Parts = {"0": wide, "1": (wide, hidden), "3": (hidden, hidden)}
-            must |= parts_shapes(f"{self.base}mlp1.", connector)
-        else:
-            must |= parts_shapes(f"{self.base}mlp1.", {"0": (width, hidden)})
-        must |= qwen3_shapes(f"{self.language}model.", self.text)
+        wide, joins = width * self.shuffle**2, self.shuffle > 1
+        tower = dict(tower_table(SigLip, vision, vision.patches))
+        tower["embeddings.position_embedding.weight"] = Plain((self.table**2, width))
+        if joins:
+            patch = Plain((width, 3 * vision.patch**2))
+            tower["embeddings.patch_embedding.weight"] = patch
+        connector: Table = {"0": wide, "1": (wide, hidden), "3": (hidden, hidden)}
+        must = shapes(
+            {
+                self.tower: tower,
+                f"{self.base}mlp1": connector if joins else {"0": (width, hidden)},
+                f"{self.language}model": qwen3_table(self.text),
+            }
+        )
         embedding = f"{self.language}model.embed_tokens.weight"
-        words, pool = f"{self.language}lm_head.weight", f"{self.tower}head."
-        maps: Parts = {
+        words = f"{self.language}lm_head.weight"
+        pool: Table = {
+            "probe": Plain((1, 1, width)),
+            "attention.in_proj_weight": Plain((3 * width, width)),
+            "attention.in_proj_bias": Plain((3 * width,)),
             "attention.out_proj": (width, width),
             "layernorm": width,
             "mlp.fc1": (width, vision.mlp),
             "mlp.fc2": (vision.mlp, width),
         }
-        spare: dict[str, Shape] = {
-            words: must[embedding],
-            f"{pool}probe": (1, 1, width),
-            f"{pool}attention.in_proj_weight": (3 * width, width),
-            f"{pool}attention.in_proj_bias": (3 * width,),
-            **parts_shapes(pool, maps),
-        }
+        spare = {words: must[embedding], **shapes(pool, f"{self.tower}head.")}
         return Expected(must, spare, {embedding: words})
 
     def discrete(self) -> dict[str, list[int]]:
@@ -259,7 +260,7 @@ def _read_connector(config: EagleConfig, weights: Weights, like: torch.Tensor) -
     patches that are joined; the authors' are (C, y, x), ``pixel_unshuffle``."""
     base = f"{config.base}mlp1."
     if config.shuffle == 1:
-        return [mapped(weights, f"{base}0", VISION, like, as_it_is(f"{base}0"))]
+        return [mapped(weights, f"{base}0", VISION, like)]
 
     def joined(take: Take) -> Linear:
         first = behind_norm(take, f"{base}0", as_it_is(f"{base}1")(take))
@@ -269,7 +270,7 @@ def _read_connector(config: EagleConfig, weights: Weights, like: torch.Tensor) -
 
     return [
         mapped(weights, f"{base}joined", VISION, like, joined),
-        mapped(weights, f"{base}3", VISION, like, as_it_is(f"{base}3")),
+        mapped(weights, f"{base}3", VISION, like),
     ]
 
 

@@ -22,15 +22,9 @@ import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import TextConfig, TowerConfig
-from vla_ros.engine.io.linear import (
-    Linear,
-    Parts,
-    linear_shapes,
-    parts_shapes,
-    read_linear,
-)
+from vla_ros.engine.io.linear import Linear, read_linear
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, Map, Take, as_it_is, mapped, matrix
-from vla_ros.engine.io.tensors import shapes
+from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
@@ -177,15 +171,12 @@ class Evo1(FlowPolicy[ContextSpan]):
             rising=True,
         )
         text, self.image_token = config.text, image_token
-        table = layer_table(text, biases=True)
+        table = layer_table(text)
         with torch.device("meta"):
             self.tower = InternVit(config.vision)
         read_tower(weights, TOWER, self.tower, like)
         self._projector_norm = read_linear(weights, f"{PROJECTOR}layer_norm").to(like)
-        self._projector = [
-            mapped(weights, name, VISION, like, as_it_is(name))
-            for name in (f"{PROJECTOR}linear_1", f"{PROJECTOR}linear_2")
-        ]
+        self._projector = [mapped(weights, f"{PROJECTOR}linear_{n}", VISION, like) for n in (1, 2)]
         self.embed_tokens = weights.take(TEXT + "embed_tokens.weight").to(like)
         self._layers = [
             read_layer(weights, f"{TEXT}layers.{i}.", table, like, DECODER)
@@ -446,8 +437,7 @@ def _read_block(
     query_map = mapped(weights, f"{base}attn.query", HEAD, like, query)
     context_map = mapped(weights, f"{base}attn.context", HEAD, like, context)
     out, second = (
-        mapped(weights, name, HEAD, like, as_it_is(name))
-        for name in (f"{base}attn.out_proj", f"{base}ff.2")
+        mapped(weights, f"{base}{name}", HEAD, like) for name in ("attn.out_proj", "ff.2")
     )
     behind = matrix(weights, f"{base}ff.first", HEAD, like, lambda _: inner * scale)
     return CrossBlock(query_map, context_map, out, behind, steps.to(like), second)
@@ -509,29 +499,16 @@ def check_table(name: str, stored: torch.Tensor) -> None:
 def evo1_expected(config: Evo1Config) -> Expected:
     """The tensors of a checkpoint."""
     text, width, wide = config.text, config.width, config.vision.width * config.shuffle**2
-    must = shapes(tower_table(InternVit, config.vision), TOWER)
-    projector: Parts = {"layer_norm": wide, "linear_1": (wide, width), "linear_2": (width, width)}
-    must |= parts_shapes(PROJECTOR, projector)
-    must[TEXT + "embed_tokens.weight"] = (text.vocab_size, width)
-    must[TEXT + "norm.weight"] = (width,)
-    for number in range(text.layers):
-        must |= shapes(layer_table(text, biases=True), f"{TEXT}layers.{number}.")
-    must |= {TIMES: (1, TIME_ROWS, width), POSITIONS: (1, config.horizon, width)}
-    ends: Parts = {"seq_pool_proj": (config.horizon * width, width), "norm_out": width}
-    must |= parts_shapes(HEAD_BASE, ends)
-    block: Parts = {
+    block: Table = {
         "attn.out_proj": (width, width),
         "ff.0": (width, 4 * width),
         "ff.2": (4 * width, width),
         "norm1": width,
         "norm2": width,
+        "attn.in_proj_weight": Plain((3 * width, width)),
+        "attn.in_proj_bias": Plain((3 * width,)),
     }
-    for number in range(config.blocks):
-        base = f"{HEAD_BASE}transformer_blocks.{number}."
-        must |= parts_shapes(base, block)
-        must[f"{base}attn.in_proj_weight"] = (3 * width, width)
-        must[f"{base}attn.in_proj_bias"] = (3 * width,)
-    of_embodiments: dict[str, tuple[int, int]] = {
+    of_embodiments = {
         "action_encoder.W1": (config.action_width, width),
         "action_encoder.W2": (width, width),
         "action_encoder.W3": (width, width),
@@ -540,10 +517,26 @@ def evo1_expected(config: Evo1Config) -> Expected:
         "state_encoder.fc1": (config.state_width, config.state_hidden),
         "state_encoder.fc2": (config.state_hidden, width),
     }
-    for name, (inputs, outputs) in of_embodiments.items():
-        if config.embodiments == 1:
-            must |= linear_shapes(f"{HEAD_BASE}{name}.linear", inputs, outputs)
-        else:
-            must[f"{HEAD_BASE}{name}.weight"] = (config.embodiments, inputs, outputs)
-            must[f"{HEAD_BASE}{name}.bias"] = (config.embodiments, outputs)
+    own: Table = {f"{name}.linear": size for name, size in of_embodiments.items()}
+    if (count := config.embodiments) > 1:
+        own = {
+            f"{name}.{kind}": Plain((count, *size))
+            for name, sizes in of_embodiments.items()
+            for kind, size in (("weight", sizes), ("bias", sizes[1:]))
+        }
+    must = shapes(
+        {
+            TOWER: tower_table(InternVit, config.vision),
+            PROJECTOR: {"layer_norm": wide, "linear_1": (wide, width), "linear_2": (width, width)},
+            f"{TEXT}embed_tokens.weight": Plain((text.vocab_size, width)),
+            f"{TEXT}norm.weight": Plain((width,)),
+            f"{TEXT}layers": [layer_table(text)] * text.layers,
+            TIMES: Plain((1, TIME_ROWS, width)),
+            POSITIONS: Plain((1, config.horizon, width)),
+            f"{HEAD_BASE}seq_pool_proj": (config.horizon * width, width),
+            f"{HEAD_BASE}norm_out": width,
+            f"{HEAD_BASE}transformer_blocks": [block] * config.blocks,
+            HEAD_BASE: own,
+        }
+    )
     return Expected(must, {f"{TOWER}embeddings.mask_token": (1, 1, config.vision.width)})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Expected
 from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.graphs import Capture
@@ -20,11 +21,12 @@ from vla_ros.engine.models.eagle import (
     EagleConfig,
 )
 from vla_ros.engine.models.groot_head import (
+    BASE,
     ActionHead,
     Context,
     HeadConfig,
     RowWeights,
-    head_shapes,
+    head_table,
 )
 from vla_ros.engine.models.qwen3_vl import (
     Qwen3VLConfig,
@@ -95,7 +97,9 @@ class GrootConfig:
         spare = dict(backbone.spare)
         if self.kind == N16:
             spare["action_head.mask_token"] = (1, 1, self.head.width)
-        return Expected({**backbone.must, **head_shapes(self.head)}, spare, backbone.tied)
+        return Expected(
+            {**backbone.must, **shapes(head_table(self.head), BASE)}, spare, backbone.tied
+        )
 
     def discrete(self) -> dict[str, list[int]]:
         """The integers of the gate: times of the solver's steps, positions of the backbone."""

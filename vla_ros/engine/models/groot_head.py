@@ -12,22 +12,24 @@ positions for them, so a block that reads the text alone, or the images alone, r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import Fields
-from vla_ros.engine.io.linear import Linear, behind_norm, parts_shapes, read_linear
-from vla_ros.engine.io.quantize import HEAD, Map, Take, as_it_is, mapped
-from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.io.linear import Linear, read_linear
+from vla_ros.engine.io.quantize import HEAD
+from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map
+from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.linear import linear_gelu
 from vla_ros.engine.models.base import MASKED, Span
 from vla_ros.engine.models.transformer import attend
 
 BASE = "action_head."
+CONTEXT, BLOCKS = "vl_self_attention.transformer_blocks", "model.transformer_blocks"
 _FREQUENCIES = 256  # diffusers' Timesteps in front of the time MLP
 _MLP = 4  # an MLP's middle is so many times as wide
 _EPS = 1e-5
@@ -176,10 +178,9 @@ def head_json(head: HeadConfig) -> dict[str, Any]:
     }
 
 
-def head_shapes(config: HeadConfig, base: str = BASE) -> dict[str, Shape]:
-    """Every tensor of the head, those of all embodiments."""
+def head_table(config: HeadConfig) -> Table:
+    """The head, of all embodiments."""
     width, hidden, wide = config.width, config.hidden_size, config.backbone_embedding_dim
-    shapes: dict[str, Shape] = {}
     stacks = {
         "state_encoder.layer1": (config.max_state_dim, hidden),
         "state_encoder.layer2": (hidden, width),
@@ -189,39 +190,52 @@ def head_shapes(config: HeadConfig, base: str = BASE) -> dict[str, Shape]:
         "action_decoder.layer1": (hidden, hidden),
         "action_decoder.layer2": (hidden, config.max_action_dim),
     }
-    for name, (inputs, outputs) in stacks.items():
-        shapes[f"{base}{name}.W"] = (config.max_num_embodiments, inputs, outputs)
-        shapes[f"{base}{name}.b"] = (config.max_num_embodiments, outputs)
-    if config.max_seq_len:
-        shapes[f"{base}position_embedding.weight"] = (config.max_seq_len, width)
-    if config.num_target_vision_tokens:
-        shapes[f"{base}future_tokens.weight"] = (config.num_target_vision_tokens, width)
-    parts: dict[str, int | tuple[int, int]] = {"vlln": wide} if config.use_vlln else {}
-    for number in range(config.vl_layers):
-        name = f"vl_self_attention.transformer_blocks.{number}."
-        parts |= {**_block_parts(name, wide, wide), f"{name}norm1": wide, f"{name}norm3": wide}
-    for number in range(config.num_layers):
-        name = f"model.transformer_blocks.{number}."
-        parts |= _block_parts(name, width, width if number % 2 else wide)
-        parts[f"{name}norm1.linear"] = (width, 2 * width)
+    tables = {
+        "position_embedding.weight": (config.max_seq_len, width),
+        "future_tokens.weight": (config.num_target_vision_tokens, width),
+    }
     embedder = "model.timestep_encoder.timestep_embedder."
-    parts |= {
+    return {
+        **{
+            f"{name}.{kind}": Plain((config.max_num_embodiments, *size))
+            for name, sizes in stacks.items()
+            for kind, size in (("W", sizes), ("b", sizes[1:]))
+        },
+        **{name: Plain(size) for name, size in tables.items() if size[0]},
+        **({"vlln": wide} if config.use_vlln else {}),
+        **block_tables(config),
         f"{embedder}linear_1": (_FREQUENCIES, width),
         f"{embedder}linear_2": (width, width),
         "model.proj_out_1": (width, 2 * width),
         "model.proj_out_2": (width, hidden),
     }
-    return shapes | parts_shapes(base, parts)
 
 
-def _block_parts(base: str, width: int, source: int) -> dict[str, tuple[int, int]]:
+def block_tables(config: HeadConfig) -> dict[str, list[Table]]:
+    """The blocks of the context, then the transformer's."""
+    wide, heads = config.backbone_embedding_dim, config.num_attention_heads
+    sources = [None if i % 2 else wide for i in range(config.num_layers)]
     return {
-        f"{base}attn1.to_q": (width, width),
-        f"{base}attn1.to_k": (source, width),
-        f"{base}attn1.to_v": (source, width),
-        f"{base}attn1.to_out.0": (width, width),
-        f"{base}ff.net.0.proj": (width, _MLP * width),
-        f"{base}ff.net.2": (_MLP * width, width),
+        CONTEXT: [block_table(wide, config.vl_heads, norms=True)] * config.vl_layers,
+        BLOCKS: [block_table(config.width, heads, source) for source in sources],
+    }
+
+
+def block_table(width: int, heads: int, source: int | None = None, *, norms: bool = False) -> Table:
+    """A block that attends to its own rows, or to a context ``source`` wide; ``norms``: its norms
+    have weights, otherwise the first one's are made of the time."""
+    q = {"attn1.to_q": (width, width)}
+    kv = {f"attn1.to_{n}": (source or width, width) for n in "kv"}
+    scale, first, second = (width // heads) ** -0.5, *(("norm1", "norm3") if norms else ("", ""))
+    attention: Table = {"attn1.qkv": Matrix(q | kv, scale, first)}
+    if source is not None:
+        attention = {"attn1.query": Matrix(q, scale), "attn1.keys_values": Matrix(kv)}
+    return {
+        **attention,
+        "attn1.to_out.0": (width, width),
+        "ff.up": Matrix({"ff.net.0.proj": (width, _MLP * width)}, norm=second),
+        "ff.net.2": (_MLP * width, width),
+        **({first: width, second: width} if norms else {"norm1.linear": (width, 2 * width)}),
     }
 
 
@@ -230,48 +244,22 @@ def _block_parts(base: str, width: int, source: int) -> dict[str, tuple[int, int
 
 
 class BasicTransformerBlock:
-    """Attention and MLP of diffusers, batch of one, at ``base``.
+    """Attention and MLP of diffusers, batch of one: what ``table`` holds at ``base``.
 
-    The scale of the scores and the weights of norms that have any (``norms``: both) are folded into
-    the projections behind them. A ``crossing`` block attends to a context, whose keys and values
-    [2 C, S] :attr:`crossed` makes; the others to their own rows.
+    The scale of the scores and the weights of norms that have any are folded into the projections
+    behind them. A block that crosses attends to a context, whose keys and values [2 C, S]
+    :attr:`crossed` makes; the others to their own rows.
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        base: str,
-        heads: int,
-        like: torch.Tensor,
-        *,
-        crossing: bool = False,
-        norms: bool = False,
+        self, weights: Weights, base: str, table: Table, heads: int, like: torch.Tensor
     ) -> None:
-        def query(take: Take) -> Linear:
-            made = as_it_is(f"{base}attn1.to_q")(take)
-            scale = (made.weight.shape[0] // heads) ** -0.5
-            return Linear(made.weight * scale, made.bias * scale)
-
-        def keys_values(take: Take) -> Linear:
-            return _stacked(*(as_it_is(f"{base}attn1.to_{n}")(take) for n in "kv"))
-
-        def qkv(take: Take) -> Linear:
-            made = _stacked(query(take), keys_values(take))
-            return behind_norm(take, f"{base}norm1", made) if norms else made
-
-        def up(take: Take) -> Linear:
-            made = as_it_is(f"{base}ff.net.0.proj")(take)
-            return behind_norm(take, f"{base}norm3", made) if norms else made
-
-        def read(name: str, make: Callable[[Take], Linear] | None = None) -> Map:
-            name = f"{base}{name}"
-            return mapped(weights, name, HEAD, like, make or as_it_is(name))
-
+        read = partial(read_map, weights, base, table, part=HEAD, like=like)
+        crossing = "attn1.query" in table
         self._heads = heads
-        self._projected = read("attn1.query", query) if crossing else read("attn1.qkv", qkv)
-        self._out, self._down = read("attn1.to_out.0"), read("ff.net.2")
-        self._up = read("ff.up", up)
-        self.crossed = read("attn1.keys_values", keys_values) if crossing else None
+        self._projected = read("attn1.query" if crossing else "attn1.qkv")
+        self._out, self._down, self._up = read("attn1.to_out.0"), read("ff.net.2"), read("ff.up")
+        self.crossed = read("attn1.keys_values") if crossing else None
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """x + MLP(norm(x))."""
@@ -300,10 +288,6 @@ class BasicTransformerBlock:
 def plain_norm(x: torch.Tensor, eps: float = _EPS) -> torch.Tensor:
     """A layer norm without weights."""
     return F.layer_norm(x, (x.shape[-1],), None, None, eps)
-
-
-def _stacked(*maps: Linear) -> Linear:
-    return Linear(torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps]))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -455,17 +439,15 @@ class ActionHead:
             raise ValueError(f"embodiment {embodiment} of {config.max_num_embodiments}")
         self.config, self.dtype, self.padded = config, like.dtype, padded
         heads, dim = config.num_attention_heads, config.attention_head_dim
-        blocks, context = "model.transformer_blocks.", "vl_self_attention.transformer_blocks."
+        tables = block_tables(config)
         self._blocks = [
-            BasicTransformerBlock(weights, f"{base}{blocks}{i}.", heads, like, crossing=i % 2 == 0)
-            for i in range(config.num_layers)
+            BasicTransformerBlock(weights, f"{base}{BLOCKS}.{i}.", table, heads, like)
+            for i, table in enumerate(tables[BLOCKS])
         ]
         self._vlln = read_linear(weights, f"{base}vlln").to(like) if config.use_vlln else None
         self._vl_self_attention = [
-            BasicTransformerBlock(
-                weights, f"{base}{context}{i}.", config.vl_heads, like, norms=True
-            )
-            for i in range(config.vl_layers)
+            BasicTransformerBlock(weights, f"{base}{CONTEXT}.{i}.", table, config.vl_heads, like)
+            for i, table in enumerate(tables[CONTEXT])
         ]
         self._norms, self._last_norm = read_ada_norms(config, weights, f"{base}model.", like)
         self._encoders = Encoders(config, weights, base, embodiment, like.device)

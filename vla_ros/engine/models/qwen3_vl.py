@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io import tensors
 from vla_ros.engine.io.config import Fields, TextConfig
-from vla_ros.engine.io.linear import Linear, Parts, behind_norm, parts_shapes
+from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
-from vla_ros.engine.io.weights import Expected, Shape, Weights
+from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map, shapes
+from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.attention import attend_all
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import linear, linear_gelu
@@ -59,7 +59,7 @@ class Qwen3Layer:
         q, k = (weights.take(f"{base}self_attn.{n}_norm.weight").to(like.device) for n in "qk")
         scales = [q * config.head_dim**-0.5] * config.heads + [k] * config.kv_heads
         self._scales = torch.stack(scales)[:, None]  # float32, Q's with the scale of the scores
-        self._plain = read_layer(weights, base, layer_table(config, scaled=False), like, DECODER)
+        self._plain = read_layer(weights, base, layer_table(config), like, DECODER)
 
     def __call__(self, x: torch.Tensor, rope: Rope, mask: torch.Tensor) -> torch.Tensor:
         """Rows [n, C] -> [n, C]; ``rope`` holds the n positions, ``mask`` [n, n] is added to
@@ -129,16 +129,14 @@ class Qwen3:
         return F.rms_norm(x, (x.shape[-1],), self._norm, self.text.rms_eps)
 
 
-def qwen3_shapes(base: str, config: TextConfig) -> dict[str, Shape]:
-    """The tensors at ``base``: embedding, layers, last norm."""
-    shapes: dict[str, Shape] = {
-        f"{base}embed_tokens.weight": (config.vocab_size, config.hidden_size)
+def qwen3_table(config: TextConfig) -> Table:
+    """Embedding, layers, last norm."""
+    norms = {f"self_attn.{n}_norm.weight": Plain((config.head_dim,)) for n in "qk"}
+    return {
+        "embed_tokens.weight": Plain((config.vocab_size, config.hidden_size)),
+        "layers": [{**layer_table(config), **norms}] * config.layers,
+        "norm.weight": Plain((config.hidden_size,)),
     }
-    for number in range(config.layers):
-        layer = f"{base}layers.{number}."
-        norms = {f"{layer}self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-        shapes |= tensors.shapes(layer_table(config), layer) | norms
-    return shapes | {f"{base}norm.weight": (config.hidden_size,)}
 
 
 #: Sizes of ``text_config`` by their names there and in :class:`TextConfig`.
@@ -242,7 +240,7 @@ class Qwen3VLConfig:
     def expected(self) -> Expected:
         """Its tensors. The last norm and the head of words are there and unused; an embedding that
         is tied may be there under its other name."""
-        must = vision_shapes(self.vision) | qwen3_shapes(LANGUAGE, self.text)
+        must = shapes({VISUAL: vision_table(self.vision), LANGUAGE: qwen3_table(self.text)})
         embedding, head = f"{LANGUAGE}embed_tokens.weight", f"{BASE}lm_head.weight"
         return Expected(must, {head: must[embedding]}, {embedding: head})
 
@@ -373,15 +371,12 @@ class _Block:
             flat = scale.flatten().to(made.weight.device)
             return Linear(made.weight * flat[:, None], made.bias * flat)
 
-        def fc1(take: Take) -> Linear:
-            return behind_norm(take, f"{base}norm2", as_it_is(f"{base}mlp.linear_fc1")(take))
-
-        proj, fc2 = f"{base}attn.proj", f"{base}mlp.linear_fc2"
         self._heads = config.num_heads
         self._qkv = mapped(weights, f"{base}attn.query_key_value", VISION, like, qkv)
-        self._proj = mapped(weights, proj, VISION, like, as_it_is(proj))
-        self._fc1 = mapped(weights, f"{base}mlp.up", VISION, like, fc1)
-        self._fc2 = mapped(weights, fc2, VISION, like, as_it_is(fc2))
+        self._proj, self._fc1, self._fc2 = (
+            read_map(weights, base, block_table(config), name, VISION, like)
+            for name in ("attn.proj", "mlp.up", "mlp.linear_fc2")
+        )
 
     def __call__(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[V, patches, C] -> the same."""
@@ -395,8 +390,7 @@ class _Block:
 
 
 class _PatchMerger:
-    """A block of patches -> a token; ``use_postshuffle_norm``: its norm goes over the whole block,
-    not over each patch."""
+    """A block of patches -> a token, as :func:`merger_table` has it."""
 
     def __init__(
         self,
@@ -406,16 +400,12 @@ class _PatchMerger:
         like: torch.Tensor,
         use_postshuffle_norm: bool = False,
     ) -> None:
-        times = 1 if use_postshuffle_norm else config.spatial_merge_size**2
-
-        def fc1(take: Take) -> Linear:
-            return behind_norm(take, f"{base}norm", as_it_is(f"{base}linear_fc1")(take), times)
-
-        fc2 = f"{base}linear_fc2"
+        table = merger_table(config, use_postshuffle_norm)
         self._wide = config.hidden_size * config.spatial_merge_size**2
         self._use_postshuffle_norm = use_postshuffle_norm
-        self._fc1 = mapped(weights, f"{base}up", VISION, like, fc1)
-        self._fc2 = mapped(weights, fc2, VISION, like, as_it_is(fc2))
+        self._fc1, self._fc2 = (
+            read_map(weights, base, table, name, VISION, like) for name in ("up", "linear_fc2")
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._use_postshuffle_norm:
@@ -511,31 +501,43 @@ def rot_pos_emb(config: Qwen3VLVisionConfig) -> torch.Tensor:
     return torch.cat((both, both), -1)
 
 
-def vision_shapes(config: Qwen3VLVisionConfig) -> dict[str, Shape]:
-    """The tower's tensors."""
-    width, middle, patch = config.hidden_size, config.intermediate_size, config.patch_size
-    wide = width * config.spatial_merge_size**2
-    shapes: dict[str, Shape] = {
-        f"{VISUAL}patch_embed.proj.weight": (width, 3, _MOMENTS, patch, patch),
-        f"{VISUAL}patch_embed.proj.bias": (width,),
-        f"{VISUAL}pos_embed.weight": (config.num_grid_per_side**2, width),
+def vision_table(config: Qwen3VLVisionConfig) -> Table:
+    """The tower."""
+    width, patch = config.hidden_size, config.patch_size
+    return {
+        "patch_embed.proj.weight": Plain((width, 3, _MOMENTS, patch, patch)),
+        "patch_embed.proj.bias": Plain((width,)),
+        "pos_embed.weight": Plain((config.num_grid_per_side**2, width)),
+        "blocks": [block_table(config)] * config.depth,
+        "merger": merger_table(config),
+        "deepstack_merger_list": [merger_table(config, use_postshuffle_norm=True)]
+        * len(config.deepstack_visual_indexes),
     }
-    block: Parts = {
+
+
+def block_table(config: Qwen3VLVisionConfig) -> Table:
+    """A block of the tower."""
+    width, middle = config.hidden_size, config.intermediate_size
+    return {
         "norm1": width,
         "norm2": width,
         "attn.qkv": (width, 3 * width),
         "attn.proj": (width, width),
-        "mlp.linear_fc1": (width, middle),
+        "mlp.up": Matrix({"mlp.linear_fc1": (width, middle)}, norm="norm2"),
         "mlp.linear_fc2": (middle, width),
     }
-    for number in range(config.depth):
-        shapes |= parts_shapes(f"{VISUAL}blocks.{number}.", block)
-    merger: Parts = {"linear_fc1": (wide, wide), "linear_fc2": (wide, config.out_hidden_size)}
-    shapes |= parts_shapes(f"{VISUAL}merger.", {"norm": width, **merger})
-    for number in range(len(config.deepstack_visual_indexes)):
-        name = f"{VISUAL}deepstack_merger_list.{number}."
-        shapes |= parts_shapes(name, {"norm": wide, **merger})
-    return shapes
+
+
+def merger_table(config: Qwen3VLVisionConfig, use_postshuffle_norm: bool = False) -> Table:
+    """What makes a token of a block of patches; ``use_postshuffle_norm``: its norm goes over the
+    whole block, not over each patch."""
+    count = config.spatial_merge_size**2
+    wide, times = count * config.hidden_size, 1 if use_postshuffle_norm else count
+    return {
+        "norm": wide // times,
+        "up": Matrix({"linear_fc1": (wide, wide)}, norm="norm", times=times),
+        "linear_fc2": (wide, config.out_hidden_size),
+    }
 
 
 # ------------------------------------------------------------------------------------------------

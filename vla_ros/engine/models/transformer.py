@@ -289,34 +289,27 @@ def _attend_sdpa(
     return out.reshape(heads, count, dim).transpose(0, 1).reshape(count, heads * dim)
 
 
-def layer_table(
-    config: TextConfig,
-    *,
-    norms: bool = True,
-    kv_in: int | None = None,
-    biases: bool = False,
-    scaled: bool = True,
-) -> Table:
+def layer_table(config: TextConfig, *, norms: bool = True, kv_in: int | None = None) -> Table:
     """One layer as :func:`read_layer` reads it.
 
     ``norms`` False: the norms have no weights of their own (adaRMS). ``kv_in``: K and V are made
-    elsewhere, of rows so wide. ``biases``: Q, K and V have some. ``scaled``: Q is by the scale of
-    the scores.
+    elsewhere, of rows so wide. Qwen3's Q goes through a norm, so no scale is folded into it.
     """
     width, middle, dim = config.hidden_size, config.intermediate_size, config.head_dim
     q = {"self_attn.q_proj": (width, config.heads * dim)}
     kv = {f"self_attn.{n}_proj": (kv_in or width, config.kv_heads * dim) for n in "kv"}
     gate_up = {f"mlp.{n}_proj": (width, middle) for n in ("gate", "up")}
-    scale, offset = dim**-0.5 if scaled else 1.0, norm_offset(config)
+    scale, offset = 1.0 if config.kind == "qwen3" else dim**-0.5, norm_offset(config)
     first, second = ("input_layernorm", "post_attention_layernorm") if norms else ("", "")
     return {
-        "self_attn.qkv": Matrix(q if kv_in else q | kv, scale, first, offset=offset, bias=False),
-        **({f"{n}.weight": Plain(size[::-1]) for n, size in kv.items()} if kv_in else {}),
+        "self_attn.qkv": Matrix(
+            q if kv_in else q | kv, scale, first, offset=offset, bias=config.qkv_bias
+        ),
+        **{f"{n}.weight": Plain(size[::-1]) for n, size in kv.items() if kv_in},
         "self_attn.o_proj.weight": Plain((width, config.heads * dim)),
         "mlp.gate_up": Matrix(gate_up, 1.0, second, offset=offset, bias=False),
         "mlp.down_proj.weight": Plain((width, middle)),
-        **({f"{n}.weight": Plain((width,)) for n in (first, second)} if norms else {}),
-        **({f"{n}.bias": Plain(size[1:]) for n, size in (q | kv).items()} if biases else {}),
+        **{f"{name}.weight": Plain((width,)) for name in (first, second) if norms},
     }
 
 
@@ -331,15 +324,14 @@ def read_layer(
 ) -> Layer:
     """The layer at ``base`` of a ``part``, on the device of ``like``, in its dtype or the part's
     format. ``kv_alone``: nothing but K and V is needed."""
-    read, bias = partial(read_weight, weights, base, part=part, like=like), None
+    read = partial(read_weight, weights, base, part=part, like=like)
     first = table["self_attn.qkv"]
     assert isinstance(first, Matrix)
     if kv_alone:
         kv = {name: size for name, size in first.maps.items() if "q_proj" not in name}
         one, empty = replace(first, maps=kv, scale=1.0), like.new_empty(0)
         return Layer(read({"self_attn.qkv": one}, "self_attn.qkv"), empty, empty, empty)
-    if "self_attn.q_proj.bias" in table:
-        bias = first.stacked(weights.take, base, "bias").to(like)
+    bias = first.stacked(weights.take, base, "bias").to(like) if first.bias else None
     names = ("self_attn.qkv", "self_attn.o_proj", "mlp.gate_up", "mlp.down_proj")
     qkv, out, gate_up, down = (read(table, name) for name in names)
     return Layer(qkv, out, gate_up, down, bias)

@@ -16,11 +16,12 @@ from unit.engine.models.groot_small import GOLDEN, Drawn
 from vla_ros.engine.families.groot import VERSIONS
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.groot import Embodiment, Framing
+from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Stored, check_tensors
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.eagle import EagleConfig
 from vla_ros.engine.models.groot import N15, N16, GrootConfig, GrootModel
-from vla_ros.engine.models.groot_head import HeadConfig, head_shapes
+from vla_ros.engine.models.groot_head import BASE, HeadConfig, head_table
 
 ROWS = {N15: 31, N16: 2}  # new_embodiment, libero_panda
 FOLDERS = {N15: GOLDEN / "n15", N16: GOLDEN / "n16"}
@@ -79,4 +80,4 @@ def check_names(kind: str) -> None:
     backbone = {n: s for n, s in own.items() if n.startswith("backbone.")}
     check_tensors("n", {n: Stored(Path("n"), s, "F32") for n, s in backbone.items()}, expected)
     heads = {n for n in own if n.startswith("action_head.")} - {"action_head.mask_token"}
-    assert heads == set(head_shapes(head))
+    assert heads == set(shapes(head_table(head), BASE))

@@ -20,7 +20,8 @@ from golden.groot.cases import (
 )
 from unit.engine.models.groot_small import GOLDEN as FOLDER
 from unit.engine.models.groot_small import Drawn
-from vla_ros.engine.models.groot_head import ActionHead, HeadConfig, head_shapes
+from vla_ros.engine.io.tensors import shapes
+from vla_ros.engine.models.groot_head import ActionHead, HeadConfig, head_table
 
 GOLDEN = FOLDER / "head.npz"
 IMAGES = [i for i, kind in enumerate(CONTEXT) if kind == "i"]
@@ -49,7 +50,7 @@ def config_of(name: str) -> HeadConfig:
 
 
 def drawn(name: str, config: HeadConfig) -> Drawn:
-    return Drawn(head_shapes(config, ""), f"{name}/")
+    return Drawn(shapes(head_table(config)), f"{name}/")
 
 
 class Case:
@@ -126,7 +127,7 @@ def test_times_are_cut_in_float64(steps: int) -> None:
 
 
 def test_the_tensors_are_those_of_nvidias_module(case: Case) -> None:
-    assert sorted(head_shapes(case.config, "")) == case.golden["tensors"].tolist()
+    assert sorted(shapes(head_table(case.config))) == case.golden["tensors"].tolist()
 
 
 def test_every_tensor_is_read_and_of_the_embodiments_one_row(case: Case) -> None:
