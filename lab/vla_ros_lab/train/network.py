@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.families.openvla import text_shapes
+from vla_ros.engine.families.openvla import text_table
 from vla_ros.engine.families.random import build_tokenizer
 from vla_ros.engine.io.checkpoint import LANGUAGE, Tensors
 from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.tokens import ActionTokens, prompt_text
 from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.linear import linear
@@ -73,11 +74,11 @@ class Network(nn.Module):
         self.patch_head = nn.Linear(config.feature_width, objects + 1)
         self.place_head = nn.Linear(config.text.hidden_size, 2 * config.patches)
         self.heads = ParallelHeads(config) if config.parallel else None
-        self._names = {n.replace(".", "/"): LANGUAGE + n for n in text_shapes(config.text)}
+        text = shapes(text_table(config.text))
+        self._names = {n.replace(".", "/"): LANGUAGE + n for n in text}
         self.language = nn.ParameterDict(
-            {key: _start(name, text_shapes(config.text)[key.replace("/", ".")])
-             for key, name in self._names.items()}
-        )  # fmt: skip
+            {n.replace(".", "/"): _start(LANGUAGE + n, shape) for n, shape in text.items()}
+        )
         torch.random.set_rng_state(generator)
         tower = self.vision.vision_backbone.featurizer
         with torch.no_grad():

@@ -14,7 +14,7 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.formats import Formats
-from vla_ros.engine.io.bitvla import EMBEDDING, FileRows, gather, vision_shapes, vision_unused
+from vla_ros.engine.io.bitvla import EMBEDDING, FileRows, gather, vision_table, vision_unused
 from vla_ros.engine.io.checkpoint import (
     LANGUAGE,
     RANDOM,
@@ -39,6 +39,7 @@ from vla_ros.engine.io.quantize import (
     stored_shapes,
     with_head,
 )
+from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import (
     PACKED,
     WEIGHTS,
@@ -51,6 +52,7 @@ from vla_ros.engine.io.weights import (
     sha256_of,
     weight_files,
 )
+from vla_ros.engine.models.transformer import layer_table
 
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 
@@ -89,50 +91,39 @@ def unused_names(config: ModelConfig) -> tuple[str, ...]:
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Name and shape of every tensor the engine reads for ``config``."""
     if config.text.ternary:
-        shapes = vision_shapes(config)
+        found = shapes(vision_table(config))
     else:
         from vla_ros.engine.models.towers import Vision
 
         with torch.device("meta"):
             vision = Vision(config)
-        shapes = {n: tuple(t.shape) for n, t in vision.state_dict().items()}
-    shapes.update({LANGUAGE + n: s for n, s in text_shapes(config.text).items()})
+        found = {n: tuple(t.shape) for n, t in vision.state_dict().items()}
+    found |= shapes(text_table(config.text), LANGUAGE)
     if config.parallel:
         from vla_ros.engine.models.oft import head_shapes
 
-        shapes.update(head_shapes(config))
+        found |= head_shapes(config)
     if config.vq is not None:
-        from vla_ros.engine.models.minivla import vq_shapes
+        from vla_ros.engine.models.minivla import vq_table
 
-        shapes.update(vq_shapes(config))
-    return shapes
+        found |= shapes(vq_table(config.vq, config))
+    return found
 
 
-def text_shapes(text: TextConfig) -> Shapes:
-    """Tensors of LlamaForCausalLM / Qwen2ForCausalLM, with transformers' names; of BitNet's without
-    its head."""
-    hidden, middle = text.hidden_size, text.intermediate_size
-    wide, narrow = text.heads * text.head_dim, text.kv_heads * text.head_dim
-    shapes: Shapes = {"model.embed_tokens.weight": (text.vocab_size, hidden)}
-    for layer in range(text.layers):
-        base = f"model.layers.{layer}."
-        shapes[base + "input_layernorm.weight"] = (hidden,)
-        shapes[base + "post_attention_layernorm.weight"] = (hidden,)
-        for name, rows in (("q_proj", wide), ("k_proj", narrow), ("v_proj", narrow)):
-            shapes[f"{base}self_attn.{name}.weight"] = (rows, hidden)
-            if text.qkv_bias:
-                shapes[f"{base}self_attn.{name}.bias"] = (rows,)
-        shapes[base + "self_attn.o_proj.weight"] = (hidden, wide)
-        shapes[base + "mlp.gate_proj.weight"] = (middle, hidden)
-        shapes[base + "mlp.up_proj.weight"] = (middle, hidden)
-        shapes[base + "mlp.down_proj.weight"] = (hidden, middle)
-        if text.ternary:
-            shapes[base + "self_attn.attn_sub_norm.weight"] = (hidden,)
-            shapes[base + "mlp.ffn_sub_norm.weight"] = (middle,)
-    shapes["model.norm.weight"] = (hidden,)
-    if not text.tied and not text.ternary:
-        shapes["lm_head.weight"] = (text.vocab_size, hidden)
-    return shapes
+def text_table(text: TextConfig) -> Table:
+    """LlamaForCausalLM, Qwen2ForCausalLM, or BitNet's without its head."""
+    hidden, vocab = text.hidden_size, text.vocab_size
+    layer = layer_table(text)
+    layer = {name: layer[name] for name in sorted(layer, key=lambda name: "norm" not in name)}
+    inner = {"self_attn.attn_sub_norm": hidden, "mlp.ffn_sub_norm": text.intermediate_size}
+    layer |= {f"{name}.weight": Plain((size,)) for name, size in inner.items() if text.ternary}
+    head: Table = {"lm_head.weight": Plain((vocab, hidden))}
+    return {
+        "model.embed_tokens.weight": Plain((vocab, hidden)),
+        "model.layers": [layer] * text.layers,
+        "model.norm.weight": Plain((hidden,)),
+        **({} if text.tied or text.ternary else head),
+    }
 
 
 def read_layout(directory: Path) -> Layout:

@@ -20,8 +20,7 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.files import WINDOW, give_back_freed
-from vla_ros.engine.io.linear import linear_shapes
-from vla_ros.engine.io.weights import Shapes
+from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.layers.linear import LowBit
 from vla_ros.engine.layers.ternary import Ternary
 
@@ -58,28 +57,26 @@ def is_ternary(name: str, config: ModelConfig) -> bool:
     return config.towers[0].ternary and _TOWER_MATRIX.fullmatch(name) is not None
 
 
-def vision_shapes(config: ModelConfig) -> Shapes:
-    """The authors' tensors of tower and projector that are read; the last block is never run."""
+def vision_table(config: ModelConfig) -> Table:
+    """The authors' tower and projector as far as they are read; the last block is never run."""
     (tower,), hidden = config.towers, config.text.hidden_size
     width = tower.width
-    shapes: Shapes = {
-        f"{TOWER}embeddings.patch_embedding.weight": (width, 3, tower.patch, tower.patch),
-        f"{TOWER}embeddings.patch_embedding.bias": (width,),
-        f"{TOWER}embeddings.position_embedding.weight": (tower.patches, width),
+    maps = {f"self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
+    block: Table = {
+        "layer_norm1": width,
+        "layer_norm2": width,
+        **maps,
+        "mlp.fc1": (width, tower.mlp),
+        "mlp.fc2": (tower.mlp, width),
     }
-    maps = {
-        f"self_attn.{name}": (width, width) for name in ("q_proj", "k_proj", "v_proj", "out_proj")
+    return {
+        f"{TOWER}embeddings.patch_embedding.weight": Plain((width, 3, tower.patch, tower.patch)),
+        f"{TOWER}embeddings.patch_embedding.bias": Plain((width,)),
+        f"{TOWER}embeddings.position_embedding.weight": Plain((tower.patches, width)),
+        f"{TOWER}encoder.layers": [block] * (tower.depth - 1),
+        f"{PROJECTOR}linear_1": (width, hidden),
+        f"{PROJECTOR}linear_2": (hidden, hidden),
     }
-    maps |= {"mlp.fc1": (width, tower.mlp), "mlp.fc2": (tower.mlp, width)}
-    for layer in range(tower.depth - 1):
-        base = f"{TOWER}encoder.layers.{layer}."
-        for name in ("layer_norm1", "layer_norm2"):
-            shapes |= {f"{base}{name}.weight": (width,), f"{base}{name}.bias": (width,)}
-        for name, (inputs, outputs) in maps.items():
-            shapes |= linear_shapes(base + name, inputs, outputs)
-    shapes |= linear_shapes(f"{PROJECTOR}linear_1", width, hidden)
-    shapes |= linear_shapes(f"{PROJECTOR}linear_2", hidden, hidden)
-    return shapes
 
 
 def vision_unused(config: ModelConfig) -> tuple[str, ...]:

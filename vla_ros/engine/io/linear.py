@@ -6,13 +6,13 @@ quantized are :mod:`vla_ros.engine.io.quantize`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.io.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,6 @@ class Linear:
 def read_linear(weights: Weights, name: str) -> Linear:
     """Weight and bias of ``name``, float32."""
     return Linear(weights.take(name + ".weight"), weights.take(name + ".bias"))
-
-
-def linear_shapes(name: str, inputs: int, outputs: int) -> dict[str, Shape]:
-    """Its two tensors."""
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
-
-
-#: Linear maps (inputs, outputs) and layer norms (their width), by name
-Parts = Mapping[str, int | tuple[int, int]]
-
-
-def parts_shapes(base: str, parts: Parts) -> dict[str, Shape]:
-    """Their weights and biases."""
-    shapes: dict[str, Shape] = {}
-    for name, size in parts.items():
-        if isinstance(size, int):
-            shapes |= {f"{base}{name}.{kind}": (size,) for kind in ("weight", "bias")}
-        else:
-            shapes |= linear_shapes(f"{base}{name}", *size)
-    return shapes
 
 
 def behind_norm(

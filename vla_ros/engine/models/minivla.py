@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 
 from vla_ros.core.types import Floats
-from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.config import ModelConfig, VqConfig
+from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.io.tokens import ActionTokens
 
 _Float32s = npt.NDArray[np.float32]
@@ -67,16 +68,10 @@ def action_tokens(config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> A
     )
 
 
-def vq_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The VQ-VAE's tensors; they stay float32 whatever the model is."""
-    vq = config.vq
-    if vq is None:
-        return {}
+def vq_table(vq: VqConfig, config: ModelConfig) -> Table:
+    """The VQ-VAE; it stays float32 whatever the model is."""
     sizes = (vq.latent, vq.hidden, vq.hidden, vq.horizon * config.action_dim)
-    shapes: dict[str, tuple[int, ...]] = {
-        "vq.codebooks": (config.action_dim, config.bins, vq.latent)
+    return {
+        "vq.codebooks": Plain((config.action_dim, config.bins, vq.latent)),
+        **{f"vq.decoder.{number}": size for number, size in enumerate(pairwise(sizes))},
     }
-    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
-        shapes[f"vq.decoder.{i}.weight"] = (outputs, inputs)
-        shapes[f"vq.decoder.{i}.bias"] = (outputs,)
-    return shapes
