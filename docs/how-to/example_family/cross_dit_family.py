@@ -169,9 +169,7 @@ def plain_scalers(config: CrossDiTConfig) -> tuple[Scaler, Scaler]:
 
 def drawn_weights(config: CrossDiTConfig, seed: int, device: torch.device) -> DrawnWeights:
     """Random ones for a checkpoint of ``config``."""
-    return DrawnWeights(
-        expected_tensors(config).must, seed, device, lambda name, shape: None, lambda name: 1.0
-    )
+    return DrawnWeights(expected_tensors(config).must, seed, device)
 
 
 def opened(

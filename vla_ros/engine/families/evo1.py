@@ -46,11 +46,12 @@ from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
 from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
+from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.evo1 import (
     INTERNVL3_1B,
     KIND,
+    POSITIONS,
     SHUFFLE,
     TIMES,
     Evo1,
@@ -475,16 +476,10 @@ FAMILY = Evo1Family()
 
 def drawn_evo1(config: Evo1Config, seed: int, device: torch.device) -> DrawnWeights:
     """The random weights of a checkpoint of ``config``."""
-
-    def special(name: str, shape: Shape) -> torch.Tensor | None:
-        if name.endswith(".pe"):
-            return position_table(shape[1], shape[2])[None]
-        return torch.full(shape, 0.5) if "lambda_" in name else None
-
-    def gain(name: str) -> float:
-        return 0.3 if name.startswith("action_head.mlp_head.fc2") else 1.0
-
-    return DrawnWeights(evo1_expected(config).must, seed, device, special, gain)
+    must, tables = evo1_expected(config).must, (TIMES, POSITIONS)
+    fills = {name: position_table(*must[name][1:])[None] for name in tables}
+    gains = {r"^action_head\.mlp_head\.fc2": 0.3}
+    return DrawnWeights(must, seed, device, {**fills, "lambda_": 0.5}, gains)
 
 
 def write_evo1(directory: Path, config: Evo1Config, seed: int) -> None:

@@ -452,20 +452,17 @@ class DrawnRows(DrawnWeights):
     """Draws what is asked for: each tensor from the seed and its name, of a stack each row."""
 
     def __init__(self, config: GrootConfig, seed: int, device: torch.device) -> None:
-        super().__init__(config.expected().must, seed, device, lambda *_: None, lambda _: 1.0)
+        gains = {"[qk]_proj": 0.5, r"to_[qk]\.weight": 2.0}  # as loud as the others, and louder
+        super().__init__(config.expected().must, seed, device, {r"vlln\.weight": 1.0}, gains)
 
     def take(self, name: str) -> torch.Tensor:
         """All of it."""
-        shape, part = self.shapes[name], name.rsplit(".", 2)[-2]
+        shape = self.shapes[name]
         if name.endswith((".W", ".b")):
             return torch.stack([self.take_row(name, row) for row in range(shape[0])])
-        if len(shape) == 1:
-            scale = name.endswith("weight") and ("norm" in part or part == "vlln")
-            return torch.full(shape, 1.0 if scale else 0.0, device=self._device)
-        if "embed" in part:
+        if len(shape) > 1 and "embed" in name.rsplit(".", 2)[-2]:
             return self.normal(name, shape, 0.5)
-        gain = 2.0 if name.endswith(("to_q.weight", "to_k.weight")) else 1.0
-        return self.normal(name, shape, gain * math.prod(shape[1:]) ** -0.5)
+        return super().take(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
         """One embodiment's."""

@@ -64,7 +64,6 @@ from vla_ros.engine.io.weights import (
     WEIGHTS,
     Expected,
     FileWeights,
-    Shape,
     Weights,
 )
 from vla_ros.engine.layers.graphs import Capture
@@ -385,20 +384,10 @@ def preset_of(name: str) -> FlowConfig:
 
 
 def drawn_weights(config: FlowConfig, seed: int, device: torch.device) -> DrawnWeights:
-    """The weights of a checkpoint of ``config``."""
-    gemma = config.kind != "smolvla"  # whose norms scale by 1 + their weight
-
-    def special(name: str, shape: Shape) -> torch.Tensor | None:
-        offset = gemma and ("language_model" in name or "gemma_expert" in name)
-        return torch.zeros(shape) if offset and len(shape) == 1 else None
-
-    return DrawnWeights(
-        expected_tensors(config).must,
-        seed,
-        device,
-        special,
-        lambda name: 0.3 if name.startswith("action_out_proj") else 1.0,
-    )
+    """The weights of a checkpoint of ``config``; Gemma's norms scale by 1 + their weight."""
+    norms = {r"(language_model|gemma_expert)\..*norm\.weight": 0.0}
+    fills, gains = norms if config.kind != "smolvla" else {}, {"^action_out_proj": 0.3}
+    return DrawnWeights(expected_tensors(config).must, seed, device, fills, gains)
 
 
 def write_random_flow(directory: Path, config: FlowConfig, seed: int) -> None:

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -254,8 +257,8 @@ class DrawnWeights:
     """Each tensor from the seed and its name, float32, so that reading some of them draws no other.
 
     Matrices are normal with 1 / sqrt(inputs), Q and K twice that so that attention chooses, scales
-    of norms 1 and other vectors 0, unless ``special`` has a tensor of its own, such as a table, or
-    ``gain`` a factor for the name.
+    of norms 1 and other vectors 0. By patterns of names ``fills`` has what is in a tensor instead,
+    a number or a table, and ``gains`` factors.
     """
 
     def __init__(
@@ -263,23 +266,24 @@ class DrawnWeights:
         shapes: Mapping[str, Shape],
         seed: int,
         device: torch.device,
-        special: Callable[[str, Shape], torch.Tensor | None],
-        gain: Callable[[str], float],
+        fills: Mapping[str, float | torch.Tensor] = MappingProxyType({}),
+        gains: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.shapes = shapes
         self._seed, self._device = seed, device
-        self._special, self._gain = special, gain
+        self._fills, self._gains = fills, gains
 
     def take(self, name: str) -> torch.Tensor:
         shape = self.shapes[name]
-        made = self._special(name, shape)
-        if made is not None:
-            return made.to(self._device)
+        for pattern, fill in self._fills.items():
+            if re.search(pattern, name):
+                return torch.as_tensor(fill, device=self._device).expand(shape).clone()
         if len(shape) == 1:
             scale = "norm" in name and name.endswith("weight")
             return torch.full(shape, 1.0 if scale else 0.0, device=self._device)
+        gains = [gain for pattern, gain in self._gains.items() if re.search(pattern, name)]
         sharp = 2.0 if ".q_proj." in name or ".k_proj." in name else 1.0
-        return self.normal(name, shape, sharp * self._gain(name) * _inputs(shape) ** -0.5)
+        return self.normal(name, shape, math.prod((sharp, *gains)) * _inputs(shape) ** -0.5)
 
     def normal(self, name: str, shape: Shape, spread: float) -> torch.Tensor:
         """Drawn by that name."""

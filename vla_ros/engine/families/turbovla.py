@@ -30,7 +30,7 @@ from vla_ros.engine.io.fields import TURBOVLA, TURBOVLA_PARTS
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.processors import Scaler, TextTokenizer
-from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
+from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.preparation import Preparation, refuse_unless_image, stacked
 from vla_ros.engine.models.turbovla import (
@@ -399,13 +399,8 @@ def write_turbovla(directory: Path, config: TurboVLAConfig, seed: int) -> None:
 
 def drawn_turbovla(config: TurboVLAConfig, seed: int, device: torch.device) -> DrawnWeights:
     """The random weights of a checkpoint of ``config``."""
-
-    def special(name: str, shape: Shape) -> torch.Tensor | None:
-        if "gamma_" in name or "lambda1" in name:
-            return torch.full(shape, 0.5)
-        return torch.ones(shape) if "LayerNorm.weight" in name or "net.0.weight" in name else None
-
-    return DrawnWeights(turbovla_expected(config).must, seed, device, special, lambda name: 1.0)
+    fills = {"gamma_|lambda1": 0.5, r"LayerNorm\.weight|net\.0\.weight": 1.0}
+    return DrawnWeights(turbovla_expected(config).must, seed, device, fills)
 
 
 def plain_scalers(config: TurboVLAConfig) -> TurboScalers:
