@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -363,20 +365,37 @@ MODELS = {m.name: m for m in _KNOWN}
 # The shape of a flow policy that the engine can load.
 
 
+#: Of a checkpoint's tensors those of the projector; of the maps around an expert, in the order in
+#: which they are run; those that depend on the time alone; those that read a whole chunk at once.
+_PROJECTOR = r"multi_modal_projector\.linear|modality_projection|merger.*linear_fc|mlp1\.\d"
+_ENDS = (
+    "action_in_proj", "action_time_mlp_in", "action_time_mlp_out", "action_out_proj",
+    r"action_encoder\.W", "proj_out_2", r"action_decoder\.layer",
+)  # fmt: skip
+_TIMED = r"\.dense\.|^time_mlp|norm1\.linear|proj_out_1|timestep_embedder"
+_FLAT = r"seq_pool_proj|mlp_head\.fc"
+
+
 def flow_shape_of(config: Any, name: str) -> ModelShape:
     """A config of any family (``PolicyConfig``) as a shape, with the longest prompt it takes, and
     of pi0-FAST the longest answer."""
     if config.kind == "turbovla":
         return _turbovla(config, name)
-    tower, projector, text, tokens, words, expert = SHAPES[config.kind](config)
+    from vla_ros.engine.families.registry import FAMILIES
+
+    family = next(family for family in FAMILIES if config.kind in family.kinds)
+    maps = partial(_maps, family.expected(config).must)
+    tower, text, words, expert = SHAPES[config.kind](config)
+    timed = sum(inputs * outputs for inputs, outputs in maps(_TIMED))
+    expert = replace(expert, ends=maps(*_ENDS), timed_weights=timed, flat=maps(_FLAT))
     spoken = int(getattr(config, "max_tokens", 0))
     return ModelShape(
         name,
         "tokens" if spoken else "flow",
         (tower,),
-        tuple(Matrix(inputs, outputs, tokens) for inputs, outputs in projector),
+        tuple(Matrix(*size, config.view_tokens) for size in maps(_PROJECTOR)),
         _decoder(text, text.vocab_size),
-        vision_tokens=tokens,
+        vision_tokens=config.view_tokens,
         text_tokens=words,
         action_tokens=spoken or config.horizon,
         chunk=config.horizon,
@@ -386,8 +405,19 @@ def flow_shape_of(config: Any, name: str) -> ModelShape:
     )
 
 
-#: tower, projector's matrices, decoder, tokens of an image and of the rest of the prompt, expert
-Parts = tuple[TowerShape, Sequence[tuple[int, int]], "TextConfig", int, int, ExpertShape]
+def _maps(must: Mapping[str, tuple[int, ...]], *patterns: str) -> tuple[tuple[int, int], ...]:
+    """Inputs and outputs of the matrices whose names hold a pattern; of a stack, one robot's."""
+    found = [
+        shape if len(shape) == 2 else shape[:0:-1]
+        for pattern in patterns
+        for name, shape in must.items()
+        if re.search(pattern, name) and name.endswith(("weight", ".W")) and len(shape) > 1
+    ]
+    return tuple((inputs, outputs) for outputs, inputs in found)
+
+
+#: tower, decoder, tokens of the prompt beside the images, expert
+Parts = tuple[TowerShape, "TextConfig", int, ExpertShape]
 
 
 def _tower(eyes: Any, patches: int, prefix: int = 0) -> TowerShape:
@@ -395,32 +425,20 @@ def _tower(eyes: Any, patches: int, prefix: int = 0) -> TowerShape:
 
 
 def _lerobot(config: FlowConfig) -> Parts:
-    shapes = config.shapes
-    patches = (config.image_size // shapes.vision.patch) ** 2
-    projector = [(shapes.shuffle**2 * shapes.vision.width, shapes.text.hidden_size)]
+    vision, text, own = config.shapes.vision, config.shapes.text, config.shapes.expert
     # the state's row is in SmolVLA's prefix, a BOS behind pi0-FAST's
     words = config.max_text + int(config.kind in ("smolvla", "pi0_fast"))
-    tower = _tower(shapes.vision, patches)
-    return tower, projector, shapes.text, config.view_tokens, words, _expert(config)
-
-
-def _expert(config: FlowConfig) -> ExpertShape:
-    text, own = config.shapes.text, config.shapes.expert
-    width, action = own.hidden_size, config.action_width
-    ends = ((action, width), (2 * width, width), (width, width), (width, action))
-    timed = (2 * own.layers + 1) * 3 * width**2 + 2 * width**2  # two norms a layer, and the last
     every = config.self_every
     cross = sum(1 for i in range(own.layers) if every and i % every)
-    return ExpertShape(
+    expert = ExpertShape(
         _decoder(own, 0),
         rows=config.horizon,
         steps=config.steps,
         still_rows=int(config.kind == "pi0"),
         cross_layers=cross,
         cross_width=text.kv_heads * text.head_dim if cross else 0,
-        ends=(ends[0], ends[-1]) if config.adaptive else ends,
-        timed_weights=timed if config.adaptive else 0,
     )
+    return _tower(vision, (config.image_size // vision.patch) ** 2), text, words, expert
 
 
 def _decoder(text: TextConfig, table: int) -> DecoderShape:
@@ -439,25 +457,15 @@ def _evo1(config: Evo1Config) -> Parts:
         steps=config.steps,
         cross_layers=config.blocks,
         cross_width=width,
-        ends=((config.action_width, width), (width, width), (width, width)),
-        flat=(
-            (config.horizon * width, width),
-            (width, config.hidden),
-            (config.hidden, config.horizon * config.action_width),
-        ),
         reads_hidden=True,
     )
-    projector = [(config.shuffle**2 * config.vision.width, width), (width, width)]
     words = config.max_text - config.slots * config.view_tokens
-    tower = _tower(config.vision, config.vision.patches, 1)
-    return tower, projector, config.text, config.view_tokens, words, expert
+    return _tower(config.vision, config.vision.patches, 1), config.text, words, expert
 
 
 def _groot_n17(config: GrootConfig) -> Parts:
     qwen: Qwen3VLConfig = config.backbone  # type: ignore[assignment]
     eyes = qwen.vision
-    wide = eyes.hidden_size * eyes.spatial_merge_size**2
-    mergers = 1 + len(eyes.deepstack_visual_indexes)
     tower = TowerShape(
         eyes.hidden_size,
         eyes.depth,
@@ -466,24 +474,19 @@ def _groot_n17(config: GrootConfig) -> Parts:
         eyes.patches,
         patch=eyes.patch_size,
     )
-    projector = [(wide, wide), (wide, eyes.out_hidden_size)] * mergers
-    expert = groot_expert(config.head)
-    return tower, projector, qwen.text, qwen.view_tokens, config.max_text, expert
+    return tower, qwen.text, config.max_text, groot_expert(config.head)
 
 
 def _groot_eagle(config: GrootConfig) -> Parts:
     eagle: EagleConfig = config.backbone  # type: ignore[assignment]
-    eyes, wide = eagle.vision, eagle.text.hidden_size
-    inputs = [eyes.width * eagle.shuffle**2, *([wide] if eagle.shuffle > 1 else [])]
-    projector, expert = [(i, wide) for i in inputs], groot_expert(config.head)
-    tower = _tower(eyes, eyes.patches)
-    return tower, projector, eagle.text, eagle.view_tokens, config.max_text, expert
+    tower = _tower(eagle.vision, eagle.vision.patches)
+    return tower, eagle.text, config.max_text, groot_expert(config.head)
 
 
 def groot_expert(head: HeadConfig) -> ExpertShape:
     """GR00T's head with one robot's encoders: the blocks cross to a context and to themselves in
     turn, and time is tables."""
-    width, hidden, context = head.width, head.hidden_size, head.backbone_embedding_dim
+    width, context = head.width, head.backbone_embedding_dim
     heads, every = head.num_attention_heads, head.attend_text_every_n_blocks
     blocks = DecoderShape(
         width, 4 * width, head.num_layers, heads, heads, head.attention_head_dim, gated=False
@@ -494,15 +497,6 @@ def groot_expert(head: HeadConfig) -> ExpertShape:
         steps=head.num_inference_timesteps,
         cross_layers=len(head.crossing),
         cross_width=context,
-        ends=(
-            (head.max_action_dim, width),
-            (2 * width, width),
-            (width, width),
-            (width, hidden),
-            (hidden, hidden),
-            (hidden, head.max_action_dim),
-        ),
-        timed_weights=2 * width**2 * (head.num_layers + 1) + width * (width + 256),
         reads_hidden=True,
         cross_share=1 / every if every == 2 else 1.0,
         refine=((context, 4 * context), (context, 4 * context), (4 * context, context))
