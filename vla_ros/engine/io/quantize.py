@@ -231,6 +231,8 @@ def from_stored(
 Take = Callable[[str], torch.Tensor]
 #: What makes a matrix [N, K], and a bias [N] if it has one, of tensors
 Make = Callable[[Take], tuple[torch.Tensor, torch.Tensor | None]]
+MakeMatrix = Callable[[Take], torch.Tensor]
+MakeLinear = Callable[[Take], Linear]
 Made = tuple[Weight, torch.Tensor | None]
 
 
@@ -399,11 +401,7 @@ def quantized_weights(directory: Path, expected: Expected) -> QuantizedWeights |
 
 
 def matrix(
-    weights: Weights,
-    name: str,
-    part: str,
-    like: torch.Tensor,
-    make: Callable[[Take], torch.Tensor] | None = None,
+    weights: Weights, name: str, part: str, like: torch.Tensor, make: MakeMatrix | None = None
 ) -> Weight:
     """The matrix ``name`` of a ``part``, in its format or in the dtype of ``like``, on its device.
 
@@ -415,11 +413,7 @@ def matrix(
 
 
 def mapped(
-    weights: Weights,
-    name: str,
-    part: str,
-    like: torch.Tensor,
-    make: Callable[[Take], Linear] | None = None,
+    weights: Weights, name: str, part: str, like: torch.Tensor, make: MakeLinear | None = None
 ) -> Map:
     """The same of a matrix and its bias; without ``make`` these are two tensors."""
 

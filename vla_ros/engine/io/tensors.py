@@ -74,20 +74,17 @@ def shapes(table: Table, base: str = "") -> Shapes:
         name = base + key
         if isinstance(row, Plain):
             out[name] = row.shape
+        elif isinstance(row, int):
+            out |= {f"{name}.{kind}": (row,) for kind in ("weight", "bias")}
+        elif isinstance(row, tuple):
+            out |= {f"{name}.weight": row[::-1], f"{name}.bias": row[1:]}
         elif isinstance(row, Matrix):
-            for own, (inputs, outputs) in row.maps.items():
-                out[f"{base}{own}.weight"] = (outputs, inputs)
-                if row.bias:
-                    out[f"{base}{own}.bias"] = (outputs,)
-        elif isinstance(row, int | tuple):
-            size = (row, row) if isinstance(row, int) else row
-            out[f"{name}.weight"] = size[:1] if isinstance(row, int) else size[::-1]
-            out[f"{name}.bias"] = size[1:]
+            bare = {f"{own}.weight": Plain(size[::-1]) for own, size in row.maps.items()}
+            out |= shapes(row.maps if row.bias else bare, base)
         elif isinstance(row, Mapping):
             out |= shapes(row, name if name.endswith(".") else f"{name}.")
         else:
-            for number, one in enumerate(row):
-                out |= shapes(one, f"{name}.{number}.")
+            out |= shapes({str(number): one for number, one in enumerate(row)}, f"{name}.")
     return out
 
 

@@ -524,19 +524,17 @@ def evo1_expected(config: Evo1Config) -> Expected:
             for name, sizes in of_embodiments.items()
             for kind, size in (("weight", sizes), ("bias", sizes[1:]))
         }
-    must = shapes(
-        {
-            TOWER: tower_table(InternVit, config.vision),
-            PROJECTOR: {"layer_norm": wide, "linear_1": (wide, width), "linear_2": (width, width)},
-            f"{TEXT}embed_tokens.weight": Plain((text.vocab_size, width)),
-            f"{TEXT}norm.weight": Plain((width,)),
-            f"{TEXT}layers": [layer_table(text)] * text.layers,
-            TIMES: Plain((1, TIME_ROWS, width)),
-            POSITIONS: Plain((1, config.horizon, width)),
-            f"{HEAD_BASE}seq_pool_proj": (config.horizon * width, width),
-            f"{HEAD_BASE}norm_out": width,
-            f"{HEAD_BASE}transformer_blocks": [block] * config.blocks,
-            HEAD_BASE: own,
-        }
-    )
-    return Expected(must, {f"{TOWER}embeddings.mask_token": (1, 1, config.vision.width)})
+    table: Table = {
+        TOWER: tower_table(InternVit, config.vision),
+        PROJECTOR: {"layer_norm": wide, "linear_1": (wide, width), "linear_2": (width, width)},
+        f"{TEXT}embed_tokens.weight": Plain((text.vocab_size, width)),
+        f"{TEXT}norm.weight": Plain((width,)),
+        f"{TEXT}layers": [layer_table(text)] * text.layers,
+        TIMES: Plain((1, TIME_ROWS, width)),
+        POSITIONS: Plain((1, config.horizon, width)),
+        f"{HEAD_BASE}seq_pool_proj": (config.horizon * width, width),
+        f"{HEAD_BASE}norm_out": width,
+        f"{HEAD_BASE}transformer_blocks": [block] * config.blocks,
+        HEAD_BASE: own,
+    }
+    return Expected(shapes(table), {f"{TOWER}embeddings.mask_token": (1, 1, config.vision.width)})

@@ -242,23 +242,21 @@ def pi0_expected(config: FlowConfig) -> Expected:
     models. LeRobot unties the two: where both are there, the head is an unused remainder.
     """
     text, width = config.shapes.text, config.shapes.expert.hidden_size
-    tower, language = vlm_table(config)
-    norm: Table = {"norm.weight": Plain((width,))}
-    around: Table = {"state_proj": (config.state_width, width)}
+    own: Table = {
+        f"{EXPERT}model.norm.weight": Plain((width,)),
+        "state_proj": (config.state_width, width),
+    }
     if config.adaptive:
-        norm = {"norm.dense": (width, 3 * width)}
-        around = {"time_mlp_in": (width, width), "time_mlp_out": (width, width)}
-    must = shapes(
-        {
-            TOWER: tower,
-            TEXT: language,
-            PROJECTOR: (config.shapes.vision.width, text.hidden_size),
-            **action_table(config, time_mlp=not config.adaptive),
-            f"{EXPERT}model.layers": [expert_layer(config)] * config.shapes.expert.layers,
-            f"{EXPERT}model": norm,
-            **around,
-        }
-    )
+        dense: Table = {f"{EXPERT}model.norm.dense": (width, 3 * width)}
+        own = {**dense, "time_mlp_in": (width, width), "time_mlp_out": (width, width)}
+    table: Table = {
+        **vlm_table(config, TOWER, TEXT),
+        PROJECTOR: (config.shapes.vision.width, text.hidden_size),
+        **action_table(config, time_mlp=not config.adaptive),
+        f"{EXPERT}model.layers": [expert_layer(config)] * config.shapes.expert.layers,
+        **own,
+    }
+    must = shapes(table)
     embedding = TEXT + "embed_tokens.weight"
     spare = {LM_HEAD: must[embedding], EXPERT + "lm_head.weight": (text.vocab_size, width)}
     return Expected(must, spare, {embedding: LM_HEAD})

@@ -14,7 +14,7 @@ import torch
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.quantize import VISION, mapped
-from vla_ros.engine.io.tensors import Table, shapes
+from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.backends import choose_backend
 from vla_ros.engine.layers.graphs import Capture, CountedCapture
@@ -119,9 +119,8 @@ class Pi0Fast:
 def pi0_fast_expected(config: FlowConfig) -> Expected:
     """The tensors of a checkpoint. LeRobot 0.4 tied the head to the embedding and saved the one or
     the other."""
-    tower, language = vlm_table(config)
     vision, text = config.shapes.vision, config.shapes.text
-    table: Table = {TOWER: tower, TEXT: language, PROJECTOR: (vision.width, text.hidden_size)}
+    table = {**vlm_table(config, TOWER, TEXT), PROJECTOR: (vision.width, text.hidden_size)}
     must, embedding = shapes(table), TEXT + "embed_tokens.weight"
     must[LM_HEAD] = must[embedding]
     return Expected(must, {}, {embedding: LM_HEAD, LM_HEAD: embedding})

@@ -175,26 +175,19 @@ def cross_layers(config: FlowConfig) -> list[int]:
 def smolvla_expected(config: FlowConfig) -> Expected:
     """The tensors of a checkpoint; those of the VLM's head may be missing."""
     text, expert, vision = config.shapes.text, config.shapes.expert, config.shapes.vision
-    tower, language = vlm_table(config)
-    shuffled = vision.width * config.shapes.shuffle**2
-    must = shapes(
-        {
-            TOWER: tower,
-            TEXT: language,
-            **action_table(config),
-            f"{CONNECTOR}.weight": Plain((text.hidden_size, shuffled)),
-            f"{EXPERT}layers": expert_layers(config),
-            f"{EXPERT}norm.weight": Plain((expert.hidden_size,)),
-            "state_proj": (config.state_width, text.hidden_size),
-        }
-    )
-    return Expected(must, {_VLM + "lm_head.weight": (text.vocab_size, text.hidden_size)})
+    table: Table = {
+        **vlm_table(config, TOWER, TEXT),
+        **action_table(config),
+        f"{CONNECTOR}.weight": Plain((text.hidden_size, vision.width * config.shapes.shuffle**2)),
+        f"{EXPERT}layers": expert_layers(config),
+        f"{EXPERT}norm.weight": Plain((expert.hidden_size,)),
+        "state_proj": (config.state_width, text.hidden_size),
+    }
+    return Expected(shapes(table), {_VLM + "lm_head.weight": (text.vocab_size, text.hidden_size)})
 
 
 def expert_layers(config: FlowConfig) -> list[Table]:
     """The expert's layers; those with cross attention make K and V of the prefix's."""
     text, expert, across = config.shapes.text, config.shapes.expert, cross_layers(config)
-    source = text.kv_heads * text.head_dim
-    return [
-        layer_table(expert, kv_in=source if i in across else None) for i in range(expert.layers)
-    ]
+    kv_in = dict.fromkeys(across, text.kv_heads * text.head_dim)
+    return [layer_table(expert, kv_in=kv_in.get(number)) for number in range(expert.layers)]

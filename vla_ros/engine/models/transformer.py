@@ -314,13 +314,7 @@ def layer_table(config: TextConfig, *, norms: bool = True, kv_in: int | None = N
 
 
 def read_layer(
-    weights: Weights,
-    base: str,
-    table: Table,
-    like: torch.Tensor,
-    part: str,
-    *,
-    kv_alone: bool = False,
+    weights: Weights, base: str, table: Table, like: torch.Tensor, part: str, kv_alone: bool = False
 ) -> Layer:
     """The layer at ``base`` of a ``part``, on the device of ``like``, in its dtype or the part's
     format. ``kv_alone``: nothing but K and V is needed."""

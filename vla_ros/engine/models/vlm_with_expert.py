@@ -293,22 +293,20 @@ def append_kv(
     return both[0][:, : begin + count], both[1][:, : begin + count]
 
 
-def vlm_table(config: FlowConfig) -> tuple[Table, Table]:
-    """The tower and the language model."""
-    text, vision = config.shapes.text, config.shapes.vision
-    language: Table = {
-        "embed_tokens.weight": Plain((text.vocab_size, text.hidden_size)),
-        "layers": [layer_table(text)] * text.layers,
-        "norm.weight": Plain((text.hidden_size,)),
+def vlm_table(config: FlowConfig, tower: str, text: str) -> Table:
+    """The tower at ``tower`` and the language model at ``text``."""
+    one, vision = config.shapes.text, config.shapes.vision
+    return {
+        tower: tower_table(SigLip, vision, vision.patches),
+        f"{text}embed_tokens.weight": Plain((one.vocab_size, one.hidden_size)),
+        f"{text}layers": [layer_table(one)] * one.layers,
+        f"{text}norm.weight": Plain((one.hidden_size,)),
     }
-    return tower_table(SigLip, vision, vision.patches), language
 
 
 def action_table(config: FlowConfig, *, time_mlp: bool = True) -> Table:
     """The maps around the expert, but for the state's."""
     width, action = config.shapes.expert.hidden_size, config.action_width
+    mlp: Table = {"action_time_mlp_in": (2 * width, width), "action_time_mlp_out": (width, width)}
     ends: Table = {"action_in_proj": (action, width), "action_out_proj": (width, action)}
-    mlp: Table = {
-        "action_time_mlp_in": (2 * width, width), "action_time_mlp_out": (width, width)
-    }  # fmt: skip
     return {**ends, **mlp} if time_mlp else ends
