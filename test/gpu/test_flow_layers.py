@@ -9,8 +9,8 @@ from support.flow import chunk_of_preset
 from support.gpu import NO_GPU
 from vla_ros.engine.families.base import Placement
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.layers.gemm import choose_tuner
 from vla_ros.engine.layers.graphs import CudaCapture
+from vla_ros.engine.layers.tuner import choose_tuner
 from vla_ros.engine.models.transformer import (
     Layer,
     Modulation,

@@ -21,7 +21,6 @@ from vla_ros.engine.layers.backends import (
     choose_tail,
 )
 from vla_ros.engine.layers.devices import reason
-from vla_ros.engine.layers.gemm import check_product, choose_tuner, stopwatch, ways
 from vla_ros.engine.layers.graphs import CudaCapture
 from vla_ros.engine.layers.kernels.fused import (
     PLAIN,
@@ -32,6 +31,8 @@ from vla_ros.engine.layers.kernels.fused import (
 )
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import Plan
+from vla_ros.engine.layers.tiles import ways
+from vla_ros.engine.layers.tuner import check_product, choose_tuner, stopwatch
 
 HEADS = [Heads(32, 32), Heads(8, 2), Heads(14, 2)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -19,8 +19,8 @@ from vla_ros.engine.io.flow_config import FlowConfig, Shapes
 from vla_ros.engine.io.quantize import DECODER, HEAD, PreparedWeights
 from vla_ros.engine.io.weights import Expected
 from vla_ros.engine.layers.flow_matching import Guidance, generator_for
-from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.golden_ints import position_ids
 from vla_ros.engine.models.pi0 import Pi0, pi0_expected
 from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected

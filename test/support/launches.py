@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vla_ros.engine.layers import linear
-from vla_ros.engine.layers.gemm import PRODUCT, Tuner
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.tiles import Way
+from vla_ros.engine.layers.tuner import PRODUCT, Tuner
 from vla_ros.engine.models import towers, transformer
 from vla_ros_lab.bench.passes import VIEWS
 

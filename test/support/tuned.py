@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from vla_ros.engine.layers.gemm import TORCH, Product, Tuner
 from vla_ros.engine.layers.tiles import Way
+from vla_ros.engine.layers.tuner import TORCH, Product, Tuner
 
 
 class MadeUp:

@@ -26,9 +26,9 @@ from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_formats
 from vla_ros.engine.layers.flow_matching import RtcMode
-from vla_ros.engine.layers.gemm import choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.prepacked import can_prepack, has_wide_products
+from vla_ros.engine.layers.tuner import choose_tuner
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions

@@ -14,7 +14,7 @@ from support.engine import Again
 from support.tuned import MadeUp
 from vla_ros.cli.main import main
 from vla_ros.engine.engine import TokenEngine
-from vla_ros.engine.layers.gemm import TORCH
+from vla_ros.engine.layers.tuner import TORCH
 from vla_ros.engine.models import openvla as model
 from vla_ros_lab.bench import suite
 from vla_ros_lab.bench.passes import _spent, operators

@@ -27,11 +27,11 @@ from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.linear import read_linear
 from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
 from vla_ros.engine.io.weights import FileWeights, Weights, weight_files
-from vla_ros.engine.layers.gemm import Choice
 from vla_ros.engine.layers.linear import LowBit, LowBitLinear
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.engine.layers.ternary import Product, Ternary
+from vla_ros.engine.layers.tuner import Choice
 from vla_ros.engine.load import load_engine, placement
 from vla_ros.engine.models.base import FlowPolicy, GraphedFunctions, PolicyConfig, Prefix
 from vla_ros.engine.models.language.bitnet import BitNetDecoder

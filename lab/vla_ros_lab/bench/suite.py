@@ -34,7 +34,7 @@ from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import MAX_TEXT, ActionTokens
-from vla_ros.engine.layers.gemm import Choice
+from vla_ros.engine.layers.tuner import Choice
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.oft import head_shapes
 from vla_ros.engine.models.openvla import VLAModel

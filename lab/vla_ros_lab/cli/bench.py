@@ -22,7 +22,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import OPTIONS, EngineOptions
 
 if TYPE_CHECKING:
-    from vla_ros.engine.layers.gemm import Choice
+    from vla_ros.engine.layers.tuner import Choice
     from vla_ros_lab.bench.fleet import FleetResult
     from vla_ros_lab.bench.flow import FlowBenchOptions, FlowBenchResult, FlowRow
     from vla_ros_lab.bench.measure import Report, RowResult

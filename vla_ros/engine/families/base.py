@@ -29,9 +29,9 @@ from vla_ros.engine.io.quantize import (
     Record,
 )
 from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
-from vla_ros.engine.layers.gemm import Tuner
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.prepacked import Prepacked
+from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation

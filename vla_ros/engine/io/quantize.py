@@ -39,7 +39,6 @@ from vla_ros.engine.io.weights import (
 )
 from vla_ros.engine.layers import linear as low_bit
 from vla_ros.engine.layers.flow_matching import RtcMode
-from vla_ros.engine.layers.gemm import Tuned
 from vla_ros.engine.layers.linear import (
     GROUP,
     KINDS,
@@ -51,6 +50,7 @@ from vla_ros.engine.layers.linear import (
     linear,
 )
 from vla_ros.engine.layers.ternary import Ternary
+from vla_ros.engine.layers.tuner import Tuned
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

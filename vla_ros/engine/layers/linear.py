@@ -35,7 +35,6 @@ from vla_ros.engine.layers.devices import (
     on_device,
     triton_may_run,
 )
-from vla_ros.engine.layers.gemm import Tuned, stopwatch
 from vla_ros.engine.layers.prepacked import (
     Prepacked,
     can_prepack,
@@ -45,6 +44,7 @@ from vla_ros.engine.layers.prepacked import (
 )
 from vla_ros.engine.layers.ternary import Ternary
 from vla_ros.engine.layers.tiles import Tile
+from vla_ros.engine.layers.tuner import Tuned, stopwatch
 
 
 def rounded(value: int, multiple: int) -> int:

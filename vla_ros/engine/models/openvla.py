@@ -18,7 +18,6 @@ from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.backends import choose_backend, choose_between
-from vla_ros.engine.layers.gemm import Tuner, choose_tuner
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.kv_cache import KVCache
@@ -29,6 +28,7 @@ from vla_ros.engine.layers.linear import (
 )
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
 from vla_ros.engine.layers.runner import BUCKET, ROBOTS, Decoder, DecoderRunner, Pools
+from vla_ros.engine.layers.tuner import Tuner, choose_tuner
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.minivla import action_tokens

@@ -20,8 +20,8 @@ from vla_ros.engine.io.quantize import HEAD, VISION, mapped
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
-from vla_ros.engine.layers.gemm import Tuned
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.tuner import Tuned
 from vla_ros.engine.models.base import MASKED, joined
 from vla_ros.engine.models.transformer import (
     Layer,

@@ -4,7 +4,7 @@ Sources: transformers ``modeling_gemma.py`` and ``modeling_llama.py``. What does
 the input is done once at load, in float32: the weight of a norm and the scale of the scores go
 into the projection behind them, Q, K, V become one product, gate and up another.
 
-A layer is four steps and its attention; where its weights are :class:`~vla_ros.engine.layers.gemm.
+A layer is four steps and its attention; where its weights are :class:`~vla_ros.engine.layers.tuner.
 Tuned`, each is one Triton kernel if that was faster than torch's when a pass was captured.
 """
 
@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_weight
 from vla_ros.engine.io.weights import Weights
-from vla_ros.engine.layers.gemm import Tuned, Tuner, attention_ways, paired_ways, sum_ways
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
-from vla_ros.engine.layers.tiles import Way
+from vla_ros.engine.layers.tiles import Way, attention_ways, paired_ways, sum_ways
+from vla_ros.engine.layers.tuner import Tuned, Tuner
 
 
 @dataclass(frozen=True, slots=True)

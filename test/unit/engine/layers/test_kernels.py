@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from support.tails import Case, cases
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.backends import check_tail
-from vla_ros.engine.layers.gemm import check_product, ways
 from vla_ros.engine.layers.kernels.fused import (
     PLAIN,
     Heads,
@@ -29,6 +28,8 @@ from vla_ros.engine.layers.kernels.fused import (
     rope_write_reference,
     signed,
 )
+from vla_ros.engine.layers.tiles import ways
+from vla_ros.engine.layers.tuner import check_product
 
 
 def case(heads: Heads, dtype: torch.dtype, seed: int = 0):  # type: ignore[no-untyped-def]
@@ -184,8 +185,8 @@ def tune_an_engine() -> None:
     from support.tuned import MadeUp
     from vla_ros.engine import engine
     from vla_ros.engine.decoding import factory
-    from vla_ros.engine.layers.gemm import PRODUCT, TORCH, choose_tuner
     from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.tuner import PRODUCT, TORCH, choose_tuner
     from vla_ros.engine.models import openvla
 
     engine.MAX_TEXT = factory.MAX_TEXT = 48  # few lengths of prompts to prepare for
@@ -274,14 +275,14 @@ def check_flow_layers() -> None:
     torch's when it is chosen, and the chunk to torch's chunk."""
     from support.engine import Again
     from support.flow import chunk_of, model_of, tiny_flow, tuned_model
-    from vla_ros.engine.layers import gemm
-    from vla_ros.engine.layers.gemm import PRODUCT, Tuner
+    from vla_ros.engine.layers import tuner as tuning
     from vla_ros.engine.layers.kernels.gemm_triton import product
     from vla_ros.engine.layers.tiles import Tile
+    from vla_ros.engine.layers.tuner import PRODUCT, Tuner
     from vla_ros.engine.models import transformer
 
     some = (Tile(32, 16, 32, stages=1), Tile(16, 32, 16, stages=1))
-    gemm.ways = lambda rows, dtype: ()  # products alone stay torch's
+    tuning.ways = lambda rows, dtype: ()  # products alone stay torch's
     transformer.paired_ways = transformer.sum_ways = lambda rows, dtype: some  # type: ignore[assignment]
     transformer.attention_ways = lambda dtype: some  # type: ignore[assignment]
     for kind in ("pi0", "pi05", "smolvla"):

@@ -16,7 +16,6 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vla_ros.engine.layers.gemm import attention_ways, paired_ways, ways
 from vla_ros.engine.layers.kernels import (
     between_triton,
     fp8_triton,
@@ -27,7 +26,7 @@ from vla_ros.engine.layers.kernels import (
 )
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
 from vla_ros.engine.layers.linear import INT4_TILES, INT8_TILES
-from vla_ros.engine.layers.tiles import Gemv, Tile, Way
+from vla_ros.engine.layers.tiles import Gemv, Tile, Way, attention_ways, paired_ways, ways
 
 SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
 CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin

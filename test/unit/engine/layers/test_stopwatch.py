@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.layers import gemm as watches
-from vla_ros.engine.layers.gemm import stopwatch
+from vla_ros.engine.layers import tuner as watches
+from vla_ros.engine.layers.tuner import stopwatch
 
 
 def test_on_a_cpu_the_first_call_and_the_slow_ones_do_not_count(

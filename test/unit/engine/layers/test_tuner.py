@@ -13,9 +13,9 @@ from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tin
 from support.launches import Always, launches, stand_in
 from support.tuned import MadeUp
 from vla_ros.engine.layers.devices import say
-from vla_ros.engine.layers.gemm import FEW, PRODUCT, TORCH, Choice, Tuned, Tuner, choose_tuner, ways
 from vla_ros.engine.layers.linear import linear, plain, rows_of
-from vla_ros.engine.layers.tiles import Gemv, Tile, Way
+from vla_ros.engine.layers.tiles import FEW, Gemv, Tile, Way, ways
+from vla_ros.engine.layers.tuner import PRODUCT, TORCH, Choice, Tuned, Tuner, choose_tuner
 from vla_ros.engine.models import openvla as model
 from vla_ros.engine.models import transformer
 from vla_ros.engine.models.language import llama

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention, CpuAttention
 from vla_ros.engine.layers.devices import first_that_runs
-from vla_ros.engine.layers.gemm import Tuned, Tuner, paired_ways
 from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, signed
 from vla_ros.engine.layers.linear import (
     Int8,
@@ -27,7 +26,8 @@ from vla_ros.engine.layers.linear import (
     stacked,
 )
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
-from vla_ros.engine.layers.tiles import Way
+from vla_ros.engine.layers.tiles import Way, paired_ways
+from vla_ros.engine.layers.tuner import Tuned, Tuner
 from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.transformer import fastest, linear_residual, tuner_of
 

@@ -33,7 +33,7 @@ from vla_ros.engine.layers.devices import (
     say,
     triton_may_run,
 )
-from vla_ros.engine.layers.tiles import Gemv, Tile, Way
+from vla_ros.engine.layers.tiles import FEW, Gemv, Tile, Way, ways
 
 #: a call -> the seconds that its device is busy with it
 Stopwatch = Callable[[Callable[[], object]], float]
@@ -83,81 +83,8 @@ def _on_cuda(device: torch.device, run: Callable[[], object]) -> float:
 #: x [M, K], weight [N, K], bias [N] or None -> [M, N]
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
-FEW = 16  # rows that fit one tile of a tensor core
 _TOLERANCE = 0.01  # of the result's norm: it is rounded to bfloat16 once
 _SEVERAL = 0.03  # where torch rounds on the way too
-
-
-_ONE_TO_FOUR = (Gemv(4, 512, 4), Gemv(8, 512, 4), Gemv(8, 1024, 8), Gemv(4, 2048, 8))
-_UP_TO_SIXTEEN = (
-    Tile(16, 32, 128, stages=5),
-    Tile(16, 32, 128, parts=2, stages=5),
-    Tile(16, 32, 128, parts=4, stages=5),
-    Tile(16, 64, 128, stages=4),
-)
-_MANY = (
-    Tile(64, 64, 64, stages=4),
-    Tile(64, 128, 64, stages=4),
-    Tile(64, 128, 64, parts=2, stages=4),
-    Tile(128, 64, 64, stages=4),
-    Tile(128, 128, 64, warps=8),
-    Tile(128, 128, 64, parts=2, warps=8),
-    Tile(64, 256, 64, warps=8),
-    Tile(128, 256, 64, warps=8),
-)
-_PAIRED_ONE = (
-    Tile(16, 16, 128, stages=5),
-    Tile(16, 32, 128, stages=4),
-    Tile(16, 16, 256),
-)
-_PAIRED_FEW = (
-    Tile(64, 16, 128, stages=4),
-    Tile(64, 32, 64, stages=4),
-    Tile(64, 32, 128),
-    Tile(64, 64, 64),
-)
-_PAIRED_MANY = (
-    Tile(64, 64, 64),
-    Tile(128, 32, 64, warps=8, stages=4),
-    Tile(128, 64, 64, warps=8),
-)
-_ATTENTION = (
-    Tile(16, 32, 0, stages=2),
-    Tile(32, 32, 0, stages=2),
-    Tile(64, 32, 0, warps=8, stages=2),
-    Tile(64, 64, 0, warps=8, stages=2),
-)
-
-
-def ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
-    """What is worth a try for so many rows. In float32 there are no tensor cores to fill: there
-    only the passes that wait for the weights."""
-    if rows <= Gemv.MOST:
-        return _ONE_TO_FOUR + (() if dtype == torch.float32 else _UP_TO_SIXTEEN)
-    if dtype == torch.float32:
-        return ()
-    return _UP_TO_SIXTEEN if rows <= FEW else _MANY
-
-
-def paired_ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
-    """The same of products whose results go together by twos, such as gate and up: a tile has so
-    many columns of either, and K is not split, as the norm is over all of it."""
-    if dtype == torch.float32:
-        return ()
-    if rows <= FEW:
-        return _PAIRED_ONE
-    return _PAIRED_FEW if rows <= 64 else _PAIRED_MANY
-
-
-def sum_ways(rows: int, dtype: torch.dtype) -> tuple[Way, ...]:
-    """Of products whose results are added to something."""
-    return tuple(way for way in ways(max(rows, FEW), dtype) if isinstance(way, Tile))
-
-
-def attention_ways(dtype: torch.dtype) -> tuple[Way, ...]:
-    """Of attention: ``rows`` queries (tokens times the heads that share K and V) by ``columns``
-    entries."""
-    return () if dtype == torch.float32 else _ATTENTION
 
 
 def check_product(
