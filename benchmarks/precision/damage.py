@@ -25,7 +25,7 @@ from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.files import copy_beside, publishing
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import format_of
-from vla_ros.engine.layers.linear import GROUP
+from vla_ros.engine.layers.kernels.torch_products import GROUP
 from vla_ros.engine.models.golden_ints import patch_positions
 
 #: every matrix that `--weights vision=int4,decoder=int4,head=int4` would quantize

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vla_ros.engine.layers import linear
+from vla_ros.engine.layers.kernels import torch_products
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.tiles import Way
 from vla_ros.engine.layers.tuner import PRODUCT, Tuner
@@ -84,7 +84,7 @@ def launches(call: Callable[[], Any]) -> Launches:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(transformer, "_attend_products", transformer._attend_sdpa)
         patch.setattr(towers, "attend_all", F.scaled_dot_product_attention)
-        patch.setattr(linear, "wide_type", lambda device: torch.bfloat16)
+        patch.setattr(torch_products, "wide_type", lambda device: torch.bfloat16)
         patch.setattr(StandIn, "launches", found)
         stack.enter_context(found)
         stack.enter_context(_Fused(found))

@@ -18,7 +18,7 @@ import torch
 
 from vla_ros.core.errors import UserError
 from vla_ros.engine.formats import parse_formats
-from vla_ros.engine.layers.linear import multiplies_integers
+from vla_ros.engine.layers.tuner import multiplies_integers
 
 FOLDER = "precision"
 _VERSION = 3  # of what is measured; a new one makes old verdicts void

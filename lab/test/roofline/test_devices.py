@@ -88,7 +88,7 @@ def test_no_table(tmp_path):
 def test_this_machine_measured(monkeypatch, with_torch):
     if with_torch:
         torch = pytest.importorskip("torch")
-        from vla_ros.engine.layers.linear import multiplies_integers
+        from vla_ros.engine.layers.tuner import multiplies_integers
     else:
         monkeypatch.setitem(sys.modules, "torch", None)
     device = measure(8e6, threads=1, gpu=False, budget_s=0.05)

@@ -207,8 +207,10 @@ def _readers(torch: Any, matrix: Any, vector: Any) -> tuple[Callable[[], Any], .
 
 def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float) -> Device:
     """The best over the numbers of threads: on a busy machine more are not always faster."""
-    from vla_ros.engine.layers.linear import Int8, for_one_row, multiplies_integers
+    from vla_ros.engine.layers.int8 import Int8
+    from vla_ros.engine.layers.linear import for_one_row
     from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
+    from vla_ros.engine.layers.tuner import multiplies_integers
 
     n, width = 1024, 2048
     products: dict[str, list[Callable[[], Any]]] = {}

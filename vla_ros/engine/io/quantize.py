@@ -39,8 +39,8 @@ from vla_ros.engine.io.weights import (
 )
 from vla_ros.engine.layers import linear as low_bit
 from vla_ros.engine.layers.flow_matching import RtcMode
+from vla_ros.engine.layers.kernels.torch_products import GROUP
 from vla_ros.engine.layers.linear import (
-    GROUP,
     KINDS,
     LowBit,
     LowBitLinear,

@@ -4,7 +4,7 @@ that is worth where: several rows, one row, this processor."""
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +22,7 @@ def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepacked:
     """``values``: opaque to everything but the product. For inference: no gradient, no writing.
-    ``blocks``: see :func:`~vla_ros.engine.layers.linear.for_one_row`."""
+    ``blocks``: see :meth:`for_one_row`."""
 
     values: torch.Tensor
     blocks: Any = None
@@ -35,9 +35,20 @@ class Prepacked:
         """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
         return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
 
+    def rows(self, start: int, stop: int) -> Prepacked:
+        part = Prepacked.of(self.whole()[start:stop])
+        return part if self.blocks is None else part.for_one_row()
+
     def whole(self) -> torch.Tensor:
         """The matrix again [N, K], as it was to the bit."""
         return self.values.to_dense()
+
+    def for_one_row(self) -> Prepacked:
+        """The same, whose memory ``kernels/one_row_numba.py`` reads where it can."""
+        functions = one_row()
+        if functions is None:
+            return self
+        return replace(self, blocks=functions.blocks(self.values, self.whole()))
 
     def times(
         self, x: torch.Tensor, bias: torch.Tensor | None = None, gelu: str | None = None

@@ -78,6 +78,8 @@ _PAIRED_MANY = (
     Tile(128, 32, 64, warps=8, stages=4),
     Tile(128, 64, 64, warps=8),
 )
+INT8_TILES = (Tile(64, 128, 64), Tile(128, 128, 64, warps=8))  # for the many rows of a prompt
+INT4_TILES = (Tile(16, 32, 128, stages=4), Tile(64, 64, 64))  # for few rows, for many
 _ATTENTION = (
     Tile(16, 32, 0, stages=2),
     Tile(32, 32, 0, stages=2),

@@ -1,13 +1,17 @@
-"""GEMM autotuner for unquantized weights [N, K]: Triton's kernels timed beside torch's product.
-Of flow policies also what lies around a product (norm, RoPE, activation, residual), as one kernel
-beside torch's several: :func:`fastest`.
+"""What multiplies a matrix on a device: tried once, and on a GPU timed.
 
-cuBLAS chooses its kernels by rules; which one it takes for one row (a decode pass, bound by
-reading the weights) or for 300 (a packed pass, bound by how evenly tiles fill the device) is often
-not the best there is. So every kernel configuration that is worth a try is timed on all weights of
-a shape, once for every number of rows that a pass has, when that pass is captured; what is faster,
-and gives the same, is taken from then on. Nothing is timed in service, unless a graph is captured
-there.
+Two choices, both made before service. Of weights of few bits, when the first of a format is made
+ready on a device: torch's own kernel or Triton's, held to the product of the same numbers in
+bfloat16. What fails is said in one line, and the bfloat16 product runs instead.
+
+Of plain weights (``gemm: auto``) :class:`Tuner`, the GEMM autotuner: Triton's kernels timed beside
+torch's product, and of a layer what lies around a product (norm, RoPE, activation, residual) as one
+kernel beside torch's several: :meth:`Tuner.fastest`. cuBLAS chooses its kernels by rules; which one
+it takes for one row (a decode pass, bound by reading the weights) or for 300 (a packed pass, bound
+by how evenly tiles fill the device) is often not the best there is. So every kernel configuration
+that is worth a try is timed on all weights of a shape, once for every number of rows that a pass
+has, when that pass is captured; what is faster, and gives the same, is taken from then on. Nothing
+is timed in service, unless a graph is captured there.
 
 Another kernel rounds its sums otherwise. Where the same bits are wanted from one process to the
 next, ``gemm: torch`` leaves all products to torch. Not measured on a GPU so far: off by default.
@@ -19,7 +23,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +37,17 @@ from vla_ros.engine.layers.devices import (
     say,
     triton_may_run,
 )
-from vla_ros.engine.layers.tiles import FEW, Gemv, Tile, Way, ways
+from vla_ros.engine.layers.kernels.torch_products import (
+    GROUP,
+    IntegerProduct,
+    RoundRows,
+    fp8_product,
+    int4_packed,
+    int4_product,
+    rounded_rows,
+    widened,
+)
+from vla_ros.engine.layers.tiles import FEW, INT4_TILES, INT8_TILES, Gemv, Tile, Way, ways
 
 #: a call -> the seconds that its device is busy with it
 Stopwatch = Callable[[Callable[[], object]], float]
@@ -319,3 +333,237 @@ def choose_tuner(device: torch.device, dtype: torch.dtype) -> Tuner | None:
         return Tuner(made, stopwatch(device), _CACHES * cache_bytes(device))
 
     return first_that_runs("GEMM", {"Triton's kernels": kernels}, "torch")[1]
+
+
+# Weights of few bits.
+
+#: x bfloat16 [M, K], values and scale of a matrix [N, K] as its format has them -> [M, N]
+LowBitProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+_FEW_INT8 = 8  # rows up to which torch's kernel is faster on a CPU than tiles made bfloat16
+_LOW_BIT_TOLERANCE = 0.02  # of the result's norm: several roundings to bfloat16
+_TIMED = 4096  # rows and columns of the matrix that is timed
+_PROMPT = 288  # rows of a prompt of OpenVLA's
+_ACTION = 6  # passes of one row for each prompt
+
+
+@lru_cache
+def multiplies_integers(device: torch.device) -> bool:
+    """Whether int8 is multiplied as integers: by oneDNN, on a CPU with VNNI. Without, the inputs
+    would have seven bits (of eight, two products overflow the 16 bits of their sum)."""
+    if device.type != "cpu" or not torch.cpu._is_vnni_supported():
+        return False
+    tried = {"oneDNN's product of integers": _integers}
+    return bool(first_that_runs("int8", tried, "bfloat16 on the way")[1])
+
+
+@lru_cache
+def choose_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
+    """How int8 is multiplied with bfloat16 rows: up to so many by torch's kernel (0: never), more
+    of them by that product; None: the matrix is made bfloat16 first."""
+    if device.type == "cpu":
+        return _FEW_INT8, None
+    few = {"torch's int8 product": lambda: _few_int8_rows(device)}
+    many = {"Triton's kernel": lambda: _many_int8_rows(device)} if device.type == "cuda" else {}
+    otherwise = "bfloat16 on the way"
+    return (
+        first_that_runs("int8", few, otherwise)[1] or 0,
+        first_that_runs("int8, many rows", many, otherwise)[1],
+    )
+
+
+@lru_cache
+def choose_int4(device: torch.device) -> LowBitProduct | None:
+    """What multiplies int4 as it is stored; None where torch's kernel, with an order of its own, is
+    faster for a prompt and six tokens."""
+    if device.type != "cuda":
+        return None
+    tried = {"Triton's kernel": lambda: _int4_as_stored(device)}
+    return first_that_runs("int4", tried, "tinygemm")[1]
+
+
+@lru_cache
+def runs_tinygemm(device: torch.device) -> bool:
+    """Whether torch's int4 kernel for GPUs runs there."""
+    tried = {"tinygemm": lambda: _tinygemm(device)}
+    return bool(first_that_runs("int4", tried, "bfloat16 on the way")[1])
+
+
+@lru_cache
+def choose_fp8(device: torch.device) -> RoundRows | None:
+    """What rounds rows to e4m3 for a GPU's fp8 products, one kernel or torch's eight, which say the
+    same bits; None: it has no such products. An older GPU is not tried, and nothing is said."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        return None
+    tried = {"torch's fp8 product": lambda: _scaled_mm(device)}
+    if not first_that_runs("fp8", tried, "bfloat16 on the way")[1]:
+        return None
+    kernel = {"Triton's kernel": lambda: _round_rows(device)}
+    return first_that_runs("fp8 rows", kernel, "torch")[1] or rounded_rows
+
+
+def _integers() -> bool:
+    """Raises where it is wrong. Once more rows than one tile has, and a width that is no multiple
+    of anything."""
+    cpu = torch.device("cpu")
+    for width in (96, 45):
+        values, scale = _int8(48, width, cpu)
+        packed = IntegerProduct.of(values, scale)
+        if not torch.equal(packed.codes(), values):
+            raise RuntimeError("it does not give its codes back")
+        for count in (1, 20):
+            x = _inputs(count, width, cpu)
+            _same(packed.times(x), F.linear(x.float(), values.float()) * scale.float())
+    return True
+
+
+def _few_int8_rows(device: torch.device) -> int:
+    """The most rows, of 1, 2, 4 and 8, up to which it is faster. Raises where it is wrong, or not
+    even for one."""
+    with on_device(device), torch.inference_mode():
+        values, scale = _int8(48, 96, device)
+        x = _inputs(3, 96, device)
+        _same(
+            torch._weight_int8pack_mm(x, values, scale),
+            F.linear(x.float(), values.float()) * scale.float(),
+        )
+        values = torch.zeros(_TIMED, _TIMED, dtype=torch.int8, device=device)
+        scale = _scales(_TIMED, device)
+        most, seconds = 0, stopwatch(device)
+        for count in (1, 2, 4, _FEW_INT8):
+            x = _inputs(count, _TIMED, device)
+            took = seconds(lambda: torch._weight_int8pack_mm(x, values, scale))  # noqa: B023
+            other = seconds(lambda: F.linear(x, values.to(x.dtype)).mul_(scale))  # noqa: B023
+            if took > other:
+                break
+            most = count
+    if not most:
+        raise RuntimeError("it is slower")
+    return most
+
+
+def _many_int8_rows(device: torch.device) -> LowBitProduct:
+    """Int8 that becomes bfloat16 in the registers, in the fastest tiles for the rows of a prompt.
+    Raises where it is wrong, or not even as fast as to make all of the matrix bfloat16 first."""
+    from vla_ros.engine.layers.kernels.gemm_triton import product
+
+    with on_device(device), torch.inference_mode():
+        values, scale = _int8(48, 96, device)
+        x, wide = _inputs(20, 96, device), _inputs(_PROMPT, _TIMED, device)
+        big = torch.zeros(_TIMED, _TIMED, dtype=torch.int8, device=device)
+        steps, seconds = _scales(_TIMED, device), stopwatch(device)
+        best, taken = seconds(lambda: widened(wide, big).mul_(steps)), None
+        for way in INT8_TILES:
+            exact = F.linear(x.float(), values.float()) * scale.float()
+            _same(product(x, values, None, way, gate=scale), exact)
+            took = seconds(lambda: product(wide, big, None, way, gate=steps))  # noqa: B023
+            if took < best:
+                best, taken = took, way
+    if taken is None:
+        raise RuntimeError("it is slower")
+    return lambda x, values, scale: product(x, values, None, taken, gate=scale)
+
+
+def _int4_as_stored(device: torch.device) -> LowBitProduct:
+    """Raises where it is wrong, or slower than tinygemm."""
+    from vla_ros.engine.layers.kernels.int4_triton import product
+
+    def made(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return product(x, values, scale, GROUP, INT4_TILES[len(x) > INT4_TILES[0].rows])
+
+    with on_device(device), torch.inference_mode():
+        codes, scale, exact = _int4(48, 96, device)
+        x = _inputs(20, 96, device)
+        for way in INT4_TILES:
+            _same(product(x, _pairs(codes), scale, GROUP, way), F.linear(x.float(), exact))
+        if not runs_tinygemm(device):
+            return made
+        codes, scale, _ = _int4(_TIMED, _TIMED, device)
+        values, packed, seconds = _pairs(codes), int4_packed(codes), stopwatch(device)
+        own = other = 0.0
+        for rows, times in ((1, _ACTION), (_PROMPT, 1)):
+            x = _inputs(rows, _TIMED, device)
+            own += times * seconds(lambda: made(x, values, scale))  # noqa: B023
+            other += times * seconds(lambda: int4_product(x, packed, scale))  # noqa: B023
+    if own > other:
+        raise RuntimeError("it is slower")
+    return made
+
+
+def _tinygemm(device: torch.device) -> bool:
+    """Raises where it is wrong."""
+    with on_device(device), torch.inference_mode():
+        for width in (GROUP, 2 * GROUP, 4 * GROUP, 3 * GROUP):  # every order of tiles
+            codes, scale, exact = _int4(48, width, device)
+            for count in (1, 20):
+                x = _inputs(count, width, device)
+                out = int4_product(x, int4_packed(codes), scale)
+                _same(out, F.linear(x.float(), exact))
+    return True
+
+
+def _scaled_mm(device: torch.device) -> bool:
+    """Raises where it is wrong."""
+    with on_device(device), torch.inference_mode():
+        values = _inputs(48, 96, device).to(torch.float8_e4m3fn)
+        scale = _scales(48, device).float()
+        for count in (1, 7, 100):
+            rows = _inputs(count, 96, device).to(torch.float8_e4m3fn)
+            factor = _scales(count, device).float()
+            exact = F.linear(rows.float(), values.float()) * factor[:, None] * scale
+            _same(fp8_product(rows, values, factor, scale), exact)
+    return True
+
+
+def _round_rows(device: torch.device) -> RoundRows:
+    """Raises where it is not torch's to the bit."""
+    from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
+
+    with on_device(device), torch.inference_mode():
+        for width in (45, 96, 4096):
+            x = torch.cat((_inputs(3, width, device), _inputs(1, width, device) * 1e-4))
+            for one, other in zip(made(x), rounded_rows(x), strict=True):
+                if not torch.equal(one.view(torch.uint8), other.view(torch.uint8)):
+                    raise RuntimeError("it rounds otherwise")
+    return made
+
+
+def _codes(rows: int, width: int, many: int, device: torch.device) -> torch.Tensor:
+    """Integers from 0 to ``many`` - 1, float32 [rows, width], all of them and in no order."""
+    return (torch.arange(rows * width, device=device) * 7919 % many).view(rows, width).float()
+
+
+def _inputs(rows: int, width: int, device: torch.device) -> torch.Tensor:
+    """bfloat16 [rows, width] in [-1, 1)."""
+    return (_codes(rows, width, 251, device) / 125.5 - 1).bfloat16()
+
+
+def _scales(count: int, device: torch.device) -> torch.Tensor:
+    """bfloat16 [count], all different for some."""
+    return (torch.arange(count, device=device) % 13 + 1).bfloat16() / 16
+
+
+def _int8(rows: int, width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values int8 [rows, width] and a scale for each row."""
+    return _codes(rows, width, 256, device).sub(128).to(torch.int8), _scales(rows, device)
+
+
+def _int4(rows: int, width: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Codes int32 [rows, width], scale [width / 32, rows, 2] and the matrix that they are."""
+    codes, groups = _codes(rows, width, 16, device).to(torch.int32), width // GROUP
+    steps = _scales(groups * rows, device).view(groups, rows)
+    scale = torch.stack((steps, -steps), -1).contiguous()
+    each = steps.t()[..., None].float()
+    exact = (codes - 8).view(rows, groups, GROUP) * each - each
+    return codes, scale, exact.flatten(1)
+
+
+def _pairs(codes: torch.Tensor) -> torch.Tensor:
+    """Two columns a byte, the even one low."""
+    return (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+
+
+def _same(found: torch.Tensor, exact: torch.Tensor) -> None:
+    off = float((found.float() - exact).norm() / exact.norm())
+    if not off <= _LOW_BIT_TOLERANCE:
+        raise RuntimeError(f"its result is off by {off:.3g}")

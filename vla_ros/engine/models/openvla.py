@@ -21,11 +21,7 @@ from vla_ros.engine.layers.backends import choose_backend, choose_between
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import (
-    LowBit,
-    prepack_linear,
-    replace_linear,
-)
+from vla_ros.engine.layers.linear import LowBit, prepack_linear, replace_linear
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
 from vla_ros.engine.layers.runner import BUCKET, ROBOTS, Decoder, DecoderRunner, Pools
 from vla_ros.engine.layers.tuner import Tuner, choose_tuner

@@ -20,7 +20,8 @@ from vla_ros.engine.families.random import write_random
 from vla_ros.engine.families.registry import all_presets, family_of
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take
-from vla_ros.engine.layers.linear import Fp8, quantize
+from vla_ros.engine.layers.fp8 import Fp8
+from vla_ros.engine.layers.linear import quantize
 from vla_ros.engine.load import inspect, refuse_weights, sha256_on_disk
 from vla_ros.engine.quantize import quantize_checkpoint
 

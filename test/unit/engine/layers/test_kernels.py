@@ -145,10 +145,13 @@ def check_all_products() -> None:
 
 def check_few_bits() -> None:
     """Rows rounded to e4m3, products of many rows with int8, of any with int4."""
+    from vla_ros.engine.layers.int4 import Int4
+    from vla_ros.engine.layers.int8 import Int8
     from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
     from vla_ros.engine.layers.kernels.gemm_triton import product
     from vla_ros.engine.layers.kernels.int4_triton import product as int4_product
-    from vla_ros.engine.layers.linear import GROUP, INT4_TILES, INT8_TILES, Int4, Int8, rounded_rows
+    from vla_ros.engine.layers.kernels.torch_products import GROUP, rounded_rows
+    from vla_ros.engine.layers.tiles import INT4_TILES, INT8_TILES
 
     random = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.bfloat16):

@@ -25,8 +25,16 @@ from vla_ros.engine.layers.kernels import (
     tail_attention_triton,
 )
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
-from vla_ros.engine.layers.linear import INT4_TILES, INT8_TILES
-from vla_ros.engine.layers.tiles import Gemv, Tile, Way, attention_ways, paired_ways, ways
+from vla_ros.engine.layers.tiles import (
+    INT4_TILES,
+    INT8_TILES,
+    Gemv,
+    Tile,
+    Way,
+    attention_ways,
+    paired_ways,
+    ways,
+)
 
 SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
 CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin

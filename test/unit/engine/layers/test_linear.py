@@ -6,25 +6,26 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.layers import devices
-from vla_ros.engine.layers import linear as low_bit
-from vla_ros.engine.layers.linear import Fp8, Int8
+from vla_ros.engine.layers import devices, tuner
+from vla_ros.engine.layers.fp8 import Fp8
+from vla_ros.engine.layers.int8 import Int8
+from vla_ros.engine.layers.kernels import torch_products
 
 CPU = torch.device("cpu")
 
 
 def test_what_is_tried_passes_where_the_kernels_are_right() -> None:
     """torch's CPU has all three, under these names or another."""
-    assert low_bit._tinygemm(CPU)
-    assert low_bit._scaled_mm(CPU)
+    assert tuner._tinygemm(CPU)
+    assert tuner._scaled_mm(CPU)
 
 
 @pytest.mark.parametrize(
     ("kernel", "attempt"),
     [
-        ("_weight_int8pack_mm", low_bit._int8_kernel),
-        ("_weight_int4pack_mm_for_cpu", low_bit._tinygemm),
-        ("_scaled_mm", low_bit._scaled_mm),
+        ("_weight_int8pack_mm", tuner._few_int8_rows),
+        ("_weight_int4pack_mm_for_cpu", tuner._tinygemm),
+        ("_scaled_mm", tuner._scaled_mm),
     ],
 )
 def test_a_kernel_that_says_something_else_is_found(
@@ -38,12 +39,12 @@ def test_a_kernel_that_says_something_else_is_found(
 
 def test_int8_that_is_slower_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([1.0, 2.0, 1.0, 2.0, 3.0, 2.0])
-    monkeypatch.setattr(low_bit, "stopwatch", lambda device: lambda run: next(took))
-    assert low_bit._int8_kernel(CPU) == 2  # for four rows it took 3, the other way 2
-    monkeypatch.setattr(low_bit, "stopwatch", lambda device: lambda run: next(took, 1.0))
+    monkeypatch.setattr(tuner, "stopwatch", lambda device: lambda run: next(took))
+    assert tuner._few_int8_rows(CPU) == 2  # for four rows it took 3, the other way 2
+    monkeypatch.setattr(tuner, "stopwatch", lambda device: lambda run: next(took, 1.0))
     took = iter([2.0, 1.0])
     with pytest.raises(RuntimeError, match="slower"):
-        low_bit._int8_kernel(CPU)
+        tuner._few_int8_rows(CPU)
 
 
 def test_what_fails_is_one_line_and_something_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +55,11 @@ def test_what_fails_is_one_line_and_something_else_runs(monkeypatch: pytest.Monk
     def fails(device: torch.device) -> int:
         raise NotImplementedError("Could not run 'aten::_weight_int8pack_mm'\nwith arguments")
 
-    monkeypatch.setattr(low_bit, "_int8_kernel", fails)
+    monkeypatch.setattr(tuner, "_few_int8_rows", fails)
     meta = torch.device("meta")
-    low_bit.int8_rows.cache_clear()
-    assert low_bit.int8_rows(meta) == 0
-    low_bit.int8_rows.cache_clear()
+    tuner.choose_int8.cache_clear()
+    assert tuner.choose_int8(meta) == (0, None)
+    tuner.choose_int8.cache_clear()
     (line,) = said
     assert "bfloat16 on the way runs instead" in line
     assert "\n" not in line
@@ -84,7 +85,7 @@ def test_tinygemms_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_convert_weight_to_int4pack", convert)
     for width in (32, 64, 96, 128, 320):
         codes = torch.randint(0, 16, (16, width), dtype=torch.int32)
-        pairs = low_bit.tinygemm_packed(codes)
+        pairs = torch_products.tinygemm_packed(codes)
         back = torch.stack((pairs >> 4, pairs & 15), -1).flatten(1)
         assert torch.equal(back.int(), codes)
     assert tiles == [2, 4, 2, 8, 4]

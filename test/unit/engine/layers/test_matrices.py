@@ -9,20 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.engine.formats import Formats, parse_formats
-from vla_ros.engine.layers import linear as low_bit
-from vla_ros.engine.layers.linear import (
-    Fp8,
-    Int4,
-    Int8,
-    LowBit,
-    as_bfloat16,
-    linear,
-    multiplies_integers,
-    quantize,
-    rounded_rows,
-    rows_of,
-    stacked,
-)
+from vla_ros.engine.layers import int8
+from vla_ros.engine.layers.fp8 import Fp8
+from vla_ros.engine.layers.int4 import Int4
+from vla_ros.engine.layers.int8 import Int8
+from vla_ros.engine.layers.kernels import torch_products
+from vla_ros.engine.layers.kernels.torch_products import as_bfloat16, rounded_rows
+from vla_ros.engine.layers.linear import LowBit, linear, quantize, rows_of, stacked
+from vla_ros.engine.layers.tuner import multiplies_integers
 
 KINDS = ("int8", "int4", "fp8")
 
@@ -83,7 +77,7 @@ def integers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Whether int8 is multiplied as integers, as on a CPU with VNNI."""
     if request.param and not multiplies_integers(torch.device("cpu")):
         pytest.skip("this CPU has no VNNI")
-    monkeypatch.setattr(low_bit, "multiplies_integers", lambda device: request.param)
+    monkeypatch.setattr(int8, "multiplies_integers", lambda device: request.param)
     return bool(request.param)
 
 
@@ -224,9 +218,9 @@ def test_many_rows_in_bfloat16_without_instructions_for_it(
     class Watched:
         linear, pad = staticmethod(product), staticmethod(F.pad)
 
-    monkeypatch.setattr(low_bit, "F", Watched)
+    monkeypatch.setattr(torch_products, "F", Watched)
     for wide in (torch.float32, torch.bfloat16):
-        monkeypatch.setattr(low_bit, "wide_type", lambda device, wide=wide: wide)
+        monkeypatch.setattr(torch_products, "wide_type", lambda device, wide=wide: wide)
         asked.clear()
         with torch.inference_mode():
             out = linear(x, weight)

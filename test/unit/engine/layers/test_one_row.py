@@ -17,10 +17,12 @@ from support.onednn import LIMIT, run_limited
 from vla_ros.engine.layers import devices
 from vla_ros.engine.layers import prepacked as layers
 from vla_ros.engine.layers.attention import CpuAttention, SingleToken
+from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.linear import Int8, for_one_row, linear, multiplies_integers
+from vla_ros.engine.layers.linear import for_one_row, linear
 from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, chain
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
+from vla_ros.engine.layers.tuner import multiplies_integers
 from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine.decoding.model_drafter import towers_equal
-from vla_ros.engine.layers.linear import (
-    LowBitLinear,
-    linear,
-    linear_gelu,
-    plain,
-    rows_of,
-)
+from vla_ros.engine.layers.linear import LowBitLinear, linear, linear_gelu, plain, rows_of
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
 from vla_ros.engine.models import openvla
 from vla_ros.engine.models.openvla import VLAModel

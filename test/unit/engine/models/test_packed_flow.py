@@ -13,7 +13,8 @@ from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION
-from vla_ros.engine.layers.linear import Int8, LowBitLinear
+from vla_ros.engine.layers.int8 import Int8
+from vla_ros.engine.layers.linear import LowBitLinear
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
 from vla_ros.engine.load import packed_parts
 

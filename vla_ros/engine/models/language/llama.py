@@ -16,15 +16,9 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention, CpuAttention
 from vla_ros.engine.layers.devices import first_that_runs
+from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, signed
-from vla_ros.engine.layers.linear import (
-    Int8,
-    LowBit,
-    Weight,
-    for_one_row,
-    linear,
-    stacked,
-)
+from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, stacked
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.layers.tiles import Way, paired_ways
 from vla_ros.engine.layers.tuner import Tuned, Tuner
