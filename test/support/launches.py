@@ -173,13 +173,9 @@ def stand_in(patch: pytest.MonkeyPatch) -> None:
     """Put these where the kernels would be imported."""
     steps = SimpleNamespace(
         norm_qkv_rope=norm_qkv_rope, norm_linear=norm_linear, norm_gate_up=norm_gate_up,
-        attend=attend,
+        attend=attend, product=product,
     )  # fmt: skip
     import vla_ros.engine.layers.kernels as package
 
-    for name, module in (
-        ("layer_triton", steps),
-        ("gemm_triton", SimpleNamespace(product=product)),
-    ):
-        patch.setitem(sys.modules, KERNELS + name, module)  # type: ignore[arg-type]
-        patch.setattr(package, name, module, raising=False)
+    patch.setitem(sys.modules, KERNELS + "layer_triton", steps)  # type: ignore[arg-type]
+    patch.setattr(package, "layer_triton", steps, raising=False)

@@ -140,7 +140,7 @@ def choose_product(device: torch.device) -> Product:
 
 
 def _triton(device: torch.device) -> Product:
-    from vla_ros.engine.layers.kernels.ternary_triton import product
+    from vla_ros.engine.layers.kernels.low_bit_triton import ternary_product as product
 
     check_product(product, device)
     return product
@@ -169,7 +169,7 @@ _LEAST = 1e-5  # of the mean and of the largest, as in the original
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ternary:
-    """``packed`` uint8 [N, P], see :mod:`layout`; ``scale`` float32 [N]: of each row; ``width`` K.
+    """``packed`` uint8 [N, P] (the layout above); ``scale`` float32 [N]: of each row; ``width`` K.
 
     ``product`` is the device's way to multiply, see :meth:`ready`.
     """

@@ -319,7 +319,7 @@ def choose_tuner(device: torch.device, dtype: torch.dtype) -> Tuner | None:
         return None
 
     def kernels() -> Tuner:
-        from vla_ros.engine.layers.kernels.gemm_triton import product
+        from vla_ros.engine.layers.kernels.layer_triton import product
 
         def made(way: Way) -> Product:
             return partial(product, way=way)
@@ -445,7 +445,7 @@ def _few_int8_rows(device: torch.device) -> int:
 def _many_int8_rows(device: torch.device) -> LowBitProduct:
     """Int8 that becomes bfloat16 in the registers, in the fastest tiles for the rows of a prompt.
     Raises where it is wrong, or not even as fast as to make all of the matrix bfloat16 first."""
-    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.kernels.layer_triton import product
 
     with on_device(device), torch.inference_mode():
         values, scale = _int8(48, 96, device)
@@ -466,7 +466,7 @@ def _many_int8_rows(device: torch.device) -> LowBitProduct:
 
 def _int4_as_stored(device: torch.device) -> LowBitProduct:
     """Raises where it is wrong, or slower than tinygemm."""
-    from vla_ros.engine.layers.kernels.int4_triton import product
+    from vla_ros.engine.layers.kernels.low_bit_triton import int4_product as product
 
     def made(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return product(x, values, scale, GROUP, INT4_TILES[len(x) > INT4_TILES[0].rows])
@@ -517,7 +517,7 @@ def _scaled_mm(device: torch.device) -> bool:
 
 def _round_rows(device: torch.device) -> RoundRows:
     """Raises where it is not torch's to the bit."""
-    from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
+    from vla_ros.engine.layers.kernels.low_bit_triton import rounded_rows as made
 
     with on_device(device), torch.inference_mode():
         for width in (45, 96, 4096):

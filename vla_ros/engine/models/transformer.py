@@ -173,7 +173,7 @@ def linear_residual(
         if way is None:
             product = linear(made, weight)
             return x + (product if gate is None else product * gate)
-        from vla_ros.engine.layers.kernels.gemm_triton import product as triton_product
+        from vla_ros.engine.layers.kernels.layer_triton import product as triton_product
 
         assert isinstance(weight, Tuned)
         return triton_product(made, weight.values, None, way, gate, x)

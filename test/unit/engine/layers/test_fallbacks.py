@@ -50,11 +50,12 @@ KIND = Between(*PLAIN)
 
 def install(monkeypatch: pytest.MonkeyPatch, **kernels: object) -> None:
     """A Triton that is there and does this."""
-    files = {"rope_write": "rope_write", "TritonTail": "tail_attention", "KERNELS": "between"}
+    files = {"rope_write": "fused", "TritonTail": "tail_attention", "KERNELS": "fused"}
     for name, kernel in kernels.items():
-        module = ModuleType(f"{KERNELS}{files[name]}_triton")
-        setattr(module, name, kernel)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        path = f"{KERNELS}{files[name]}_triton"
+        module = sys.modules.get(path) or ModuleType(path)
+        monkeypatch.setitem(sys.modules, path, module)
+        monkeypatch.setattr(module, name, kernel, raising=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -137,7 +138,7 @@ def test_head_sizes_that_a_kernel_does_not_take(caplog: pytest.LogCaptureFixture
 def test_without_triton_torch_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("rope_write", "tail_attention", "between"):
+    for name in ("fused", "tail_attention"):
         monkeypatch.setitem(sys.modules, f"{KERNELS}{name}_triton", None)
     assert backends.choose_backend(CUDA, torch.float32, 16).name == "two products"
     assert backends.choose_between(CUDA, torch.float32, 64, 160) is PLAIN

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -63,7 +64,7 @@ def test_head_sizes_the_kernel_takes(dim: int, fits: bool) -> None:
 
 
 def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
-    from vla_ros.engine.layers.kernels.rope_write_triton import rope_write
+    from vla_ros.engine.layers.kernels.fused_triton import rope_write
 
     expected, actual = case(heads, dtype), case(heads, dtype)
     wanted = rope_write_reference(*expected, heads)
@@ -74,7 +75,7 @@ def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
 
 def tried(heads: Heads) -> None:
     """What a model tries when it is made finds the kernel good, in every type and size."""
-    from vla_ros.engine.layers.kernels.rope_write_triton import rope_write
+    from vla_ros.engine.layers.kernels.fused_triton import rope_write
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for head_dim in (64, 128):
@@ -113,7 +114,7 @@ def check_all_tails() -> None:
 @given(st.data())
 def compare_products(data: st.DataObject) -> None:
     """Every way, of sizes that fit no block, of rows that lie apart, with and without a bias."""
-    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.kernels.layer_triton import product
 
     dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16, torch.float16)))
     rows = data.draw(st.sampled_from((1, 2, 3, 4, 5, 16, 17, 130)))
@@ -132,7 +133,7 @@ def compare_products(data: st.DataObject) -> None:
 
 
 def check_all_products() -> None:
-    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.kernels.layer_triton import product
 
     random = torch.Generator().manual_seed(0)
     numbers = torch.randn(200, 328, generator=random).bfloat16()
@@ -147,9 +148,9 @@ def check_few_bits() -> None:
     """Rows rounded to e4m3, products of many rows with int8, of any with int4."""
     from vla_ros.engine.layers.int4 import Int4
     from vla_ros.engine.layers.int8 import Int8
-    from vla_ros.engine.layers.kernels.fp8_triton import rounded_rows as made
-    from vla_ros.engine.layers.kernels.gemm_triton import product
-    from vla_ros.engine.layers.kernels.int4_triton import product as int4_product
+    from vla_ros.engine.layers.kernels.layer_triton import product
+    from vla_ros.engine.layers.kernels.low_bit_triton import int4_product
+    from vla_ros.engine.layers.kernels.low_bit_triton import rounded_rows as made
     from vla_ros.engine.layers.kernels.torch_products import GROUP, rounded_rows
     from vla_ros.engine.layers.tiles import INT4_TILES, INT8_TILES
 
@@ -182,13 +183,35 @@ def check_few_bits() -> None:
             )  # fmt: skip
 
 
+def choose_few_bits() -> None:
+    """What is taken on a GPU where Triton's are faster multiplies int8 and int4 as they are."""
+    from support.engine import CPU
+    from vla_ros.engine.layers import tuner
+    from vla_ros.engine.layers.int4 import Int4
+    from vla_ros.engine.layers.int8 import Int8
+
+    spent = itertools.count(9.0, -1.0)  # what is timed later is faster
+
+    def timed(call: Callable[[], object]) -> float:
+        call()
+        return next(spent)
+
+    tuner._TIMED, tuner._PROMPT, tuner.stopwatch = 64, 20, lambda device: timed
+    eight = tuner._many_int8_rows(CPU)
+    tuner.stopwatch = lambda device: lambda call: 1.0
+    four = tuner._int4_as_stored(CPU)
+    weight, x = torch.randn(27, 50), torch.randn(20, 50).bfloat16()
+    for made in (replace(Int8.of(weight), many=eight), replace(Int4.of(weight), product=four)):
+        check_product(lambda x, *_: made.times(x), x, made.whole())  # noqa: B023
+
+
 def tune_an_engine() -> None:
     """Graphs whose products are Triton's say what torch's say."""
     from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
     from support.tuned import MadeUp
     from vla_ros.engine import engine
     from vla_ros.engine.decoding import factory
-    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.kernels.layer_triton import product
     from vla_ros.engine.layers.tuner import PRODUCT, TORCH, choose_tuner
     from vla_ros.engine.models import openvla
 
@@ -279,7 +302,7 @@ def check_flow_layers() -> None:
     from support.engine import Again
     from support.flow import chunk_of, model_of, tiny_flow, tuned_model
     from vla_ros.engine.layers import tuner as tuning
-    from vla_ros.engine.layers.kernels.gemm_triton import product
+    from vla_ros.engine.layers.kernels.layer_triton import product
     from vla_ros.engine.layers.tiles import Tile
     from vla_ros.engine.layers.tuner import PRODUCT, Tuner
     from vla_ros.engine.models import transformer
@@ -347,7 +370,7 @@ def test_the_triton_kernel_in_its_interpreter() -> None:
 
 
 if __name__ == "__main__":
-    from vla_ros.engine.layers.kernels.between_triton import KERNELS
+    from vla_ros.engine.layers.kernels.fused_triton import KERNELS
 
     torch.set_num_threads(1)
     for widths in ((64, 160), (896, 4864), (80, 1100)):
@@ -362,6 +385,7 @@ if __name__ == "__main__":
     check_all_products()
     compare_products()
     check_few_bits()
+    choose_few_bits()
     tune_an_engine()
     compare_engines()
     compare_steps()

@@ -17,14 +17,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from vla_ros.engine.layers.kernels import (
-    between_triton,
-    fp8_triton,
-    int4_triton,
+    fused_triton,
     layer_triton,
-    rope_write_triton,
+    low_bit_triton,
     tail_attention_triton,
 )
-from vla_ros.engine.layers.kernels import gemm_triton as gemm
 from vla_ros.engine.layers.tiles import (
     INT4_TILES,
     INT8_TILES,
@@ -88,16 +85,16 @@ def test_the_tails_kernels(dtype: str, shape: tuple[int, ...], capability: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_other_kernels(capability: int) -> None:
-    shared(between_triton._add_norm, "bf16", capability, BLOCK=4096)
-    shared(between_triton._silu_mul, "bf16", capability, BLOCK=1024)
-    shared(rope_write_triton._kernel, "bf16", capability, QUERY=32, KV=32, HALF=64)
+    shared(fused_triton._add_norm, "bf16", capability, BLOCK=4096)
+    shared(fused_triton._silu_mul, "bf16", capability, BLOCK=1024)
+    shared(fused_triton._rope_write, "bf16", capability, QUERY=32, KV=32, HALF=64)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [89, 90, 120])
 def test_rows_in_fp8(capability: int) -> None:
     types = {"values": "*fp8e4nv", "factor": "*fp32"}
-    shared(fp8_triton._round, "bf16", capability, types=types, BLOCK=4096)
+    shared(low_bit_triton._round_rows, "bf16", capability, types=types, BLOCK=4096)
 
 
 @pytest.mark.slow
@@ -105,7 +102,7 @@ def test_rows_in_fp8(capability: int) -> None:
 @pytest.mark.parametrize("way", INT8_TILES, ids=str)
 def test_many_rows_with_int8(way: Tile, capability: int) -> None:
     made = compiled(
-        gemm._tile, "bf16", capability, {"num_warps": way.warps, "num_stages": way.stages},
+        layer_triton._tile, "bf16", capability, {"num_warps": way.warps, "num_stages": way.stages},
         ("x", "weight", "out", "count", "width", "x_row", "weight_row"), {"weight": "*i8"},
         ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, SPLIT=False, BIAS=False, GATE=True,
         ADDED=False, OPERAND=tl.bfloat16,
@@ -119,7 +116,7 @@ def test_many_rows_with_int8(way: Tile, capability: int) -> None:
 @pytest.mark.parametrize("way", INT4_TILES, ids=str)
 def test_rows_with_int4(way: Tile, capability: int) -> None:
     made = compiled(
-        int4_triton._product, "bf16", capability,
+        low_bit_triton._int4, "bf16", capability,
         {"num_warps": way.warps, "num_stages": way.stages},
         ("x", "values", "scale", "out", "count", "bytes_", "x_row"),
         {"values": "*u8", "scale": "*bf16"},
@@ -138,15 +135,16 @@ def test_products(way: Way, capability: int) -> None:
     aligned = ("x", "weight", "out", "count", "width", "x_row", "weight_row")
     if isinstance(way, Gemv):
         made = compiled(
-            gemm._gemv, "bf16", capability, {"num_warps": way.warps}, aligned, ROWS=1,
+            layer_triton._gemv, "bf16", capability, {"num_warps": way.warps}, aligned, ROWS=1,
             COLUMNS=way.columns, DEPTH=way.depth, BIAS=False,
         )  # fmt: skip
         assert "ld.global" in made.asm["ptx"] and ".v4.b32" in made.asm["ptx"]
     else:
         made = compiled(
-            gemm._tile, "bf16", capability, {"num_warps": way.warps, "num_stages": way.stages},
-            aligned, ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, SPLIT=way.parts > 1,
-            BIAS=False, GATE=False, ADDED=way.parts == 1, OPERAND=tl.bfloat16,
+            layer_triton._tile, "bf16", capability,
+            {"num_warps": way.warps, "num_stages": way.stages}, aligned, ROWS=way.rows,
+            COLUMNS=way.columns, DEPTH=way.depth, SPLIT=way.parts > 1, BIAS=False, GATE=False,
+            ADDED=way.parts == 1, OPERAND=tl.bfloat16,
         )  # fmt: skip
         product = "wgmma.mma_async" if capability == 90 and way.rows >= 64 else "mma.sync"
         assert product in made.asm["ptx"] and "cp.async.cg" in made.asm["ptx"]

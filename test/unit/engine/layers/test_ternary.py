@@ -193,15 +193,16 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(capability: int) 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from vla_ros.engine.layers.kernels.ternary_triton import BLOCKS, _kernel
+    from vla_ros.engine.layers.kernels.low_bit_triton import TERNARY_BLOCKS as BLOCKS
+    from vla_ros.engine.layers.kernels.low_bit_triton import _ternary
 
-    names = _kernel.arg_names
+    names = _ternary.arg_names
     types = {
         "rows": "*i8", "factor": "*fp32", "packed": "*u8", "scale": "*fp32", "out": "*bf16",
     }  # fmt: skip
     signature = {n: types.get(n, "i32") for n in names} | dict.fromkeys(BLOCKS, "constexpr")
     values = {(names.index(name),): value for name, value in BLOCKS.items()}
-    source = ASTSource(fn=_kernel, signature=signature, constexprs=values)
+    source = ASTSource(fn=_ternary, signature=signature, constexprs=values)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32))
     assert 0 < made.metadata.shared <= 48 * 1024
     assert "mma" in made.asm["ptx"]
@@ -209,7 +210,7 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(capability: int) 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    from vla_ros.engine.layers.kernels.ternary_triton import product as kernel
+    from vla_ros.engine.layers.kernels.low_bit_triton import ternary_product as kernel
 
     check_product(kernel, CPU)
     assert choose_product(CPU) is kernel

@@ -1,8 +1,8 @@
-"""Operators that Triton fuses, as references in torch, with the checks that Triton's must pass.
+"""Operators that Triton fuses (``fused_triton.py``), as references in torch, with the checks that
+Triton's must pass.
 
-:class:`Between`: what lies between two products of a layer, add + RMSNorm and SiLU times up
-(``between_triton.py``). RoPE and the KV write rotate Q and K and put K and V into one
-layer's entries of the KV cache in one kernel (``rope_write_triton.py``).
+:class:`Between`: what lies between two products of a layer, add + RMSNorm and SiLU times up. RoPE
+and the KV write rotate Q and K and put K and V into one layer's entries of the KV cache.
 """
 
 from __future__ import annotations

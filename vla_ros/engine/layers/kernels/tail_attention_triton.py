@@ -14,7 +14,7 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.kernels.operand_triton import operand
+from vla_ros.engine.layers.kernels.layer_triton import operand
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import Plan
 
