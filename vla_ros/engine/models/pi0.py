@@ -21,21 +21,23 @@ from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.layers.tuner import Tuned
 from vla_ros.engine.models.base import MASKED, joined
+from vla_ros.engine.models.layer_steps import (
+    attend,
+    linear_residual,
+    norm_gate_up,
+    norm_qkv_rope,
+    shift_products,
+    tuner_of,
+)
 from vla_ros.engine.models.transformer import (
     Layer,
     Modulation,
     Rope,
-    attend,
     layer_table,
-    linear_residual,
     norm,
-    norm_gate_up,
-    norm_qkv_rope,
     norm_scale,
     read_layer,
-    tuner_of,
 )
 from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,
@@ -171,8 +173,8 @@ class Pi0(VLMWithExpert):
         if not self.config.adaptive:
             return None
         scale, shift, gate = _at(self._ada_rms.layers[:, layer, which], step, given)
-        products = self._ada_rms.products
-        known = products[layer][which][step] if products and given is None else None
+        products = self._ada_rms.products[layer]
+        known = products[which][step] if products and given is None else None
         return Modulation(scale, shift, gate, known)
 
 
@@ -197,7 +199,7 @@ class _AdaRms:
 
     The three are 1 + scale, shift and gate; ``final`` is float32, like what it is applied to.
     ``products`` are the shifts times the weight behind their norm, [N, ...] float32 by layer and
-    norm, where that weight is tuned.
+    norm, where a kernel may take them.
     """
 
     def __init__(
@@ -224,15 +226,8 @@ class _AdaRms:
             rows = [[table(f"layers.{i}.{n}") for n in NORMS] for i in range(count)]
             self.layers = torch.stack([torch.stack(pair, 1) for pair in rows], 1).to(like)
             self.final = table("norm")
-            self.products = [
-                [
-                    self.layers[:, number, which, 1].float() @ weight.values.float().T
-                    for which, weight in enumerate((layer.qkv, layer.gate_up))
-                    if isinstance(weight, Tuned)
-                ]
-                for number, layer in enumerate(expert)
-                if isinstance(layer.qkv, Tuned)
-            ]
+            shifts = self.layers[:, :, :, 1].unbind(1)
+            self.products = [shift_products(*each) for each in zip(shifts, expert, strict=True)]
 
 
 def pi0_expected(config: FlowConfig) -> Expected:

@@ -4,16 +4,15 @@ Sources: transformers ``modeling_gemma.py`` and ``modeling_llama.py``. What does
 the input is done once at load, in float32: the weight of a norm and the scale of the scores go
 into the projection behind them, Q, K, V become one product, gate and up another.
 
-A layer is four steps and its attention; where its weights are :class:`~vla_ros.engine.layers.tuner.
-Tuned`, each is one Triton kernel if that was faster than torch's when a pass was captured.
+A layer is four steps and its attention, here in torch. Where one Triton kernel may do a step,
+:mod:`~vla_ros.engine.models.layer_steps` chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +22,6 @@ from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_weight
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
-from vla_ros.engine.layers.tiles import Way, attention_ways, paired_ways, sum_ways
-from vla_ros.engine.layers.tuner import Tuned, Tuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +75,7 @@ def _gate_up(x: torch.Tensor, weight: Weight, config: TextConfig) -> torch.Tenso
     return act * up
 
 
-def forward(
-    x: torch.Tensor,
-    layer: Layer,
-    config: TextConfig,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    mask: torch.Tensor | None,
-) -> torch.Tensor:
-    """A whole layer over rows [n, C], which see each other but for what ``mask`` [n, n] hides."""
-    q, k, v = norm_qkv_rope(x, layer, config, (config.heads, config.kv_heads), Rope(cos, sin))
-    x = linear_residual(x, attend(q, k, v, mask, tuner_of(layer.out)), layer.out)
-    return linear_residual(x, norm_gate_up(x, layer, config), layer.down)
-
-
-# ------------------------------------------------------------------------------------------------
-# The steps of a layer.
-
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-Result = TypeVar("Result", bound="torch.Tensor | tuple[torch.Tensor, ...]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,102 +102,43 @@ def norm_qkv_rope(
     """Norm, Q K V and RoPE: x [n, C] -> q [H, n, d], k and v [G, n, d]; ``heads``: H, G, 0 of what
     a layer has not; ``rope`` holds the n positions. K and V go to ``into``, two [G, n, d].
     """
-
-    def run(way: Way | None, weight: Weight, x: torch.Tensor) -> Heads:
-        if way is None:
-            made = linear(_normed(x, config, modulation), weight, layer.bias)
-            q, k, v = split(made, *heads, rope.cos, rope.sin)
-            if into is None:
-                return q, k, v
-            return q, into[0].copy_(k), into[1].copy_(v)
-        from vla_ros.engine.layers.kernels import layer_triton
-
-        assert isinstance(weight, Tuned)
-        bias, scale = _folded(modulation, layer.bias)
-        every = layer_triton.norm_qkv_rope(
-            x, weight.values, bias, scale, config.rms_eps, heads, rope.cos, rope.sin, into, way
-        )
-        q, k, v = every.transpose(0, 1).split((heads[0], heads[1], heads[1]))
-        return (q, k, v) if into is None else (q, *into)
-
-    some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
-    return fastest("norm + QKV + RoPE", layer.qkv, (x,), run, some)
+    made = linear(_normed(x, config, modulation), layer.qkv, layer.bias)
+    q, k, v = split(made, *heads, rope.cos, rope.sin)
+    return (q, k, v) if into is None else (q, into[0].copy_(k), into[1].copy_(v))
 
 
 def norm_gate_up(
     x: torch.Tensor, layer: Layer, config: TextConfig, modulation: Modulation | None = None
 ) -> torch.Tensor:
     """Norm, gate and up, and the one's activation times the other: x [n, C] -> [n, M]."""
+    return _gate_up(_normed(x, config, modulation), layer.gate_up, config)
 
-    def run(way: Way | None, weight: Weight, x: torch.Tensor) -> torch.Tensor:
-        if way is None:
-            return _gate_up(_normed(x, config, modulation), weight, config)
-        from vla_ros.engine.layers.kernels import layer_triton
 
-        assert isinstance(weight, Tuned)
-        bias, scale = _folded(modulation, None)
-        gelu = config.kind == "gemma"
-        return layer_triton.norm_gate_up(x, weight.values, bias, scale, config.rms_eps, gelu, way)
-
-    some = paired_ways(len(x), x.dtype) if _foldable(modulation) else ()
-    return fastest("norm + gate x up", layer.gate_up, (x,), run, some)
+def norm_linear(
+    x: torch.Tensor,
+    norm: torch.Tensor,
+    weight: Weight,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """The product of rows x [n, C] that are normed with weight ``norm`` [C] -> [n, N]; ``act`` of
+    it, which is SiLU of its one half times the other."""
+    made = linear(F.rms_norm(x, (x.shape[-1],), norm, eps), weight, bias)
+    return made if act is None else act(made)
 
 
 def linear_residual(
     x: torch.Tensor, made: torch.Tensor, weight: Weight, gate: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x [n, C] + ``gate`` times the product of ``made`` [n, K] and a weight [C, K]."""
-
-    def run(way: Way | None, weight: Weight, x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-        if way is None:
-            product = linear(made, weight)
-            return x + (product if gate is None else product * gate)
-        from vla_ros.engine.layers.kernels.layer_triton import product as triton_product
-
-        assert isinstance(weight, Tuned)
-        return triton_product(made, weight.values, None, way, gate, x)
-
-    some = sum_ways(len(x), x.dtype) if gate is None or gate.dim() == 1 else ()
-    return fastest("product + residual", weight, (x, made), run, some)
+    product = linear(made, weight)
+    return x + (product if gate is None else product * gate)
 
 
 def _normed(x: torch.Tensor, config: TextConfig, modulation: Modulation | None) -> torch.Tensor:
     h = norm(x, config.rms_eps)
     return h if modulation is None else torch.addcmul(modulation.shift, h, modulation.scale)
-
-
-def _foldable(modulation: Modulation | None) -> bool:
-    """Whether it can go into the product behind the norm."""
-    return modulation is None or modulation.product is not None
-
-
-def _folded(
-    modulation: Modulation | None, bias: torch.Tensor | None
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The bias of the product, and the scale of what goes into it."""
-    if modulation is None:
-        return bias, None
-    assert bias is None  # no expert with adaRMS has one
-    return modulation.product, modulation.scale
-
-
-def fastest(
-    kind: str,
-    weight: Weight,
-    given: tuple[torch.Tensor, ...],
-    run: Callable[..., Result],
-    some: Sequence[Way],
-) -> Result:
-    """``run(way, weight, *given)`` in the fastest of ``some`` ways and None, torch's, where a tuner
-    has the weight."""
-    if some and isinstance(weight, Tuned) and not torch.is_grad_enabled():
-        return weight.tuner.fastest(kind, weight, given, run, some)
-    return run(None, weight, *given)
-
-
-def tuner_of(weight: Weight) -> Tuner | None:
-    """Who chooses how it is multiplied; None: nobody."""
-    return weight.tuner if isinstance(weight, Tuned) else None
 
 
 def split(
@@ -234,30 +154,13 @@ def split(
 
 
 def attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None,
-    tuner: Tuner | None = None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """q [H, m, d] (scaled), k and v [G, S, d], mask [m or 1, S] added to the scores -> [m, H d].
 
     On a CPU two plain products: its SDPA packs K and V anew on every call.
     """
-
-    def run(
-        way: Way | None, weight: None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
-        if way is not None:
-            from vla_ros.engine.layers.kernels import layer_triton
-
-            return layer_triton.attend(q, k, v, mask, way)
-        return (_attend_sdpa if q.is_cuda else _attend_products)(q, k, v, mask)
-
-    some = attention_ways(q.dtype)
-    if tuner is None or not some or torch.is_grad_enabled():
-        return run(None, None, q, k, v)
-    return tuner.fastest("attention", None, (q, k, v), run, some)
+    return (_attend_sdpa if q.is_cuda else _attend_products)(q, k, v, mask)
 
 
 def _attend_products(

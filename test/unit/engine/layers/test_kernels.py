@@ -305,12 +305,12 @@ def check_flow_layers() -> None:
     from vla_ros.engine.layers.kernels.layer_triton import product
     from vla_ros.engine.layers.tiles import Tile
     from vla_ros.engine.layers.tuner import PRODUCT, Tuner
-    from vla_ros.engine.models import transformer
+    from vla_ros.engine.models import layer_steps
 
     some = (Tile(32, 16, 32, stages=1), Tile(16, 32, 16, stages=1))
     tuning.ways = lambda rows, dtype: ()  # products alone stay torch's
-    transformer.paired_ways = transformer.sum_ways = lambda rows, dtype: some  # type: ignore[assignment]
-    transformer.attention_ways = lambda dtype: some  # type: ignore[assignment]
+    layer_steps.paired_ways = layer_steps.sum_ways = lambda rows, dtype: some  # type: ignore[assignment]
+    layer_steps.attention_ways = lambda dtype: some  # type: ignore[assignment]
     for kind in ("pi0", "pi05", "smolvla"):
         for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
             # What is timed later is faster; torch's own comes first.

@@ -20,10 +20,9 @@ from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, signed
 from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, stacked
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
-from vla_ros.engine.layers.tiles import Way, paired_ways
-from vla_ros.engine.layers.tuner import Tuned, Tuner
+from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.language.base import PackedLayers
-from vla_ros.engine.models.transformer import fastest, linear_residual, tuner_of
+from vla_ros.engine.models.layer_steps import linear_residual, norm_linear, tuner_of
 
 STEPS = "a kernel a step"
 _ALIKE = 4  # layers that are timed in turn: the cache has forgotten the first
@@ -160,7 +159,7 @@ class LlamaDecoder(PackedLayers):
     def _qkv(self, number: int, x: torch.Tensor, normed: torch.Tensor | None) -> torch.Tensor:
         layer = self._layers[number]
         if normed is None:
-            return self._normed(x, layer.norm1, layer.qkv, layer.qkv_bias)
+            return norm_linear(x, layer.norm1, layer.qkv, layer.qkv_bias, self.config.rms_eps)
         return linear(normed, layer.qkv, layer.qkv_bias)
 
     def _rest(
@@ -184,13 +183,14 @@ class LlamaDecoder(PackedLayers):
     def _steps(self, layer: Layer, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """The rest of a layer, each product with what lies around it as one kernel where that is
         faster; no norm behind it."""
+        eps, silu_mul = self.config.rms_eps, self._between.silu_mul
         x = linear_residual(x, out, layer.out)
-        made = self._normed(x, layer.norm2, layer.gate_up, act=self._between.silu_mul)
+        made = norm_linear(x, layer.norm2, layer.gate_up, None, eps, silu_mul)
         return linear_residual(x, made, layer.down)
 
     def _stepwise(self, x: torch.Tensor, out: torch.Tensor) -> bool:
         """Which of the two is taken for so many rows, the next layer's Q, K and V included."""
-        tuner = tuner_of(self._layers[0].down)
+        tuner, eps = tuner_of(self._layers[0].down), self.config.rms_eps
         if tuner is None:
             return False
 
@@ -199,35 +199,9 @@ class LlamaDecoder(PackedLayers):
                 x, normed = self._between_products(layer, x, out, layer.norm1)
                 return x, linear(normed, layer.qkv, layer.qkv_bias)
             x = self._steps(layer, x, out)
-            return x, self._normed(x, layer.norm1, layer.qkv, layer.qkv_bias)
+            return x, norm_linear(x, layer.norm1, layer.qkv, layer.qkv_bias, eps)
 
         return tuner.way("layer", self._layers[:_ALIKE], (x, out), run, (STEPS,)) is not None
-
-    def _normed(
-        self,
-        x: torch.Tensor,
-        norm: torch.Tensor,
-        weight: Weight,
-        bias: torch.Tensor | None = None,
-        act: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """The product of the normed rows, and SiLU of its one half times the other where ``act``,
-        torch's, is given."""
-        eps = self.config.rms_eps
-
-        def run(way: Way | None, weight: Weight, x: torch.Tensor) -> torch.Tensor:
-            if way is None:
-                made = linear(F.rms_norm(x, (x.shape[-1],), norm, eps), weight, bias)
-                return made if act is None else act(made)
-            from vla_ros.engine.layers.kernels import layer_triton
-
-            assert isinstance(weight, Tuned)
-            if act is None:
-                return layer_triton.norm_linear(x, weight.values, bias, norm, eps, way)
-            return layer_triton.norm_gate_up(x, weight.values, bias, norm, eps, False, way)
-
-        kind = "norm + product" if act is None else "norm + gate x up"
-        return fastest(kind, weight, (x,), run, paired_ways(len(x), x.dtype))
 
 
 def _for_one_row(layer: Layer, functions: Any) -> tuple[Any, ...]:
