@@ -381,10 +381,9 @@ def flow_shape_of(config: Any, name: str) -> ModelShape:
     of pi0-FAST the longest answer."""
     if config.kind == "turbovla":
         return _turbovla(config, name)
-    from vla_ros.engine.families.registry import FAMILIES
+    from vla_ros.engine.families.registry import family_of_kind
 
-    family = next(family for family in FAMILIES if config.kind in family.kinds)
-    maps = partial(_maps, family.expected(config).must)
+    maps = partial(_maps, family_of_kind(config.kind).expected(config).must)
     tower, text, words, expert = SHAPES[config.kind](config)
     timed = sum(inputs * outputs for inputs, outputs in maps(_TIMED))
     expert = replace(expert, ends=maps(*_ENDS), timed_weights=timed, flat=maps(_FLAT))

@@ -44,6 +44,7 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.images.steps import refuse_unless_image
 from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
 from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
@@ -66,7 +67,6 @@ from vla_ros.engine.models.preparation import (
     CPU,
     Preparation,
     padded_to,
-    refuse_unless_image,
     stacked,
 )
 

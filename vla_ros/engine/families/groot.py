@@ -26,6 +26,7 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.embodiment import Embodiment, Group
 from vla_ros.engine.io.fields import (
     GROOT_N15,
     GROOT_N15_BACKBONE,
@@ -39,16 +40,13 @@ from vla_ros.engine.io.groot import (
     N15_ROWS,
     N16_ROWS,
     N17_ROWS,
-    Embodiment,
-    Framing,
-    Group,
     choose,
-    framed,
     read_metadata,
     read_processor,
     write_metadata,
     write_processor,
 )
+from vla_ros.engine.io.images.framing import Framing, framed
 from vla_ros.engine.io.processors import TextTokenizer
 from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder

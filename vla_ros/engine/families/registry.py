@@ -108,6 +108,12 @@ def family_of(source: Path | str) -> Family[Any]:
     raise CheckpointError(f"{source} is no flow policy")
 
 
+def family_of_kind(kind: str) -> Family[Any]:
+    """Whose configs are of this ``kind``. KeyError: nobody's."""
+    row = FAMILIES.get(kind)
+    return _imported(row[1]) if row is not None else _others()[kind]
+
+
 def config_of(source: Path | str, options: LoadOptions = LoadOptions()) -> PolicyConfig:
     """What it wants of a robot; reads no weights. CheckpointError, ValueError in one line."""
     family = family_of(source)

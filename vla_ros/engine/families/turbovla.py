@@ -29,10 +29,11 @@ from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, Fields, TowerC
 from vla_ros.engine.io.fields import TURBOVLA, TURBOVLA_PARTS
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.images.steps import refuse_unless_image
 from vla_ros.engine.io.processors import Scaler, TextTokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
 from vla_ros.engine.models.base import Inputs
-from vla_ros.engine.models.preparation import Preparation, refuse_unless_image, stacked
+from vla_ros.engine.models.preparation import Preparation, stacked
 from vla_ros.engine.models.turbovla import (
     BertShape,
     Specials,

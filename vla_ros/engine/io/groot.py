@@ -1,4 +1,5 @@
-"""One robot of a GR00T checkpoint: its cameras, its state and actions, and how each is scaled.
+"""The files of a GR00T folder that say what a robot is: read as an
+:class:`~vla_ros.engine.io.embodiment.Embodiment`, and written.
 
 Source: NVIDIA/Isaac-GR00T. N1.6 and N1.7 (``processing_gr00t_n1d7.py``, ``data/types.py``,
 ``state_action_processor.py``, ``data/utils.py``, ``pose.py``) say it in ``processor_config.json``
@@ -20,26 +21,17 @@ with a mode for each group that is not scaled by its least and greatest value (`
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-import torch.nn.functional as F
-from PIL import Image as PILImage
 
-from vla_ros.core.rotation import turned
-from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.embodiment import MODES, Embodiment, Floats, Group, Relative
 from vla_ros.engine.io.files import names_in, read_json, write_json
-from vla_ros.engine.io.images.steps import pillow_resize
+from vla_ros.engine.io.images.framing import Framing
 
 PROCESSOR, STATISTICS, ROWS = "processor_config.json", "statistics.json", "embodiment_id.json"
 METADATA, DATA_CONFIG = "experiment_cfg/metadata.json", "data_config.json"
@@ -75,15 +67,6 @@ N16_ROWS = {
     "new_embodiment": 10,
 }
 N15_ROWS = {"new_embodiment": 31, "oxe_droid": 17, "agibot_genie1": 26, "gr1": 24}
-#: The statistics that a mode of N1.5 reads.
-MODES = {
-    "min_max": ("min", "max"),
-    "q99": ("q01", "q99"),
-    "mean_std": ("mean", "std"),
-    "binary": (),
-    "sin_cos": (),
-    "none": (),
-}
 _ARMS = ["left_arm", "right_arm", "left_hand", "right_hand", "waist"]
 _GENIE = ("left_arm_joint", "right_arm_joint", "left_effector", "right_effector", "head", "waist")
 #: NVIDIA's fourier_gr1_arms_waist and agibot_genie1.
@@ -101,423 +84,7 @@ _DATA_CONFIGS: dict[str, dict[str, object]] = {
     },
 }
 CROP = 0.95  # what of an image stays, in all of NVIDIA's data configurations of N1.5
-
-Pixels = npt.NDArray[np.uint8]
-F32 = npt.NDArray[np.float32]
-Floats = npt.NDArray[Any]  # float32 for N1.5, float64 for N1.6 and N1.7
-
-# ------------------------------------------------------------------------------------------------
-# Groups of values
-
-
-class Relative(Enum):
-    """To what a group of actions is relative, and how it is put together."""
-
-    NOTHING = "nothing"
-    SUM = "sum"  # to the state's values
-    ROT6D = "xyz+rot6d"  # to the state's pose: translation and two rows of a rotation
-    ROTVEC = "xyz+rotvec"  # the same with an axis-angle
-
-
 _FORMATS = {"XYZ_ROT6D": (Relative.ROT6D, 9), "XYZ_ROTVEC": (Relative.ROTVEC, 6)}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """A run of values that belong together, scaled to about [-1, 1].
-
-    ``mode`` is one of :data:`MODES`, or ``zero``: the model is shown none of them. ``low`` and
-    ``high``, least and greatest or mean and deviation, are [size], or [rows, size] of actions with
-    statistics of their own for every row; float32 where N1.5's code computes, float64 where that
-    of N1.6 and N1.7 does. ``clip``: what a range scales is cut to [-1, 1]. ``begin``: where in the
-    state the values are that an action is ``relative`` to.
-    """
-
-    name: str
-    low: Floats
-    high: Floats
-    mode: str = "min_max"
-    clip: bool = True
-    relative: Relative = Relative.NOTHING
-    begin: int = 0
-
-    @property
-    def size(self) -> int:
-        """Values of the robot."""
-        return int(self.low.shape[-1])
-
-    @property
-    def wide(self) -> int:
-        """Values of the model."""
-        return self.size * (2 if self.mode == "sin_cos" else 1)
-
-    @property
-    def _of_n15(self) -> bool:
-        return self.low.dtype == np.float32
-
-    def normalize(self, values: F32) -> F32:
-        """The robot's state [size] -> the model's [wide], float32."""
-        if self.mode == "zero":
-            return np.zeros_like(values)
-        if self.mode == "none":
-            return values
-        if self.mode == "binary":
-            return (values > 0.5).astype(np.float32)
-        if self.mode == "sin_cos":
-            if self._of_n15:  # its code asks torch, whose last bit is not numpy's
-                angles = torch.from_numpy(values)
-                return torch.cat((angles.sin(), angles.cos())).numpy()
-            return np.concatenate([np.sin(values), np.cos(values)])
-        if self.mode == "mean_std":
-            moves = self.high != 0
-            scaled = (values - self.low) / np.where(moves, self.high, 1)
-            return np.where(moves, scaled, values).astype(np.float32)
-        moves = self.low != self.high
-        unit = ((values - self.low) / np.where(moves, self.high - self.low, 1)).astype(np.float32)
-        out = np.where(moves, 2 * unit - 1, values if self.mode == "q99" else np.float32(0))
-        return np.clip(out, -1.0, 1.0) if self.clip else out
-
-    def unnormalize(self, values: F32, first: int = 0) -> Floats:
-        """The model's actions [n, size], the chunk's from its row ``first`` on -> the robot's, in
-        the precision of the statistics."""
-        if self.mode == "binary":
-            return (values > 0.5).astype(np.float32)
-        if self.mode == "none":
-            return values
-        low, high = self._of_rows(first, len(values))
-        if self.mode == "mean_std":
-            out = values * high + low
-            if self._of_n15:
-                return out
-            return np.where(high != 0, out, values).astype(np.float32).astype(np.float64)
-        if self.clip:
-            values = np.clip(values, -1.0, 1.0)
-        return np.asarray((values + 1.0) / 2.0 * (high - low) + low, dtype=low.dtype)
-
-    def _of_rows(self, first: int, count: int) -> tuple[Floats, Floats]:
-        low, high = self.low, self.high
-        return (low, high) if low.ndim == 1 else (low[first:][:count], high[first:][:count])
-
-    def renormalize(self, values: Floats) -> F32:
-        """The robot's actions [n, size], a chunk's first -> the model's. Of what does not move,
-        which any value of the model's says, zeros."""
-        low, high = self._of_rows(0, len(values))
-        if self.mode in ("binary", "none"):
-            return values.astype(np.float32)
-        if self.mode == "mean_std":
-            moves = high != 0
-            out = np.where(moves, (values - low) / np.where(moves, high, 1), values)
-        else:
-            moves = low != high
-            out = 2 * (values - low) / np.where(moves, high - low, 1) - 1
-            out = np.where(moves, out, 0)
-        return np.asarray(out, dtype=np.float32)
-
-    def absolute(self, values: Floats, state: F32) -> Floats:
-        """Actions [H, size] that are relative to the state [n] -> absolute ones."""
-        if self.relative is Relative.NOTHING:
-            return values
-        origin = state[self.begin : self.begin + self.size].astype(np.float64)
-        if self.relative is Relative.SUM:
-            return values + origin
-        out = np.empty_like(values)
-        for row, value in zip(out, values, strict=True):
-            if self.relative is Relative.ROT6D:
-                turn = _of_six(origin[3:])
-                row[:3] = origin[:3] + turn @ value[:3]
-                row[3:] = (turn @ _of_six(value[3:]))[:2].flatten()
-            else:
-                row[:3] = origin[:3] + _rotated(origin[3:], value[:3])
-                row[3:] = turned(origin[3:], value[3:])
-        return out
-
-    def relative_to(self, values: Floats, state: F32) -> Floats:
-        """Absolute actions [n, size] -> what :meth:`absolute` makes them of."""
-        if self.relative is Relative.NOTHING:
-            return values
-        origin = state[self.begin : self.begin + self.size].astype(np.float64)
-        if self.relative is Relative.SUM:
-            return values - origin
-        out = np.empty_like(values)
-        for row, value in zip(out, values, strict=True):
-            if self.relative is Relative.ROT6D:
-                back = _of_six(origin[3:]).T
-                row[:3] = back @ (value[:3] - origin[:3])
-                row[3:] = (back @ _of_six(value[3:]))[:2].flatten()
-            else:
-                row[:3] = _rotated(-origin[3:], value[:3] - origin[:3])
-                row[3:] = turned(-origin[3:], value[3:])
-        return out
-
-
-def _of_six(six: Floats) -> Floats:
-    """The first two rows of a rotation, made perpendicular -> the rotation [3, 3]."""
-    first = six[:3] / np.linalg.norm(six[:3])
-    second = six[3:] - np.dot(first, six[3:]) * first
-    second = second / np.linalg.norm(second)
-    return np.stack([first, second, np.cross(first, second)])
-
-
-def _rotated(rotation: Floats, vector: Floats) -> Floats:
-    """``vector`` [3] turned by an axis-angle [3] (Rodrigues)."""
-    angle = float(np.linalg.norm(rotation))
-    if angle < 1e-12:
-        return vector
-    axis = rotation / angle
-    across = np.cross(axis, vector) * np.sin(angle)
-    along = axis * (axis @ vector) * (1.0 - np.cos(angle))
-    out: Floats = vector * np.cos(angle) + across + along
-    return out
-
-
-# ------------------------------------------------------------------------------------------------
-# Images
-
-
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """How an image becomes a square of ``side`` pixels.
-
-    N1.6, N1.7: it is padded to a square and shrunk, its middle ``share`` stays and is brought to
-    ``side`` again; ``final`` is the side that N1.6 brings it to then (0: it stays). N1.5 (not
-    ``letterbox``): its middle ``share``, whatever its shape, is stretched to the square.
-    """
-
-    side: int
-    share: float = 1.0
-    final: int = 0
-    letterbox: bool = True
-
-
-def framed(image: Image, framing: Framing) -> torch.Tensor:
-    """uint8 [h, w, 3] -> float32 [3, s, s] in [-1, 1]. ValueError for what is no image.
-
-    Sources: ``image_augmentations.py`` (the transform of evaluation, by way of albumentations) and
-    ``fetch_image`` of ``processing_eagle3_vl.py``, which brings N1.6's square to a multiple of 28
-    pixels with Pillow's bicubic; n1.5 ``data/transform/video.py``.
-    """
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
-    if not framing.letterbox:
-        whole = _center_crop(image, framing)
-    else:
-        square = resized(letterboxed(np.asarray(image)), framing.side)
-        kept = max(1, int(framing.side * framing.share))
-        begin = (framing.side - kept) // 2
-        middle = square[begin : begin + kept, begin : begin + kept]
-        pixels = np.ascontiguousarray(resized(middle, framing.side))
-        if framing.final not in (0, framing.side):
-            side = framing.final
-            brought = pillow_resize(
-                PILImage.fromarray(pixels), side, side, PILImage.Resampling.BICUBIC
-            )
-            pixels = np.array(brought)
-        whole = torch.from_numpy(pixels).permute(2, 0, 1)
-    return (whole.float() - 127.5) / 127.5  # in one step, as the authors' image processors do it
-
-
-def _center_crop(image: Image, framing: Framing) -> torch.Tensor:
-    """torchvision's center crop and antialiased resize: uint8 [3, side, side]."""
-    # A copy: the camera's buffer may be shared memory that is written again.
-    pixels = torch.from_numpy(image.copy()).float() / 255.0
-    height, width = image.shape[:2]
-    rows, columns = max(1, int(height * framing.share)), max(1, int(width * framing.share))
-    top, left = round((height - rows) / 2.0), round((width - columns) / 2.0)
-    middle = pixels[top : top + rows, left : left + columns].permute(2, 0, 1)[None]
-    size = (framing.side, framing.side)
-    if (rows, columns) != size:
-        middle = F.interpolate(middle, size, mode="bilinear", align_corners=False, antialias=True)
-    return (middle[0] * 255).to(torch.uint8)
-
-
-def letterboxed(image: Pixels) -> Pixels:
-    """Black bars above and below, or left and right: [h, w, 3] -> [s, s, 3]."""
-    height, width = image.shape[:2]
-    side = max(height, width)
-    if height == width:
-        return image
-    top, left = (side - height) // 2, (side - width) // 2
-    out = np.zeros((side, side, 3), np.uint8)
-    out[top : top + height, left : left + width] = image
-    return out
-
-
-def resized(image: Pixels, side: int) -> Pixels:
-    """OpenCV's INTER_AREA from one square to another, to the last bit.
-
-    Source: OpenCV 4 ``resize.cpp``, whose whole numbers are computed here: shrinking is the mean
-    over an area in float32, growing is linear in steps of 1 / 2048.
-    """
-    source = len(image)
-    if source == side:
-        return image
-    if source < side:
-        return _grown(image, side)
-    if source % side == 0:
-        return _by_whole_blocks(image, source // side)
-    places, weights = _area(source, side)
-    rows: Any = 0.0
-    for tap in range(places.shape[1]):
-        rows = rows + image[:, places[:, tap]] * weights[:, tap, None]
-    out: Any = 0.0
-    for tap in range(places.shape[1]):
-        out = out + rows[places[:, tap]] * weights[:, tap, None, None]
-    return np.clip(np.rint(out), 0, 255).astype(np.uint8)
-
-
-def _by_whole_blocks(image: Pixels, by: int) -> Pixels:
-    side = len(image) // by
-    sums = image.astype(np.int32).reshape(side, by, side, by, 3).sum((1, 3))
-    if by == 2:  # a shortcut of OpenCV's that rounds halves up, and not to even
-        return ((sums + 2) >> 2).astype(np.uint8)
-    means = sums.astype(np.float32) * np.float32(1.0 / by**2)
-    return np.clip(np.rint(means), 0, 255).astype(np.uint8)
-
-
-@lru_cache(maxsize=8)
-def _area(source: int, side: int) -> tuple[npt.NDArray[np.int64], F32]:
-    """What each pixel of the smaller image takes of the larger one, along an axis: places and
-    weights [side, taps]."""
-    scale = source / side
-    taps = math.ceil(scale) + 2
-    places, weights = np.zeros((side, taps), np.int64), np.zeros((side, taps), np.float32)
-    for to in range(side):
-        begin = to * scale
-        end, cell = begin + scale, min(scale, source - begin)
-        last = min(math.floor(end), source - 1)
-        first = min(math.ceil(begin), last)
-        found: list[tuple[int, float]] = []
-        if first - begin > 1e-3:
-            found.append((first - 1, (first - begin) / cell))
-        found += [(place, 1.0 / cell) for place in range(first, last)]
-        if end - last > 1e-3:
-            found.append((last, min(end - last, 1.0, cell) / cell))
-        for tap, (place, weight) in enumerate(found):
-            places[to, tap], weights[to, tap] = place, weight
-    return places, weights
-
-
-def _grown(image: Pixels, side: int) -> Pixels:
-    low, shares = _linear(len(image), side)
-    high = np.minimum(low + 1, len(image) - 1)
-    x = image.astype(np.int32)
-    rows = x[:, low] * shares[0, :, None] + x[:, high] * shares[1, :, None]
-    above = (shares[0, :, None, None] * (rows[low] >> 4)) >> 16
-    below = (shares[1, :, None, None] * (rows[high] >> 4)) >> 16
-    return np.clip((above + below + 2) >> 2, 0, 255).astype(np.uint8)
-
-
-@lru_cache(maxsize=8)
-def _linear(source: int, side: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """The lower of the two pixels each one lies between [side], and both shares [2, side] in
-    steps of 1 / 2048."""
-    to = np.arange(side)
-    low = np.floor(to * (source / side)).astype(np.int64)
-    rest = ((to + 1) - (low + 1) * (side / source)).astype(np.float32)
-    rest = np.where(rest <= 0, np.float32(0), rest - np.floor(rest)).astype(np.float32)
-    last = low >= source - 1
-    rest[last], low[last] = 0.0, source - 1
-    shares = np.stack([np.float32(1) - rest, rest]) * np.float32(2048)
-    return low, np.rint(shares).astype(np.int32)
-
-
-# ------------------------------------------------------------------------------------------------
-# A robot
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Embodiment:
-    """A robot that a GR00T was trained for: what it sees, is and does.
-
-    ``tag`` is its name in the folder, ``row`` its place among the head's encoders; ``horizon``
-    actions of a chunk are its own. ``formal``: instructions lose capitals and punctuation (N1.6,
-    N1.7).
-    """
-
-    tag: str
-    row: int
-    cameras: tuple[str, ...]
-    state: tuple[Group, ...]
-    actions: tuple[Group, ...]
-    horizon: int
-    framing: Framing
-    formal: bool = True
-
-    @property
-    def image_size(self) -> int:
-        """The side of an image as the model sees it."""
-        return self.framing.final or self.framing.side
-
-    @property
-    def relative(self) -> bool:
-        """Some of its actions are relative to its state, which is positions of joints."""
-        return any(group.relative is not Relative.NOTHING for group in self.actions)
-
-    @property
-    def state_dim(self) -> int:
-        """Values of its state."""
-        return sum(group.size for group in self.state)
-
-    @property
-    def state_wide(self) -> int:
-        """Values of its state in model space."""
-        return sum(group.wide for group in self.state)
-
-    @property
-    def action_dim(self) -> int:
-        """Values of its action."""
-        return sum(group.size for group in self.actions)
-
-    @property
-    def action_names(self) -> tuple[str, ...]:
-        """A name for each value of an action."""
-        return tuple(
-            group.name if group.size == 1 else f"{group.name}_{i}"
-            for group in self.actions
-            for i in range(group.size)
-        )
-
-    def normalize(self, state: torch.Tensor) -> torch.Tensor:
-        """Its state float32 [state_dim] -> the model's [state_wide]."""
-        parts = np.split(state.numpy(), np.cumsum([g.size for g in self.state])[:-1])
-        shown = [g.normalize(values) for g, values in zip(self.state, parts, strict=True)]
-        return torch.from_numpy(np.concatenate(shown))
-
-    def unnormalize(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """A chunk [H, D] of the model -> its actions float32 [H, action_dim]; the state [s] is what
-        some of them are relative to."""
-        made, begin = [], 0
-        for group in self.actions:
-            values = chunk[:, begin : begin + group.size].numpy()
-            made.append(group.absolute(group.unnormalize(values), state.numpy()))
-            begin += group.size
-        return torch.from_numpy(np.concatenate(made, axis=1)).float()
-
-    def reanchored(
-        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
-    ) -> torch.Tensor:
-        """Rows [n, D] of a chunk from its row ``first`` on, said in the state ``then`` -> the same
-        actions as the first rows of one that is said in the state ``now``."""
-        anchored = [g.relative is not Relative.NOTHING or g.low.ndim > 1 for g in self.actions]
-        if not any(anchored):
-            return rows
-        out, begin = rows.cpu().clone(), 0
-        for group, counts in zip(self.actions, anchored, strict=True):
-            part = slice(begin, begin + group.size)
-            if counts:
-                said = group.unnormalize(out[:, part].numpy(), first)
-                kept = group.relative_to(group.absolute(said, then.numpy()), now.numpy())
-                out[:, part] = torch.from_numpy(group.renormalize(kept))
-            begin += group.size
-        return out.to(rows.device)
-
-    def ends(self) -> tuple[torch.Tensor, ...]:
-        """Where all actions of its data lie, in units: from and to [action_dim]; () where nothing
-        says."""
-        if any(g.mode not in ("min_max", "q99") or g.low.ndim > 1 for g in self.actions):
-            return ()
-        low, high = (np.concatenate([getattr(g, e) for g in self.actions]) for e in ("low", "high"))
-        return torch.from_numpy(low).float(), torch.from_numpy(high).float()
 
 
 def choose(tag: str | None, known: list[str], where: Path) -> str:
@@ -563,8 +130,7 @@ def _numbers(statistics: Fields, name: str, size: int | None = None) -> Floats:
     return values
 
 
-# ------------------------------------------------------------------------------------------------
-# The processor files of N1.6 and N1.7
+# The processor files of N1.6 and N1.7.
 
 
 def read_processor(directory: Path, tag: str | None, known: Mapping[str, int]) -> Embodiment:
@@ -740,8 +306,7 @@ def _said(groups: tuple[Group, ...], names: tuple[str, ...]) -> dict[str, dict[s
     return out
 
 
-# ------------------------------------------------------------------------------------------------
-# The metadata of N1.5
+# The metadata of N1.5.
 
 
 def read_metadata(

@@ -19,6 +19,7 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.io.flow_config import FAST, FlowConfig
 from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.images.steps import refuse_unless_image
 from vla_ros.engine.io.processors import Processors, TextTokenizer
 from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.models.base import Inputs
@@ -146,12 +147,6 @@ def stacked(images: Sequence[Image | None], make: Callable[[Image], torch.Tensor
 def padded_to(width: int, values: torch.Tensor) -> torch.Tensor:
     """Values [n] with zeros behind them [width]."""
     return F.pad(values, (0, width - len(values)))
-
-
-def refuse_unless_image(image: Image) -> None:
-    """ValueError where it is no camera's uint8 [h, w, 3]."""
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
 
 
 def padded_square(

@@ -18,20 +18,9 @@ from golden.groot import eagle_cases as n15
 from golden.groot.cases import PICTURES, ROBOTS
 from unit.engine.models.groot_small import GOLDEN
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.groot import (
-    CROP,
-    DATA_CONFIG,
-    METADATA,
-    Embodiment,
-    Framing,
-    Group,
-    Relative,
-    framed,
-    letterboxed,
-    read_metadata,
-    read_processor,
-    resized,
-)
+from vla_ros.engine.io.embodiment import Embodiment, Group, Relative
+from vla_ros.engine.io.groot import CROP, DATA_CONFIG, METADATA, read_metadata, read_processor
+from vla_ros.engine.io.images.framing import Framing, framed, letterboxed, resized
 
 KNOWN = {"turner": 1}
 

@@ -15,7 +15,8 @@ from golden.groot.eagle_cases import HEAD, IMAGE_TOKEN, TEXT, VISION
 from unit.engine.models.groot_small import GOLDEN, Drawn
 from vla_ros.engine.families.groot import VERSIONS
 from vla_ros.engine.io.config import Fields
-from vla_ros.engine.io.groot import Embodiment, Framing
+from vla_ros.engine.io.embodiment import Embodiment
+from vla_ros.engine.io.images.framing import Framing
 from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Stored, check_tensors
 from vla_ros.engine.layers.graphs import Capture

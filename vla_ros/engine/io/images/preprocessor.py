@@ -36,6 +36,7 @@ from vla_ros.engine.io.images.steps import (
     pillow_resize,
     pillow_weights,
     placing,
+    refuse_unless_image,
     sample_points,
 )
 from vla_ros.engine.layers.devices import on_device
@@ -117,8 +118,7 @@ class Preprocessor:
 
     def __call__(self, image: Image) -> tuple[torch.Tensor, ...]:
         """Resize, optionally center-crop, scale to [0, 1], normalize for every tower."""
-        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-            raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
+        refuse_unless_image(image)
         make = self._pillow(image) if self._squares is None else self._torch(image, self._squares)
         out: list[torch.Tensor] = []
         made: dict[_Square, torch.Tensor] = {}  # towers that want the same share it

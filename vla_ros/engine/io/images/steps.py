@@ -52,6 +52,12 @@ _Float32s = npt.NDArray[np.float32]
 _Ints = npt.NDArray[np.int32]
 
 
+def refuse_unless_image(image: Image) -> None:
+    """ValueError where it is no camera's uint8 [h, w, 3]."""
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
+        raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
+
+
 @dataclass(frozen=True, slots=True)
 class Placing:
     """How a picture becomes a square: ``left`` and ``top`` lines of padding at both ends, then
