@@ -16,6 +16,7 @@ from vla_ros.engine.families.random import SMALL_VOCAB, in_memory
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.layers.graphs import Capture, Outputs
+from vla_ros.engine.models.openvla import VLAModel
 
 CPU = torch.device("cpu")
 CLOCK = SystemClock()

@@ -18,7 +18,6 @@ from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench import suite
 from vla_ros_lab.bench.measure import drifting_frames, load_frames
 from vla_ros_lab.bench.suite import ROWS
-from vla_ros_lab.cli.bench import _options, add_parser
 
 KEYS = {
     "median_ms", "p95_ms", "rate_hz", "latency_ms", "passes_per_action", "acceptance",
