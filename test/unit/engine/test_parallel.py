@@ -13,7 +13,7 @@ from support.engine import CLOCK, CPU, TEXTS, Again, engine_of, images, tiny_con
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.families.random import in_memory
 from vla_ros.engine.io.checkpoint import Checkpoint
-from vla_ros.lab.hugging_face import build_causal_lm
+from vla_ros_lab.hugging_face import build_causal_lm
 
 FRAMES = list(images(2, still=0.0))
 

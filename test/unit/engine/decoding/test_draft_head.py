@@ -33,7 +33,7 @@ from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.openvla import VLAModel
-from vla_ros.lab.hugging_face import transformers_model
+from vla_ros_lab.hugging_face import transformers_model
 
 ACTIONS = ActionTokens(960)
 

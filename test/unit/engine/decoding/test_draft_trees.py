@@ -36,7 +36,7 @@ from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.models.openvla import VLAModel
-from vla_ros.lab.hugging_face import transformers_model
+from vla_ros_lab.hugging_face import transformers_model
 
 FRAMES = 520
 RESETS = {

@@ -14,7 +14,7 @@ from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, 
 from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
-from vla_ros.lab.hugging_face import build_causal_lm
+from vla_ros_lab.hugging_face import build_causal_lm
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
 ATTENTIONS = ["auto", "torch"]
