@@ -39,7 +39,7 @@ from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.listeners.graph_runner import GraphRunner
-from vla_ros.ros.listeners.listener import Listener
+from vla_ros.ros.listeners.listener import GraphListener
 from vla_ros.ros.nodes.policy.inputs import poses_of
 from vla_ros.sim.episode import Mode
 from vla_ros.sim.expert import Expert
@@ -57,7 +57,7 @@ LEAST_M = 0.06  # of the expert's way in that time: where it hardly moves there 
 PERIOD_S = 0.05
 
 
-class Person(Listener):
+class Person(GraphListener):
     """Watches, takes over where the robot is lost, and lets go. ``delays_s``: from the first
     command of a takeover until the node moves the robot by it; ``jumps``: between neighboring
     commands where the one who acts changes, m a period."""

@@ -24,7 +24,7 @@ import torch
 
 from vla_ros.core.console import json_text
 from vla_ros.core.types import Executing, Observation, Timeline
-from vla_ros.data.lerobot.dataset import STATE, Row
+from vla_ros.data.lerobot.dataset import STATE, DatasetRow
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
@@ -70,12 +70,12 @@ def trained_head(target: Path, out: Path, begin: float) -> tuple[Path, dict[str,
     """A draft head's folder, and what was said of it on episodes held out."""
     count, length = int((TRAINED_TO - begin) / STEP) // 10, 10
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[DatasetRow]:
         for episode in range(count):
             for number in range(length):
                 pixels, state, _ = trajectory(begin + STEP * (length * episode + number))
                 images = {AGENTVIEW: pixels, WRIST: pixels[::-1].copy()}
-                yield Row(episode, TASK, images, {STATE: state})
+                yield DatasetRow(episode, TASK, images, {STATE: state})
 
     cameras = {AGENTVIEW: AGENTVIEW, WRIST: WRIST}
     recorded.open_recording = lambda *_: recorded.Recording(cameras, count, rows())

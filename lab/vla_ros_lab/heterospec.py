@@ -93,7 +93,7 @@ Choose = Callable[[Candidates, int], DraftTree]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DraftedFrame:
     """A frame: what was offered for it (None: an episode's first), what was said, and the
     ``ranks`` of that among what was offered, -1 where it was not."""
 
@@ -111,7 +111,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrolled(Shown):
+class Unrolled(DraftedFrame):
     """A frame that a recursive head drafted: what it offers depends on what is known.
 
     ``offer`` and ``ranks`` are of what is drafted behind the prompt. With s + 1 tokens known,
@@ -124,7 +124,7 @@ class Unrolled(Shown):
 
     def open(self, known: int) -> Candidates | None:
         if not known:
-            return Shown.open(self, 0)
+            return DraftedFrame.open(self, 0)
         if known > len(self.chances):
             return None
         open_ = self.chances[known - 1][: len(self.chances) + 1 - known]
@@ -141,10 +141,10 @@ class Unrolled(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class DraftRound:
     """A pass. ``node`` is the deepest of ``tree`` that stood, ROOT where none did."""
 
-    shown: Shown
+    shown: DraftedFrame
     known: int
     tree: DraftTree
     node: int
@@ -182,13 +182,13 @@ def shown(
     anew: bool = False,
     positions: int | None = None,
     steps: int = 1,
-) -> list[Shown]:
+) -> list[DraftedFrame]:
     """The frames of all episodes; what is learned goes on from one to the next, or ``anew``.
 
     Of a policy that gives chunks an answer has ``steps`` actions. What is offered for a step that
     the last chunk does not speak of is offered as if the step before it were known.
     """
-    found: list[Shown] = []
+    found: list[DraftedFrame] = []
     learned: TemporalMarginals | None = None
     expecting: TemporalPredictor | None = None
     for episode in episodes:
@@ -205,10 +205,10 @@ def shown(
             if last:
                 offer = learned.candidates(last, before)
                 ranks = tuple(map(rank_of, own, offer.tokens))
-                found.append(Shown(offer, tuple(own), ranks))
+                found.append(DraftedFrame(offer, tuple(own), ranks))
                 learned.update(last, before, own, offer.tokens)
             else:
-                found.append(Shown(None, tuple(own)))
+                found.append(DraftedFrame(None, tuple(own)))
             expecting.observe(own)
     return found
 
@@ -218,7 +218,7 @@ def rank_of(token: int, there: Sequence[int]) -> int:
     return there.index(token) if token in there else -1
 
 
-def rounds(frames: Iterable[Shown], choose: Choose) -> Iterator[Round]:
+def rounds(frames: Iterable[DraftedFrame], choose: Choose) -> Iterator[DraftRound]:
     """Every pass of every frame, one without a draft as one of an empty tree."""
     for frame in frames:
         known = 0
@@ -226,11 +226,11 @@ def rounds(frames: Iterable[Shown], choose: Choose) -> Iterator[Round]:
             offer = frame.open(known) if len(frame.own) - known > 1 else None
             tree = choose(offer, known) if offer is not None else EMPTY
             node = deepest(tree, frame.right(known))
-            yield Round(frame, known, tree, node)
+            yield DraftRound(frame, known, tree, node)
             known += 1 + (0 if node == ROOT else tree.levels[node])
 
 
-def hindsight(frames: Iterable[Shown]) -> Iterator[Round]:
+def hindsight(frames: Iterable[DraftedFrame]) -> Iterator[DraftRound]:
     """A bound: of each round only the path that stands, as far as its tokens were offered."""
     for frame in frames:
         known = 0
@@ -241,7 +241,7 @@ def hindsight(frames: Iterable[Shown]) -> Iterator[Round]:
                     break
                 path.append(rank)
             tree = DraftTree(tuple(range(ROOT, len(path) - 1)), tuple(path))
-            yield Round(frame, known, tree, len(path) - 1)
+            yield DraftRound(frame, known, tree, len(path) - 1)
             known += len(path) + 1
 
 

@@ -8,7 +8,7 @@ import torch
 from support.engine import Again, tiny_config
 from support.heads import recursive_head
 from vla_ros.engine.decoding.draft_tree import likeliest
-from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, shape_of
+from vla_ros.engine.decoding.tree_growth import TreeFrame, TreeGrower, shape_of
 from vla_ros.engine.layers.graphs import CountedCapture, CudaCapture
 
 FIRST, COUNT, BINS = 704, 14, 256
@@ -30,7 +30,7 @@ def test_a_graph_names_what_eager_levels_name(device: str, reach: int) -> None:
     def embed(tokens: torch.Tensor) -> torch.Tensor:
         return table[tokens]
 
-    frame = Frame.around(shapes)
+    frame = TreeFrame.around(shapes)
     plain = TreeGrower(head, embed, FIRST, lambda at: reach, frame)
     own = TreeGrower(head, embed, FIRST, lambda at: reach, frame, capture)
     own.prepare([(-1, len(shape.levels)) for shape in shapes])

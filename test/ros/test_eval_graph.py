@@ -26,7 +26,7 @@ from vla_ros.cli.main import make_parser
 from vla_ros.data.episodes import play as direct
 from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
-from vla_ros.data.episodes.store import Strip
+from vla_ros.data.episodes.store import FrameStrip
 from vla_ros.engine.families.random import write_random
 from vla_ros.ros.listeners.graph_runner import GraphRunner
 from vla_ros.sim.env import SimObservation
@@ -94,7 +94,7 @@ def directly(setup: Setup, variant: Variant, jobs: list[Job]) -> list[Record]:
 def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_path):
     """Three episodes in one graph; each begins as if it were the first."""
     jobs = [job(PLAIN, 0), job(PLAIN, 3, "push_blue_cube_left"), job(PLAIN, 0)]
-    runner, strip = graph(SCRIPTED), Strip()
+    runner, strip = graph(SCRIPTED), FrameStrip()
     records = [runner.play(jobs[0], PLAIN, strip)]
     pids = runner.pid("bridge"), runner.pid("policy")
     records += [runner.play(one, PLAIN) for one in jobs[1:]]

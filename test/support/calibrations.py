@@ -10,7 +10,7 @@ import numpy as np
 
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros_lab.heterospec import Episode, shown, to_json
-from vla_ros_lab.roofline.calibration import Fitted, fit
+from vla_ros_lab.roofline.calibration import FittedCalibration, fit
 
 WINDOW = range(100, 356)
 MOODS: tuple[tuple[int, ...], ...] = ((0,), (0, 0, 1, -1), (-9, -5, 0, 4, 8))
@@ -30,7 +30,7 @@ def moods(tokens: int, episodes: int = 6, frames: int = 90, seed: int = 0) -> li
 
 
 @lru_cache(8)
-def fitted(tokens: int, prompt: int = 24, alone: int = 64) -> Fitted:
+def fitted(tokens: int, prompt: int = 24, alone: int = 64) -> FittedCalibration:
     """A fit whose first state has bins."""
     found = fit(shown(moods(tokens), WINDOW, anew=True), Budget(prompt, alone))
     assert len(found.calibration.states[0].rounds) > 3

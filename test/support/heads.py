@@ -16,7 +16,7 @@ from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.models.language.base import tap_layers
 
 if TYPE_CHECKING:
-    from vla_ros_lab.train.head.features import Episode
+    from vla_ros_lab.train.head.features import HeadEpisode
 
 
 def random_head(model: ModelConfig, tokens: int, seed: int = 0, **changes: object) -> OneShotHead:
@@ -44,9 +44,9 @@ def recursive_head(
     return head.requires_grad_(False).eval()
 
 
-def rollouts(model: ModelConfig, tokens: int, frames: int, seed: int = 0) -> Episode:
+def rollouts(model: ModelConfig, tokens: int, frames: int, seed: int = 0) -> HeadEpisode:
     """An episode that nobody played: tokens that walk, and taps at random."""
-    from vla_ros_lab.train.head.features import Episode
+    from vla_ros_lab.train.head.features import HeadEpisode
 
     text, draw = model.text, torch.Generator().manual_seed(seed)
     moves = torch.randint(-1, 2, (frames, tokens), generator=draw).cumsum(0)
@@ -54,4 +54,4 @@ def rollouts(model: ModelConfig, tokens: int, frames: int, seed: int = 0) -> Epi
     width = len(tap_layers(text.layers)) * text.hidden_size
     taps = torch.randn(frames, tokens, width, generator=draw).bfloat16()
     bins = said - (model.action_vocab - model.bins)
-    return Episode(said, taps, torch.nn.functional.one_hot(bins, model.bins).bfloat16())
+    return HeadEpisode(said, taps, torch.nn.functional.one_hot(bins, model.bins).bfloat16())

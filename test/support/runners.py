@@ -11,7 +11,7 @@ import numpy as np
 
 from vla_ros.data.episodes.play import RunnerFailed
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
-from vla_ros.data.episodes.store import Strip
+from vla_ros.data.episodes.store import FrameStrip
 
 
 class NamedRunner:
@@ -31,7 +31,7 @@ class NamedRunner:
     ) -> None:
         _note("closed")
 
-    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+    def play(self, job: Job, variant: Variant, strip: FrameStrip | None = None) -> Record:
         match job.task:
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -52,7 +52,7 @@ PARAMETERS = {"policy": "zero"}
 
 
 @dataclass
-class Tally:
+class CycleTally:
     """What went wrong, by kind, with the first log of each; and how long things took, s."""
 
     done: int = 0
@@ -70,7 +70,7 @@ class Tally:
 class Lap:
     """Times one cycle; counts what it raises as a hang."""
 
-    def __init__(self, tally: Tally, log: Callable[[], str], hung: str = "hung") -> None:
+    def __init__(self, tally: CycleTally, log: Callable[[], str], hung: str = "hung") -> None:
         self._tally, self._log, self._hung = tally, log, hung
 
     def __enter__(self) -> None:
@@ -85,7 +85,7 @@ class Lap:
         return False
 
 
-def lifecycle(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterator[int]:
+def lifecycle(times: int, domain: int, env: dict[str, str], tally: CycleTally) -> Iterator[int]:
     """All transitions of one node."""
     node = start_node("policy", env, PARAMETERS)
     peer = RosPeer(domain)
@@ -118,7 +118,9 @@ def lifecycle(times: int, domain: int, env: dict[str, str], tally: Tally) -> Ite
         node.kill()
 
 
-def kill(times: int, domain: int, env: dict[str, str], tally: Tally, seed: int) -> Iterator[int]:
+def kill(
+    times: int, domain: int, env: dict[str, str], tally: CycleTally, seed: int
+) -> Iterator[int]:
     """SIGKILL at a random moment of the bring-up or of acting, by turns node and worker."""
     rng = random.Random(seed)
     for number in range(times):
@@ -168,7 +170,7 @@ def _trigger() -> type:
     return Trigger
 
 
-def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterator[int]:
+def start(times: int, domain: int, env: dict[str, str], tally: CycleTally) -> Iterator[int]:
     """Nodes that come up and go, four at a time on one domain."""
 
     def one(number: int) -> None:
@@ -195,7 +197,7 @@ def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterato
             yield number + 1
 
 
-def graph(times: int, env: dict[str, str], tally: Tally, profiles: list[str]) -> Iterator[int]:
+def graph(times: int, env: dict[str, str], tally: CycleTally, profiles: list[str]) -> Iterator[int]:
     """Demos that begin and end, each in a domain of its own: nothing may stand for ever."""
     demo = [
         "-m",
@@ -254,7 +256,7 @@ def main() -> int:
     parser.add_argument("--profile", action="append", help="graph: a Fast DDS profile; by turns")
     parser.add_argument("--json", action="store_true", help="one last line for a program")
     args = parser.parse_args()
-    tally = Tally()
+    tally = CycleTally()
     remove(find_leftovers())
     begun = shown = time.monotonic()
     with leased_domain() as domain:

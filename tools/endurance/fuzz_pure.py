@@ -152,9 +152,9 @@ def _seeds(part: str) -> list[bytes]:
             return [next((Path(folder) / "b").glob("*.mcap")).read_bytes()]
     if part == "wire":
         from vla_ros.core.types import PolicyInfo
-        from vla_ros.runtime.worker.wire import Ready, encode_report
+        from vla_ros.runtime.worker.wire import PolicyLoaded, encode_report
 
-        return [encode_report(Ready(PolicyInfo("zero"), 8))]
+        return [encode_report(PolicyLoaded(PolicyInfo("zero"), 8))]
     if part == "cdr":  # a message of nothing, and one with a name and a number
         named = struct.pack("<4xiII4sI4sI4xd", 1, 2, 4, b"map\0", 1, b"a\0\0\0", 1, 0.5)
         return [b"\0\1\0\0" + bytes(64), b"\0\1\0\0" + named[4:]]

@@ -16,7 +16,7 @@ _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31}  
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MemorySample:
     """One look at a process. ``life`` tells processes that followed one another apart: a worker
     that was killed has a successor."""
 
@@ -51,7 +51,7 @@ def look(pid: int) -> tuple[float, int] | None:
     return pages * PAGE_MB, files
 
 
-def slope(samples: Sequence[Sample]) -> Slope:
+def slope(samples: Sequence[MemorySample]) -> Slope:
     """A line through the memory of all lives at once: each life has a height of its own, the slope
     is common. How a life begins is left out: a process grows until it has seen each trouble once,
     so a life of less than ten minutes says nothing.
@@ -81,7 +81,7 @@ def slope(samples: Sequence[Sample]) -> Slope:
     return Slope(rate, rate - width, rate + width)
 
 
-def _settled(samples: Sequence[Sample], life: int) -> list[tuple[float, float]]:
+def _settled(samples: Sequence[MemorySample], life: int) -> list[tuple[float, float]]:
     own = [sample for sample in samples if sample.life == life]
     first = min((sample.at_s for sample in own), default=0.0)
     whole = max((sample.at_s for sample in own), default=0.0) - first
@@ -89,7 +89,7 @@ def _settled(samples: Sequence[Sample], life: int) -> list[tuple[float, float]]:
     return [(sample.at_s, sample.memory_mb) for sample in own if sample.at_s >= begin]
 
 
-def _span(samples: Sequence[Sample], life: int) -> float:
+def _span(samples: Sequence[MemorySample], life: int) -> float:
     own = _settled(samples, life)
     return own[-1][0] - own[0][0] if len(own) >= 4 else 0.0
 

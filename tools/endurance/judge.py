@@ -31,7 +31,7 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class JudgedCommand:
     """A command, as far as the rules need it."""
 
     stamp: int
@@ -55,7 +55,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JudgedStatus:
     """A status, as far as the rules need it; ``instruction_hash`` is of the text it shows."""
 
     stamp: int
@@ -102,11 +102,11 @@ class Judge:
     brakes: bool = False
 
     def __post_init__(self) -> None:
-        self._last: Heard | None = None
-        self._status: Told | None = None
-        self._statuses: deque[Told] = deque(maxlen=64)
-        self._recent: deque[Heard] = deque(maxlen=64)
-        self._old: list[Heard] = []  # commands that a status on its way may still allow
+        self._last: JudgedCommand | None = None
+        self._status: JudgedStatus | None = None
+        self._statuses: deque[JudgedStatus] = deque(maxlen=64)
+        self._recent: deque[JudgedCommand] = deque(maxlen=64)
+        self._old: list[JudgedCommand] = []  # commands that a status on its way may still allow
         self._silent_from: int | None = None  # deactivation answered, no activation asked since
         self._stopped_from: int | None = None
         self._trouble = False
@@ -163,7 +163,7 @@ class Judge:
 
     # ------------------------------------------------------------------ what the graph says
 
-    def command(self, heard: Heard) -> None:
+    def command(self, heard: JudgedCommand) -> None:
         """A command has arrived."""
         self.kinds[heard.kind] += 1
         *arm, gripper = heard.action  # NaN is a gripper that nobody commanded
@@ -190,7 +190,7 @@ class Judge:
         self._last = heard
         self._recent.append(heard)
 
-    def _only_brakes(self, heard: Heard) -> bool:
+    def _only_brakes(self, heard: JudgedCommand) -> bool:
         """Whether it is a STOP that goes on as the command before it, but slower. What was missed
         is not held against it."""
         if not self.brakes or heard.kind != CommandKind.STOP:
@@ -201,7 +201,7 @@ class Judge:
         pairs = zip(heard.action[:-1], before.action[:-1], strict=True)
         return all(now == 0.0 or (abs(now) < abs(was) and now * was > 0.0) for now, was in pairs)
 
-    def status(self, told: Told) -> None:
+    def status(self, told: JudgedStatus) -> None:
         """A status has arrived."""
         before = self._status
         if before is not None:
@@ -220,14 +220,14 @@ class Judge:
 
     # ------------------------------------------------------------------ the rules
 
-    def _allowed(self, heard: Heard) -> int:
+    def _allowed(self, heard: JudgedCommand) -> int:
         """The oldest evidence that a status of its time, or the newest, allows this command."""
         limits = [s.max_age for s in self._statuses if abs(s.stamp - heard.stamp) < 2 * SECOND]
         if self._status is not None:
             limits.append(self._status.max_age)
         return max(limits, default=heard.age)
 
-    def _judge_age(self, heard: Heard) -> None:
+    def _judge_age(self, heard: JudgedCommand) -> None:
         if heard.age > self._allowed(heard):
             self._old.append(heard)  # it may have overtaken the status that allows it
         if heard.stamp > heard.valid_until:
@@ -238,14 +238,14 @@ class Judge:
                 "old", heard.stamp, f"rests on an image {-heard.age / MS:.1f} ms in the future"
             )
 
-    def _judge_order(self, before: Heard, heard: Heard) -> None:
+    def _judge_order(self, before: JudgedCommand, heard: JudgedCommand) -> None:
         if heard.sequence <= before.sequence:
             self._broken("sequence", heard.stamp, f"{heard.sequence} after {before.sequence}")
         self.gaps += max(0, heard.sequence - before.sequence - 1)
         if heard.epoch < before.epoch:
             self._broken("old epoch", heard.stamp, f"epoch {heard.epoch} after {before.epoch}")
 
-    def _judge_epoch(self, heard: Heard, status: Told) -> None:
+    def _judge_epoch(self, heard: JudgedCommand, status: JudgedStatus) -> None:
         if not status.stamp < heard.stamp or heard.kind == CommandKind.STOP:
             return
         if heard.epoch < status.epoch:
@@ -263,7 +263,7 @@ class Judge:
     # ------------------------------------------------------------------ the verdict
 
     @property
-    def now(self) -> Told | None:
+    def now(self) -> JudgedStatus | None:
         """The newest status."""
         return self._status
 

@@ -10,24 +10,24 @@ from markupsafe import Markup
 
 from endurance.judge import RULES
 from endurance.record import Record
-from endurance.verdict import GROWTH_MB, Process, Verdict
+from endurance.verdict import GROWTH_MB, Process, SoakVerdict
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import CommandKind, PolicyState
-from vla_ros.viz.pages import Cell, Line, Table, cell, render
+from vla_ros.viz.pages import Cell, Table, TableLine, cell, render
 from vla_ros_lab.report.figures import SIZE, panels, styles, svg, title
 
 PAGE = "soak.html"
 _MOST = 200  # of broken rules that are listed
 
 
-def write_page(record: Record, found: Verdict, folder: Path) -> Path:
+def write_page(record: Record, found: SoakVerdict, folder: Path) -> Path:
     """Write it; returns where."""
     path = folder / PAGE
     path.write_text(page(record, found))
     return path
 
 
-def page(record: Record, found: Verdict) -> str:
+def page(record: Record, found: SoakVerdict) -> str:
     """The whole page, HTML 5."""
     return render(
         Path(__file__).parent,
@@ -50,9 +50,11 @@ def page(record: Record, found: Verdict) -> str:
     )
 
 
-def _rules(found: Verdict) -> Table:
+def _rules(found: SoakVerdict) -> Table:
     heads = (Cell("what must hold", "l"), cell("broken"))
-    return Table(heads, tuple(Line((Cell(RULES[r], "l"), cell(n))) for r, n in found.rules.items()))
+    return Table(
+        heads, tuple(TableLine((Cell(RULES[r], "l"), cell(n))) for r, n in found.rules.items())
+    )
 
 
 def _troubles(record: Record) -> Table:
@@ -68,7 +70,9 @@ def _troubles(record: Record) -> Table:
         figures = (
             [f"{x:.2f}" for x in np.percentile(known, [50, 95, 100])] if known else ["", "", ""]
         )
-        lines.append(Line(tuple(map(cell, (kind, len(backs), *figures, len(backs) - len(known))))))
+        lines.append(
+            TableLine(tuple(map(cell, (kind, len(backs), *figures, len(backs) - len(known)))))
+        )
     return Table(heads, tuple(lines))
 
 
@@ -78,7 +82,7 @@ def _states(record: Record) -> Table:
     return Table(
         heads,
         tuple(
-            Line((Cell(state.name, "l"), cell(f"{100 * record.states[state] / total:.1f} %")))
+            TableLine((Cell(state.name, "l"), cell(f"{100 * record.states[state] / total:.1f} %")))
             for state in PolicyState
             if record.states[state]
         ),
@@ -94,7 +98,7 @@ def _processes(processes: tuple[Process, ...]) -> Table:
         figures = (one.name, one.lives, f"{one.first_mb:.0f}", f"{one.last_mb:.0f}")
         slope = f"{one.slope.per_hour:+.2f}"
         told = (*figures, slope, interval, one.verdict, files)
-        lines.append(Line(tuple(map(cell, told))))
+        lines.append(TableLine(tuple(map(cell, told))))
     return Table(tuple(map(cell, words)), tuple(lines))
 
 

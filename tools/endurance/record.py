@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from endurance.growth import Sample
+from endurance.growth import MemorySample
 from endurance.judge import Hold, Violation
 from vla_ros.core.types import CommandKind, PolicyState
 
@@ -48,7 +48,7 @@ class Record:
     ages: Counter[int] = field(default_factory=Counter)
     gaps: int = 0
     motion: Counter[str] = field(default_factory=Counter)  # messages judged, by topic and kind
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    samples: dict[str, list[MemorySample]] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Write it whole, or leave the one before."""
@@ -74,7 +74,7 @@ class Record:
         raw["ages"] = Counter({int(k): n for k, n in raw["ages"].items()})
         raw["motion"] = Counter(raw.get("motion", {}))
         raw["samples"] = {
-            name: [Sample(**one) for one in series] for name, series in raw["samples"].items()
+            name: [MemorySample(**one) for one in series] for name, series in raw["samples"].items()
         }
         return cls(**raw)
 

@@ -26,13 +26,13 @@ ROOT = Path(__file__).resolve().parents[2]
 if (ROOT / "vla_ros" / "msg").is_dir():
     sys.path.insert(0, str(ROOT))  # a checkout with messages; else the installed package
 
-from endurance.growth import Sample, look
+from endurance.growth import MemorySample, look
 from endurance.judge import Judge
 from endurance.page import write_page
 from endurance.record import Done, Record
 from endurance.stage import Stage
 from endurance.troubles import END_A_WORKER, Trouble, draw
-from endurance.verdict import Verdict, verdict
+from endurance.verdict import SoakVerdict, verdict
 from support.domain import leased_domain
 from support.nodes import ros_environment
 from vla_ros.core.types import PolicyState
@@ -228,7 +228,7 @@ class Sitting:
         for name, pid in self._stage.pids().items():
             found = look(pid)
             if found is not None:
-                sample = Sample(round(self._at(now), 1), pid, round(found[0], 2), found[1])
+                sample = MemorySample(round(self._at(now), 1), pid, round(found[0], 2), found[1])
                 self._record.samples.setdefault(name, []).append(sample)
 
     def _account(self) -> None:
@@ -253,7 +253,7 @@ def _machine() -> str:
     return f"{platform.machine()}, {os.cpu_count()} CPUs"
 
 
-def _say(found: Verdict, page: Path) -> None:
+def _say(found: SoakVerdict, page: Path) -> None:
     for line in found.lines:
         print(line)
     print(f"the page: {page}")

@@ -22,7 +22,7 @@ from typing import Any
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from endurance.judge import Heard, Judge, Told
+from endurance.judge import Judge, JudgedCommand, JudgedStatus
 from endurance.troubles import Trouble
 from support.motion_listener import MotionListener
 from support.ros import RosPeer, keeping_all
@@ -275,9 +275,9 @@ class Stage:
         return bool(answer.success)
 
 
-def heard_of(message: ActionCommand) -> Heard:
+def heard_of(message: ActionCommand) -> JudgedCommand:
     """What a judge needs of a command."""
-    return Heard(
+    return JudgedCommand(
         stamp=stamp_of(message.header.stamp),
         sequence=int(message.sequence),
         kind=CommandKind(message.kind),
@@ -289,9 +289,9 @@ def heard_of(message: ActionCommand) -> Heard:
     )
 
 
-def told_of(message: PolicyStatus) -> Told:
+def told_of(message: PolicyStatus) -> JudgedStatus:
     """What a judge needs of a status."""
-    return Told(
+    return JudgedStatus(
         stamp=stamp_of(message.header.stamp),
         state=PolicyState(message.state),
         epoch=int(message.epoch),

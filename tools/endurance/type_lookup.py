@@ -45,7 +45,7 @@ HANG_S = 25.0  # after the start: processes end after 7 s here
 
 
 @dataclass
-class Seen:
+class LookupCounts:
     """Of one setting: processes that were started, and that hung, by the locks they held."""
 
     started: int = 0
@@ -96,7 +96,7 @@ def profiles() -> Iterator[dict[str, str]]:
         yield {name: str(file) for name, file in files.items()}
 
 
-def play_round(setting: str, processes: int, profile: str, seen: Seen) -> None:
+def play_round(setting: str, processes: int, profile: str, seen: LookupCounts) -> None:
     """Start, wait, look into those that do not end."""
     from endurance.stacks import all_asleep, native
     from support.domain import leased_domain
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--stacks", type=Path, help="write the stacks of hung processes here")
     parser.add_argument("--json", action="store_true", help="one last line for a program")
     args = parser.parse_args()
-    counts = {name: Seen() for name in args.settings}
+    counts = {name: LookupCounts() for name in args.settings}
     with profiles() as files, suppress(KeyboardInterrupt):
         for number in range(args.rounds):
             for name, seen in counts.items():

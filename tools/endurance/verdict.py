@@ -34,7 +34,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SoakVerdict:
     """``broken``: reasons to fail, in words. ``lines``: all figures, in words."""
 
     rules: Counter[str]
@@ -46,7 +46,7 @@ class Verdict:
     summary: dict[str, Any]
 
 
-def verdict(record: Record) -> Verdict:
+def verdict(record: Record) -> SoakVerdict:
     """Judge a record."""
     rules = Counter(dict.fromkeys(RULES, 0))
     rules.update(one.rule for one in record.violations)
@@ -94,7 +94,7 @@ def verdict(record: Record) -> Verdict:
         },
         "broken": broken,
     }
-    return Verdict(rules, processes, rate, ages, tuple(broken), tuple(lines), summary)
+    return SoakVerdict(rules, processes, rate, ages, tuple(broken), tuple(lines), summary)
 
 
 def _process(name: str, series: list[Any]) -> Process:

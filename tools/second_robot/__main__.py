@@ -28,7 +28,7 @@ if (ROOT / "vla_ros" / "msg").is_dir():
 import yaml
 
 from second_robot.arm import Options
-from second_robot.session import GOAL, REMAPPINGS, Answers, Session, to_and_fro, to_goal
+from second_robot.session import GOAL, REMAPPINGS, AnsweredFrames, Session, to_and_fro, to_goal
 from support.domain import leased_domain
 from support.motion_listener import MotionListener
 from support.nodes import Program, ros_environment, start_node
@@ -185,7 +185,7 @@ TROUBLES: dict[str, Callable[[Session], float]] = {
 }
 
 
-def tell(found: Answers) -> None:
+def tell(found: AnsweredFrames) -> None:
     share = 100.0 * found.answered / max(1, found.offered)
     print(
         f"answered {found.answered} of {found.offered} frames offered ({share:.1f} %)\n"

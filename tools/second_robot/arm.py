@@ -72,7 +72,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Course:
+class ArmCourse:
     """A trajectory being executed: instants of the robot's clock [n] and positions [n, 6]."""
 
     at_ns: np.ndarray
@@ -95,7 +95,7 @@ class Arm(Node):
         self.position = np.array(HOME)
         self.finger = OPEN_M
         self.wanted_finger = OPEN_M
-        self.course: Course | None = None
+        self.course: ArmCourse | None = None
         self.blind = False
         self.states = self.create_publisher(JointState, "joint_states", qos_profile_sensor_data)
         self.front = self.create_publisher(Image, "front/image_raw", qos_profile_sensor_data)
@@ -155,7 +155,7 @@ class Arm(Node):
         order = [message.joint_names.index(name) for name in ARM]
         rows = np.array([np.array(p.positions)[order] for p in message.points])
         with self.lock:
-            self.course = Course(np.array([now, *at]), np.vstack([self.position, rows]))
+            self.course = ArmCourse(np.array([now, *at]), np.vstack([self.position, rows]))
 
     def fault(self, message: JointTrajectory, at: list[int], now: int) -> str:
         """Why nobody can follow this, or ""."""

@@ -93,7 +93,7 @@ def _chunks(path: Path, rows: np.ndarray, gripper: np.ndarray) -> Path:
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnsweredFrames:
     """Frames that could be answered and were, and the age of the evidence in ms."""
 
     offered: int
@@ -247,7 +247,7 @@ class Session:
         self.rig.call("stop")
         return self.stopped_after_s(began)
 
-    def answers(self, seconds: float) -> Answers:
+    def answers(self, seconds: float) -> AnsweredFrames:
         """Over so long, from a second after its begin on: frames with a picture of both cameras
         within T/2, those of them that were answered, and the age of what was acted on."""
         begin = self.seen[-1] + SECOND
@@ -267,7 +267,7 @@ class Session:
         ]
         p50, p99 = np.percentile(np.array(ages) / MS, (50, 99))
         count = sum(stamp in answered or oldest in answered for stamp, oldest in pairs.items())
-        return Answers(len(pairs), count, float(p50), float(p99))
+        return AnsweredFrames(len(pairs), count, float(p50), float(p99))
 
     def motion(self, seconds: float) -> Motion:
         """Over so long from now on."""

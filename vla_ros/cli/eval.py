@@ -24,10 +24,17 @@ from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Progress, Table, error, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.extensions import LAB, REPORTS, extension
-from vla_ros.data.episodes.beside import Before, Beside, judged, lines, own, read_before
+from vla_ros.data.episodes.beside import (
+    ComparedEvaluation,
+    EarlierEvaluation,
+    judged,
+    lines,
+    own,
+    read_before,
+)
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
-from vla_ros.data.episodes.rows import Outcome, Row, rows_of
+from vla_ros.data.episodes.rows import Successes, VariantRow, rows_of
 from vla_ros.engine.options import REFERENCES
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import address_in, view_node
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vla_ros.data.episodes.plan import Plan
-    from vla_ros.data.episodes.play import MakeRunner, Order, Played, Runner
+    from vla_ros.data.episodes.play import EpisodeOrder, MakeRunner, PlayedEpisode, Runner
     from vla_ros.data.episodes.records import Setup, Variant
     from vla_ros.data.episodes.store import Store
 
@@ -477,7 +484,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> None:
     """Play what has no record yet, and write it as it comes."""
-    from vla_ros.data.episodes.play import Order, keep
+    from vla_ros.data.episodes.play import EpisodeOrder, keep
     from vla_ros.data.episodes.store import strip_paths
 
     jobs = plan.jobs()
@@ -485,7 +492,7 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     strips = strip_paths(jobs)
     told = {task.name: args.instruction or task.instruction for task in plan.tasks}
     orders = [
-        Order(job, strips.get(job.key(), ""), told[job.task], clip=True)
+        EpisodeOrder(job, strips.get(job.key(), ""), told[job.task], clip=True)
         for job in jobs
         if job.key() not in done
     ]
@@ -504,8 +511,8 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
 
 
 def _play(
-    args: argparse.Namespace, plan: Plan, orders: list[Order], say: Callable[[str], None]
-) -> Iterator[Played]:
+    args: argparse.Namespace, plan: Plan, orders: list[EpisodeOrder], say: Callable[[str], None]
+) -> Iterator[PlayedEpisode]:
     from vla_ros.data.episodes import parallel
 
     if args.batched:
@@ -620,7 +627,7 @@ class _Show:
         self._progress.end()
 
 
-def _beside(args: argparse.Namespace, setup: Setup) -> tuple[Beside, ...]:
+def _beside(args: argparse.Namespace, setup: Setup) -> tuple[ComparedEvaluation, ...]:
     """Before hours are spent: UserError where one cannot be compared with."""
     from vla_ros.data.episodes.beside import read_beside
 
@@ -632,8 +639,8 @@ def _conclude(
     setup: Setup,
     store: Store,
     out: Path,
-    beside: Sequence[Beside],
-    earlier: Before | None,
+    beside: Sequence[ComparedEvaluation],
+    earlier: EarlierEvaluation | None,
 ) -> int:
     """Table, report, summary, the line of JSON, and whether it is promoted; the exit status."""
     from vla_ros.core import origin
@@ -703,7 +710,7 @@ def tables(
     setup: Setup,
     variants: Sequence[Variant],
     records: Sequence[Record],
-    beside: Sequence[Beside] = (),
+    beside: Sequence[ComparedEvaluation] = (),
 ) -> tuple[RenderableType, ...]:
     """One below the other."""
     rows = rows_of(variants, records, setup.suite)
@@ -721,7 +728,7 @@ def tables(
     return tuple(shown)
 
 
-def _beside_table(found: Sequence[Beside]) -> RenderableType:
+def _beside_table(found: Sequence[ComparedEvaluation]) -> RenderableType:
     """Solved of played: a task a row, an evaluation a column, this one last."""
     rows = (
         (task, *(f"{one.successes}/{one.episodes}" if one else "–" for one in outcomes))
@@ -730,12 +737,12 @@ def _beside_table(found: Sequence[Beside]) -> RenderableType:
     return Table(("task", *(one.name for one in found)), rows)
 
 
-def _variant(row: Row) -> tuple[str, ...]:
+def _variant(row: VariantRow) -> tuple[str, ...]:
     rates = f"{row.age.p50:.0f} ms", f"{row.rate_hz:.1f} Hz", f"{100 * row.held:.1f} %"
     return (row.name, *_outcome(row.all), *rates)
 
 
-def _tasks(row: Row, suite: str) -> Iterator[tuple[str, ...]]:
+def _tasks(row: VariantRow, suite: str) -> Iterator[tuple[str, ...]]:
     """Every group with its tasks below it."""
     for group, outcome in row.groups.items():
         yield (group or "all", *_outcome(outcome))
@@ -744,7 +751,7 @@ def _tasks(row: Row, suite: str) -> Iterator[tuple[str, ...]]:
                 yield (f"  {task}", *_outcome(single))
 
 
-def _outcome(outcome: Outcome) -> tuple[str, str, str]:
+def _outcome(outcome: Successes) -> tuple[str, str, str]:
     low, high = (100 * end for end in outcome.interval)
     solved = f"{outcome.successes}/{outcome.episodes}"
     return solved, f"{100 * outcome.rate:.1f} %", f"{low:.1f} to {high:.1f}"

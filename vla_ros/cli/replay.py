@@ -23,11 +23,11 @@ from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
 
 if TYPE_CHECKING:
-    from vla_ros.data.bag_frames import Frame
+    from vla_ros.data.bag_frames import BagFrame
     from vla_ros.data.bags import Bag
     from vla_ros.data.replay_compare import Report
     from vla_ros.ros.bringup.graph import Graph
-    from vla_ros.ros.nodes.replay.driver import Played
+    from vla_ros.ros.nodes.replay.driver import ReplayedFrames
     from vla_ros.ros.nodes.replay.prepare import Prepared
 
 
@@ -155,7 +155,7 @@ def check(args: argparse.Namespace) -> str:
     return str(args.mode or ("recorded" if args.rate is not None else "lockstep"))
 
 
-def conclude(args: argparse.Namespace, report: Report, played: Played) -> int:
+def conclude(args: argparse.Namespace, report: Report, played: ReplayedFrames) -> int:
     """Write and print the report. Returns the exit status."""
     from vla_ros.data.replay_compare import json_line, save_golden, text
     from vla_ros.viz.replay_page import page
@@ -212,7 +212,7 @@ class _Replay:
     def run(self) -> int:
         from vla_ros.data.bags import BagError
         from vla_ros.ros.bringup import environment
-        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, TimedOut
+        from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
         from vla_ros.ros.nodes.replay.driver import ReplayFailed
         from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_questions
 
@@ -237,7 +237,7 @@ class _Replay:
                 graph.start()
                 began = time.monotonic()
                 played = self._play(graph, prepared, domain)
-        except Stopped:
+        except BringUpStopped:
             self._progress.end()
             error("vla-ros replay", "interrupted")
             return INTERRUPTED
@@ -254,9 +254,9 @@ class _Replay:
         report = make_report(self._args, self._mode, prepared, played, wall_s, notes)
         return conclude(self._args, report, played)
 
-    def _play(self, graph: Graph, prepared: Prepared, domain: int) -> Played:
+    def _play(self, graph: Graph, prepared: Prepared, domain: int) -> ReplayedFrames:
         from vla_ros.data.bag_frames import lacking, read_frames
-        from vla_ros.ros.bringup.graph import Stopped
+        from vla_ros.ros.bringup.graph import BringUpStopped
         from vla_ros.ros.nodes.replay.driver import (
             PolicyLink,
             play_chunks,
@@ -266,10 +266,10 @@ class _Replay:
 
         def look() -> None:
             if self._stop.is_set():
-                raise Stopped
+                raise BringUpStopped
             graph.check()
 
-        def lacks(frame: Frame) -> str:
+        def lacks(frame: BagFrame) -> str:
             look()
             return lacking(frame, prepared.needs, prepared.slop_ns)
 

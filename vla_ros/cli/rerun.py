@@ -13,7 +13,7 @@ from vla_ros.core.console import print_json
 from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.viz.rerun import Shown
+    from vla_ros.viz.rerun import RerunSummary
 
 _LIVE_JPEG = 80
 DESCRIPTION = """\
@@ -120,7 +120,7 @@ def _out(args: argparse.Namespace) -> Path:
     return out
 
 
-def _tell(out: Path, shown: Shown, entities: int, notes: list[str]) -> None:
+def _tell(out: Path, shown: RerunSummary, entities: int, notes: list[str]) -> None:
     for note in notes:
         print(note, file=sys.stderr)
     for topic, (count, complaint) in shown.malformed.items():
@@ -134,7 +134,7 @@ def _tell(out: Path, shown: Shown, entities: int, notes: list[str]) -> None:
     print(f"open it with  rerun {out}  (or vla-ros rerun --open)")
 
 
-def _as_json(out: Path, shown: Shown, paths: list[str]) -> dict[str, object]:
+def _as_json(out: Path, shown: RerunSummary, paths: list[str]) -> dict[str, object]:
     return {
         "file": str(out),
         "bytes": out.stat().st_size,

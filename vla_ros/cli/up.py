@@ -137,7 +137,7 @@ def describe(spec: GraphSpec) -> str:
 
 
 def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, TimedOut, print_line
+    from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut, print_line
     from vla_ros.ros.common.ending import STUCK
 
     graph = Graph(spec, interrupted=stop.is_set)
@@ -148,7 +148,7 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
         until = time.monotonic() + seconds if seconds else float("inf")
         while not stop.wait(0.1) and time.monotonic() < until:
             graph.check()
-    except Stopped:
+    except BringUpStopped:
         pass
     except GraphFailed as wrong:
         error("vla-ros up", wrong)

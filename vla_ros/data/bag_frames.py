@@ -37,7 +37,7 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class TopicRoles:
     """The topics of a bag by role. A role that the bag does not have is not in it."""
 
     topics: Mapping[str, BagTopic]
@@ -72,7 +72,7 @@ def pick(
     topics: Iterable[BagTopic],
     remaps: Mapping[str, str],
     roles: Mapping[str, tuple[str, ...]] = ROLES,
-) -> Picked:
+) -> TopicRoles:
     """The topic of every role: the one given, else the one of the usual name, else the only
     one whose name ends so, and for the camera the only one of its type.
 
@@ -94,7 +94,7 @@ def pick(
         found["image"] = _only_camera([t for t in there.values() if t.name not in taken], there)
     if roles is ROLES:  # one node hears them all
         _check_transport(found)
-    return Picked(found)
+    return TopicRoles(found)
 
 
 def _given(role: str, name: str, kinds: tuple[str, ...], there: Mapping[str, BagTopic]) -> BagTopic:
@@ -145,7 +145,7 @@ def _list(there: Mapping[str, BagTopic]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FramePart:
     """One serialized message of a frame, and what it is of: "image", "joint_states", ..."""
 
     role: str
@@ -172,7 +172,7 @@ def restamped(data: bytes, stamp_ns: int) -> bytes:
     return bytes(out)
 
 
-def require(picked: Picked, needs: Sequence[str]) -> None:
+def require(picked: TopicRoles, needs: Sequence[str]) -> None:
     """BagError: the bag has no topic for something that the policy needs."""
     for role in needs:
         if picked.name(role) is None:
@@ -182,14 +182,16 @@ def require(picked: Picked, needs: Sequence[str]) -> None:
             )
 
 
-def lookup(bag: Bag, picked: Picked, role: str) -> Held | Streamed:
+def lookup(bag: Bag, picked: TopicRoles, role: str) -> HeldMessages | StreamedImages:
     """What finds the companion of a frame. BagError: the bag has no topic of this role."""
     require(picked, [role])
     name = picked.topics[role].name
-    return Streamed(bag, role, name) if role == "wrist_image" else Held(bag, role, name)
+    return (
+        StreamedImages(bag, role, name) if role == "wrist_image" else HeldMessages(bag, role, name)
+    )
 
 
-class Held:
+class HeldMessages:
     """Small messages, all in memory, in any order."""
 
     def __init__(self, bag: Bag, role: str, name: str) -> None:
@@ -198,13 +200,13 @@ class Held:
         self._stamps = sorted(found)
         self._data = found
 
-    def nearest(self, stamp: int, slop_ns: int) -> Part | None:
+    def nearest(self, stamp: int, slop_ns: int) -> FramePart | None:
         i = bisect.bisect_left(self._stamps, stamp)
         near = self._stamps[max(0, i - 1) : i + 1]
         return _nearest(self._role, stamp, slop_ns, [(s, self._data[s]) for s in near])
 
 
-class Streamed:
+class StreamedImages:
     """Images, read along with the frames; ``nearest`` must be asked in the order of stamps."""
 
     def __init__(self, bag: Bag, role: str, name: str) -> None:
@@ -212,7 +214,7 @@ class Streamed:
         self._messages = ((header_stamp(bag, m), m.data) for m in bag.messages([name]))
         self._near: deque[tuple[int, bytes]] = deque()
 
-    def nearest(self, stamp: int, slop_ns: int) -> Part | None:
+    def nearest(self, stamp: int, slop_ns: int) -> FramePart | None:
         while not self._near or self._near[-1][0] < stamp + slop_ns:
             following = next(self._messages, None)
             if following is None:
@@ -223,11 +225,13 @@ class Streamed:
         return _nearest(self._role, stamp, slop_ns, list(self._near))
 
 
-def _nearest(role: str, stamp: int, slop_ns: int, near: list[tuple[int, bytes]]) -> Part | None:
+def _nearest(
+    role: str, stamp: int, slop_ns: int, near: list[tuple[int, bytes]]
+) -> FramePart | None:
     if not near:
         return None
     best, data = min(near, key=lambda item: (abs(item[0] - stamp), item[0]))
-    return Part(role, best, data) if abs(best - stamp) <= slop_ns else None
+    return FramePart(role, best, data) if abs(best - stamp) <= slop_ns else None
 
 
 _LOOP_NS = SECOND  # further back than this is no late frame: time itself went back
@@ -243,7 +247,7 @@ class FrameTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class BagFrames:
     """The frames of a bag that can be shown, in the order of capture."""
 
     times: tuple[FrameTime, ...]
@@ -258,7 +262,7 @@ class Frames:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class BagFrame:
     """What is shown together: the parts, the camera's image last.
 
     ``image_ns`` is the image's stamp; ``stamp_ns``, the older one of both cameras, is what the
@@ -269,17 +273,17 @@ class Frame:
     stamp_ns: int
     image_ns: int
     at_ns: int
-    parts: tuple[Part, ...]
+    parts: tuple[FramePart, ...]
 
 
 def scan(
     bag: Bag,
-    picked: Picked,
+    picked: TopicRoles,
     encodings: Collection[str],
     max_gap_s: float,
     first: int = 0,
     last: int | None = None,
-) -> Frames:
+) -> BagFrames:
     """The frames ``first`` to ``last`` (counted from 0, ``last`` included) of the bag.
 
     BagError: time goes back (the bag loops, or the clock was set) or jumps ahead by more than
@@ -319,10 +323,12 @@ def scan(
             times.append(FrameTime(stamp, message.stamp_ns))
     if not times:
         raise BagError(f"{name} has {index + 1} frames: none of them is in --frames")
-    return Frames(tuple(times), repeated, late)
+    return BagFrames(tuple(times), repeated, late)
 
 
-def _check_image(bag: Bag, picked: Picked, message: BagMessage, encodings: Collection[str]) -> None:
+def _check_image(
+    bag: Bag, picked: TopicRoles, message: BagMessage, encodings: Collection[str]
+) -> None:
     content = bag.decode(message)
     if picked.compressed:
         if not bytes(content.data[:4]).startswith(_PICTURES):
@@ -344,8 +350,8 @@ def _check_image(bag: Bag, picked: Picked, message: BagMessage, encodings: Colle
 
 
 def read_frames(
-    bag: Bag, picked: Picked, frames: Frames, needs: Sequence[str], slop_ns: int
-) -> Iterator[Frame]:
+    bag: Bag, picked: TopicRoles, frames: BagFrames, needs: Sequence[str], slop_ns: int
+) -> Iterator[BagFrame]:
     """Every frame with its companions ``needs``: of each role the message nearest in stamp, at
     most ``slop_ns`` away, as the policy node joins them. A frame that lacks one comes without.
 
@@ -363,8 +369,8 @@ def read_frames(
         found = [one.nearest(stamp, slop_ns) for one in lookups]
         companions = [part for part in found if part is not None]
         oldest = min([stamp, *(p.stamp_ns for p in companions if p.role == "wrist_image")])
-        parts = (*companions, Part("image", stamp, message.data))
-        yield Frame(index, oldest, stamp, message.stamp_ns, parts)
+        parts = (*companions, FramePart("image", stamp, message.data))
+        yield BagFrame(index, oldest, stamp, message.stamp_ns, parts)
         index += 1
         following = next(expected, None)
         if following is None:
@@ -372,7 +378,7 @@ def read_frames(
         due = following
 
 
-def lacking(frame: Frame, needs: Sequence[str], slop_ns: int) -> str:
+def lacking(frame: BagFrame, needs: Sequence[str], slop_ns: int) -> str:
     """Why the policy cannot answer this frame; empty when it can."""
     there = {part.role for part in frame.parts}
     missing = [role for role in needs if role not in there]

@@ -35,7 +35,7 @@ class FlightLimits:
     disk_bytes: int = 2048 * MB
 
 
-class Ring:
+class MessageRing:
     """The messages of the last seconds, in the order they came. Not thread-safe.
 
     Of a latched topic the newest message stays, however old: the task was given once.
@@ -81,7 +81,7 @@ class FlightRecorder:
         self, folder: Path, limits: FlightLimits, clock: Clock, say: Callable[[str], None]
     ) -> None:
         self.folder, self._limits, self._clock, self._say = folder, limits, clock, say
-        self._ring = Ring(limits.seconds + limits.after_s, limits.bytes)
+        self._ring = MessageRing(limits.seconds + limits.after_s, limits.bytes)
         self._pending: list[tuple[int, Path, RunInfo]] = []  # due at this steady time
         self._writers: list[threading.Thread] = []
         self._tidying = threading.Lock()  # writers end beside each other

@@ -8,9 +8,9 @@ from typing import Any
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import ACTION_DIM, STAGES, CommandKind, Instruction
-from vla_ros.data.bag_frames import Frames, Picked
+from vla_ros.data.bag_frames import BagFrames, TopicRoles
 from vla_ros.data.bags import Bag, BagError
-from vla_ros.data.replay_compare import Run, Said
+from vla_ros.data.replay_compare import PolicyRun, RunCommand
 from vla_ros.data.run_info import RunInfo
 
 
@@ -30,14 +30,14 @@ class Recorded:
     a new epoch without a new instruction is a reset of the policy.
     """
 
-    run: Run | None
+    run: PolicyRun | None
     tasks: tuple[Task, ...]
     epochs: dict[int, int]
 
 
-def read_recorded(bag: Bag, picked: Picked) -> Recorded:
+def read_recorded(bag: Bag, picked: TopicRoles) -> Recorded:
     """Everything but the frames. BagError: a message that is not what its type says."""
-    said: list[Said] = []
+    said: list[RunCommand] = []
     tokens: dict[int, tuple[int, ...]] = {}
     tasks: list[Task] = []
     depth = 1
@@ -57,12 +57,14 @@ def read_recorded(bag: Bag, picked: Picked) -> Recorded:
     return Recorded(_run(bag, said, tokens, depth), tuple(tasks), epochs)
 
 
-def _run(bag: Bag, said: list[Said], tokens: dict[int, tuple[int, ...]], depth: int) -> Run | None:
+def _run(
+    bag: Bag, said: list[RunCommand], tokens: dict[int, tuple[int, ...]], depth: int
+) -> PolicyRun | None:
     if not said:
         return None
     info = bag.run or RunInfo()
     own = [s.decoding for s in said if s.kind is CommandKind.POLICY]
-    return Run(
+    return PolicyRun(
         tuple(said),
         tokens,
         frames=len({s.latest_ns for s in said if s.latest_ns}),
@@ -76,7 +78,7 @@ def _run(bag: Bag, said: list[Said], tokens: dict[int, tuple[int, ...]], depth: 
     )
 
 
-def _said(message: Any, at_ns: int, bag: Bag) -> Said:
+def _said(message: Any, at_ns: int, bag: Bag) -> RunCommand:
     width = len(getattr(message, "names", ())) or ACTION_DIM
     if len(message.action) != width:
         count = len(message.action)
@@ -87,10 +89,10 @@ def _said(message: Any, at_ns: int, bag: Bag) -> Said:
         raise BagError(f"{bag.path}: a recorded command has the kind {message.kind}") from None
 
 
-def said_of(message: Any, at_ns: int) -> Said:
+def said_of(message: Any, at_ns: int) -> RunCommand:
     """An ActionCommand of rosbags, also of the first release, whose actions have no names, or of
     rclpy. ValueError: a kind that nobody knows."""
-    return Said(
+    return RunCommand(
         kind=CommandKind(int(message.kind)),
         observed_ns=stamp_ns(message.observation_stamp),
         latest_ns=stamp_ns(message.latest_observation_stamp),
@@ -167,7 +169,7 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
     )
 
 
-def read_chunks(bag: Bag, picked: Picked) -> tuple[Chunk, ...]:
+def read_chunks(bag: Bag, picked: TopicRoles) -> tuple[Chunk, ...]:
     """All of them, in the order of their answers. BagError: there are none, or damaged ones."""
     name = picked.name("policy/action_chunk")
     found = []
@@ -181,17 +183,17 @@ def read_chunks(bag: Bag, picked: Picked) -> tuple[Chunk, ...]:
     return tuple(found)
 
 
-def run_of_chunks(chunks: Iterable[Chunk], like: Run | None, frames: int) -> Run:
+def run_of_chunks(chunks: Iterable[Chunk], like: PolicyRun | None, frames: int) -> PolicyRun:
     """Every action of every chunk as if it had been published, so that runs can be compared.
 
     ``like`` says whose they are. Of a frame that was asked twice the second answer counts.
     """
-    said: list[Said] = []
+    said: list[RunCommand] = []
     tokens: dict[int, tuple[int, ...]] = {}
     for chunk in chunks:
         tokens |= {chunk.observed_ns: chunk.tokens} if chunk.tokens else {}
         said += [
-            Said(
+            RunCommand(
                 kind=CommandKind.POLICY,
                 observed_ns=chunk.observed_ns,
                 latest_ns=chunk.observed_ns,
@@ -206,7 +208,7 @@ def run_of_chunks(chunks: Iterable[Chunk], like: Run | None, frames: int) -> Run
             )
             for place, row in enumerate(chunk.rows)
         ]
-    return replace(like or Run(()), said=tuple(said), tokens=tokens, frames=frames)
+    return replace(like or PolicyRun(()), said=tuple(said), tokens=tokens, frames=frames)
 
 
 def instructions_of(
@@ -231,7 +233,7 @@ def instructions_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class EpisodeBegin:
     """Before frame ``stamp_ns`` (of the image): reset the policy or not, and give the task."""
 
     stamp_ns: int
@@ -240,25 +242,25 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """``begins`` in order, the first one at the first frame that is shown; ``skipped`` frames
     before it have no task yet."""
 
-    begins: tuple[Begin, ...]
+    begins: tuple[EpisodeBegin, ...]
     skipped: int = 0
 
     @property
-    def by_stamp(self) -> dict[int, Begin]:
+    def by_stamp(self) -> dict[int, EpisodeBegin]:
         return {begin.stamp_ns: begin for begin in self.begins}
 
 
-def make_plan(frames: Frames, recorded: Recorded, instruction: str | None) -> Plan:
+def make_plan(frames: BagFrames, recorded: Recorded, instruction: str | None) -> ReplayPlan:
     """``instruction``: given by the user, instead of those of the bag.
 
     The policy's epoch in the recorded commands tells a reset: it counts one for a reset and
     one for a new instruction. BagError: there is no instruction for any frame.
     """
-    begins: list[Begin] = []
+    begins: list[EpisodeBegin] = []
     skipped = 0
     text: str | None = None
     epoch: int | None = None
@@ -276,8 +278,8 @@ def make_plan(frames: Frames, recorded: Recorded, instruction: str | None) -> Pl
         changed = wanted != text
         if not begins or changed or steps > 0:
             reset = not begins or steps > int(changed)
-            begins.append(Begin(time.stamp_ns, wanted, reset))
+            begins.append(EpisodeBegin(time.stamp_ns, wanted, reset))
         text, epoch = wanted, now
     if not begins:
         raise BagError("the bag has no instruction for its frames: give one with --instruction")
-    return Plan(tuple(begins), skipped)
+    return ReplayPlan(tuple(begins), skipped)

@@ -23,7 +23,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RunCommand:
     """One command. ``action``: its numbers, ``names`` and ``units`` what they are; empty for those
     of one end effector, as in recordings of the first release. Stamps in ns, stages in ms.
 
@@ -58,14 +58,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PolicyRun:
     """Everything a policy said in one run, in the order it said it.
 
     ``tokens``: of every frame that was answered with tokens, by its stamp. ``answer_ms``: from
     showing a frame to its answer, by the steady clock; empty for recorded runs.
     """
 
-    said: tuple[Said, ...]
+    said: tuple[RunCommand, ...]
     tokens: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     frames: int = 0
     answer_ms: Distribution = Distribution()
@@ -78,7 +78,7 @@ class Run:
     pipeline_depth: int = 1
 
     @property
-    def actions(self) -> dict[Key, Said]:
+    def actions(self) -> dict[Key, RunCommand]:
         """The policy's own actions by frame; neither holding still nor stopping is one."""
         return {s.key: s for s in self.said if s.kind is CommandKind.POLICY}
 
@@ -93,7 +93,7 @@ class Run:
         return (self._first.units if self._first else ()) or END_EFFECTOR_DELTA.units
 
     @property
-    def _first(self) -> Said | None:
+    def _first(self) -> RunCommand | None:
         return next((s for s in self.said if s.kind is CommandKind.POLICY), None)
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ActionDifference:
     """One number of one action that is another one. ``frame`` counts from 0, ``dimension`` is the
     number's name."""
 
@@ -135,7 +135,7 @@ class Comparison:
     tail: int
     names: tuple[str, ...]
     max_abs_diff: tuple[float, ...]  # a name
-    first: Difference | None
+    first: ActionDifference | None
     tokens: int  # compared
     tokens_equal: int
 
@@ -156,8 +156,8 @@ class Comparison:
 
 
 def compare(
-    before: Run,
-    now: Run,
+    before: PolicyRun,
+    now: PolicyRun,
     shown: Collection[int],
     ends: Collection[int] = (),
 ) -> Comparison:
@@ -173,7 +173,7 @@ def compare(
     expected = {key: said for key, said in first.items() if key[0] in place}
     both = sorted(expected.keys() & second.keys(), key=lambda key: (place[key[0]], key[1]))
     largest = [0.0] * len(names)
-    difference: Difference | None = None
+    difference: ActionDifference | None = None
     for key in both:
         old, new = expected[key].action, second[key].action
         for i, name in enumerate(names):
@@ -181,7 +181,7 @@ def compare(
             off = 0.0 if both_nan else abs(new[i] - old[i])
             largest[i] = max(largest[i], off)
             if off and difference is None:
-                difference = Difference(place[key[0]], key[0], key[1], name, old[i], new[i])
+                difference = ActionDifference(place[key[0]], key[0], key[1], name, old[i], new[i])
     lost = expected.keys() - second.keys()
     tail = {key for key in lost if key[0] in _unanswered(place, ends, now.pipeline_depth)}
     tokens, equal = _tokens(before, now)
@@ -198,7 +198,7 @@ def compare(
     )
 
 
-def _names(before: Run, now: Run) -> tuple[str, ...]:
+def _names(before: PolicyRun, now: PolicyRun) -> tuple[str, ...]:
     if before.actions and now.actions and before.names != now.names:
         first, second = " ".join(before.names), " ".join(now.names)
         raise BagError(
@@ -214,7 +214,7 @@ def _unanswered(place: dict[int, int], ends: Collection[int], depth: int) -> set
     return {stamp for stamp, i in place.items() if any(0 <= end - i < depth - 1 for end in last)}
 
 
-def _tokens(before: Run, now: Run) -> tuple[int, int]:
+def _tokens(before: PolicyRun, now: PolicyRun) -> tuple[int, int]:
     """(tokens of frames that both runs answered, those that are the same)."""
     count = equal = 0
     for stamp in before.tokens.keys() & now.tokens.keys():
@@ -233,7 +233,7 @@ def _tokens(before: Run, now: Run) -> tuple[int, int]:
 FORMAT = "vla_ros golden actions 1"
 
 
-def save_golden(path: Path, run: Run, bag: str) -> None:
+def save_golden(path: Path, run: PolicyRun, bag: str) -> None:
     """Write the policy's actions and tokens. BagError: the file cannot be written."""
     actions = [
         {"stamp_ns": key[0], "chunk_index": key[1], "action": list(said.action)}
@@ -267,7 +267,7 @@ def _lines(content: dict[str, object]) -> str:
     return f'{head}, "actions": [\n{body}\n]}}\n'
 
 
-def load_golden(path: Path) -> Run:
+def load_golden(path: Path) -> PolicyRun:
     """The inverse of :func:`save_golden`. BagError: no such file, or something else in it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -282,7 +282,7 @@ def load_golden(path: Path) -> Run:
         units = tuple(map(str, content.get("units", END_EFFECTOR_DELTA.units)))
         said = tuple(_said(row, names, units) for row in content["actions"])
         tokens = {int(stamp): tuple(row) for stamp, row in content["tokens"].items()}
-        return Run(
+        return PolicyRun(
             said,
             tokens,
             int(content["frames"]),
@@ -295,14 +295,14 @@ def load_golden(path: Path) -> Run:
         raise BagError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 
-def _said(row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]) -> Said:
+def _said(row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]) -> RunCommand:
     stamp, index, action = row["stamp_ns"], row["chunk_index"], row["action"]
     if not (isinstance(stamp, int) and isinstance(index, int) and isinstance(action, list)):
         raise TypeError("an action is not as it was written")
     if len(action) != len(names):
         raise ValueError(f"an action has {len(action)} numbers, not {len(names)}")
     numbers = tuple(float(number) for number in action)
-    return Said(
+    return RunCommand(
         CommandKind.POLICY,
         *(stamp,) * 4,
         numbers,
@@ -322,24 +322,24 @@ LOCKSTEP = "; in lock-step\nthe age is simulated time, the stages are not"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class RunFigures:
     """One of the two runs. Rates in Hz, distributions in ms."""
 
     name: str  # "recorded", "golden", "replayed"
-    run: Run
+    run: PolicyRun
     rate_hz: float
     age: Distribution
     inference: Distribution
     stages: Mapping[str, Distribution]
 
     @staticmethod
-    def of(name: str, run: Run) -> Side:
+    def of(name: str, run: PolicyRun) -> RunFigures:
         """The figures of a run, over the actions of the policy."""
         own = [said for said in run.said if said.kind is CommandKind.POLICY]
         pairs = zip([None, *own], own, strict=False)
         first = [s for before, s in pairs if before is None or before.observed_ns != s.observed_ns]
         timed = [said for said in first if said.stages_ms]
-        return Side(
+        return RunFigures(
             name=name,
             run=run,
             rate_hz=run.rate_hz,
@@ -358,8 +358,8 @@ class Report:
     mode: str
     frames: int  # shown to the policy
     camera_rate_hz: float
-    now: Side
-    before: Side | None
+    now: RunFigures
+    before: RunFigures | None
     comparison: Comparison | None
     tolerance: float
     strict: bool  # every recorded action must be there again
@@ -513,7 +513,7 @@ def _first(found: Comparison | None) -> dict[str, Any] | None:
     }
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: RunFigures) -> dict[str, Any]:
     run = side.run
     return {
         "policy": run.policy,

@@ -23,14 +23,14 @@ from vla_ros.core.types import Inference, Instruction, Observation, Timeline
 from vla_ros.policies.base import Policy, PolicyRefused, is_out_of_memory
 
 if TYPE_CHECKING:
-    from vla_ros.engine.layers.pieces import Together
+    from vla_ros.engine.layers.pieces import Batched
 
 #: an answer, None while a pipeline fills, or why there is none
 Answer = Inference | Exception | None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SessionRequest:
     """A frame that is to be answered. ``session``: a session of a policy; to a server's
     :class:`~vla_ros.serve.stepper.Sessions` one that they opened, and the ``instruction`` says of
     which episode the frame is (its epoch is another one in another episode)."""
@@ -68,14 +68,14 @@ class Batch:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._together: Together[Policy, Inference | None] | None = None
+        self._together: Batched[Policy, Inference | None] | None = None
         self._answered: list[tuple[Policy, Answer]] = []
 
     def __len__(self) -> int:
         """Frames that are not answered."""
         return len(self._answered) + (0 if self._together is None else len(self._together))
 
-    def add(self, asked: Asked) -> None:
+    def add(self, asked: SessionRequest) -> None:
         """Another frame. It is checked and prepared now."""
         session, frame = asked.session, (asked.observation, asked.timeline, self._clock)
         pieces: Any = getattr(session, "pieces", None)
@@ -86,9 +86,9 @@ class Batch:
                 self._answered.append((session, error))
             return
         if self._together is None:
-            from vla_ros.engine.layers.pieces import Together
+            from vla_ros.engine.layers.pieces import Batched
 
-            self._together = Together((Exception,))
+            self._together = Batched((Exception,))
         self._together.add(session, pieces(*frame))
 
     def turn(self) -> list[tuple[Policy, Answer]]:
@@ -97,7 +97,7 @@ class Batch:
         return answered if self._together is None else [*answered, *self._together.turn()]
 
 
-def step_together(asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+def step_together(asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
     """The answers in order, each as of its session's own ``step``: in float32 the same tokens, and
     chunks within 1e-5."""
     batch = Batch(clock)
@@ -117,7 +117,7 @@ def measure(
     budget_s: float = math.inf,
 ) -> dict[int, float]:
     """Seconds that a batch takes of 1, 2, 4, ... of the sessions and of all of them, at start:
-    what :class:`vla_ros.runtime.scheduler.Costs` is made of.
+    what :class:`vla_ros.runtime.scheduler.BatchCosts` is made of.
 
     Each has an instruction; ``observation`` is any that the policy takes. Reset them afterwards.
     No larger batch is measured where that would take longer than ``budget_s`` in all, or where it
@@ -136,7 +136,9 @@ def measure(
             frame = replace(observation, stamp_ns=stamp, received_steady_ns=begun)
             timeline = Timeline(begun).mark("queue", begun)
             try:
-                answers = step_together([Asked(s, frame, timeline) for s in sessions[:size]], clock)
+                answers = step_together(
+                    [SessionRequest(s, frame, timeline) for s in sessions[:size]], clock
+                )
             except Exception as error:
                 if last and is_out_of_memory(error):
                     return found

@@ -71,7 +71,7 @@ class Door:
         self.moves = numbers is not None and bool(numbers.any())
 
 
-class Course:
+class TrajectoryCourse:
     """The plan that a trajectory's controller follows by its own clock, whether this process is
     late or not: instants and places [n, M], straight lines between them, rest behind the last.
     Instants are of the clock that lapses are measured by. Not thread-safe."""
@@ -183,7 +183,7 @@ def _to_rest(
     return points
 
 
-class Following:
+class ArmFollowing:
     """Whether an arm goes where it is commanded to. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -359,7 +359,7 @@ def near(leash: Leash, at: Floats, reach: Reach) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LimitedAction:
     """An action as the policy's own motion has it: ``bounded``, float64 [D], held to its bounds
     alone; ``over``: the limits that it exceeded, in words; ``far``: by more than a tolerance."""
 
@@ -370,7 +370,7 @@ class Judged:
 
 def judge(
     action: Floats, before: tuple[Floats, ...], limits: Limits, endless: tuple[int, ...] = ()
-) -> Judged:
+) -> LimitedAction:
     """Whether an action makes sense after those ``before`` it, newest first, at most two are used.
     Raises :class:`ActionRefused`."""
     refuse_unless_numbers(action, limits.space)
@@ -383,4 +383,4 @@ def judge(
         commanded = Commanded(last, step)
     passed = pass_through(out[motion], commanded, reach, brakes=False)
     out[motion] = passed.bounded
-    return Judged(out, passed.over, passed.far)
+    return LimitedAction(out, passed.over, passed.far)

@@ -32,7 +32,7 @@ class Refused(UserError):
     """A robot cannot be served beside those that are. One line with the figures."""
 
 
-class Costs:
+class BatchCosts:
     """Seconds that one batch takes, by the number of robots in it, as measured at start.
 
     Between measured numbers it is a straight line, beyond the largest as the last piece goes on.
@@ -84,7 +84,7 @@ def _between(known: Mapping[int, float], robots: int) -> float:
 
 
 @dataclass(eq=False, slots=True)
-class Robot(Generic[FrameT]):
+class AdmittedRobot(Generic[FrameT]):
     """One that was admitted, at a rate and with an age limit; 0: it has none. ``stamp_ns`` is when
     the ``frame`` that waits was seen, ``acts_on`` that of the last one that was answered, at first
     of the first one."""
@@ -112,7 +112,7 @@ class Robot(Generic[FrameT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped(Generic[FrameT]):
+class DroppedFrame(Generic[FrameT]):
     """A frame that nobody will answer: it would be ``age_s`` old at best, and no more than
     ``max_age_s`` is allowed."""
 
@@ -131,9 +131,9 @@ class Dropped(Generic[FrameT]):
 class Scheduler(Generic[FrameT]):
     """See the module. One thread calls it."""
 
-    costs: Costs
-    robots: dict[Hashable, Robot[FrameT]] = field(default_factory=dict)
-    _dropped: list[Dropped[FrameT]] = field(default_factory=list)
+    costs: BatchCosts
+    robots: dict[Hashable, AdmittedRobot[FrameT]] = field(default_factory=dict)
+    _dropped: list[DroppedFrame[FrameT]] = field(default_factory=list)
     _passed_over: int = 0  # times in a row that all were dropped
 
     @property
@@ -149,12 +149,12 @@ class Scheduler(Generic[FrameT]):
         """
         if not (0 <= rate_hz < math.inf and 0 <= max_age_s < math.inf):
             raise Refused(f"rate and age limit are {rate_hz} Hz and {max_age_s} s: give 0 or more")
-        new = Robot[FrameT](rate_hz, round(max_age_s * SECOND))
+        new = AdmittedRobot[FrameT](rate_hz, round(max_age_s * SECOND))
         if new.wanted_hz:
             self._refuse_unless_served([*self.robots.values(), new])
         self.robots[name] = new
 
-    def _refuse_unless_served(self, asked: Sequence[Robot[FrameT]]) -> None:
+    def _refuse_unless_served(self, asked: Sequence[AdmittedRobot[FrameT]]) -> None:
         """All of them; the last one is new."""
         wanted = sum(robot.wanted_hz for robot in asked)
         age = min((r.max_age_ns / SECOND for r in asked if r.max_age_ns), default=math.inf)
@@ -209,7 +209,7 @@ class Scheduler(Generic[FrameT]):
             if robot not in timely:
                 age = (now_ns + alone - robot.stamp_ns) / SECOND
                 assert robot.frame is not None
-                self._dropped.append(Dropped(robot.frame, age, robot.max_age_ns / SECOND))
+                self._dropped.append(DroppedFrame(robot.frame, age, robot.max_age_ns / SECOND))
                 robot.frame = None
         limits = [(robot.limit_ns - now_ns) / SECOND for robot in timely]
         size = self._best(list(accumulate(limits, min)), self.costs.of)
@@ -220,7 +220,7 @@ class Scheduler(Generic[FrameT]):
             robot.acts_on, robot.frame = robot.stamp_ns, None
         return batch
 
-    def take_dropped(self) -> list[Dropped[FrameT]]:
+    def take_dropped(self) -> list[DroppedFrame[FrameT]]:
         """The frames that were dropped since the last call: their robots are to be told."""
         dropped, self._dropped = self._dropped, []
         return dropped
@@ -236,7 +236,7 @@ class Scheduler(Generic[FrameT]):
         return best
 
 
-def capacity(costs: Costs, rate_hz: float, max_age_s: float = 0.0, most: int = 256) -> int:
+def capacity(costs: BatchCosts, rate_hz: float, max_age_s: float = 0.0, most: int = 256) -> int:
     """How many robots that want this are let in, of ``most``."""
     scheduler = Scheduler[None](costs)
     for number in range(most):

@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.parallel import play_in_processes
 from vla_ros.data.episodes.plan import config_of
-from vla_ros.data.episodes.play import DirectRunner, Order, Played, RunnerFailed, policy_spec
+from vla_ros.data.episodes.play import (
+    DirectRunner,
+    EpisodeOrder,
+    PlayedEpisode,
+    RunnerFailed,
+    policy_spec,
+)
 from vla_ros.data.episodes.records import Setup, Variant
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
@@ -30,10 +36,10 @@ PATIENCE_S = "300"  # the world waits for its answer
 def play_on_one_engine(
     setup: Setup,
     variants: tuple[Variant, ...],
-    orders: Sequence[Order],
+    orders: Sequence[EpisodeOrder],
     workers: int,
     say: Callable[[str], None],
-) -> Iterator[Played]:
+) -> Iterator[PlayedEpisode]:
     """Play the jobs, variant after variant, in ``workers`` processes; yields them as they end.
 
     ``say`` gets a line a variant: how many frames a pass of the policy answered. RunnerFailed.

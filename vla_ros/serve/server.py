@@ -26,9 +26,9 @@ from vla_ros.core.types import Executing, Inference, Instruction, PolicyInfo, Ti
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
 from vla_ros.policies.remote.link import TOKEN
-from vla_ros.policies.remote.names import Names, names_for, names_of
+from vla_ros.policies.remote.names import NameTable, names_for, names_of
 from vla_ros.policies.remote.policy import OURS, UNANSWERED
-from vla_ros.policies.sessions import Asked
+from vla_ros.policies.sessions import SessionRequest
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.scheduler import Refused
 from vla_ros.runtime.worker.worker import last_line
@@ -263,7 +263,7 @@ class Server:
         if client.session is None:
             await client.enter(self._stepper, said, self._options)
         observation = replace(observation, executing=said.executing, delay_steps=said.delay_steps)
-        asked = Asked(client.session, observation, Timeline(received[1]), instruction)
+        asked = SessionRequest(client.session, observation, Timeline(received[1]), instruction)
         found: Inference = await asyncio.wrap_future(self._stepper.ask(asked, said.age_ns))
         age_s = (self._clock.steady_ns() - received[1]) / SECOND
         self.metrics.observations.inc()
@@ -318,7 +318,7 @@ class _Client:
         return self._next_s - now
 
 
-def _metadata(info: PolicyInfo, names: Names, inference_ms: float) -> dict[str, Any]:
+def _metadata(info: PolicyInfo, names: NameTable, inference_ms: float) -> dict[str, Any]:
     own = {
         "info": asdict(info),
         "names": asdict(names),

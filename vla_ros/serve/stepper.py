@@ -21,9 +21,9 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.types import Inference, Instruction, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.policies.sessions import Asked, measure, open_session, step_together
-from vla_ros.runtime.scheduler import Costs, Scheduler
-from vla_ros.runtime.worker.wire import Ready
+from vla_ros.policies.sessions import SessionRequest, measure, open_session, step_together
+from vla_ros.runtime.scheduler import BatchCosts, Scheduler
+from vla_ros.runtime.worker.wire import PolicyLoaded
 from vla_ros.runtime.worker.worker import (
     WARM_UP,
     last_line,
@@ -53,12 +53,12 @@ class Sessions(Protocol):
     """
 
     info: PolicyInfo
-    costs: Costs
+    costs: BatchCosts
 
     def open(self) -> Any:
         """Another session: any object. It ends when nobody has it any more."""
 
-    def answer(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+    def answer(self, asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
         """What the policy says, in order; what went wrong with one of them costs no other."""
 
     def fails(self, clock: Clock) -> str:
@@ -85,7 +85,7 @@ class _Session:
     loaded: _Loaded
 
 
-class Shared:
+class SharedPolicy:
     """Sessions on one loaded policy, answered together where it has sessions.
 
     Policies without a model are loaded anew for each. A model without sessions remembers one
@@ -98,7 +98,7 @@ class Shared:
         self._first = _Loaded(load())
         self.policy = self._first.policy
         self.info = self.policy.info
-        self.costs = Costs({1: GUESS_S})
+        self.costs = BatchCosts({1: GUESS_S})
 
     def measure(self, most: int, clock: Clock, budget_s: float = MEASURE_S) -> None:
         """What batches of up to so many cost, as far as that can be told in ``budget_s``."""
@@ -109,12 +109,12 @@ class Shared:
         except PolicyRefused:
             sessions = [self.policy]
         if self._spec.warmup_count == 0:
-            self.costs = Costs({1: GUESS_S, len(sessions): GUESS_S})
+            self.costs = BatchCosts({1: GUESS_S, len(sessions): GUESS_S})
             return
         for session in sessions:
             session.reset(WARM_UP)
         seen = warm_up_observation(self.info, self._spec)
-        self.costs = Costs(measure(sessions, seen, clock, budget_s=budget_s))
+        self.costs = BatchCosts(measure(sessions, seen, clock, budget_s=budget_s))
         self._first.last = None
 
     def fails(self, clock: Clock) -> str:
@@ -140,13 +140,13 @@ class Shared:
         except PolicyRefused:
             return _Session(self._first)
 
-    def answer(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+    def answer(self, asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
         """See :class:`Sessions`."""
         if any(one.session.loaded is self._first for one in asked):
             return [self._together([one], clock)[0] for one in asked]
         return self._together(asked, clock)
 
-    def _together(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+    def _together(self, asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
         """Of sessions with a memory each. Where a pass of several fails each is asked by itself,
         in an episode that begins anew."""
         answers: dict[int, Answer | None] = {}
@@ -186,7 +186,7 @@ class Shared:
 class _Frame:
     """One that waits, and for whom."""
 
-    asked: Asked
+    asked: SessionRequest
     future: Future[Inference]
 
 
@@ -212,25 +212,25 @@ class Stepper:
         self._said: queue.SimpleQueue[tuple[Callable[[Sessions], Any], Future[Any]] | None] = (
             queue.SimpleQueue()
         )
-        self._scheduler = Scheduler[_Frame](Costs({1: GUESS_S}))
-        self._ready: Future[Ready] = Future()
+        self._scheduler = Scheduler[_Frame](BatchCosts({1: GUESS_S}))
+        self._ready: Future[PolicyLoaded] = Future()
         self._since: float | None = None  # when the pass that runs began
         self._over = False
-        self._times = Ready(PolicyInfo("none"), 0)
+        self._times = PolicyLoaded(PolicyInfo("none"), 0)
         self._thread = threading.Thread(target=self._run, name="vla_ros_stepper", daemon=True)
 
-    def start(self) -> Ready:
+    def start(self) -> PolicyLoaded:
         """Load, warm up and measure. Raises what loading raises: PolicyRefused in one line."""
         self._thread.start()
         return self._ready.result()
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> BatchCosts:
         """What batches cost, after :meth:`start`. Others may be set while nobody asks."""
         return self._scheduler.costs
 
     @costs.setter
-    def costs(self, costs: Costs) -> None:
+    def costs(self, costs: BatchCosts) -> None:
         self._scheduler.costs = costs
 
     def open(self, rate_hz: float = 0.0, max_age_s: float = 0.0) -> Future[Any]:
@@ -250,7 +250,7 @@ class Stepper:
         if frame := self._scheduler.release(session):
             frame.future.cancel()
 
-    def ask(self, asked: Asked, age_ns: int = 0) -> Future[Inference]:
+    def ask(self, asked: SessionRequest, age_ns: int = 0) -> Future[Inference]:
         """The answer of a frame, which was so old when its timeline began, without a mark on it; at
         most one frame a session may wait. Raises, in the end, TooOld, or what the policy raises."""
         frame = _Frame(asked, Future())
@@ -285,7 +285,7 @@ class Stepper:
         self._thread.join(PATIENCE_S)
 
     def _load(self, spec: PolicySpec) -> Sessions:
-        sessions = Shared(lambda: load_policy(spec), spec)
+        sessions = SharedPolicy(lambda: load_policy(spec), spec)
         self._times = warm_up(sessions.policy, spec, 0, self._clock)
         sessions.measure(self._most, self._clock)
         return sessions
@@ -298,7 +298,9 @@ class Stepper:
             return
         self._scheduler.costs = sessions.costs
         self._ready.set_result(
-            Ready(sessions.info, 0, self._times.inference_p50_ms, self._times.inference_p99_ms)
+            PolicyLoaded(
+                sessions.info, 0, self._times.inference_p50_ms, self._times.inference_p99_ms
+            )
         )
         if reason := self._serve(sessions):
             self._ended(reason)
@@ -358,7 +360,7 @@ class Stepper:
                 future.set_exception(error)
 
 
-def _begun(asked: Asked, now_ns: int) -> Asked:
+def _begun(asked: SessionRequest, now_ns: int) -> SessionRequest:
     return replace(asked, timeline=asked.timeline.mark("queue", now_ns))
 
 

@@ -1,8 +1,9 @@
 """Episodes of a simulated robot under somebody's commands, in lock-step or real time. No ROS.
 
-:class:`Desk`: what the threads share. :class:`Body`: commands become motion. :class:`Lockstep`,
-:class:`Realtime`: when the world takes its steps; the episode's thread uses them, ``now_ns`` and
-``judge`` may be called from any. :class:`EpisodeRunner`: one episode after another.
+:class:`EpisodeRequests`: what the threads share. :class:`EpisodeWorld`: commands become motion.
+:class:`Lockstep`, :class:`Realtime`: when the world takes its steps; the episode's thread uses
+them, ``now_ns`` and ``judge`` may be called from any. :class:`EpisodeRunner`: one episode after
+another.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ class EpisodeOptions:
     answer_timeout_s: float = 1.0
 
 
-class Outlet(Protocol):
+class EpisodeSink(Protocol):
     """Where the runner's world becomes visible. All calls come from the runner's thread."""
 
     def clock(self, stamp_ns: int) -> None:
@@ -276,7 +277,7 @@ class Interrupted(Exception):
     """Another episode was asked for, or the end."""
 
 
-class Desk:
+class EpisodeRequests:
     """``first``: what the view is about until something is requested. Durations are ``clock``'s."""
 
     def __init__(self, spec: EnvSpec, clock: Clock, first: EpisodeRequest) -> None:
@@ -443,7 +444,7 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EpisodeOutcome:
     """How an episode ended. ``seen``: the world at its end; None where it was lost."""
 
     state: EpisodeState
@@ -451,10 +452,10 @@ class Outcome:
     seen: SimObservation | None = None
 
 
-class Body:
+class EpisodeWorld:
     """Used by the episode's thread alone."""
 
-    def __init__(self, environment: Environment, desk: Desk) -> None:
+    def __init__(self, environment: Environment, desk: EpisodeRequests) -> None:
         self._environment = environment
         self._spec = environment.spec
         self._desk = desk
@@ -472,7 +473,9 @@ class Body:
             self._place[list(space.grippers)] = OPEN
         return seen
 
-    def step(self, command: Command | None, render: bool = True) -> tuple[SimStep, Outcome | None]:
+    def step(
+        self, command: Command | None, render: bool = True
+    ) -> tuple[SimStep, EpisodeOutcome | None]:
         """One control period under ``command``, and how the episode ended if it did.
 
         Without an action of the policy the arm stands still, of joints: stays where it was told to
@@ -496,15 +499,15 @@ class Body:
         return step, outcome
 
 
-def _outcome(step: SimStep, count: int, limit: int) -> Outcome | None:
+def _outcome(step: SimStep, count: int, limit: int) -> EpisodeOutcome | None:
     """How the episode ended with step number ``count`` of at most ``limit``; None: it goes on."""
     seen = step.observation
     if step.success:
-        return Outcome(EpisodeState.SUCCESS, "", seen)
+        return EpisodeOutcome(EpisodeState.SUCCESS, "", seen)
     if step.done:
-        return Outcome(EpisodeState.FAILURE, "the task can no longer be solved", seen)
+        return EpisodeOutcome(EpisodeState.FAILURE, "the task can no longer be solved", seen)
     if count >= limit:
-        return Outcome(EpisodeState.FAILURE, f"not solved within {limit} steps", seen)
+        return EpisodeOutcome(EpisodeState.FAILURE, f"not solved within {limit} steps", seen)
     return None
 
 
@@ -529,7 +532,12 @@ class Lockstep:
     never goes back."""
 
     def __init__(
-        self, desk: Desk, body: Body, outlet: Outlet, clock: Clock, options: EpisodeOptions
+        self,
+        desk: EpisodeRequests,
+        body: EpisodeWorld,
+        outlet: EpisodeSink,
+        clock: Clock,
+        options: EpisodeOptions,
     ) -> None:
         self._desk = desk
         self._body = body
@@ -552,13 +560,13 @@ class Lockstep:
         """Nothing to say: the world waits for everybody."""
         return view.reason
 
-    def play(self, stamp_ns: int, observation: SimObservation) -> Outcome:
+    def play(self, stamp_ns: int, observation: SimObservation) -> EpisodeOutcome:
         """From the first frame to the end of the episode. Interrupted."""
         while True:
             try:
                 command = self._answer(observation)
             except _Unanswered as error:
-                return Outcome(EpisodeState.FAILURE, str(error), observation)
+                return EpisodeOutcome(EpisodeState.FAILURE, str(error), observation)
             step, outcome = self._body.step(command)
             self._tick()
             observation = step.observation
@@ -608,7 +616,12 @@ class Realtime:
     """The world takes a step every control period."""
 
     def __init__(
-        self, desk: Desk, body: Body, outlet: Outlet, clock: Clock, options: EpisodeOptions
+        self,
+        desk: EpisodeRequests,
+        body: EpisodeWorld,
+        outlet: EpisodeSink,
+        clock: Clock,
+        options: EpisodeOptions,
     ) -> None:
         self._desk = desk
         self._body = body
@@ -636,7 +649,7 @@ class Realtime:
             " steps a second; lower image_size or camera_rate_hz, or use lockstep"
         )
 
-    def play(self, stamp_ns: int, observation: SimObservation) -> Outcome:
+    def play(self, stamp_ns: int, observation: SimObservation) -> EpisodeOutcome:
         """From the first frame to the end of the episode. Interrupted."""
         self._show(stamp_ns, observation)
         due = self._clock.steady_ns() + self._period_ns
@@ -695,7 +708,7 @@ class EpisodeRunner:
     def __init__(
         self,
         environment: Environment,
-        outlet: Outlet,
+        outlet: EpisodeSink,
         clock: Clock,
         first: EpisodeRequest,
         options: EpisodeOptions | None = None,
@@ -703,8 +716,8 @@ class EpisodeRunner:
         self.spec = environment.spec
         self.options = options or EpisodeOptions()
         self._outlet = outlet
-        self._desk = Desk(self.spec, clock, first)
-        self._body = Body(environment, self._desk)
+        self._desk = EpisodeRequests(self.spec, clock, first)
+        self._body = EpisodeWorld(environment, self._desk)
         self._lockstep = self.options.mode is Mode.LOCKSTEP
         pace = Lockstep if self._lockstep else Realtime
         self._pace: Lockstep | Realtime = pace(self._desk, self._body, outlet, clock, self.options)
@@ -754,7 +767,7 @@ class EpisodeRunner:
             with contextlib.suppress(Interrupted):
                 self._finish(self._outcome(request))
 
-    def _outcome(self, request: EpisodeRequest) -> Outcome:
+    def _outcome(self, request: EpisodeRequest) -> EpisodeOutcome:
         """Play the episode; whatever breaks is its failure. Interrupted."""
         try:
             outcome = self._play(request)
@@ -764,11 +777,11 @@ class EpisodeRunner:
             self._losses += 1
             known = isinstance(error, SimError)
             reason = str(error) if known else f"{type(error).__name__}: {error}"
-            return Outcome(EpisodeState.FAILURE, reason)
+            return EpisodeOutcome(EpisodeState.FAILURE, reason)
         self._losses = 0
         return outcome
 
-    def _play(self, request: EpisodeRequest) -> Outcome:
+    def _play(self, request: EpisodeRequest) -> EpisodeOutcome:
         self._outlet.changed(self.view())
         self._pace.announce()
         observation = self._body.reset(request)
@@ -780,7 +793,7 @@ class EpisodeRunner:
         self._outlet.changed(self.view())
         return self._pace.play(stamp_ns, observation)
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: EpisodeOutcome) -> None:
         """Say how it ended, and begin the next one where nobody needs to ask for it."""
         again = self.options.auto_reset and self._losses < _MAX_LOSSES
         pause_s = (0.0 if self._lockstep else self.options.reset_pause_s) if again else None

@@ -142,7 +142,7 @@ class Waypoint:
     dwell: int = 0
 
 
-class Follower:
+class PlanFollower:
     """One attempt at a plan. ``reach`` m: farther from the gripper a carried object is lost.
 
     ``patience``: most actions for one waypoint.

@@ -140,7 +140,7 @@ _DIRECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Nudge:
+class CubeNudge:
     """After ``step`` control steps the cube of the task lies ``by`` (m, x and y) from where it
     lay."""
 
@@ -149,7 +149,7 @@ class Nudge:
     by: tuple[float, float]
 
 
-def nudge_of(name: str, index: int, seed: int, metres: float) -> Nudge | None:
+def nudge_of(name: str, index: int, seed: int, metres: float) -> CubeNudge | None:
     """The nudge of an initial state; None without one: it is 0 m, or there is no room for it."""
     if not metres:
         return None
@@ -163,7 +163,7 @@ def nudge_of(name: str, index: int, seed: int, metres: float) -> Nudge | None:
         angle = 2 * np.pi * turn / _DIRECTIONS
         x, y = metres * float(np.cos(angle)), metres * float(np.sin(angle))
         if allowed(goal, placed | {goal.object: CubePlacement(at.x + x, at.y + y, at.yaw)}):
-            return Nudge(step, goal.object, (x, y))
+            return CubeNudge(step, goal.object, (x, y))
     return None
 
 
@@ -177,7 +177,7 @@ class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
     ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
-    (:class:`Nudge`). ``crowded``: others stand right beside it. ``later``: images are
+    (:class:`CubeNudge`). ``crowded``: others stand right beside it. ``later``: images are
     rendered when they are looked at, which must be before the next step
     (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to render the cameras with.
     """
@@ -189,7 +189,7 @@ class Tabletop:
         self._nudge_m, self._steps = nudge_m, 0
         self._placements = crowded_placements if crowded else placements
         self._later, self._shown = later, LaterImages((), self._image)
-        self._nudge: Nudge | None = None
+        self._nudge: CubeNudge | None = None
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
         self._model = scene.build_model(msaa)
         self._robot = RobotModel(self._model, "panda", scene.BASE, scene.GRIP_SITE)
@@ -254,7 +254,7 @@ class Tabletop:
         pose = [placement.x, placement.y, scene.CUBE_HALF, np.cos(half), 0, 0, np.sin(half)]
         self._data.qpos[start : start + 7] = pose
 
-    def _shift(self, nudge: Nudge) -> None:
+    def _shift(self, nudge: CubeNudge) -> None:
         """Move a cube that nothing touches, as if it had lain there from the beginning."""
         if nudge.cube in self._state().touched:
             return

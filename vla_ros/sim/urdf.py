@@ -24,7 +24,7 @@ _VELOCITY = 3.0  # rad/s and m/s: URDF asks for a limit, the simulation has none
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class UrdfLink:
     """A body below the base; ``joint`` is -1 where it is fixed to its parent."""
 
     name: str
@@ -34,7 +34,7 @@ class Link:
 
 
 def document(
-    model: mujoco.MjModel, name: str, base: int, links: Iterable[Link], fixed: Iterable[Frame]
+    model: mujoco.MjModel, name: str, base: int, links: Iterable[UrdfLink], fixed: Iterable[Frame]
 ) -> str:
     """The robot on the body ``base``, which ``fixed`` ties to the world with all that is tied
     to its links: cameras, say. Joints are called as in the model."""
@@ -64,7 +64,7 @@ def _link(name: str, content: str = "") -> str:
     return f"<link name={quoteattr(name)}>{content}</link>\n"
 
 
-def _joint(model: mujoco.MjModel, link: Link) -> str:
+def _joint(model: mujoco.MjModel, link: UrdfLink) -> str:
     joint = model.joint(link.joint)
     low, high = joint.range
     limits = f'lower="{low:.9g}" upper="{high:.9g}" velocity="{_VELOCITY:g}"'
@@ -231,7 +231,7 @@ class RobotModel:
         return Frame(OPTICAL_FRAMES[name], model.body(body).name, pose_of(position, turn))
 
 
-def _links(model: mujoco.MjModel, base: int) -> Iterator[Link]:
+def _links(model: mujoco.MjModel, base: int) -> Iterator[UrdfLink]:
     """Every body below the base, parents first."""
     inside = {base}
     for body in range(base + 1, model.nbody):
@@ -245,4 +245,4 @@ def _links(model: mujoco.MjModel, base: int) -> Iterator[Link]:
             count and (np.any(model.jnt_pos[joint]) or model.jnt_type[joint] not in KINDS)
         ):
             raise ValueError(f"body {name} has joints that URDF cannot say")
-        yield Link(name, model.body(parent).name, body, joint)
+        yield UrdfLink(name, model.body(parent).name, body, joint)

@@ -17,8 +17,8 @@ import numpy as np
 from vla_ros.core.action_space import GRIPPER_UNIT
 from vla_ros.core.clock import Distribution
 from vla_ros.core.types import STAGES
-from vla_ros.data.replay_compare import Comparison, Report, Side
-from vla_ros.viz.pages import Cell, Line, Table, render
+from vla_ros.data.replay_compare import Comparison, Report, RunFigures
+from vla_ros.viz.pages import Cell, Table, TableLine, render
 
 _WORDS = {GRIPPER_UNIT: "(0 closed, 1 open)"}
 _COLORS = ("#9aa5b1", "#c9b458", "#7fb8ad", "#4878a8", "#33658a", "#86bbd8", "#b8c4bb")
@@ -96,15 +96,15 @@ def page(report: Report) -> str:
 def _differences(found: Comparison) -> Table:
     heads = (Cell(""), *map(Cell, found.names))
     cells = (Cell(f"{off:.3g}") for off in found.max_abs_diff)
-    return Table(heads, (Line((Cell("largest difference"), *cells)),))
+    return Table(heads, (TableLine((Cell("largest difference"), *cells)),))
 
 
-def _runs(sides: Sequence[Side]) -> Table:
+def _runs(sides: Sequence[RunFigures]) -> Table:
     """What each run was of, and its times."""
-    lines: list[Line] = []
+    lines: list[TableLine] = []
 
     def add(label: str, values: Sequence[str], kind: str = "") -> None:
-        lines.append(Line((Cell(label), *(Cell(value, "l") for value in values)), kind))
+        lines.append(TableLine((Cell(label), *(Cell(value, "l") for value in values)), kind))
 
     for name in ("policy", "decoding", "checkpoint", "checkpoint_sha256", "device", "dtype"):
         values = [str(getattr(side.run, name)) for side in sides]
@@ -130,7 +130,7 @@ def _ms(spread: Distribution) -> str:
     return " / ".join(f"{getattr(spread, name):.1f}" for name in ("p50", "p95", "p99", "max"))
 
 
-def _stages(sides: Sequence[Side]) -> list[Stages]:
+def _stages(sides: Sequence[RunFigures]) -> list[Stages]:
     sums = [sum(spread.p50 for spread in side.stages.values()) for side in sides]
     scale = _LONGEST / max([*sums, 1e-9])
     bars = []
@@ -145,12 +145,12 @@ def _stages(sides: Sequence[Side]) -> list[Stages]:
     return bars
 
 
-def _of(sides: Sequence[Side]) -> Sequence[tuple[str, float]]:
+def _of(sides: Sequence[RunFigures]) -> Sequence[tuple[str, float]]:
     """Color and width of each run's line; a run alone is drawn as the one of now."""
     return _RUNS[-len(sides) :]
 
 
-def _plots(sides: Sequence[Side]) -> list[Plot]:
+def _plots(sides: Sequence[RunFigures]) -> list[Plot]:
     """Every number of an action over time; none when nobody acted."""
     run = next((side.run for side in sides if side.run.actions), sides[0].run)
     stamps = [key[0] for side in sides for key in side.run.actions]
@@ -172,7 +172,7 @@ def _plots(sides: Sequence[Side]) -> list[Plot]:
     return plots
 
 
-def _series(side: Side, dimension: int) -> tuple[list[int], list[float]]:
+def _series(side: RunFigures, dimension: int) -> tuple[list[int], list[float]]:
     """(stamps, values), thinned to what a plot can show."""
     all_of = sorted(side.run.actions.items())
     found = [item for item in all_of if not math.isnan(item[1].action[dimension])]

@@ -1,7 +1,7 @@
 """Facts in Rerun's words: archetypes on entities, on the time line of the ROS clock.
 
 https://rerun.io/docs/reference/types says what each archetype is. Its viewer draws lines of
-:class:`Numbers`, lanes of :class:`State`, a log of :class:`Text`.
+:class:`Numbers`, lanes of :class:`SceneState`, a log of :class:`Text`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from vla_ros.viz.scene import (
     Fact,
     Lines,
     Numbers,
-    Picture,
-    Place,
     Reader,
-    Solid,
-    State,
+    SceneImage,
+    ScenePose,
+    SceneSolid,
+    SceneState,
     Text,
     stamp_of,
 )
@@ -70,13 +70,15 @@ def layout(kinds: Mapping[str, type[Fact]]) -> Any:
     def entities(paths: list[str]) -> list[str]:
         return [f"+ /{path}" for path in paths]
 
-    cameras = [rrb.Spatial2DView(origin=f"/{path}", name=path) for path in of(Picture)]
+    cameras = [rrb.Spatial2DView(origin=f"/{path}", name=path) for path in of(SceneImage)]
     left: list[Any] = [*cameras]
     if texts := of(Text):
         left.append(rrb.TextLogView(origin="/", contents=entities(texts), name="Log"))
     right: list[Any] = []
-    if states := of(State):
-        right.append(rrb.StateTimelineView(origin="/", contents=entities(states), name="State"))
+    if states := of(SceneState):
+        right.append(
+            rrb.StateTimelineView(origin="/", contents=entities(states), name="SceneState")
+        )
     series = [
         rrb.TimeSeriesView(origin="/", contents=entities(paths), name=title)
         for title, paths in charts(kinds).items()
@@ -174,7 +176,7 @@ class RerunLog:
         self._set_time(stamp_ns, recorded_ns)
         new = fact.path not in self._kinds
         self._kinds.setdefault(fact.path, type(fact))
-        if isinstance(fact, Picture):
+        if isinstance(fact, SceneImage):
             picture = self._rr.Image(fact.image)
             self._log(fact.path, picture.compress(self._jpeg) if self._jpeg else picture)
         elif isinstance(fact, Numbers):
@@ -182,12 +184,12 @@ class RerunLog:
                 self._names[fact.path] = fact.names
                 self._log(fact.path, self._rr.SeriesLines(names=list(fact.names)), static=True)
             self._log(fact.path, self._rr.Scalars(np.array(fact.values, np.float64)))
-        elif isinstance(fact, State):
+        elif isinstance(fact, SceneState):
             self._show_state(fact)
         elif isinstance(fact, Text):
             level = next(word for least, word in _LEVELS if fact.level >= least)
             self._log(fact.path, self._rr.TextLog(fact.text, level=level))
-        elif isinstance(fact, Place):
+        elif isinstance(fact, ScenePose):
             turned = np.roll(wxyz_of(fact.at[:3, :3]), -1)  # w last
             quaternion = self._rr.Quaternion(xyzw=turned)
             self._log(
@@ -196,12 +198,12 @@ class RerunLog:
             )
             if new and fact.path.startswith((f"{WORLD}/tf/", f"{WORLD}/poses/")):
                 self._log(fact.path, self._rr.TransformAxes3D(_AXES_M), static=True)
-        elif isinstance(fact, Solid):
+        elif isinstance(fact, SceneSolid):
             self._log(fact.path, self._solid(fact.shape), static=True)
         else:
             self._log(fact.path, self._lines(fact))
 
-    def _show_state(self, fact: State) -> None:
+    def _show_state(self, fact: SceneState) -> None:
         """Only its changes: a lane is filled from one to the next."""
         if self._words.get(fact.path) == fact.word:
             return
@@ -249,7 +251,7 @@ class RerunLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RerunSummary:
     """What came of a bag: messages shown, topics that nothing is shown of, and of each topic with
     malformed messages how many there were and the first complaint."""
 
@@ -259,7 +261,7 @@ class Shown:
     seconds: float
 
 
-def show_bag(bag: Bag, log: RerunLog, progress: Callable[[int, int], None]) -> Shown:
+def show_bag(bag: Bag, log: RerunLog, progress: Callable[[int, int], None]) -> RerunSummary:
     """Every message that something is shown of, in the order of its recording.
 
     A message without a stamp stands at the newest stamp before it, the first ones at the first
@@ -307,12 +309,12 @@ def show_bag(bag: Bag, log: RerunLog, progress: Callable[[int, int], None]) -> S
     if sum(wrong.values()) == done:
         raise BagError(f"{bag.path}: nothing of it can be shown: {next(iter(complaints.values()))}")
     malformed = {topic: (wrong[topic], complaints[topic]) for topic in wrong}
-    return Shown(done - sum(wrong.values()), skipped, malformed, (last_ns - first_ns) / 1e9)
+    return RerunSummary(done - sum(wrong.values()), skipped, malformed, (last_ns - first_ns) / 1e9)
 
 
 def export(
     bag: Bag, path: Path, jpeg: int, progress: Callable[[int, int], None]
-) -> tuple[Shown, dict[str, type[Fact]]]:
+) -> tuple[RerunSummary, dict[str, type[Fact]]]:
     """Write a bag as ``path``, whole or not at all; what was shown, and the entities.
 
     UserError: rerun-sdk is missing. BagError: see :func:`show_bag`.

@@ -20,7 +20,7 @@ from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
 from vla_ros.data.replay import stage_ms, stamp_ns
 from vla_ros.viz.robot_model import Robot, Shape, place_of, read
 from vla_ros.viz.viewer.model import STATE_COLORS as COLORS
-from vla_ros.viz.viewer.model import Instant, color_of
+from vla_ros.viz.viewer.model import ViewInstant, color_of
 
 # ------------------------------------------------------------------------------------------------
 # The facts: the little that a viewer must know of a message.
@@ -30,7 +30,7 @@ from vla_ros.viz.viewer.model import Instant, color_of
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class SceneImage:
     """``image``: uint8 [height, width, 3], RGB."""
 
     path: str
@@ -47,7 +47,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SceneState:
     """What something is from now on; ``color`` as #rrggbb."""
 
     path: str
@@ -66,7 +66,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScenePose:
     """Where a thing is: ``at`` float64 [4, 4] in the world's frame."""
 
     path: str
@@ -74,7 +74,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Solid:
+class SceneSolid:
     """What a thing looks like, from the beginning to the end; its path moves by a Place above."""
 
     path: str
@@ -92,7 +92,7 @@ class Lines:
     arrow: bool = False
 
 
-Fact: TypeAlias = Picture | Numbers | State | Text | Place | Solid | Lines
+Fact: TypeAlias = SceneImage | Numbers | SceneState | Text | ScenePose | SceneSolid | Lines
 
 
 # ------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ Fact: TypeAlias = Picture | Numbers | State | Text | Place | Solid | Lines
 # What tf2 does without its buffer in time: the newest transform of each frame counts.
 
 
-class Frames:
+class FrameTree:
     """Not thread-safe."""
 
     def __init__(self) -> None:
@@ -155,10 +155,10 @@ class Scene:
 
     def __init__(self) -> None:
         self.control_rate_hz = 0.0
-        self._frames = Frames()
+        self._frames = FrameTree()
         self._robot: Robot | None = None
         self._told = ""
-        self._now = Instant(0)
+        self._now = ViewInstant(0)
         self._links: dict[str, Floats] = {}
         self._known: set[str] = set()
         self._arrow_shown = False
@@ -175,7 +175,7 @@ class Scene:
             return
         for link, shapes in self._robot.shapes.items():
             for index, shape in enumerate(shapes):
-                yield Solid(f"{WORLD}/robot/{link}/{index}", shape)
+                yield SceneSolid(f"{WORLD}/robot/{link}/{index}", shape)
         yield from self._moved()
 
     def joints(self, joints: dict[str, float]) -> Iterator[Fact]:
@@ -190,7 +190,7 @@ class Scene:
         self._links = {link: root @ at for link, at in places.items()}
         for link, at in self._links.items():
             if self._robot.shapes.get(link):
-                yield Place(f"{WORLD}/robot/{link}", at)
+                yield ScenePose(f"{WORLD}/robot/{link}", at)
         if not any(self._robot.shapes.values()):
             yield Lines(f"{WORLD}/robot", self._robot.bones(self._links), _BONES)
 
@@ -205,7 +205,7 @@ class Scene:
                 self._frames.hear(str(one.header.frame_id).strip("/"), child, at)
                 moved |= dict.fromkeys(self._frames.below(child))
         for frame in moved:
-            yield Place(f"{WORLD}/tf/{frame}", self._frames.place(frame))
+            yield ScenePose(f"{WORLD}/tf/{frame}", self._frames.place(frame))
 
     def things(self, message: Any) -> Iterator[Fact]:
         """vla_ros/NamedPoses: the hand and what lies about."""
@@ -215,20 +215,20 @@ class Scene:
             for name, pose in zip(message.names, message.poses, strict=False)
         }
         self._now = replace(self._now, poses={**self._now.poses, **poses})
-        for name, at in Instant(0, poses=poses).things().items():
+        for name, at in ViewInstant(0, poses=poses).things().items():
             path = f"{WORLD}/things/{name}"
             if path not in self._known:
                 self._known.add(path)
                 shape = _PLATE if "plate" in name else _CUBE
-                yield Solid(f"{path}/shape", replace(shape, color=color_of(name)))
-            yield Place(path, at)
+                yield SceneSolid(f"{path}/shape", replace(shape, color=color_of(name)))
+            yield ScenePose(path, at)
 
     def pose(self, path: str, message: Any) -> Iterator[Fact]:
         """A pose of its own; that of an end effector is where the arrow begins."""
         at = self._frames.place(str(message.header.frame_id).strip("/")) @ _matrix(message.pose)
         if path.split("/")[-1] == "end_effector_pose":
             self._now = replace(self._now, poses={**self._now.poses, "gripper": at})
-        yield Place(f"{WORLD}/poses/{path}", at)
+        yield ScenePose(f"{WORLD}/poses/{path}", at)
 
     def commanded(self, message: Any, action: Sequence[float]) -> Iterator[Fact]:
         """Where the displacement, repeated for half a second, leads; nothing for other actions."""
@@ -323,9 +323,9 @@ class Reader:
 
     def _image(self, path: str, message: Any) -> Iterator[Fact]:
         if hasattr(message, "format"):
-            yield Picture(path.removesuffix("/compressed"), decompressed(message, MAX_PIXELS))
+            yield SceneImage(path.removesuffix("/compressed"), decompressed(message, MAX_PIXELS))
         else:
-            yield Picture(path, image_of(message, MAX_PIXELS))
+            yield SceneImage(path, image_of(message, MAX_PIXELS))
 
     def _joints(self, path: str, message: Any) -> Iterator[Fact]:
         joints = dict(zip(message.name, map(float, message.position), strict=False))
@@ -368,7 +368,7 @@ class Reader:
 
     def _command(self, path: str, message: Any) -> Iterator[Fact]:
         kind = CommandKind(int(message.kind))
-        yield State(f"{path}/kind", kind.name, _KINDS[kind])
+        yield SceneState(f"{path}/kind", kind.name, _KINDS[kind])
         values = tuple(map(float, message.action))
         names = (
             tuple(getattr(message, "names", ())) or END_EFFECTOR_DELTA.names
@@ -399,7 +399,7 @@ class Reader:
     def _status(self, path: str, message: Any) -> Iterator[Fact]:
         self._scene.control_rate_hz = float(message.control_rate_hz)
         state = PolicyState(int(message.state))
-        yield State(f"{path}/state", state.name, COLORS[state])
+        yield SceneState(f"{path}/state", state.name, COLORS[state])
         limit = getattr(message, "max_age_s", None)
         limit = float(message.max_age_ms) / 1e3 if limit is None else float(limit)
         yield Numbers(f"{path}/limit", ("max_age_s",), (limit,))
@@ -440,7 +440,7 @@ class Reader:
 
     def _episode(self, path: str, message: Any) -> Iterator[Fact]:
         word, color = _EPISODES.get(int(message.state), ("UNKNOWN", "#6b7280"))
-        yield State(f"{path}/state", word, color)
+        yield SceneState(f"{path}/state", word, color)
         text = f"episode {message.episode}, {message.task}: {word} {message.reason}".rstrip()
         level = 30 if word == "FAILURE" else 20
         yield from self._change(path, text, level, f"{path}/told")

@@ -23,7 +23,13 @@ from vla_ros.engine.families.registry import family_of
 from vla_ros.policies.load import VARIABLE, lerobot_python
 from vla_ros_lab.bench import flow
 from vla_ros_lab.bench import flow_rivals as lerobot_row
-from vla_ros_lab.bench.flow import Held, PlainModulation, forget_peak, peak_bytes, resident_bytes
+from vla_ros_lab.bench.flow import (
+    HeldBytes,
+    PlainModulation,
+    forget_peak,
+    peak_bytes,
+    resident_bytes,
+)
 from vla_ros_lab.roofline.bench_file import read_bench
 
 LEROBOT = lerobot_python()
@@ -116,9 +122,9 @@ def test_what_a_plain_program_makes_of_the_time_is_what_the_engine_keeps() -> No
 
 
 def test_memory_is_judged_where_it_says_something() -> None:
-    assert Held(int(1e6), int(9e6), int(9e6)).good is None
-    assert Held(int(1e9), int(2e9), int(1.19e9)).good
-    much = Held(int(1e9), int(1.3e9), int(1.21e9))
+    assert HeldBytes(int(1e6), int(9e6), int(9e6)).good is None
+    assert HeldBytes(int(1e9), int(2e9), int(1.19e9)).good
+    much = HeldBytes(int(1e9), int(1.3e9), int(1.21e9))
     assert not much.good
     assert "grown by 1210 MB (+21 %, NOT within 20 %), libraries" in str(much)
     assert "while loading by 1300 MB at the most" in str(much)

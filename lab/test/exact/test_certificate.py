@@ -27,7 +27,7 @@ from vla_ros_lab.exact.certificate import (
     page,
     signed,
 )
-from vla_ros_lab.exact.plain import Answer
+from vla_ros_lab.exact.plain import ReferenceAnswer
 
 EXACT = ["verify", "--exact", "--dtype", "float32", "--synthetic", "--frames", "2", "--json"]
 
@@ -186,8 +186,8 @@ def test_what_is_not_of_it(words: list[str], capsys: pytest.CaptureFixture[str])
     assert "leave out" in capsys.readouterr().err
 
 
-def answer(tokens: tuple[int, ...] = (), value: float = 1.0, **more: Any) -> Answer:
-    return Answer(tokens, np.full((1, 2), value), **more)
+def answer(tokens: tuple[int, ...] = (), value: float = 1.0, **more: Any) -> ReferenceAnswer:
+    return ReferenceAnswer(tokens, np.full((1, 2), value), **more)
 
 
 def test_a_tie_is_what_the_reference_does_not_tell_apart() -> None:

@@ -21,7 +21,14 @@ from vla_ros_lab.precision.compare import (
     relative_error,
     surer,
 )
-from vla_ros_lab.precision.watch import SIDE, Choices, Layout, Stage, Told, gripper_choices
+from vla_ros_lab.precision.watch import (
+    SIDE,
+    Choices,
+    EngineTrace,
+    Stage,
+    StageLayout,
+    gripper_choices,
+)
 
 MOST = Thresholds(0.05)
 
@@ -74,13 +81,13 @@ def test_differences_in_mm_degrees_and_opening() -> None:
     assert found == (0.0, pytest.approx(np.degrees(0.2)), 0.0)
 
 
-def told(logits: list[list[float]], action: list[float], error: float = 0.0) -> Told:
+def told(logits: list[list[float]], action: list[float], error: float = 0.0) -> EngineTrace:
     rows = torch.tensor(logits)
     values = torch.ones(3, 4) * (1 + error)
     actions = np.array([action])
     tokens = Choices("tokens (argmax)", rows.argmax(1), logits=rows)
-    return Told(
-        (Stage("vision", values, Layout()), Stage("layer 0", values)),
+    return EngineTrace(
+        (Stage("vision", values, StageLayout()), Stage("layer 0", values)),
         (tokens, *gripper_choices(actions, END_EFFECTOR_DELTA)),
         (),
         tuple(tokens.picked.tolist()),

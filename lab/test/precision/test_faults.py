@@ -24,11 +24,11 @@ from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions
 from vla_ros_lab.precision.compare import Comparison, Thresholds, allowed_error, judge
 from vla_ros_lab.precision.run import Broken, load, measure
-from vla_ros_lab.precision.watch import DECODED, DECODING, PATCHES, ROTARY, TOKENS, Shown
+from vla_ros_lab.precision.watch import DECODED, DECODING, PATCHES, ROTARY, TOKENS, ProbeFrame
 
 SPEC = PolicySpec(name="vla", engine=EngineOptions("random:small", dtype="bfloat16"))
 FRAMES = [
-    Shown(0, "pick up the red cube", Observation(n, n, n, image, image))
+    ProbeFrame(0, "pick up the red cube", Observation(n, n, n, image, image))
     for n, image in enumerate(images(2), 1)
 ]
 MOST = Thresholds(allowed_error("bfloat16"), mm=1e9, degrees=1e9, gripper=1e9)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from vla_ros.data.episodes.play import Order, Played, Player, keep
+from vla_ros.data.episodes.play import EpisodeOrder, PlayedEpisode, Player, keep
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import LIMIT, clip_path, save_clip
 from vla_ros_lab.report.page import clips
@@ -35,7 +35,7 @@ class Filming:
 
 def played(record):
     player = Player(lambda *_: Filming(record), Setup(policy="zero"), (Variant("a"),))
-    return player.play(Order(JOB, sentence="touch the red cube", clip=True))
+    return player.play(EpisodeOrder(JOB, sentence="touch the red cube", clip=True))
 
 
 def test_a_failed_episode_is_kept_as_a_clip_with_its_sentence(tmp_path):
@@ -68,7 +68,7 @@ def test_an_evaluation_keeps_the_first_clips_only(tmp_path):
     (tmp_path / "clips").mkdir()
     for number in range(LIMIT):
         (tmp_path / "clips" / f"{number}.webp").write_bytes(b"x")
-    record = keep(Played(replace(FAILED, clip=clip_path(JOB)), b"", b"webp"), tmp_path)
+    record = keep(PlayedEpisode(replace(FAILED, clip=clip_path(JOB)), b"", b"webp"), tmp_path)
     assert record.clip == ""
     assert len(list((tmp_path / "clips").iterdir())) == LIMIT
 

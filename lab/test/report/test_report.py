@@ -18,7 +18,7 @@ from support.evaluations import evaluation
 from vla_ros.core import origin
 from vla_ros.data.episodes.records import Job, Record, Setup, Spread, Variant
 from vla_ros.data.episodes.rows import summary, wilson
-from vla_ros.data.episodes.store import Strip, strip_paths
+from vla_ros.data.episodes.store import FrameStrip, strip_paths
 from vla_ros.sim.episode import Mode
 from vla_ros.sim.tasks import TASKS
 from vla_ros_lab.report import page as report
@@ -216,7 +216,7 @@ def test_strips_are_embedded_and_nothing_from_elsewhere(tmp_path):
     records = evaluation([PLAIN], SOME, 2)
     paths = strip_paths(record.job for record in records)
     for path in paths.values():
-        strip = Strip()
+        strip = FrameStrip()
         strip.add(np.zeros((16, 16, 3), np.uint8), 0)
         strip.save(directory / path)
     records = [replace(r, strip=paths.get(r.job.key(), "")) for r in records]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.evaluations import evaluation
 from vla_ros.data.episodes.records import Job, Record, Spread, Variant
-from vla_ros.data.episodes.rows import DELAY, KINDS, RELAXED, REPLAN, Row, rows_of, sweeps
+from vla_ros.data.episodes.rows import DELAY, KINDS, RELAXED, REPLAN, VariantRow, rows_of, sweeps
 
 pytest.importorskip("matplotlib")
 from vla_ros_lab.report.figures import (
@@ -36,7 +36,7 @@ RELAX = tuple(
 )
 
 
-def rows(*variants: Variant, realtime: bool = False) -> tuple[Row, ...]:
+def rows(*variants: Variant, realtime: bool = False) -> tuple[VariantRow, ...]:
     return rows_of(variants, evaluation(variants, TASKS, 4, realtime=realtime))
 
 

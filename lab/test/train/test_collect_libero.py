@@ -15,7 +15,7 @@ from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Pose
 from vla_ros.sim.env import EnvSpec, Task
-from vla_ros.sim.libero.environment import Eye
+from vla_ros.sim.libero.environment import CameraPose
 from vla_ros_lab.train.collect import CollectOptions, ShardReport
 from vla_ros_lab.train.collect_libero import OBJECTS, episodes_of, pixels_of, tasks_of
 
@@ -62,7 +62,7 @@ def test_a_suite_s_shards_are_libero_s(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_things_appear_where_the_camera_looks() -> None:
     """From 1 m above the origin, looking down: world x is to the right, world y up."""
-    eye = Eye(np.array([0.0, 0.0, 1.0]), np.eye(3), float(np.radians(90)))
+    eye = CameraPose(np.array([0.0, 0.0, 1.0]), np.eye(3), float(np.radians(90)))
     lie = {
         "milk_1": (0, 0, 0),
         "butter_1": (0.5, 0, 0),

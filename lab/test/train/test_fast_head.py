@@ -19,7 +19,7 @@ from support.hub_folders import fasts
 from vla_ros.cli.main import main
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Executing, Observation, Timeline
-from vla_ros.data.lerobot.dataset import Feature, Info, Row
+from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.base import up_to
 from vla_ros.engine.engine import FastEngine
@@ -135,11 +135,11 @@ class Dataset:
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def rows(self, names: tuple[str, ...]) -> Iterator[Row]:
+    def rows(self, names: tuple[str, ...]) -> Iterator[DatasetRow]:
         for n in range(12):
             pixels, state = seen(n // 4, n % 4)
             given = dict(zip(names, (pixels, pixels[::-1].copy()), strict=False))
-            yield Row(n // 4, TASK, given, {names[2]: state})
+            yield DatasetRow(n // 4, TASK, given, {names[2]: state})
 
 
 def test_the_rows_of_a_data_set_are_asked_about_as_many_as_are_executed(

@@ -10,7 +10,7 @@ from vla_ros.core.types import Timeline
 from vla_ros.data.demonstrations import norm_stats
 from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
 from vla_ros.engine.families.random import random_tensors, write_tokenizer
-from vla_ros_lab.train.batches import Layout
+from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.network import Network, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES
 
@@ -60,9 +60,9 @@ def test_padding_and_neighbors_change_nothing():
     for row, length in zip(ids, lengths, strict=True):
         row[:length] = torch.randint(1, 700, (length,))
     rows = torch.tensor([[length + config.patches - 1] for length in lengths])
-    together, _, features = network(pixels, ids, rows, Layout(12 + config.patches))
+    together, _, features = network(pixels, ids, rows, TreePrefixLayout(12 + config.patches))
     for n, length in enumerate(lengths):
-        layout = Layout(length + config.patches)
+        layout = TreePrefixLayout(length + config.patches)
         alone, _, seen = network(
             pixels[n : n + 1], ids[n : n + 1, :length], rows[n : n + 1], layout
         )
@@ -77,12 +77,12 @@ def test_a_branch_says_what_its_sentence_says_alone(arch):
     torch.manual_seed(2)
     pixels = torch.randn(2, 1, 3, 32, 32)
     common, branches = torch.randint(1, 700, (2, 4)), torch.randint(1, 700, (2, 3, 5))
-    layout = Layout(4 + config.patches, 3, 5)
+    layout = TreePrefixLayout(4 + config.patches, 3, 5)
     rows = torch.arange(layout.common, layout.total).repeat(2, 1)
     together, _, _ = network(pixels, torch.cat((common, branches.flatten(1)), 1), rows, layout)
     for n in range(3):
         ids = torch.cat((common, branches[:, n]), 1)
-        whole = Layout(9 + config.patches)
+        whole = TreePrefixLayout(9 + config.patches)
         last = torch.arange(layout.common, whole.common).repeat(2, 1)
         alone, _, _ = network(pixels, ids, last, whole)
         assert torch.allclose(together[:, 5 * n : 5 * n + 5], alone, atol=1e-4)
@@ -92,7 +92,9 @@ def test_every_parameter_learns():
     network = Network(ARCHITECTURES["tiny-draft"], 6)
     ids = torch.randint(0, 700, (2, 8))
     rows = torch.tensor([[20, 22], [21, 23]])
-    logits, hidden, features = network(torch.randn(2, 1, 3, 32, 32), ids, rows, Layout(24))
+    logits, hidden, features = network(
+        torch.randn(2, 1, 3, 32, 32), ids, rows, TreePrefixLayout(24)
+    )
     outputs = (logits, network.place_head(hidden), network.patch_head(features))
     sum(out.square().mean() for out in outputs).backward()
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]

@@ -8,7 +8,7 @@ import torch
 from vla_ros.core.errors import UserError
 from vla_ros.engine.decoding.draft_heads import LEVELS
 from vla_ros.engine.io.tokens import ActionTokens
-from vla_ros_lab.train.head.features import Episode
+from vla_ros_lab.train.head.features import HeadEpisode
 from vla_ros_lab.train.head.options import HeadOptions
 from vla_ros_lab.train.head.target import Target
 from vla_ros_lab.train.head.training import train_head
@@ -19,7 +19,7 @@ ACTIONS = ActionTokens(FIRST + BINS, BINS)
 TABLE = torch.nn.functional.one_hot(torch.arange(FIRST + BINS) % 16, 16).float()
 
 
-def spoken(frames: int, seed: int) -> Episode:
+def spoken(frames: int, seed: int) -> HeadEpisode:
     """Every token follows from the one before it, which the states do not show: what they show is
     how far it goes on. What the last chunk said tells nothing."""
     draw = torch.Generator().manual_seed(seed)
@@ -29,7 +29,7 @@ def spoken(frames: int, seed: int) -> Episode:
     taps = torch.zeros(frames, COUNT, 3 * 16)
     taps[:, :, :16] = torch.nn.functional.one_hot(stride, 16)
     targets = torch.nn.functional.one_hot(bins, BINS)
-    return Episode(bins + FIRST, taps.bfloat16(), targets.bfloat16())
+    return HeadEpisode(bins + FIRST, taps.bfloat16(), targets.bfloat16())
 
 
 def test_it_learns_to_go_on_from_its_own_states() -> None:

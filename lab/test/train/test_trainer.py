@@ -22,8 +22,8 @@ from vla_ros_lab.train.run import Machine, Reporter, run
 from vla_ros_lab.train.trainer import (
     Entry,
     Journal,
-    State,
     Trainer,
+    TrainState,
     load_state,
     read_journal,
     save_state,
@@ -206,7 +206,7 @@ def test_rounds_lie_in_the_later_part():
 
 
 def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
-    save_state(tmp_path, State(1, 0.0, {"w": torch.ones(2)}, {}, {}))
+    save_state(tmp_path, TrainState(1, 0.0, {"w": torch.ones(2)}, {}, {}))
 
     def cut_short(parts, stream):
         stream.write(b"half")
@@ -214,7 +214,7 @@ def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "save", cut_short)
     with pytest.raises(OSError, match="no space"):
-        save_state(tmp_path, State(2, 0.0, {"w": torch.zeros(2)}, {}, {}))
+        save_state(tmp_path, TrainState(2, 0.0, {"w": torch.zeros(2)}, {}, {}))
     state = load_state(tmp_path, CPU)
     assert state.step == 1 and state.model["w"].sum() == 2
 

@@ -29,11 +29,11 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Image, Inference, Instruction, PolicyInfo, Timeline
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.policies.sessions import Asked
-from vla_ros.runtime.scheduler import Costs, Refused
+from vla_ros.policies.sessions import SessionRequest
+from vla_ros.runtime.scheduler import BatchCosts, Refused
 from vla_ros.runtime.worker.memory import MIB, device_bytes
 from vla_ros.runtime.worker.worker import last_line, warm_up_observation
-from vla_ros.serve.stepper import Sessions, Shared, Stepper, TooOld
+from vla_ros.serve.stepper import Sessions, SharedPolicy, Stepper, TooOld
 from vla_ros_lab.bench.measure import Report, drifting_frames, silent
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class _Robot:
             self._frame, stamp_ns=stamp_ns, received_ns=now, received_steady_ns=now, image=image
         )
         counts = self._shown > self._options.warm_up
-        asked = Asked(self.session, seen, Timeline(now), self._task)
+        asked = SessionRequest(self.session, seen, Timeline(now), self._task)
         future = self._stepper.ask(asked, now - stamp_ns)
         future.add_done_callback(lambda future: self._answered(future, stamp_ns, counts))
 
@@ -270,7 +270,7 @@ class _Policy:
         clock = SystemClock()
 
         def make(spec: PolicySpec) -> Sessions:
-            sessions = Shared(lambda: load_policy(spec), spec)
+            sessions = SharedPolicy(lambda: load_policy(spec), spec)
             sessions.measure(max(1, self.most), clock, budget_s=float("inf"))
             return sessions
 
@@ -298,7 +298,7 @@ def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
         for size in options.sizes if way in options.ways else ():
             report(f"{way}, {size} robots", next(steps), total)
             largest = 1 if way == UNBATCHED else max(known)
-            stepper.costs = Costs({n: cost for n, cost in known.items() if n <= largest})
+            stepper.costs = BatchCosts({n: cost for n, cost in known.items() if n <= largest})
             policy.passes.clear()
             robots, passes = play(stepper, info, options, range(size)), policy.passes
             mean = sum(passes) / len(passes) if passes else 0.0

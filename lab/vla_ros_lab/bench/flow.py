@@ -31,7 +31,7 @@ from vla_ros.engine.layers.linear import LowBit, LowBitLinear
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros.engine.layers.ternary import Product, Ternary
-from vla_ros.engine.layers.tuner import Choice
+from vla_ros.engine.layers.tuner import KernelChoice
 from vla_ros.engine.load import load_engine, placement
 from vla_ros.engine.models.base import FlowPolicy, GraphedFunctions, PolicyConfig, Prefix
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
@@ -42,10 +42,10 @@ from vla_ros.engine.models.transformer import layer_table, read_layer
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert, time_table
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench.flow_rivals import (
+    ChunkTime,
     Inputs,
     LerobotRow,
-    Row,
-    Spent,
+    RivalRow,
     Stopwatch,
     TransformersRow,
     of_weights,
@@ -66,7 +66,7 @@ class OwnRow:
         self.rows = 0  # of the newest prefix, without padding
         self.seen = 0  # rows of its images
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
         model, watch = self.model, Stopwatch(self.model.device)
         features = watch.time("vision", lambda: model.image_features(inputs.pixels))
         self.seen = len(features)
@@ -165,7 +165,7 @@ LEAST = 200e6  # bytes of weights below which libraries and arenas say more than
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBytes:
     """Bytes: of the checkpoint's weights in the chosen format, what loading took at the most, and
     what a chunk left resident, both beyond what the process had before (on CUDA: what torch had
     taken from the device, graphs' pools included, caches given back)."""
@@ -261,7 +261,7 @@ class FlowBenchResult:
 
     rows: dict[str, FlowRow]
     shapes: dict[str, int]
-    memory: Held
+    memory: HeldBytes
     skipped: dict[str, str]
     versions: dict[str, str]
 
@@ -274,11 +274,11 @@ class FlowBenchResult:
 
 
 def measure_rows(
-    options: FlowBenchOptions, rows: dict[str, Row], inputs: Inputs, report: Report
-) -> tuple[dict[str, list[Spent]], dict[str, torch.Tensor]]:
+    options: FlowBenchOptions, rows: dict[str, RivalRow], inputs: Inputs, report: Report
+) -> tuple[dict[str, list[ChunkTime]], dict[str, torch.Tensor]]:
     """Chunk by chunk in turn, so that drift of the machine hits all rows alike; another row
     begins each time, since the first finds the caches cold."""
-    spent: dict[str, list[Spent]] = {name: [] for name in rows}
+    spent: dict[str, list[ChunkTime]] = {name: [] for name in rows}
     chunks: dict[str, torch.Tensor] = {}
     total, names = options.warm_up + options.timed, list(rows)
     gc.collect()
@@ -300,7 +300,7 @@ def summaries(
     options: FlowBenchOptions,
     steps: int,
     horizon: int,
-    spent: dict[str, list[Spent]],
+    spent: dict[str, list[ChunkTime]],
     chunks: dict[str, torch.Tensor],
     prepared: float,
 ) -> dict[str, FlowRow]:
@@ -387,7 +387,7 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     inputs = inputs_of(policy.model, options.engine.seed)
     own = OwnRow(policy.model)
     own.chunk(inputs)
-    held = Held(weights, loading, resident_bytes(options.engine.device) - before)
+    held = HeldBytes(weights, loading, resident_bytes(options.engine.device) - before)
     with ExitStack() as stack:
         rows, skipped, versions = _rows(options, policy, inputs, own, stack, report)
         if not rows:
@@ -428,7 +428,7 @@ def _family(options: FlowBenchOptions) -> Family[Any]:
     return family_of(_source(options))
 
 
-def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int, Sequence[Choice]]:
+def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int, Sequence[KernelChoice]]:
     """The policy, the bytes of its weights, and what will be chosen for their products."""
     source, family = _source(options), _family(options)
     choice = LoadOptions(
@@ -486,10 +486,10 @@ def _rows(
     own: OwnRow,
     stack: ExitStack,
     report: Report,
-) -> tuple[dict[str, Row], dict[str, str], dict[str, str]]:
+) -> tuple[dict[str, RivalRow], dict[str, str], dict[str, str]]:
     """The rows, why others are none, and the versions of references."""
     config, model = policy.config, policy.model
-    rows: dict[str, Row] = {"flow": own}
+    rows: dict[str, RivalRow] = {"flow": own}
     skipped: dict[str, str] = {}
     versions: dict[str, str] = {}
     plain = as_floats(options.engine)
@@ -590,7 +590,7 @@ class SinglePassRow:
         self.engine, self.decoding, self.rows = engine, engine.decoding, 0
         self._prompt = engine.model.prompt(engine.tokenizer(INSTRUCTION), engine.tokenizer.front)
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
         model, watch = self.engine.model, Stopwatch(self.engine.model.device)
         pixels = (inputs.pixels,) * len(model.config.towers)
         patches = watch.time("vision", lambda: model.project(model.features(pixels)))
@@ -629,8 +629,10 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     loading = peak_bytes(options.engine.device) - before
     inputs = _inputs(own.engine, options.engine.seed)
     own.chunk(inputs)
-    held = Held(own.engine.model.nbytes, loading, resident_bytes(options.engine.device) - before)
-    rows: dict[str, Row] = {"parallel": own}
+    held = HeldBytes(
+        own.engine.model.nbytes, loading, resident_bytes(options.engine.device) - before
+    )
+    rows: dict[str, RivalRow] = {"parallel": own}
     skipped: dict[str, str] = {}
     if "naive" in options.rows and own.engine.model.config.text.ternary:
         report("making plain weights", 0, 0)

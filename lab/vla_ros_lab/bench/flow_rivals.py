@@ -37,7 +37,7 @@ class Inputs:
 
 
 @dataclass(slots=True)
-class Spent:
+class ChunkTime:
     """Seconds of one chunk: of the process and on the wall, by phase."""
 
     cpu: dict[str, float] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Spent:
         return sum((self.cpu if cpu else self.wall).values())
 
 
-class Row(Protocol):
+class RivalRow(Protocol):
     """One program that makes a chunk."""
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
         """The chunk [H, D] on the CPU in float32, and the time of its phases."""
         ...
 
@@ -60,7 +60,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.spent = Spent()
+        self.spent = ChunkTime()
 
     def time(self, phase: str, call: Callable[[], T]) -> T:
         """Call it; what it takes belongs to ``phase`` alone."""
@@ -114,10 +114,10 @@ class LerobotRow:
             raise UserError(f"LeRobot's interpreter {python} cannot be started: {error}") from error
         self.version = str(self._ask({**asked, "inputs": str(arrays)})["version"])
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
         """Of the inputs that it was made with."""
         answer = self._ask({})
-        return torch.tensor(answer["chunk"]), Spent(answer["cpu"], answer["wall"])
+        return torch.tensor(answer["chunk"]), ChunkTime(answer["cpu"], answer["wall"])
 
     def __enter__(self) -> LerobotRow:
         return self
@@ -262,7 +262,7 @@ class TransformersRow:
     def __init__(self, config: FlowConfig, model: Any, device: torch.device) -> None:
         self._config, self._model, self._device = config, model.to(device), device
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
         model, config, noise = self._model, self._config, inputs.noise
         assert noise is not None, "pi0 starts from noise"
         watch, dtype = Stopwatch(self._device), model.dtype

@@ -90,7 +90,7 @@ class Matches:
 
 
 @dataclass(slots=True)
-class Parts:
+class ActionParts:
     """Of one action: seconds, and draft tokens of the passes that had any.
 
     On a GPU the time of a pass shows where its result is read: within ``verify_s`` where there
@@ -109,13 +109,13 @@ class SplitClock:
 
     def __init__(self, decoding: Speculative, cpu_clock: bool) -> None:
         self._now: Callable[[], float] = time.process_time if cpu_clock else time.perf_counter
-        self.parts = Parts()
+        self.parts = ActionParts()
         decoding.drafter = _TimedDrafter(decoding.drafter, self)
         decoding.acceptance = _TimedAcceptance(decoding.acceptance, self)
 
-    def take(self) -> Parts:
+    def take(self) -> ActionParts:
         """What there was since the last time."""
-        parts, self.parts = self.parts, Parts()
+        parts, self.parts = self.parts, ActionParts()
         return parts
 
     @contextmanager
@@ -137,7 +137,7 @@ def split_clock(decoding: Decoding, cpu_clock: bool) -> SplitClock | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ActionMeans:
     """Means: ms an action, draft tokens verified an action, and accepted in a pass with any."""
 
     draft_ms: float
@@ -147,13 +147,13 @@ class Split:
     accepted: float
 
 
-def split_of(parts: Sequence[Parts], spent: Sequence[float]) -> Split | None:
+def split_of(parts: Sequence[ActionParts], spent: Sequence[float]) -> ActionMeans | None:
     """Of the actions of a row, which took ``spent`` seconds in all."""
     if not parts:
         return None
     draft, verify = (1e3 * fmean(getattr(p, s) for p in parts) for s in ("draft_s", "verify_s"))
     judged = sum(p.judged for p in parts)
-    return Split(
+    return ActionMeans(
         draft_ms=draft,
         verify_ms=verify,
         other_ms=1e3 * fmean(spent) - draft - verify,
@@ -250,7 +250,7 @@ class Samples:
     answers: list[Decoded] = field(default_factory=list)
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by stamp, warm-up too
     peak_bytes: int = 0
-    parts: list[Parts] = field(default_factory=list)
+    parts: list[ActionParts] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class RowResult:
     lossless: bool
     actions_per_call: int
     peak_memory_mb: float | None
-    split: Split | None
+    split: ActionMeans | None
     said: str = ""
 
 

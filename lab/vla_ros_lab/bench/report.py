@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Column(NamedTuple):
+class ReportColumn(NamedTuple):
     """A field of a row, its head and how it is written."""
 
     field: str
@@ -28,20 +28,20 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("median_ms", "median\nms", "{:.1f}"),
-    Column("p95_ms", "p95\nms", "{:.1f}"),
-    Column("rate_hz", "rate\nHz", "{:.1f}"),
-    Column("latency_ms", "latency\nms", "{:.1f}"),
-    Column("passes_per_action", "passes", "{:.2f}"),
-    Column("acceptance", "drafts\ntaken", "{:.2f}"),
-    Column("speedup_vs_generate", "times\ngen.", "{:.2f}"),
-    Column("speedup_vs_autoregressive", "times\nAR", "{:.2f}"),
-    Column("token_match", "tokens\nsame", "{:.3f}"),
-    Column("peak_memory_mb", "peak\nMB", "{:.0f}"),
+    ReportColumn("median_ms", "median\nms", "{:.1f}"),
+    ReportColumn("p95_ms", "p95\nms", "{:.1f}"),
+    ReportColumn("rate_hz", "rate\nHz", "{:.1f}"),
+    ReportColumn("latency_ms", "latency\nms", "{:.1f}"),
+    ReportColumn("passes_per_action", "passes", "{:.2f}"),
+    ReportColumn("acceptance", "drafts\ntaken", "{:.2f}"),
+    ReportColumn("speedup_vs_generate", "times\ngen.", "{:.2f}"),
+    ReportColumn("speedup_vs_autoregressive", "times\nAR", "{:.2f}"),
+    ReportColumn("token_match", "tokens\nsame", "{:.3f}"),
+    ReportColumn("peak_memory_mb", "peak\nMB", "{:.0f}"),
 )
 
 
-def cell(row: RowResult, column: Column) -> str:
+def cell(row: RowResult, column: ReportColumn) -> str:
     """What stands in the table; "-" where a figure does not apply."""
     value = getattr(row, column.field)
     return "-" if value is None or math.isnan(value) else column.form.format(value)

@@ -34,7 +34,7 @@ from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import MAX_TEXT, ActionTokens
-from vla_ros.engine.layers.tuner import Choice
+from vla_ros.engine.layers.tuner import KernelChoice
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.oft import head_shapes
 from vla_ros.engine.models.openvla import VLAModel
@@ -127,7 +127,7 @@ CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BenchSetting:
     """What all rows share. ``answers`` are the model's own tokens, by stamp; ``head`` the folder of
     a draft head that is not the checkpoint's own."""
 
@@ -143,7 +143,7 @@ class Setting:
         return model, self.engine.info.max_tokens, model.config.patches + MAX_TEXT
 
 
-def make_row(name: str, setting: Setting) -> Decoding:
+def make_row(name: str, setting: BenchSetting) -> Decoding:
     """The decoding of a row."""
     if name in OPTIONS:
         return decoding_of(OPTIONS[name], setting)
@@ -163,7 +163,7 @@ def make_row(name: str, setting: Setting) -> Decoding:
     return Speculative(model, tokens, longest, drafters[name](), Exact())
 
 
-def decoding_of(options: Mapping[str, Any], setting: Setting) -> Decoding:
+def decoding_of(options: Mapping[str, Any], setting: BenchSetting) -> Decoding:
     """What the engine makes of these options, on the shared model."""
     model, tokens, longest = setting.shape
     asked = resolve(replace(setting.engine.options, **options), model.config)
@@ -213,7 +213,7 @@ def untrained_recursive(
     return RecursiveHead(config).requires_grad_(False).eval()
 
 
-def _parallel(setting: Setting) -> Parallel:
+def _parallel(setting: BenchSetting) -> Parallel:
     """The same language model with an untrained OFT head: another policy, the same size."""
     model, _, longest = setting.shape
     dim = setting.engine.normalizer.dim
@@ -316,7 +316,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         engine = TokenEngine(checkpoint, options.engine, make_model=make_model)
     engine.reset(options.instruction)
     answers = _answers(engine, images, report) if _asks_first(options) else {}
-    setting = Setting(engine, draft, answers, options.head)
+    setting = BenchSetting(engine, draft, answers, options.head)
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.encode(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
@@ -346,7 +346,7 @@ class PassesResult:
     prompt: int
     tokens: int
     attention: str
-    gemm: tuple[Choice, ...] = ()
+    gemm: tuple[KernelChoice, ...] = ()
 
 
 def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResult:

@@ -21,7 +21,12 @@ from vla_ros_lab.cli.roofline import (
 )
 
 if TYPE_CHECKING:
-    from vla_ros_lab.roofline.decodings import Candidate, DecodingTime, Requirements, Verdict
+    from vla_ros_lab.roofline.decodings import (
+        Candidate,
+        CandidateVerdict,
+        DecodingTime,
+        Requirements,
+    )
     from vla_ros_lab.roofline.fleet import Fleet
     from vla_ros_lab.roofline.roofline import Roofline
 
@@ -101,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     return int(not best.meets)
 
 
-FleetWith = Callable[[Sequence["Verdict"], "Requirements"], "Fleet | None"]
+FleetWith = Callable[[Sequence["CandidateVerdict"], "Requirements"], "Fleet | None"]
 
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], FleetWith]:
@@ -140,7 +145,7 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], F
     return source, from_roofline(roomy), lambda v, limits: fleet_of(roof, v, limits, times)
 
 
-def _conclusion(best: Verdict, limits: Requirements) -> str:
+def _conclusion(best: CandidateVerdict, limits: Requirements) -> str:
     limited = f"control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
     line = f"best: {best.parameters} {limited}"
     if not best.candidate.lossless:

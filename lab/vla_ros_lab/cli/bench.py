@@ -22,7 +22,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import OPTIONS, EngineOptions
 
 if TYPE_CHECKING:
-    from vla_ros.engine.layers.tuner import Choice
+    from vla_ros.engine.layers.tuner import KernelChoice
     from vla_ros_lab.bench.fleet import FleetResult
     from vla_ros_lab.bench.flow import FlowBenchOptions, FlowBenchResult, FlowRow
     from vla_ros_lab.bench.measure import Report, RowResult
@@ -488,9 +488,9 @@ def _run_fleet(args: argparse.Namespace) -> int:
 
 def _capacity(result: FleetResult, rate_hz: float, max_age_s: float) -> str:
     """By what a pass costs."""
-    from vla_ros.runtime.scheduler import Costs, capacity
+    from vla_ros.runtime.scheduler import BatchCosts, capacity
 
-    count = capacity(Costs(result.costs), rate_hz, max_age_s)
+    count = capacity(BatchCosts(result.costs), rate_hz, max_age_s)
     within = f" and {max_age_s:g} s" if max_age_s else ""
     return f"by these times `vla-ros serve` lets {count} robots in at {rate_hz:g} Hz{within}"
 
@@ -715,7 +715,7 @@ def _pass_table(rows: dict[str, dict[str, Any]]) -> Table:
     )
 
 
-def _products(chosen: Sequence[Choice]) -> Table:
+def _products(chosen: Sequence[KernelChoice]) -> Table:
     """Which way was taken for which product, or what lies around it, and what torch's takes."""
     return Table(
         ["", "rows", "N x K", "way", "us", "torch\nus", "times\nfaster"],

@@ -18,9 +18,9 @@ from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError, user_errors
 
 if TYPE_CHECKING:
-    from vla_ros_lab.heterospec import Shown
-    from vla_ros_lab.roofline.calibration import Fitted
-    from vla_ros_lab.train.head.features import Episode
+    from vla_ros_lab.heterospec import DraftedFrame
+    from vla_ros_lab.roofline.calibration import FittedCalibration
+    from vla_ros_lab.train.head.features import HeadEpisode
 
 # ------------------------------------------------------------------------------------------------
 # What a policy said, episode by episode: played here, kept by an evaluation, or in a bag.
@@ -77,7 +77,7 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
         from vla_ros.cli.eval import direct_runner
         from vla_ros.data.episodes import parallel
         from vla_ros.data.episodes.plan import Plan, select_tasks, world_of
-        from vla_ros.data.episodes.play import Order, RunnerFailed
+        from vla_ros.data.episodes.play import EpisodeOrder, RunnerFailed
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
     from vla_ros.cli.eval import environment_of, setup_of, variants_of
@@ -89,7 +89,7 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
         setup_of(asked, world.note, world.versions), variants_of(asked), tasks, asked.episodes
     )
     jobs = plan.jobs()
-    orders = [Order(job) for job in jobs]
+    orders = [EpisodeOrder(job) for job in jobs]
     found: dict[tuple[str, int, int], Said] = {}
     with Progress() as progress:
         progress.update("play", "episodes", 0, len(jobs))
@@ -131,11 +131,11 @@ def _as_evaluation(args: argparse.Namespace, executed: int) -> argparse.Namespac
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class CalibrationFrames:
     """Frames to fit on and to judge by, and of how many episodes each; where they are from."""
 
-    fitted_on: list[Shown]
-    others: list[Shown]
+    fitted_on: list[DraftedFrame]
+    others: list[DraftedFrame]
     episodes: tuple[int, int]
     source: str
 
@@ -148,7 +148,7 @@ def head_folder(args: argparse.Namespace) -> Path:
     return find_head(resolve(args.checkpoint), args.draft_checkpoint or None)
 
 
-def offered(args: argparse.Namespace, executed: int) -> Offered:
+def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
     """Every second episode to fit on. UserError: no recursive head, or rollouts of another."""
     try:
         from vla_ros.engine import EngineOptions, load_engine
@@ -194,10 +194,10 @@ def offered(args: argparse.Namespace, executed: int) -> Offered:
     ]
     if len(parts) < 2:
         raise UserError("give 2 episodes or more")
-    return Offered(parts[0], parts[1], (len(episodes[1::2]), len(episodes[0::2])), source)
+    return CalibrationFrames(parts[0], parts[1], (len(episodes[1::2]), len(episodes[0::2])), source)
 
 
-def _kept_rollouts(folder: Path, options: object) -> list[Episode]:
+def _kept_rollouts(folder: Path, options: object) -> list[HeadEpisode]:
     import json
 
     from vla_ros_lab.train.head.features import read_episode
@@ -214,7 +214,7 @@ def _kept_rollouts(folder: Path, options: object) -> list[Episode]:
     return [read_episode(one) for one in sorted(folder.glob(f"{JUDGE}-*.safetensors"))]
 
 
-def _played_rollouts(engine: object, options: object) -> list[Episode]:
+def _played_rollouts(engine: object, options: object) -> list[HeadEpisode]:
     from vla_ros.core.clock import SystemClock
     from vla_ros.engine.engine import TokenEngine
     from vla_ros_lab.train.collect import shared_environment
@@ -306,7 +306,7 @@ def run(args: argparse.Namespace) -> int:
         said, source = episodes(args, executed)
         _enough(said)
         parts = split(said, window, steps)
-        found = Offered(*parts, (len(said[1::2]), len(said[0::2])), source)
+        found = CalibrationFrames(*parts, (len(said[1::2]), len(said[0::2])), source)
     about = {
         "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": args.drafter,
         "source": found.source, "episodes": found.episodes[0], "frames": len(found.fitted_on),
@@ -402,7 +402,7 @@ def _enough(found: list[Said]) -> None:
         raise UserError(f"{said}: give 2 episodes and {LEAST} frames or more")
 
 
-def _write(path: Path, fitted: Fitted) -> None:
+def _write(path: Path, fitted: FittedCalibration) -> None:
     from vla_ros_lab.heterospec import to_json
 
     scratch = path.with_name(f".{path.name}.{os.getpid()}")

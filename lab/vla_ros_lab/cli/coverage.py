@@ -13,7 +13,7 @@ from vla_ros.core.console import print_json
 from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros_lab.roofline.coverage.alternatives import Covered
+    from vla_ros_lab.roofline.coverage.alternatives import Coverage
     from vla_ros_lab.roofline.coverage.episodes import Chunks, Tokens
     from vla_ros_lab.roofline.coverage.passes import Replayed
 
@@ -136,7 +136,7 @@ def _replayed(episodes: list[Tokens], chunks: Chunks) -> list[Replayed]:
     return found
 
 
-def _shares(row: Covered, parts: Sequence[Sequence[int]]) -> tuple[str, ...]:
+def _shares(row: Coverage, parts: Sequence[Sequence[int]]) -> tuple[str, ...]:
     return (
         row.name,
         *(f"{100 * sum(row.shares[place] for place in part) / len(part):.0f}" for part in parts),
@@ -151,7 +151,7 @@ def _passes(row: Replayed) -> tuple[str, ...]:
 
 
 def _as_json(
-    frames: int, episodes: list[Tokens], covered: list[Covered], replayed: list[Replayed]
+    frames: int, episodes: list[Tokens], covered: list[Coverage], replayed: list[Replayed]
 ) -> dict[str, Any]:
     return {
         "frames": frames,

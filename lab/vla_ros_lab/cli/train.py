@@ -191,7 +191,7 @@ class Stop:
             signal.signal(number, handler)
 
 
-class Show:
+class TrainProgress:
     """The line that says how far a run is; losses are smoothed, the speed is in samples."""
 
     def __init__(self, progress: Progress, steps: int, track: Track) -> None:
@@ -429,7 +429,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         options = _options(args)
         with tracked(args.track, args.out) as track:
-            show = Show(progress, options.steps, track)
+            show = TrainProgress(progress, options.steps, track)
             ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
         progress.end()
         print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")

@@ -30,17 +30,17 @@ from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import settle
-from vla_ros.policies.sessions import Asked, step_together
+from vla_ros.policies.sessions import SessionRequest, step_together
 from vla_ros.policies.vla import engine_options
 from vla_ros_lab.bench.fast import GENERATE
 from vla_ros_lab.bench.fast import ROWS as FAST_WAYS
 from vla_ros_lab.bench.report import machine
-from vla_ros_lab.bench.suite import Setting, decoding_of
-from vla_ros_lab.exact.plain import CLOCK, Answer, began, plain_of
+from vla_ros_lab.bench.suite import BenchSetting, decoding_of
+from vla_ros_lab.exact.plain import CLOCK, ReferenceAnswer, began, plain_of
 from vla_ros_lab.hugging_face import transformers_model
 from vla_ros_lab.precision.frames import FrameSource, frames_of
 from vla_ros_lab.precision.run import Report
-from vla_ros_lab.precision.watch import Shown
+from vla_ros_lab.precision.watch import ProbeFrame
 
 KIND = "vla_ros certificate 1"
 #: of the largest value of an action: what a chunk may be off in float32
@@ -85,10 +85,10 @@ _RTC = {"rtc": ("guided", "guided_vjp"), "rtc_trained": ("trained",)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class WayAnswer:
     """A way's answer to a frame; ``guidance``: the chunk that it was to continue."""
 
-    answer: Answer
+    answer: ReferenceAnswer
     guidance: Guidance | None = None
 
 
@@ -121,7 +121,7 @@ def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, 
     options = replace(options, decoding="auto", drafter="temporal", draft_checkpoint="")
     frames, frames_from = frames_of(source, used, report)
     left_out: dict[str, str] = {}
-    said: dict[str, list[Said]] = {}
+    said: dict[str, list[WayAnswer]] = {}
     digest = ""
     for name, engine in _engines(options, draft, left_out):
         report(name, len(said), 0)
@@ -218,7 +218,9 @@ def _decodings(
         yield _named("parallel", group), engine
         return
     place = torch.device(options.device), getattr(torch, options.dtype)
-    setting = Setting(engine, open_checkpoint(draft, options.seed, *place) if draft else None, {})
+    setting = BenchSetting(
+        engine, open_checkpoint(draft, options.seed, *place) if draft else None, {}
+    )
     for name, changed in WAYS.items():
         if group and name not in _SHORT:
             continue
@@ -255,7 +257,7 @@ class Batched:
     """Steps a session among ``others``, which are shown other frames than it, as several robots on
     one policy: what can be one pass is one. Its place among them is another one every time."""
 
-    def __init__(self, others: Sequence[Engine[Any, Any]], frames: Sequence[Shown]) -> None:
+    def __init__(self, others: Sequence[Engine[Any, Any]], frames: Sequence[ProbeFrame]) -> None:
         self._others, self._frames = others, frames
         self._texts = [""] * len(others)
         self._count = 0
@@ -272,7 +274,7 @@ class Batched:
         mine = len(batch) - self._count % (len(batch) + 1)
         batch.insert(mine, (judged, observation))
         self._count += 1
-        asked = [Asked(engine, seen, began()) for engine, seen in batch]
+        asked = [SessionRequest(engine, seen, began()) for engine, seen in batch]
         found = step_together(asked, CLOCK)[mine]
         if isinstance(found, Exception):
             raise found
@@ -280,15 +282,15 @@ class Batched:
 
 
 def play(
-    engine: Engine[Any, Any], frames: Sequence[Shown], batched: Batched | None = None
-) -> list[Said]:
+    engine: Engine[Any, Any], frames: Sequence[ProbeFrame], batched: Batched | None = None
+) -> list[WayAnswer]:
     """The answers by frame. A frame continues the chunk of the one before it; behind an episode the
     last frame comes again until a pipeline has answered. ``batched``: among those of others."""
-    out: dict[int, Said] = {}
+    out: dict[int, WayAnswer] = {}
     numbers: dict[int, int] = {}  # of an episode, by stamp
     guided: dict[int, Guidance | None] = {}
 
-    def show(shown: Shown, executing: Executing | None) -> None:
+    def show(shown: ProbeFrame, executing: Executing | None) -> None:
         observation = replace(shown.observation, executing=executing)
         if isinstance(engine, FlowEngine):
             guided[observation.stamp_ns] = engine.guidance(observation)
@@ -297,8 +299,8 @@ def play(
         else:
             found = batched(engine, observation)
         if found is not None and found.stamp_ns in numbers:
-            out[numbers[found.stamp_ns]] = Said(
-                Answer(found.tokens, found.actions), guided.get(found.stamp_ns)
+            out[numbers[found.stamp_ns]] = WayAnswer(
+                ReferenceAnswer(found.tokens, found.actions), guided.get(found.stamp_ns)
             )
 
     chunk = engine.info.chunk_length
@@ -332,15 +334,15 @@ def _depth(engine: Engine[Any, Any]) -> int:
 
 def _references(
     options: EngineOptions,
-    frames: Sequence[Shown],
-    said: Mapping[str, Sequence[Said]],
+    frames: Sequence[ProbeFrame],
+    said: Mapping[str, Sequence[WayAnswer]],
     report: Report,
-) -> tuple[dict[str, list[Answer]], str]:
+) -> tuple[dict[str, list[ReferenceAnswer]], str]:
     """What the reference says to each way's frames, and what it is. Asked once for every frame, and
     once more where a way was to continue a chunk of its own."""
     report("load reference", 0, 0)
-    plain, alone = plain_of(options), dict[int, Answer]()
-    out: dict[str, list[Answer]] = {name: [] for name in said}
+    plain, alone = plain_of(options), dict[int, ReferenceAnswer]()
+    out: dict[str, list[ReferenceAnswer]] = {name: [] for name in said}
     instruction = None
     for number, shown in enumerate(frames):
         report("reference", number, len(frames))
@@ -363,7 +365,11 @@ def _references(
 
 
 def compare(
-    name: str, said: Sequence[Answer], wanted: Sequence[Answer], noise: float, limit: float
+    name: str,
+    said: Sequence[ReferenceAnswer],
+    wanted: Sequence[ReferenceAnswer],
+    noise: float,
+    limit: float,
 ) -> Way:
     """One way's answers against the reference's. ``noise``: of the reference's logits."""
     misses = [
@@ -388,7 +394,9 @@ def compare(
     )  # fmt: skip
 
 
-def _first_miss(frame: int, said: Answer, wanted: Answer) -> dict[str, Any] | None:
+def _first_miss(
+    frame: int, said: ReferenceAnswer, wanted: ReferenceAnswer
+) -> dict[str, Any] | None:
     """Where an answer first is another, and how much surer the reference was, in logits."""
     if said.tokens == wanted.tokens:
         return None
@@ -404,7 +412,7 @@ def _first_miss(frame: int, said: Answer, wanted: Answer) -> dict[str, Any] | No
     }  # fmt: skip
 
 
-def apart(said: Sequence[Answer], wanted: Sequence[Answer]) -> float:
+def apart(said: Sequence[ReferenceAnswer], wanted: Sequence[ReferenceAnswer]) -> float:
     """The largest difference of an action, as a share of the largest value of its dimension; inf
     where one is no number."""
     if not said:
@@ -416,7 +424,7 @@ def apart(said: Sequence[Answer], wanted: Sequence[Answer]) -> float:
     return found if np.isfinite(found) else float("inf")
 
 
-def limit_of(wanted: Sequence[Answer], exact: Sequence[Answer] | None) -> float:
+def limit_of(wanted: Sequence[ReferenceAnswer], exact: Sequence[ReferenceAnswer] | None) -> float:
     """What a chunk may be off: twice as far as rounding moves the reference itself, since both
     sides round. ``exact``: the reference in float32, where this is another precision."""
     twice = [(each, replace(each, actions=each.again)) for each in wanted if each.again is not None]
@@ -424,7 +432,9 @@ def limit_of(wanted: Sequence[Answer], exact: Sequence[Answer] | None) -> float:
     return max(FLOAT32, 2 * own, 0.0 if exact is None else 2 * apart(wanted, exact))
 
 
-def _guaranteed(wanted: Sequence[Answer], noise: float, ways: Sequence[Way], dtype: str) -> str:
+def _guaranteed(
+    wanted: Sequence[ReferenceAnswer], noise: float, ways: Sequence[Way], dtype: str
+) -> str:
     """In one sentence or two: what holds in this precision, and what is a tie."""
     rows = [each.logits for each in wanted if each.logits is not None]
     if rows:
@@ -550,7 +560,7 @@ def page(content: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _digest(answers: Sequence[Answer]) -> str:
+def _digest(answers: Sequence[ReferenceAnswer]) -> str:
     found = hashlib.sha256()
     for each in answers:
         found.update(json.dumps(each.tokens).encode())
@@ -558,7 +568,7 @@ def _digest(answers: Sequence[Answer]) -> str:
     return found.hexdigest()
 
 
-def _digest_of(frames: Sequence[Shown]) -> str:
+def _digest_of(frames: Sequence[ProbeFrame]) -> str:
     found = hashlib.sha256()
     for shown in frames:
         seen = shown.observation

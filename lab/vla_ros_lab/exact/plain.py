@@ -43,7 +43,7 @@ REPEATED = 3  # times that a chunk begins so far beside
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class ReferenceAnswer:
     """What a reference, or a way, said about a frame: ``tokens`` and ``actions`` float64 [C, D].
 
     Of a reference that says tokens, ``logits`` [n, V] behind each of them, and ``noise``: how far
@@ -69,7 +69,7 @@ class Plain(Protocol):
         """Take on an instruction."""
         ...
 
-    def answer(self, observation: Observation, guidance: Guidance | None) -> Answer:
+    def answer(self, observation: Observation, guidance: Guidance | None) -> ReferenceAnswer:
         """``guidance``: the chunk that a flow policy should continue."""
         ...
 
@@ -122,7 +122,7 @@ class PlainTokens(_OfEngine):
         super().__init__(engine)
         self._generate = Generate(engine.model, engine.info.max_tokens, 0)
 
-    def answer(self, observation: Observation, guidance: Guidance | None = None) -> Answer:
+    def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         request = self._engine.encode(observation, began(), CLOCK)
         tokens, logits = self._generate.tokens(request.prompt)
         lm, prompt = self._generate.causal_lm, request.prompt
@@ -171,7 +171,7 @@ class PlainFast(_OfEngine):
     )
     _engine: FastEngine
 
-    def answer(self, observation: Observation, guidance: Guidance | None = None) -> Answer:
+    def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         engine, model = self._engine, self._engine.model
         request = engine.encode(observation, began(), CLOCK)
         x, tokens, logits = request.prompt, list[int](), list[torch.Tensor]()
@@ -194,9 +194,9 @@ class PlainFast(_OfEngine):
 
 def _told(
     tokens: tuple[int, ...], actions: Floats, logits: torch.Tensor, again: torch.Tensor
-) -> Answer:
+) -> ReferenceAnswer:
     logits, again = logits.float().cpu(), again.float().cpu()
-    return Answer(tokens, actions, logits, float((logits - again).abs().max()))
+    return ReferenceAnswer(tokens, actions, logits, float((logits - again).abs().max()))
 
 
 class PlainPass(_OfEngine):
@@ -217,7 +217,7 @@ class PlainPass(_OfEngine):
             else "the engine's layers, attention written out"
         ) + "; pixels, vision, prompt and action head are the engine's, without graphs"
 
-    def answer(self, observation: Observation, guidance: Guidance | None = None) -> Answer:
+    def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         engine, decoding = self._engine, self._engine.decoding
         assert isinstance(decoding, Parallel)
         request = engine.encode(observation, began(), CLOCK)
@@ -234,7 +234,7 @@ class PlainPass(_OfEngine):
             read = [decoding.read(each) for each in states]
         found = [replace(request.answer((), 1), actions=actions) for actions in read]
         first, *again = [engine.unnormalize(decoded).actions for decoded in found]
-        return Answer((), first, again=again[0] if again else None)
+        return ReferenceAnswer((), first, again=again[0] if again else None)
 
     def _states(self, x: torch.Tensor, rows: torch.Tensor, attention: Attention) -> torch.Tensor:
         place = torch.arange(len(x), device=x.device)
@@ -268,7 +268,7 @@ class PlainFlow(_OfEngine):
                 " a chunk that continues another: " + self.covers
             )
 
-    def answer(self, observation: Observation, guidance: Guidance | None = None) -> Answer:
+    def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         engine, model = self._engine, self._engine.model
         given, request = engine.prepare(observation), engine.encode(observation, began(), CLOCK)
         noise = model.noise(generator_for(engine.options.seed, observation.stamp_ns))
@@ -293,7 +293,7 @@ class PlainFlow(_OfEngine):
             for each in (chunk, *again)
         ]
         others.sort(key=lambda each: float(abs(each - first).max()))
-        return Answer((), first, again=others[-1] if others else None)
+        return ReferenceAnswer((), first, again=others[-1] if others else None)
 
 
 def beside(x: torch.Tensor, seed: int) -> torch.Tensor:

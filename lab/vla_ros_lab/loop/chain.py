@@ -20,7 +20,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import CommandKind, PolicyState
 from vla_ros.data.bags import Bag
 from vla_ros.data.episodes.records import Spread
-from vla_ros.data.episodes.rows import Outcome
+from vla_ros.data.episodes.rows import Successes
 from vla_ros.data.replay import stamp_ns
 from vla_ros.data.run_info import FILE as RUN_FILE
 
@@ -45,14 +45,14 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ChainEvaluation:
     """An evaluation. ``age_ms``: median and 95 % of the evidence's age when it acted, None in
     lock-step and where it never did. ``won``, ``lost`` against the checkpoint ``before``, where it
     was told to compare."""
 
     folder: Path
     where: str
-    outcome: Outcome
+    outcome: Successes
     age_ms: tuple[float, float] | None = None
     before: str = ""
     won: int = 0
@@ -61,7 +61,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ChainBag:
     """A bag: what moved the robot while this checkpoint was loaded. ``policy_s`` and ``person_s``
     are seconds of commands, ``takeovers`` how often a person began, ``age_ms`` the ages of the
     policy's own commands. ``episodes`` are those of a simulation that ended, None elsewhere."""
@@ -72,7 +72,7 @@ class Ran:
     person_s: float
     takeovers: int
     age_ms: Spread
-    episodes: Outcome | None = None
+    episodes: Successes | None = None
 
 
 @dataclass(slots=True)
@@ -83,8 +83,8 @@ class Generation:
     number: int = 0
     name: str = ""
     training: Training | None = None
-    judged: list[Judged] = field(default_factory=list)
-    ran: list[Ran] = field(default_factory=list)
+    judged: list[ChainEvaluation] = field(default_factory=list)
+    ran: list[ChainBag] = field(default_factory=list)
 
     @property
     def parent(self) -> str:
@@ -129,7 +129,7 @@ def read_chain(folders: Sequence[Path]) -> Chain:
     return Chain(ordered, left_out)
 
 
-def read_bag(folder: Path) -> tuple[str, Ran] | None:
+def read_bag(folder: Path) -> tuple[str, ChainBag] | None:
     """The SHA-256 of the checkpoint that ran, and what was done. None: no checkpoint is named in
     it. vla_ros.data.bags.BagError: it is damaged."""
     with Bag(folder) as bag:
@@ -163,14 +163,14 @@ def read_bag(folder: Path) -> tuple[str, Ran] | None:
     ended = [state for state in outcomes.values() if state in (_SUCCESS, _FAILURE)]
     period_s = _period_s(run.parameters, stamps)
     taken = PolicyState.TAKEOVER
-    return run.checkpoint_sha256, Ran(
+    return run.checkpoint_sha256, ChainBag(
         folder,
         run.created,
         kinds.count(CommandKind.POLICY) * period_s,
         kinds.count(CommandKind.TAKEOVER) * period_s,
         sum(b == taken != a for a, b in zip([-1, *states], states, strict=False)),
         Spread.of(ages),
-        Outcome(ended.count(_SUCCESS), len(ended)) if ended else None,
+        Successes(ended.count(_SUCCESS), len(ended)) if ended else None,
     )
 
 
@@ -235,10 +235,10 @@ def _judged(path: Path, of: Callable[[str], Generation]) -> None:
     one.name = one.name or str(content.get("checkpoint", ""))
     where = content["suite"] or content["environment"]
     one.judged.append(
-        Judged(
+        ChainEvaluation(
             path.parent,
             f"{where}, {content['mode']}",
-            Outcome(int(content["successes"]), int(content["episodes"])),
+            Successes(int(content["successes"]), int(content["episodes"])),
             (float(age["p50"]), float(age["p95"])) if age else None,
             str(against.get("checkpoint_sha256", "")),
             int(against.get("won", 0)),
@@ -263,5 +263,5 @@ def _count(found: dict[str, Generation]) -> None:
         one.name = one.name or _named_by(one.ran) or "unknown"
 
 
-def _named_by(ran: Sequence[Ran]) -> str:
+def _named_by(ran: Sequence[ChainBag]) -> str:
     return f"ran in {ran[0].folder.name}" if ran else ""

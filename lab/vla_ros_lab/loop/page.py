@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.console import Table as Lines
-from vla_ros.data.episodes.rows import Outcome, pooled
-from vla_ros.viz.pages import Bar, Cell, Line, Table, cell, render
-from vla_ros_lab.loop.chain import Chain, Generation, Judged
+from vla_ros.data.episodes.rows import Successes, pooled
+from vla_ros.viz.pages import Bar, Cell, Table, TableLine, cell, render
+from vla_ros_lab.loop.chain import Chain, ChainEvaluation, Generation
 from vla_ros_lab.report.figures import INK, SIZE, available, panels, success_axis, svg, title
 from vla_ros_lab.roofline.plots import COLORS
 
@@ -29,12 +29,12 @@ class Figures:
     ``person``: a person's share of the time in which the robot was moved, ``takeovers`` a minute of
     that time; ``age_ms`` median and 95 % over its bags, else over its evaluation."""
 
-    judged: Judged | None
+    judged: ChainEvaluation | None
     minutes: float
     person: float | None
     takeovers: float | None
     age_ms: tuple[float, float] | None
-    robot: Outcome | None
+    robot: Successes | None
 
 
 def figures(one: Generation) -> Figures:
@@ -50,7 +50,9 @@ def figures(one: Generation) -> Figures:
         person_s / moved if moved else None,
         60 * sum(r.takeovers for r in one.ran) / moved if moved else None,
         (age.p50, age.p95) if age.count else judged.age_ms if judged else None,
-        Outcome(sum(o.successes for o in ended), sum(o.episodes for o in ended)) if ended else None,
+        Successes(sum(o.successes for o in ended), sum(o.episodes for o in ended))
+        if ended
+        else None,
     )
 
 
@@ -150,7 +152,7 @@ def _generations(found: _Found) -> Table:
     kinds = ("l", "l", "b", "l", "", "", "", "", "l")
     return Table(
         tuple(map(Cell, heads, kinds)),
-        tuple(Line(tuple(_generation(one, f))) for one, f in found),
+        tuple(TableLine(tuple(_generation(one, f))) for one, f in found),
     )
 
 
@@ -180,7 +182,7 @@ def _trainings(found: _Found) -> Table:
     heads = ("generation", "from", "steps", "frames", "a person's", "held-out loss", "data")
     kinds = ("l", "l", "", "", "", "", "w")
     lines = [
-        Line((
+        TableLine((
             Cell(f"{one.number} {one.name}", "l"),
             Cell(one.parent[:12] or _DASH, "l"),
             cell(f"{made.steps:,}"),
@@ -199,7 +201,7 @@ def _runs(generations: Sequence[Generation]) -> Table:
     heads = ("bag", "generation", "begun", "policy", "person", "takeovers", "age p50", "p95")
     kinds = ("l", "l", "l", "", "", "", "", "")
     lines = [
-        Line((
+        TableLine((
             Cell(ran.folder.name, "l"),
             Cell(f"{one.number} {one.name}", "l"),
             Cell(ran.begun.replace("T", " ")[:16], "l"),

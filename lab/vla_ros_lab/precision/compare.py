@@ -12,7 +12,7 @@ import torch
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.rotation import way
 from vla_ros.core.types import Floats
-from vla_ros_lab.precision.watch import Choices, Layout, Stage, Told
+from vla_ros_lab.precision.watch import Choices, EngineTrace, Stage, StageLayout
 
 # ------------------------------------------------------------------------------------------------
 # Which index stands behind a row: the nearest row of the reference's table.
@@ -26,7 +26,7 @@ _BLOCK = 512  # rows at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedRow:
     """Row ``place`` was used with the row of index ``found``. ``margin`` 0..1: how far it is on the
     way from the right row to the other; 1 is the other one exactly."""
 
@@ -36,13 +36,13 @@ class Moved:
     margin: float
 
 
-def moved_rows(rows: torch.Tensor, table: torch.Tensor, first: int = 0) -> list[Moved]:
+def moved_rows(rows: torch.Tensor, table: torch.Tensor, first: int = 0) -> list[MovedRow]:
     """The rows [n, D] that are not those of ``table`` [m, D] from ``first`` on.
 
     Rounding moves a row a little and never to another one, unless rows are as near to each other
     as the rounding is: so a row counts as another only where that is twice as near as its own.
     """
-    out: list[Moved] = []
+    out: list[MovedRow] = []
     for begin in range(0, len(rows), _BLOCK):
         part = rows[begin : begin + _BLOCK]
         distance = torch.cdist(part, table, compute_mode="donot_use_mm_for_euclid_dist")
@@ -52,7 +52,9 @@ def moved_rows(rows: torch.Tensor, table: torch.Tensor, first: int = 0) -> list[
         for place in torch.nonzero(nearest < _NEARER * own).flatten().tolist():
             between = float((table[right[place]] - table[found[place]]).norm())
             margin = float(own[place] - nearest[place]) / max(between, 1e-12)
-            out.append(Moved(begin + place, int(right[place]), int(found[place]), min(margin, 1.0)))
+            out.append(
+                MovedRow(begin + place, int(right[place]), int(found[place]), min(margin, 1.0))
+            )
     return out
 
 
@@ -69,7 +71,7 @@ class StageError:
     worst: float
     mean: float
     frame: int
-    layout: Layout
+    layout: StageLayout
     profile: tuple[float, ...]
 
 
@@ -128,7 +130,7 @@ class FrameResult:
     """
 
     names: tuple[str, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[StageLayout, ...]
     errors: tuple[float, ...]
     rows: tuple[tuple[np.ndarray, np.ndarray], ...]
     flips: tuple[Flip, ...]
@@ -137,7 +139,9 @@ class FrameResult:
     same: tuple[int, int]
 
 
-def compare_frame(number: int, right: Told, told: Told, space: ActionSpace) -> FrameResult:
+def compare_frame(
+    number: int, right: EngineTrace, told: EngineTrace, space: ActionSpace
+) -> FrameResult:
     """What the measured engine said of frame ``number``, against what the reference did."""
     flips: list[Flip] = []
     checked: dict[str, int] = {}
@@ -178,7 +182,9 @@ def summed(frames: Sequence[FrameResult]) -> Comparison:
     )
 
 
-def compare(reference: Sequence[Told], measured: Sequence[Told], space: ActionSpace) -> Comparison:
+def compare(
+    reference: Sequence[EngineTrace], measured: Sequence[EngineTrace], space: ActionSpace
+) -> Comparison:
     """Both engines' frames, in the same order."""
     pairs = zip(reference, measured, strict=True)
     return summed([compare_frame(n, right, told, space) for n, (right, told) in enumerate(pairs)])
@@ -259,7 +265,9 @@ def _flipped(frame: int, right: Choices, told: Choices, before: Sequence[Flip]) 
     return out
 
 
-def _moved(frame: int, right: Told, told: Told, checked: dict[str, int]) -> list[Flip]:
+def _moved(
+    frame: int, right: EngineTrace, told: EngineTrace, checked: dict[str, int]
+) -> list[Flip]:
     """Rows of tables that are another index's than they should be."""
     tables = {used.name: used.rows for used in right.used}
     out = []
@@ -353,7 +361,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PrecisionVerdict:
     """``reasons``: why it did not pass, one line each. ``judged``: on how many frames displacements
     were."""
 
@@ -375,7 +383,7 @@ def allowed_clear(weights: str) -> float:
     return max((share for name, share in CLEAR.items() if name in weights), default=0.0)
 
 
-def judge(found: Comparison, most: Thresholds) -> Verdict:
+def judge(found: Comparison, most: Thresholds) -> PrecisionVerdict:
     """Hold a comparison to the thresholds."""
     reasons = [*_indices(found), *_margins(found, most)]
     over = [stage for stage in found.stages if not stage.worst <= most.error]
@@ -392,7 +400,7 @@ def judge(found: Comparison, most: Thresholds) -> Verdict:
         )
     close = {f.frame for f in _let_through(found, most) if f.gap is not None}
     reasons += _displacements(found, most, close)
-    return Verdict(tuple(reasons), found.frames - len(close))
+    return PrecisionVerdict(tuple(reasons), found.frames - len(close))
 
 
 def _let_through(found: Comparison, most: Thresholds) -> list[Flip]:

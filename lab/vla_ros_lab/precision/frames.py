@@ -17,7 +17,7 @@ from vla_ros.core.types import Floats, Image, Observation
 if TYPE_CHECKING:
     from vla_ros.policies.conventions import Conventions
     from vla_ros.sim.env import Environment, Task
-    from vla_ros_lab.precision.watch import Shown
+    from vla_ros_lab.precision.watch import ProbeFrame
 
 TEXT = "pick up the red cube"
 _EVERY = 12  # control steps between two frames of an episode: approach, grasp, carry
@@ -41,7 +41,9 @@ class FrameSource:
     instruction: str = ""
 
 
-def frames_of(asked: FrameSource, used: Conventions, report: Report) -> tuple[list[Shown], str]:
+def frames_of(
+    asked: FrameSource, used: Conventions, report: Report
+) -> tuple[list[ProbeFrame], str]:
     """So many frames as ``asked.frames`` says, and where they are from. UserError."""
     wrist = used.cameras == 2
     if asked.bag:
@@ -72,14 +74,14 @@ def _pictures(asked: FrameSource) -> tuple[list[Image], str]:
     return [images[i] for i in spread(len(images), asked.frames)], str(asked.images)
 
 
-def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list[Shown]:
+def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list[ProbeFrame]:
     """Pictures without a robot: its state, where the policy takes one, is zero."""
-    from vla_ros_lab.precision.watch import Shown
+    from vla_ros_lab.precision.watch import ProbeFrame
 
     zeros = np.zeros(used.state) if used.state else None
     second = used.cameras == 2
     return [
-        Shown(0, instruction, Observation(
+        ProbeFrame(0, instruction, Observation(
             stamp, stamp, stamp, image, image if second else None, zeros))
         for stamp, image in enumerate(images, 1)
     ]  # fmt: skip
@@ -108,7 +110,7 @@ class _Tabletop:
         self._environment.close()
 
 
-def _played(environment: Environment, count: int, state: int, seed: int) -> Iterator[Shown]:
+def _played(environment: Environment, count: int, state: int, seed: int) -> Iterator[ProbeFrame]:
     """Frames of episodes that the expert plays: three of each, of tasks spread over all."""
     each, number, left = 3, 0, count
     tasks = _spread(environment.spec.tasks, -(-count // each))
@@ -128,19 +130,19 @@ def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
 
 def _episode(
     environment: Environment, number: int, task: Task, count: int, state: int, seed: int
-) -> Iterator[Shown]:
+) -> Iterator[ProbeFrame]:
     from vla_ros.data.demonstrations import scales, to_environment
     from vla_ros.data.episodes.play import robot_state
     from vla_ros.sim.env import AGENTVIEW, WRIST
     from vla_ros.sim.expert import Expert
-    from vla_ros_lab.precision.watch import Shown
+    from vla_ros_lab.precision.watch import ProbeFrame
 
     scale = scales(environment.spec)
     seen = environment.reset(task.name, number % task.initial_states, seed)
     expert = Expert(task.instruction)
     for shown in range(count):
         stamp = (1 + number) * 1000 * SECOND + shown * SECOND
-        yield Shown(number, task.instruction, Observation(
+        yield ProbeFrame(number, task.instruction, Observation(
             stamp, stamp, stamp, seen.images[AGENTVIEW], seen.images.get(WRIST),
             robot_state(seen, state),
         ))  # fmt: skip
@@ -154,7 +156,7 @@ def _episode(
 # ---------------------------------------------------------------------- recorded
 
 
-def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[Shown]:
+def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[ProbeFrame]:
     try:
         from vla_ros.data.bags import Bag
     except ImportError:
@@ -166,11 +168,11 @@ def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[Shown]:
     return found
 
 
-def _of_bag(bag: Any, asked: FrameSource, used: Conventions) -> list[Shown]:
+def _of_bag(bag: Any, asked: FrameSource, used: Conventions) -> list[ProbeFrame]:
     from vla_ros.core.pixels import ENCODINGS
     from vla_ros.data.bag_frames import parse_remaps, pick, read_frames, scan
     from vla_ros.data.replay import read_recorded
-    from vla_ros_lab.precision.watch import Shown
+    from vla_ros_lab.precision.watch import ProbeFrame
 
     picked = pick(bag.topics, parse_remaps(asked.remap))
     frames = scan(bag, picked, tuple(ENCODINGS), _MOST_GAP_S)
@@ -198,7 +200,7 @@ def _of_bag(bag: Any, asked: FrameSource, used: Conventions) -> list[Shown]:
             if role in there
         }
         state = _state(bag, picked, there["joint_states"].data) if used.state else None
-        found.append(Shown(episode, text, Observation(
+        found.append(ProbeFrame(episode, text, Observation(
             frame.stamp_ns, frame.at_ns, frame.at_ns, images["image"], images.get("wrist_image"),
             state,
         )))  # fmt: skip

@@ -18,17 +18,17 @@ from vla_ros.engine.verdicts import Precision, StoredVerdict
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
 from vla_ros.policies.vla import engine_options
-from vla_ros.viz.pages import Cell, Line, Table, render
+from vla_ros.viz.pages import Cell, Table, TableLine, render
 from vla_ros_lab.precision.compare import (
     Comparison,
     Flip,
+    PrecisionVerdict,
     StageError,
     Thresholds,
-    Verdict,
     compare_frame,
     summed,
 )
-from vla_ros_lab.precision.watch import FlowWatch, Shown, TokenWatch, Told
+from vla_ros_lab.precision.watch import EngineTrace, FlowWatch, ProbeFrame, TokenWatch
 
 REFERENCE = "float32"
 #: (what is done, frames done, frames in all)
@@ -38,7 +38,7 @@ Load = Callable[[PolicySpec, Conventions], Engine[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PrecisionMeasurement:
     """What came of it. ``sha256``: of the checkpoint that was measured."""
 
     comparison: Comparison
@@ -61,11 +61,11 @@ def load(spec: PolicySpec, used: Conventions) -> Engine[Any, Any]:
 
 def measure(
     spec: PolicySpec,
-    frames: Sequence[Shown],
+    frames: Sequence[ProbeFrame],
     report: Report,
     reference: PolicySpec | None = None,
     make: Load = load,
-) -> Measured:
+) -> PrecisionMeasurement:
     """``spec`` against ``reference``: by default the same checkpoint in float32, as it is stored.
 
     PolicyRefused, CheckpointError or ValueError where it cannot be loaded; InvalidAction where the
@@ -95,16 +95,16 @@ def measure(
             raise Broken(sha256, f"frame {number}: {error}") from error
         found.append(compare_frame(number, right, told, space))
         report(name, number + 1, len(frames))
-    return Measured(summed(found), sha256, space)
+    return PrecisionMeasurement(summed(found), sha256, space)
 
 
 def _told(
-    spec: PolicySpec, used: Conventions, frames: Sequence[Shown], report: Report, make: Load
-) -> list[Told | None]:
+    spec: PolicySpec, used: Conventions, frames: Sequence[ProbeFrame], report: Report, make: Load
+) -> list[EngineTrace | None]:
     """The reference on all frames; its engine is gone afterwards."""
     report("load reference", 0, len(frames))
     watch = _watch(make(spec, used), used)
-    out: list[Told | None] = []
+    out: list[EngineTrace | None] = []
     for number, shown in enumerate(frames, 1):
         out.append(watch.told(shown))
         report("reference", number, len(frames))
@@ -146,7 +146,7 @@ class Result:
     frames_from: str
     comparison: Comparison
     thresholds: Thresholds
-    verdict: Verdict
+    verdict: PrecisionVerdict
 
     def figures(self) -> dict[str, Any]:
         """All figures but the profiles of the stages, which are the page's pictures."""
@@ -192,7 +192,7 @@ _MOST_FLIPS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Square:
+class StageRow:
     """One row of a stage: a patch of the image, or a token."""
 
     x: float
@@ -203,14 +203,14 @@ class Square:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class StageImage:
     """A stage: its patches as they lie in the image, below them its other rows in order."""
 
     name: str
     worst: float
     mean: float
     over: bool
-    squares: tuple[Square, ...]
+    squares: tuple[StageRow, ...]
     wide: float
     high: float
 
@@ -250,43 +250,47 @@ def color(error: float, limit: float) -> str:
     return f"rgb({red},{green},{blue})"
 
 
-def picture(stage: StageError, limit: float) -> Picture:
+def picture(stage: StageError, limit: float) -> StageImage:
     """The mean error of every row over the frames."""
-    layout, squares = stage.layout, list[Square]()
+    layout, squares = stage.layout, list[StageRow]()
     size = max(2.0, min(_CELL * 2.0, _WIDE / max(layout.images * layout.side, 1)))
     high = 0.0
     for number in range(layout.patches):
         image, place = divmod(number, layout.side**2)
         row, column = divmod(place, layout.side)
         x = image * (layout.side * size + _GAP) + column * size
-        squares.append(Square(x, row * size, size, size, color(stage.profile[number], limit)))
+        squares.append(StageRow(x, row * size, size, size, color(stage.profile[number], limit)))
         high = layout.side * size + _GAP
     rest = stage.profile[layout.patches :]
     step = _WIDE / max(len(rest), 1)
     for number, error in enumerate(rest):
-        squares.append(Square(number * step, high, step, 14, color(error, limit)))
+        squares.append(StageRow(number * step, high, step, 14, color(error, limit)))
     high += 14 if rest else 0
     wide = max(_WIDE, layout.images * (layout.side * size + _GAP))
     over = not stage.worst <= limit
-    return Picture(stage.name, stage.worst, stage.mean, over, tuple(squares), wide, max(high, 1))
+    return StageImage(stage.name, stage.worst, stage.mean, over, tuple(squares), wide, max(high, 1))
 
 
 def _numbers(result: Result) -> Table:
     most, moved = result.thresholds, result.comparison.displacement
     worst = max(result.comparison.stages, key=lambda stage: stage.worst)
     rows = [(f"relative error of a stage, the largest ({worst.name})", worst.worst, most.error)]
-    lines = [Line((Cell(n, "l"), Cell(f"{v:.3g}"), Cell(f"at most {m:g}"))) for n, v, m in rows]
+    lines = [
+        TableLine((Cell(n, "l"), Cell(f"{v:.3g}"), Cell(f"at most {m:g}"))) for n, v, m in rows
+    ]
     agreement = result.comparison.agreement
     if agreement is not None:
         share = f"{100 * agreement:.1f} %"
         least = f"at least {100 * most.agreement:g} %" if most.agreement else "not judged"
-        lines.append(Line((Cell("tokens that are the reference's", "l"), Cell(share), Cell(least))))
+        lines.append(
+            TableLine((Cell("tokens that are the reference's", "l"), Cell(share), Cell(least)))
+        )
     for name, value, limit in (
         ("displacement of an action, mm", moved.mm, most.mm),
         ("rotation of an action, degrees", moved.degrees, most.degrees),
         ("opening of the gripper, 0 to 1", moved.gripper, most.gripper),
     ):
-        lines.append(Line((Cell(name, "l"), Cell(f"{value:.3g}"), Cell(f"at most {limit:g}"))))
+        lines.append(TableLine((Cell(name, "l"), Cell(f"{value:.3g}"), Cell(f"at most {limit:g}"))))
     return Table((Cell("", "l"), Cell("measured"), Cell("threshold")), tuple(lines))
 
 
@@ -297,7 +301,9 @@ def _choices(result: Result) -> Table:
     for name, count in result.comparison.checked:
         flips = [flip for flip in result.comparison.flips if flip.name == name]
         margin = f"{max(f.margin for f in flips):.3f}" if flips else "–"
-        lines.append(Line((Cell(name, "l"), Cell(str(count)), Cell(str(len(flips))), Cell(margin))))
+        lines.append(
+            TableLine((Cell(name, "l"), Cell(str(count)), Cell(str(len(flips))), Cell(margin)))
+        )
     return Table(heads, tuple(lines))
 
 
@@ -310,6 +316,6 @@ def _flips(flips: tuple[Flip, ...]) -> Table | None:
     for flip in sorted(flips, key=lambda f: (-f.exact, -f.margin))[:_MOST_FLIPS]:
         gap = "–" if flip.gap is None else f"{flip.gap:.3f}"
         cells = (flip.frame, flip.place, flip.reference, flip.measured)
-        lines.append(Line((Cell(flip.name, "l"), *(Cell(str(c)) for c in cells),
+        lines.append(TableLine((Cell(flip.name, "l"), *(Cell(str(c)) for c in cells),
                            Cell(f"{flip.margin:.3f}"), Cell(gap))))  # fmt: skip
     return Table(heads, tuple(lines))

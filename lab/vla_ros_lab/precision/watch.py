@@ -34,7 +34,7 @@ from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 
 
 @dataclass(slots=True)
-class Turned:
+class RotaryRows:
     """The rotary rows [T, 2 D] (cos beside sin) that reached the attention of the first layer."""
 
     rows: list[torch.Tensor] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Turned:
 class WatchedAttention(Attention):
     """An attention that notes the rotary rows it is given, and otherwise is the one within."""
 
-    def __init__(self, within: Attention, turned: Turned) -> None:
+    def __init__(self, within: Attention, turned: RotaryRows) -> None:
         self._within, self._turned = within, turned
 
     def __call__(
@@ -97,7 +97,7 @@ def watch_positions(tower: nn.Module, prefix: int = 0) -> Iterator[list[torch.Te
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shown:
+class ProbeFrame:
     """A frame that both engines are asked about. ``episode``: what belongs together."""
 
     episode: int
@@ -106,7 +106,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StageLayout:
     """Where the image is in the rows of a stage: ``images`` squares of ``side`` x ``side`` patches
     from row ``first`` on. side 0: no row is of a patch."""
 
@@ -125,7 +125,7 @@ class Stage:
 
     name: str
     values: torch.Tensor
-    layout: Layout = Layout()
+    layout: StageLayout = StageLayout()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +145,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Used:
+class TableRows:
     """Rows of a table as they were used [n, D]; row i should be the reference's row ``first`` + i
     of the table ``of``."""
 
@@ -156,7 +156,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class EngineTrace:
     """One engine on one frame.
 
     ``tokens`` are what it said by itself, ``actions`` float64 [C, D] in m, rad and 0..1. The stages
@@ -166,7 +166,7 @@ class Told:
 
     stages: tuple[Stage, ...]
     choices: tuple[Choices, ...]
-    used: tuple[Used, ...]
+    used: tuple[TableRows, ...]
     tokens: tuple[int, ...]
     actions: Floats
 
@@ -217,10 +217,10 @@ class TokenWatch:
         self._kv_cache = self._runner.kv_cache
         self._planner = Planner(self._kv_cache)
         self._taps = tuple(range(text.layers))
-        self._turned = Turned()
+        self._turned = RotaryRows()
         self._said: tuple[int, str] | None = None
 
-    def told(self, shown: Shown, teacher: Told | None = None) -> Told:
+    def told(self, shown: ProbeFrame, teacher: EngineTrace | None = None) -> EngineTrace:
         """The engine on a frame; ``teacher``: the reference on the same one, None: it is this."""
         if self._said != (shown.episode, shown.instruction):
             self._engine.reset(shown.instruction)
@@ -235,7 +235,7 @@ class TokenWatch:
             stages, used = self._sight(request, watching)
             more, choices, turned = self._language(request, tokens if teacher is None else
                                                    teacher.tokens)  # fmt: skip
-        return Told(
+        return EngineTrace(
             stages=(*stages, *more),
             choices=(*choices, *gripper_choices(actions, space)),
             used=(*used, *turned),
@@ -243,7 +243,7 @@ class TokenWatch:
             actions=actions,
         )
 
-    def _sight(self, request: Request, watching: ExitStack) -> tuple[list[Stage], list[Used]]:
+    def _sight(self, request: Request, watching: ExitStack) -> tuple[list[Stage], list[TableRows]]:
         """Pixels, vision, projector, and the position embeddings that were added."""
         model, stages, used = self._engine.model, [], []
         towers = model.config.towers
@@ -256,10 +256,10 @@ class TokenWatch:
         ]
         images = len(request.pixels[0])
         for name, tower, pixels in zip(names, towers, request.pixels, strict=True):
-            layout = Layout(0, images, tower.image_size // tower.patch)
+            layout = StageLayout(0, images, tower.image_size // tower.patch)
             label = "pixels" if len(towers) == 1 else f"pixels of {name}"
             stages.append(Stage(label, _patches(pixels, tower.patch), layout))
-        layout = Layout(0, images, towers[0].image_size // towers[0].patch)
+        layout = StageLayout(0, images, towers[0].image_size // towers[0].patch)
         features = model.vision.features(request.pixels)
         if model.capture is not None:
             features = model.features(request.pixels)
@@ -267,12 +267,12 @@ class TokenWatch:
         stages.append(Stage("projector", seen(model.project(features)), layout))
         for name, positions in zip(names, found, strict=True):
             label = f"positions of patches, {name}"
-            used += [Used(label, rows, label) for rows in positions[:1]]  # of the first image
+            used += [TableRows(label, rows, label) for rows in positions[:1]]  # of the first image
         return stages, used
 
     def _language(
         self, request: Request, tokens: tuple[int, ...]
-    ) -> tuple[list[Stage], list[Choices], list[Used]]:
+    ) -> tuple[list[Stage], list[Choices], list[TableRows]]:
         if isinstance(self._engine.decoding, Parallel):
             return self._chunk(request, self._engine.decoding)
         model = self._engine.model
@@ -303,7 +303,7 @@ class TokenWatch:
 
     def _chunk(
         self, request: Request, decoding: Parallel
-    ) -> tuple[list[Stage], list[Choices], list[Used]]:
+    ) -> tuple[list[Stage], list[Choices], list[TableRows]]:
         """A whole chunk in one bidirectional pass."""
         x = decoding.sequence(request)
         rows = tuple(range(len(x)))
@@ -325,7 +325,7 @@ class TokenWatch:
             return states, []
         tower = model.config.towers[0]
         images = model.config.patches // tower.patches
-        where = Layout(1, images, tower.image_size // tower.patch)
+        where = StageLayout(1, images, tower.image_size // tower.patch)
         parts = tapped.split(states.shape[1], dim=1)
         return states, [Stage(f"layer {n}", seen(part), where) for n, part in enumerate(parts)]
 
@@ -353,14 +353,14 @@ class TokenWatch:
             logits[:, other] = float("-inf")
         return Choices(name, logits.argmax(1), logits=logits)
 
-    def _positions(self, prefill: int, prompt: int) -> list[Used]:
+    def _positions(self, prefill: int, prompt: int) -> list[TableRows]:
         """The rotary rows of the passes since the last call."""
         rows, self._turned.rows[:] = list(self._turned.rows), []
         if not rows:  # a decoder that turns by itself
             return []
-        used = [Used(ROTARY, rows[0][:prefill], ROTARY)]
+        used = [TableRows(ROTARY, rows[0][:prefill], ROTARY)]
         if len(rows) > 1:
-            used.append(Used(DECODING, torch.cat(rows[1:]), ROTARY, prompt))
+            used.append(TableRows(DECODING, torch.cat(rows[1:]), ROTARY, prompt))
         return used
 
 
@@ -415,7 +415,7 @@ class FlowWatch:
             self._solver = self._model.solver = _Noted(self._model.solver)
         self._clock = SystemClock()
 
-    def told(self, shown: Shown, teacher: Told | None = None) -> Told:
+    def told(self, shown: ProbeFrame, teacher: EngineTrace | None = None) -> EngineTrace:
         """The engine on a frame. Nothing is said token by token, so nobody teaches."""
         self._engine.reset(shown.instruction)
         observation, clock = shown.observation, self._clock
@@ -433,7 +433,9 @@ class FlowWatch:
         stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
                   Stage("vision", seen(features), where)]  # fmt: skip
         prefix = self._serving.prefill(features, given.ids, given.state)
-        first = where if isinstance(model, VLMWithExpert) else Layout()  # else they begin elsewhere
+        first = (
+            where if isinstance(model, VLMWithExpert) else StageLayout()
+        )  # else they begin elsewhere
         rows = int(prefix.mask.sum())
         for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
             both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
@@ -446,13 +448,13 @@ class FlowWatch:
             stages.append(Stage(f"velocity {step}", velocity))
         stages.append(Stage("chunk", seen(served)))
         space = self._engine.info.action_space
-        return Told(
+        return EngineTrace(
             stages=tuple(stages),
             choices=(
                 Choices("prompt ids", given.ids.cpu(), exact=True),
                 *gripper_choices(actions, space),
             ),
-            used=(*self._turned(rows), *(Used(PATCHES, p, PATCHES) for p in positions[:1])),
+            used=(*self._turned(rows), *(TableRows(PATCHES, p, PATCHES) for p in positions[:1])),
             tokens=(),
             actions=actions,
         )
@@ -465,17 +467,17 @@ class FlowWatch:
             return nullcontext([])
         return watch_positions(tower, getattr(tower, "prefix", 0))
 
-    def _where(self, views: int, rows: int) -> Layout:
+    def _where(self, views: int, rows: int) -> StageLayout:
         """Rows of images as squares, where they are."""
         side = round((rows / views) ** 0.5) if views else 0
-        return Layout(0, views, side) if views * side**2 == rows else Layout()
+        return StageLayout(0, views, side) if views * side**2 == rows else StageLayout()
 
-    def _turned(self, rows: int) -> list[Used]:
+    def _turned(self, rows: int) -> list[TableRows]:
         if not isinstance(self._model, VLMWithExpert):
             turned = getattr(self._model, "rotary_rows", None)  # cos and sin of the prefix's rows
-            return [] if turned is None else [Used(ROTARY, seen(turned(rows)), ROTARY)]
+            return [] if turned is None else [TableRows(ROTARY, seen(turned(rows)), ROTARY)]
         model, rope = self._model, self._model.rotary
         table = torch.cat((rope.cos, rope.sin), 1).float().cpu()
         behind = torch.cat((model.cos, model.sin), 1).float().cpu()
-        return [Used(ROTARY, table[: rows + len(behind)], ROTARY),
-                Used(ROTARY_ACTIONS, behind, ROTARY, rows)]  # fmt: skip
+        return [TableRows(ROTARY, table[: rows + len(behind)], ROTARY),
+                TableRows(ROTARY_ACTIONS, behind, ROTARY, rows)]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from vla_ros.data.episodes.records import Spread, Variant
-from vla_ros.data.episodes.rows import DIMENSIONS, KINDS, RELAXED, Row, Sweep, plain, sweeps
+from vla_ros.data.episodes.rows import DIMENSIONS, KINDS, RELAXED, Sweep, VariantRow, plain, sweeps
 from vla_ros_lab.roofline.plots import COLORS, MARKERS
 
 if TYPE_CHECKING:
@@ -284,14 +284,14 @@ _NEAR = 0.012  # of the axis: points closer than this share a label
 class _Point:
     """A variant in a panel, drawn where it was measured: ``x`` is its age."""
 
-    row: Row
+    row: VariantRow
     x: float
     y: float
     words: str
     of_curve: bool
 
 
-def age_figure(rows: Sequence[Row]) -> Markup:
+def age_figure(rows: Sequence[VariantRow]) -> Markup:
     """The figure as SVG; empty when fewer than two variants acted."""
     shown = [row for row in rows if row.age.count]
     if len(shown) < 2:
@@ -326,7 +326,7 @@ def age_figure(rows: Sequence[Row]) -> Markup:
     return svg(figure, "Success and rate against the age of the observation, a point a variant")
 
 
-def decoding_of(row: Row) -> str:
+def decoding_of(row: VariantRow) -> str:
     """What decides the color of a variant."""
     return row.decoding or row.variant.label
 
@@ -337,7 +337,7 @@ def _narrow(curve: Sweep, width: float) -> bool:
     return max(ages) - min(ages) < _NARROW * width
 
 
-def _words(row: Row, curves: Sequence[Sweep], width: float) -> tuple[str, bool]:
+def _words(row: VariantRow, curves: Sequence[Sweep], width: float) -> tuple[str, bool]:
     """How a point is called, "" not at all; and whether it goes on with a curve.
 
     Of a narrow curve only the end is named.
@@ -495,14 +495,14 @@ def _ages(axes: Axes, sweep: Sweep) -> None:
 # execution.
 
 
-Lines = Mapping[str, Sequence[Row]]
+Lines = Mapping[str, Sequence[VariantRow]]
 
 
-def late_lines(rows: Sequence[Row]) -> Lines:
+def late_lines(rows: Sequence[VariantRow]) -> Lines:
     """Executions by name, each with its rows in the order of their delay; {} without two executions
     and two delays. S may go along with the delay; of rows that differ in S alone the first counts.
     """
-    found: dict[str, dict[int, Row]] = {}
+    found: dict[str, dict[int, VariantRow]] = {}
     shared: Variant | None = None
     for row in rows:
         variant = row.variant
@@ -526,7 +526,7 @@ def _shared(variant: Variant) -> Variant:
     )  # fmt: skip
 
 
-def late_figure(rows: Sequence[Row]) -> Markup:
+def late_figure(rows: Sequence[VariantRow]) -> Markup:
     """As SVG; empty where there is nothing to compare."""
     lines = late_lines(rows)
     if not lines:
@@ -587,7 +587,7 @@ def _seams(axes: Axes, lines: Lines) -> None:
 _LEAST = 1e-3  # ms: nobody measures less, and an axis has to begin somewhere
 
 
-def times_figure(rows: Sequence[Row]) -> Markup:
+def times_figure(rows: Sequence[VariantRow]) -> Markup:
     """Inference time and age of every variant as bands of quantiles; empty without any."""
     shown = [row for row in rows if row.inference.count or row.age.count]
     if not shown:

@@ -18,22 +18,22 @@ from pathlib import Path
 from markupsafe import Markup
 
 from vla_ros.core import origin
-from vla_ros.data.episodes.beside import Beside, lines, own, place
+from vla_ros.data.episodes.beside import ComparedEvaluation, lines, own, place
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Spread, Variant
 from vla_ros.data.episodes.rows import (
     DIMENSIONS,
     KINDS,
     Drafts,
-    Outcome,
-    Row,
+    Successes,
+    VariantRow,
     difficulty,
     plain,
     rows_of,
     sweeps,
 )
 from vla_ros.sim.episode import Mode
-from vla_ros.viz.pages import Bar, Cell, Line, Table, cell, render
+from vla_ros.viz.pages import Bar, Cell, Table, TableLine, cell, render
 from vla_ros_lab.report.figures import available
 
 # ------------------------------------------------------------------------------------------------
@@ -48,13 +48,13 @@ def percent(share: float | None) -> str:
     return NONE if share is None else f"{100 * share:.1f}"
 
 
-def success(outcome: Outcome) -> Cell:
+def success(outcome: Successes) -> Cell:
     """ "84.3 [79.1, 88.4]": success and its 95 % interval in per cent."""
     low, high = outcome.interval
     return Cell(f"{100 * outcome.rate:.1f}", aside=f"[{100 * low:.1f}, {100 * high:.1f}]")
 
 
-def _bar(outcome: Outcome | None, counts: bool = True, width: int = 76) -> Cell:
+def _bar(outcome: Successes | None, counts: bool = True, width: int = 76) -> Cell:
     if outcome is None:
         return Cell(NONE, "b")
     solved = f"{outcome.successes}/{outcome.episodes}" if counts else ""
@@ -62,9 +62,9 @@ def _bar(outcome: Outcome | None, counts: bool = True, width: int = 76) -> Cell:
     return Cell(f"{100 * outcome.rate:.0f} %", "b", solved, bar)
 
 
-def group_table(rows: Sequence[Row]) -> Table:
+def group_table(rows: Sequence[VariantRow]) -> Table:
     """Success of every variant in every group, as bars."""
-    columns: dict[str, list[Outcome | None]] = {
+    columns: dict[str, list[Successes | None]] = {
         plain(group): [row.groups.get(group) for row in rows]
         for group in names(row.groups for row in rows)
     }
@@ -77,7 +77,7 @@ def group_table(rows: Sequence[Row]) -> Table:
         episodes = found[0].episodes if found[0] and even[name] else 0
         heads.append(Cell(name, "b", f"{episodes} episodes" if episodes else ""))
     lines = (
-        Line((
+        TableLine((
             _variant(row),
             *(_bar(found[i], not even[name]) for name, found in columns.items()),
         ))
@@ -91,7 +91,7 @@ def names(of: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for one in of for name in one))
 
 
-def _variant(row: Row, more: str = "") -> Cell:
+def _variant(row: VariantRow, more: str = "") -> Cell:
     return Cell(plain(row.name) + more, "l")
 
 
@@ -102,7 +102,7 @@ def _ms(spread: Spread) -> Cell:
     return Cell(f"{spread.p50:.1f} / {spread.p95:.1f}" if spread.count else NONE)
 
 
-def _staleness(row: Row) -> Cell:
+def _staleness(row: VariantRow) -> Cell:
     """Of single actions that were made for the moment of their image it is the age."""
     return _ms(row.staleness if row.begun.count or row.told.count else Spread())
 
@@ -113,13 +113,13 @@ def _thousandths(spread: Spread) -> Cell:
     return Cell(words if spread.count else NONE)
 
 
-def _same(row: Row) -> Cell:
+def _same(row: VariantRow) -> Cell:
     same, both = row.same
     return Cell(f"{same} of {both}" if both else NONE)
 
 
 _SAME = "same\nactions"
-_COLUMNS: tuple[tuple[str, Callable[[Row], Cell]], ...] = (
+_COLUMNS: tuple[tuple[str, Callable[[VariantRow], Cell]], ...] = (
     ("success, % [95 %]", lambda r: success(r.all)),
     ("steps", lambda r: Cell(f"{r.steps:.0f}" if r.steps else NONE)),
     ("new actions\na second", lambda r: Cell(f"{r.rate_hz:.1f}" if r.rate_hz else NONE)),
@@ -136,7 +136,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], Cell]], ...] = (
 )  # fmt: skip
 
 
-def variant_table(rows: Sequence[Row], compare: bool) -> Table:
+def variant_table(rows: Sequence[VariantRow], compare: bool) -> Table:
     """One line a variant with every figure; columns in which nobody has one are left out.
 
     ``compare``: with the episodes that are the same as the first variant's.
@@ -146,11 +146,11 @@ def variant_table(rows: Sequence[Row], compare: bool) -> Table:
     ]
     kept = [(head, own) for head, own in columns if any(one.text != NONE for one in own)]
     heads = (Cell("variant", "l"), *(Cell(head) for head, _ in kept))
-    lines = (Line((_variant(row), *(own[i] for _, own in kept))) for i, row in enumerate(rows))
+    lines = (TableLine((_variant(row), *(own[i] for _, own in kept))) for i, row in enumerate(rows))
     return Table(heads, tuple(lines))
 
 
-def acceptance_table(rows: Sequence[Row]) -> Table | None:
+def acceptance_table(rows: Sequence[VariantRow]) -> Table | None:
     """Share of accepted draft tokens per dimension; None when nothing was drafted."""
     lines = []
     for row in rows:
@@ -163,10 +163,10 @@ def acceptance_table(rows: Sequence[Row]) -> Table | None:
     return Table(tuple(heads), tuple(lines)) if lines else None
 
 
-def _drafts_line(label: Cell, drafts: Drafts) -> Line:
+def _drafts_line(label: Cell, drafts: Drafts) -> TableLine:
     shares = [*drafts.acceptance, *[None] * len(DIMENSIONS)][: len(DIMENSIONS)]
     cells = [Cell(percent(s), shade=s) for s in (*shares, drafts.acceptance_all)]
-    return Line((label, *cells, cell(f"{sum(drafts.drafted):,}"), cell(_passes(drafts))))
+    return TableLine((label, *cells, cell(f"{sum(drafts.drafted):,}"), cell(_passes(drafts))))
 
 
 def _passes(drafts: Drafts) -> str:
@@ -177,7 +177,7 @@ def _passes(drafts: Drafts) -> str:
 
 
 def task_tables(
-    rows: Sequence[Row], other: str, sentences: Mapping[str, str] | None = None
+    rows: Sequence[VariantRow], other: str, sentences: Mapping[str, str] | None = None
 ) -> list[Table]:
     """Success of every task, grouped, a few variants side by side in each table. A task is called
     by what the policy was told (``sentences``, by the task), its name behind it."""
@@ -187,7 +187,7 @@ def task_tables(
 
 
 def _task_table(
-    rows: Sequence[Row], tasks: Sequence[str], other: str, sentences: Mapping[str, str]
+    rows: Sequence[VariantRow], tasks: Sequence[str], other: str, sentences: Mapping[str, str]
 ) -> Table:
     heads = (Cell("task", "w"), *(Cell(plain(row.variant.label), "b") for row in rows))
     width = 76 if len(rows) > 2 else 180  # px of a bar
@@ -198,24 +198,28 @@ def _task_table(
     for group, members in groups.items():
         if len(groups) > 1 and len(members) > 1:
             bars = (_bar(row.groups.get(group), width=width) for row in rows)
-            lines.append(Line((Cell(plain(group), "w"), *bars), "g"))
+            lines.append(TableLine((Cell(plain(group), "w"), *bars), "g"))
         for task in members:
             bars = (_bar(row.tasks.get(task), width=width) for row in rows)
             told = sentences.get(task, "")
             called = Cell(told, "w", plain(task)) if told else Cell(plain(task), "w")
-            lines.append(Line((called, *bars)))
+            lines.append(TableLine((called, *bars)))
     if len(tasks) > 1:
-        lines.append(Line((Cell("all", "w"), *(_bar(row.all, width=width) for row in rows)), "t"))
+        lines.append(
+            TableLine((Cell("all", "w"), *(_bar(row.all, width=width) for row in rows)), "t")
+        )
     return Table(heads, tuple(lines))
 
 
-def beside_table(row: Row, suite: str, others: Sequence[Beside]) -> Table:
+def beside_table(row: VariantRow, suite: str, others: Sequence[ComparedEvaluation]) -> Table:
     """Success of every task in other evaluations and in this one, the last column."""
     found = [*others, own(row, suite)]
     heads = (Cell("task", "w"), *(Cell(plain(one.name), "b") for one in found))
     told = {place(task): plain(task) for task in row.tasks}
     return Table(heads, tuple(
-        Line((Cell(told.get(task, task), "w"), *map(_bar, outcomes)), "t" if task == "all" else "")
+        TableLine(
+            (Cell(told.get(task, task), "w"), *map(_bar, outcomes)), "t" if task == "all" else ""
+        )
         for task, outcomes in lines(found)
     ))  # fmt: skip
 
@@ -233,7 +237,9 @@ def kind_of(reason: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "…", head)).strip() or "no reason"
 
 
-def failure_table(records: Sequence[Record], rows: Sequence[Row], other: str) -> Table | None:
+def failure_table(
+    records: Sequence[Record], rows: Sequence[VariantRow], other: str
+) -> Table | None:
     """Failures by reason: in every group, and an example; None without failures."""
     failed = [record for record in records if not record.success]
     if not failed:
@@ -250,15 +256,15 @@ def failure_table(records: Sequence[Record], rows: Sequence[Row], other: str) ->
         said = own[0].error or own[0].reason
         example = "" if said == kind else said[:160]
         cells = [cell(kind, "w"), cell(count), *(cell(each[g] or NONE) for g in groups)]
-        lines.append(Line((*cells, cell(example, "w"))))
+        lines.append(TableLine((*cells, cell(example, "w"))))
     if len(kinds) > 1:
         each = Counter(group_of(record.job.task, other) for record in failed)
         cells = [cell("all", "w"), cell(len(failed)), *(cell(each[g] or NONE) for g in groups)]
-        lines.append(Line((*cells, cell("")), "t"))
+        lines.append(TableLine((*cells, cell("")), "t"))
     return Table(tuple(heads), tuple(lines))
 
 
-def variant_failures(records: Sequence[Record], rows: Sequence[Row]) -> Table | None:
+def variant_failures(records: Sequence[Record], rows: Sequence[VariantRow]) -> Table | None:
     """Failures by reason of every variant; None without failures or with one variant."""
     failed = [record for record in records if not record.success]
     if not failed or len(rows) < 2:
@@ -274,7 +280,7 @@ def variant_failures(records: Sequence[Record], rows: Sequence[Row]) -> Table | 
         cells = [cell(counts[label, kind] or NONE) for kind in shown]
         cells += [cell(sum(counts[label, kind] for kind in rest) or NONE)] if rest else []
         total = row.all.episodes - row.all.successes
-        lines.append(Line((Cell(plain(label), "l"), cell(total or NONE), *cells)))
+        lines.append(TableLine((Cell(plain(label), "l"), cell(total or NONE), *cells)))
     return Table(tuple(heads), tuple(lines))
 
 
@@ -288,7 +294,7 @@ _LARGEST = 1_000_000  # bytes of a picture
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ReportImage:
     """One strip or clip, as a data URL, and the words below it. ``name``: the episode's, whole.
     ``heading``: of a group that it begins."""
 
@@ -300,7 +306,7 @@ class Picture:
     heading: str = ""
 
 
-def strips(directory: Path, records: Sequence[Record], other: str) -> list[Picture]:
+def strips(directory: Path, records: Sequence[Record], other: str) -> list[ReportImage]:
     """One picture a task, by difficulty.
 
     Pictures are read from inside ``directory`` only. One that is missing is left out.
@@ -308,7 +314,7 @@ def strips(directory: Path, records: Sequence[Record], other: str) -> list[Pictu
     with_strip = [record for record in records if record.strip]
     with_strip.sort(key=lambda r: (difficulty(r.job.task), r.job.number))
     several = len({group_of(r.job.task, other) for r in with_strip}) > 1
-    found: list[Picture] = []
+    found: list[ReportImage] = []
     seen: set[str] = set()
     group = ""
     for record in with_strip:
@@ -322,7 +328,7 @@ def strips(directory: Path, records: Sequence[Record], other: str) -> list[Pictu
     return found
 
 
-def clips(directory: Path, records: Sequence[Record]) -> list[Picture]:
+def clips(directory: Path, records: Sequence[Record]) -> list[ReportImage]:
     """Failed episodes: the first of every variant and task before the second of any."""
     failed = sorted((r for r in records if r.clip and not r.success), key=lambda r: r.job.number)
     turns: Counter[tuple[str, str]] = Counter()
@@ -332,7 +338,7 @@ def clips(directory: Path, records: Sequence[Record]) -> list[Picture]:
         ordered.append((turns[kind], record))
         turns[kind] += 1
     ordered.sort(key=lambda pair: pair[0])
-    found: list[Picture] = []
+    found: list[ReportImage] = []
     for _, record in ordered:
         if len(found) < CLIPS and (source := _embedded(directory, record.clip)):
             picture = _picture(record, source, "")
@@ -340,12 +346,12 @@ def clips(directory: Path, records: Sequence[Record]) -> list[Picture]:
     return found
 
 
-def _picture(record: Record, source: str, heading: str) -> Picture:
+def _picture(record: Record, source: str, heading: str) -> ReportImage:
     end = "solved" if record.success else f"not solved: {plain(kind_of(record.reason))}"
     said = f"initial state {record.job.initial_state}: {end}, {record.steps} steps"
     job = record.job
     told = record.sentence or job.instruction
-    return Picture(job.key(), source, plain(job.task), plain(told), said, heading)
+    return ReportImage(job.key(), source, plain(job.task), plain(told), said, heading)
 
 
 def _embedded(directory: Path, name: str) -> str:
@@ -372,7 +378,7 @@ _ROUTES = {"ros": "through the ROS graph", "direct": "straight on the policy, wi
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ReportFigure:
     """A drawing under a heading; ``kind`` says which words explain it: late, age, sweep,
     times."""
 
@@ -388,7 +394,7 @@ def write_report(
     records: Sequence[Record],
     command: str,
     total: int = 0,
-    beside: Sequence[Beside] = (),
+    beside: Sequence[ComparedEvaluation] = (),
 ) -> Path:
     """Write ``report.html`` into the evaluation's directory, in place of an earlier one.
 
@@ -411,7 +417,7 @@ def html(
     records: Sequence[Record],
     command: str,
     total: int = 0,
-    beside: Sequence[Beside] = (),
+    beside: Sequence[ComparedEvaluation] = (),
 ) -> str:
     """The page."""
     other = setup.suite or setup.environment  # also the group of tasks without a family
@@ -452,7 +458,7 @@ def html(
     )
 
 
-def _played(rows: Sequence[Row], records: Sequence[Record]) -> str:
+def _played(rows: Sequence[VariantRow], records: Sequence[Record]) -> str:
     """ "168 episodes: 28 tasks, 6 variants"."""
     tasks = {record.job.task for record in records}
     played = f"{_count(len(records), 'episode')}: {_count(len(tasks), 'task')}"
@@ -463,24 +469,24 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
-def _uneven(rows: Sequence[Row]) -> str:
+def _uneven(rows: Sequence[VariantRow]) -> str:
     """How many episodes each variant has; "" where all have the same number."""
     if len({row.all.episodes for row in rows}) < 2:
         return ""
     return ", ".join(f"{row.variant.label} {row.all.episodes}" for row in rows)
 
 
-def _figures(rows: Sequence[Row]) -> list[Figure]:
+def _figures(rows: Sequence[VariantRow]) -> list[ReportFigure]:
     from vla_ros_lab.report.figures import age_figure, late_figure, sweep_figure, times_figure
 
-    drawn = [Figure("Chunks that come late", late_figure(rows), "late")]
-    drawn.append(Figure("Age of the evidence", age_figure(rows), "age"))
+    drawn = [ReportFigure("Chunks that come late", late_figure(rows), "late")]
+    drawn.append(ReportFigure("Age of the evidence", age_figure(rows), "age"))
     drawn += [
-        Figure(f"{sweep.kind.title}: {plain(sweep.name)}", sweep_figure(sweep), "sweep")
+        ReportFigure(f"{sweep.kind.title}: {plain(sweep.name)}", sweep_figure(sweep), "sweep")
         for kind in KINDS
         for sweep in sweeps(rows, kind)
     ]
-    drawn.append(Figure("Time", times_figure(rows), "times"))
+    drawn.append(ReportFigure("Time", times_figure(rows), "times"))
     return [figure for figure in drawn if figure.picture]
 
 

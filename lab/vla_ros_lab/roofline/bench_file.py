@@ -20,7 +20,7 @@ PIPELINED = ("actionflow", "naive_pipe")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BenchRow:
     """One row. Milliseconds a call; ``latency_ms`` from observation to action, free-running."""
 
     name: str
@@ -44,7 +44,7 @@ class BenchFile:
     """A benchmark. ``prompt`` and ``action_tokens`` 0 where the file does not say."""
 
     path: str
-    rows: Mapping[str, Measured]
+    rows: Mapping[str, BenchRow]
     checkpoint: str = ""
     device: str = ""
     dtype: str = "bf16"
@@ -108,7 +108,7 @@ def _bench(path: str, content: Any) -> BenchFile:
     )
 
 
-def _row(name: str, content: Any, tokens: int) -> Measured:
+def _row(name: str, content: Any, tokens: int) -> BenchRow:
     place = f"decodings.{name}"
     row = _mapping(place, content)
 
@@ -122,7 +122,7 @@ def _row(name: str, content: Any, tokens: int) -> Measured:
     if not median > 0:
         raise ValueError(f"{place}.median_ms is {median:g}")
     stages = _mapping(f"{place}.stages_ms", row.get("stages_ms") or {})
-    return Measured(
+    return BenchRow(
         name,
         median_ms=median,
         p95_ms=number("p95_ms", median),

@@ -21,9 +21,9 @@ from vla_ros.engine.decoding.temporal_prediction import WIDTH
 from vla_ros_lab.heterospec import (
     EMPTY,
     Choose,
+    DraftedFrame,
+    DraftRound,
     Episode,
-    Round,
-    Shown,
     fit_thresholds,
     rounds,
     shown,
@@ -37,7 +37,7 @@ QUANTILES = (25, 50, 75, 90)
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedCalibration:
     """A calibration, the fixed trees that its rounds were played on, and the chances of all frames
     together, per number of known tokens [K - 1][levels][ranks]."""
 
@@ -47,7 +47,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BinRow:
     """A bin on rounds: ``share`` of all rounds with a draft, range of Phi in nats, quantiles of
     TCR, mean levels offered and accepted, nodes of its tree and of the fixed one."""
 
@@ -64,11 +64,11 @@ class Row:
 
 
 def fit(
-    frames: Sequence[Shown],
+    frames: Sequence[DraftedFrame],
     base: Budget | None = None,
     levels: int = LEVELS,
     about: Mapping[str, Any] | None = None,
-) -> Fitted:
+) -> FittedCalibration:
     """Bins for every number of known tokens. ValueError: no frame has one before it."""
     budget = base or Budget()
     tokens = len(frames[0].own)
@@ -83,10 +83,10 @@ def fit(
         _bins([r for r in played if r.known == known], all_[known], blank)
         for known in range(tokens - 1)
     )
-    return Fitted(Calibration(states, budget, levels, dict(about or {})), fixed, all_)
+    return FittedCalibration(Calibration(states, budget, levels, dict(about or {})), fixed, all_)
 
 
-def _counted_at(frames: Sequence[Shown], known: int, tokens: int) -> Marginals:
+def _counted_at(frames: Sequence[DraftedFrame], known: int, tokens: int) -> Marginals:
     """Chances of the levels that may be drafted with so many tokens known."""
     return counted([frame.right(known)[: tokens - 1 - known] for frame in frames])
 
@@ -109,7 +109,7 @@ def counted(
     return shares
 
 
-def _bins(played: Sequence[Round], all_: Marginals, how: Calibration) -> Bins:
+def _bins(played: Sequence[DraftRound], all_: Marginals, how: Calibration) -> Bins:
     entropies = [how.entropy(r.offered) for r in played]
     thresholds = fit_thresholds(entropies, [float(r.rank) for r in played], least=LEAST)
     edges = (-np.inf, *thresholds, np.inf)
@@ -122,7 +122,9 @@ def _bins(played: Sequence[Round], all_: Marginals, how: Calibration) -> Bins:
     return Bins(thresholds, tuple(chances), tuple(counts))
 
 
-def table(fitted: Fitted, frames: Sequence[Shown], nodes: Sequence[Sequence[int]]) -> list[Row]:
+def table(
+    fitted: FittedCalibration, frames: Sequence[DraftedFrame], nodes: Sequence[Sequence[int]]
+) -> list[BinRow]:
     """What is in the bins, on any frames, played on the fixed trees; ``nodes`` per state and bin
     are those of the bin's own tree."""
     played = [r for r in rounds(frames, following(fitted.base)) if len(r.tree)]
@@ -139,12 +141,12 @@ def table(fitted: Fitted, frames: Sequence[Shown], nodes: Sequence[Sequence[int]
 
 
 def _row(
-    calibration: Calibration, inside: Sequence[Round], number: int, share: float, nodes: int
-) -> Row:
+    calibration: Calibration, inside: Sequence[DraftRound], number: int, share: float, nodes: int
+) -> BinRow:
     phi = [calibration.entropy(r.offered) for r in inside]
     rank = np.percentile([r.rank for r in inside], QUANTILES)
     known = inside[0].known
-    return Row(
+    return BinRow(
         known, number, len(inside), share, (min(phi), max(phi)), tuple(map(float, rank)),
         max(inside[0].tree.levels), float(np.mean([r.stood for r in inside])), nodes,
         len(inside[0].tree),
@@ -153,7 +155,7 @@ def _row(
 
 def split(
     episodes: Sequence[Episode], window: range, steps: int = 1
-) -> tuple[list[Shown], list[Shown]]:
+) -> tuple[list[DraftedFrame], list[DraftedFrame]]:
     """Every second episode to fit on, the others to judge by; each learns anew, as in lock-step.
 
     An answer has ``steps`` actions."""

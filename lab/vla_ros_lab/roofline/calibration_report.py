@@ -10,32 +10,32 @@ from vla_ros.core.console import Table, show
 from vla_ros.engine.decoding.calibration import plan_bins
 from vla_ros.engine.decoding.draft_tree import Cost
 from vla_ros.engine.decoding.drafters import CPU, FP32_CPU, GPU
-from vla_ros_lab.roofline.calibration import QUANTILES, Fitted, Row, table
-from vla_ros_lab.roofline.rivals import Costs, Replayed, paying, rivals, saved, static_sweep
+from vla_ros_lab.roofline.calibration import QUANTILES, BinRow, FittedCalibration, table
+from vla_ros_lab.roofline.rivals import Replayed, RivalCosts, paying, rivals, saved, static_sweep
 
 if TYPE_CHECKING:
-    from vla_ros_lab.heterospec import Shown
+    from vla_ros_lab.heterospec import DraftedFrame
 
 HEADS = ("an action", "passes", "cost in\npasses", "drafts\nverified", "accepted\na draft",
          "saved at equal\npasses, %")  # fmt: skip
 #: what the engine takes drafts to cost, and the least that a GPU's roofline says
 MACHINES = (
-    Costs("a GPU, as the engine takes it: a draft 0.08 of a pass, each node 0.01",
+    RivalCosts("a GPU, as the engine takes it: a draft 0.08 of a pass, each node 0.01",
           GPU.prompt, GPU.alone),
-    Costs("a large GPU by its roofline: a node 0.005 behind a prompt, 0.001 behind a token",
+    RivalCosts("a large GPU by its roofline: a node 0.005 behind a prompt, 0.001 behind a token",
           Cost(0.0, 0.005), Cost(0.0, 0.001)),
-    Costs("a CPU, bf16: a draft 0.08, each node 0.03", CPU.prompt, CPU.alone),
-    Costs("a CPU, fp32: a draft 0.08, each node 0.08, later 0.25",
+    RivalCosts("a CPU, bf16: a draft 0.08, each node 0.03", CPU.prompt, CPU.alone),
+    RivalCosts("a CPU, fp32: a draft 0.08, each node 0.08, later 0.25",
           FP32_CPU.prompt, FP32_CPU.alone),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CalibrationFigures:
     """On held-out episodes: the bins, the rivals at the full size, what static trees of all sizes
     do, and per machine each rival as it is best there."""
 
-    bins: list[Row]
+    bins: list[BinRow]
     rivals: list[Replayed]
     sweep: list[Replayed]
     machines: dict[str, list[Replayed]]
@@ -49,10 +49,12 @@ class Figures:
         }
 
 
-def figures(fitted: Fitted, fitted_on: Sequence[Shown], others: Sequence[Shown]) -> Figures:
+def figures(
+    fitted: FittedCalibration, fitted_on: Sequence[DraftedFrame], others: Sequence[DraftedFrame]
+) -> CalibrationFigures:
     """Everything, judged on ``others``; what else must be tuned is tuned on ``fitted_on``."""
     trees = plan_bins(fitted.calibration).trees
-    return Figures(
+    return CalibrationFigures(
         table(fitted, others, [[len(tree) for tree in state] for state in trees]),
         rivals(fitted, others, fitted_on),
         static_sweep(fitted, others),
@@ -60,7 +62,9 @@ def figures(fitted: Fitted, fitted_on: Sequence[Shown], others: Sequence[Shown])
     )
 
 
-def show_tables(fitted: Fitted, found: Figures, frames: int, episodes: int) -> None:
+def show_tables(
+    fitted: FittedCalibration, found: CalibrationFigures, frames: int, episodes: int
+) -> None:
     """Print them."""
     about = fitted.calibration.about
     print(
@@ -88,7 +92,7 @@ def _verdict(rows: Sequence[Replayed]) -> str:
     return f"heterospec: {abs(gain):.1f} % {'less' if gain > 0 else 'more'} decoding than {best}"
 
 
-def _bin(row: Row) -> tuple[str, ...]:
+def _bin(row: BinRow) -> tuple[str, ...]:
     low, high = row.entropy
     return (
         f"{row.known}, {row.bin}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vla_ros_lab.roofline.bench_file import BenchFile, Measured
+from vla_ros_lab.roofline.bench_file import BenchFile, BenchRow
 from vla_ros_lab.roofline.decodings import (
     DecodingTime,
     decodings,
@@ -69,14 +69,14 @@ def compare_decodings(
     return tuple(out)
 
 
-def _bound(roof: Roofline, row: Measured, draft: ModelShape | None) -> DecodingTime | None:
+def _bound(roof: Roofline, row: BenchRow, draft: ModelShape | None) -> DecodingTime | None:
     if row.name == "parallel" and roof.model.kind == "tokens":
         roof = roof.for_model(as_parallel(roof.model, row.chunk))
     found = {s.name: s for s in decodings(roof, _alpha(roof, row), None, draft, head=True)}
     return found.get(SAME_WORK.get(row.name, row.name))
 
 
-def _alpha(roof: Roofline, row: Measured) -> float:
+def _alpha(roof: Roofline, row: BenchRow) -> float:
     """The acceptance that explains the measured passes: E(K) = 1 + (K - 1)(1 - alpha) solved.
 
     The measured acceptance would not do: it leaves out the frames on which the drafter had

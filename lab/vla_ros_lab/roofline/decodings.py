@@ -40,7 +40,7 @@ PHASES = ("vision", "projector", "prefill", "decode", "draft", "head")
 
 
 @dataclass(frozen=True, slots=True)
-class Clocked:
+class ClockedRate:
     """Behavior behind a camera: answers a second, and seconds from the capture of a frame to
     its answer, on average and at worst."""
 
@@ -93,13 +93,13 @@ class DecodingTime:
         """The part of the time each phase takes, as in vla.cpp's tables (arXiv 2606.08094)."""
         return {name: seconds / self.seconds for name, seconds in self.phases}
 
-    def clocked(self, camera_hz: float) -> Clocked:
+    def clocked(self, camera_hz: float) -> ClockedRate:
         """Behind a camera; the newest frame wins, none is used twice."""
         return clocked(self.seconds, self.worst_s, self.depth, camera_hz)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRate:
     """What a decoding gives that executes ``executed`` actions of every chunk, as often as chunks
     come: actions a second, and seconds from the frame to a command, on average and at worst."""
 
@@ -109,7 +109,7 @@ class Served:
     worst_s: float
 
 
-def served(found: DecodingTime, camera_hz: float, executed: int | None = None) -> Served:
+def served(found: DecodingTime, camera_hz: float, executed: int | None = None) -> ServedRate:
     """Behind a camera; ``executed`` actions of a chunk, or half of it.
 
     They last until the next answer, 1 / rate, so the command of a chunk is issued its latency and
@@ -119,10 +119,12 @@ def served(found: DecodingTime, camera_hz: float, executed: int | None = None) -
     actions = executed or max(found.chunk // 2, 1)
     run = found.clocked(camera_hz)
     period = 1.0 / run.rate_hz
-    return Served(actions, actions * run.rate_hz, run.latency_s + period / 2, run.worst_s + period)
+    return ServedRate(
+        actions, actions * run.rate_hz, run.latency_s + period / 2, run.worst_s + period
+    )
 
 
-def clocked(seconds: float, worst_s: float, depth: int, camera_hz: float) -> Clocked:
+def clocked(seconds: float, worst_s: float, depth: int, camera_hz: float) -> ClockedRate:
     """Rate and latency of an inference of ``seconds`` behind a camera of period Tc.
 
     Fast enough (T <= Tc): every frame is answered, after (depth - 1) Tc + T. Slower: inferences
@@ -135,7 +137,7 @@ def clocked(seconds: float, worst_s: float, depth: int, camera_hz: float) -> Clo
         return (depth - 1) * period + each if each <= period else depth * each + wait * period
 
     rate = min(camera_hz, 1.0 / seconds)
-    return Clocked(rate, latency(seconds, 0.5), latency(max(seconds, worst_s), 1.0))
+    return ClockedRate(rate, latency(seconds, 0.5), latency(max(seconds, worst_s), 1.0))
 
 
 def image_phases(roof: Roofline) -> list[tuple[str, float]]:
@@ -670,7 +672,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CandidateVerdict:
     """A candidate judged. ``answers_hz`` answers a second; the age of the evidence behind a
     command when it is issued, ``usual_s`` on average and ``age_s`` at worst; ``missing`` says
     what it fails, if anything. ``executed`` are the actions of each chunk that that takes."""
@@ -725,7 +727,9 @@ def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
     )  # fmt: skip
 
 
-def judge(candidate: Candidate, limits: Requirements, executed: int | None = None) -> Verdict:
+def judge(
+    candidate: Candidate, limits: Requirements, executed: int | None = None
+) -> CandidateVerdict:
     """Hold one decoding against the limits.
 
     Every command needs an action of its own, so an answer must serve n = ceil(control rate /
@@ -746,10 +750,10 @@ def judge(candidate: Candidate, limits: Requirements, executed: int | None = Non
         missing.append(f"{commands:.1f} of {limits.control_hz:g} commands/s")
     if age > limits.max_age_s:
         missing.append(f"evidence up to {age * 1e3:.0f} ms old")
-    return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing), served)
+    return CandidateVerdict(c, run.rate_hz, commands, usual, age, tuple(missing), served)
 
 
-def by_executed(candidate: Candidate, limits: Requirements) -> tuple[Verdict, ...]:
+def by_executed(candidate: Candidate, limits: Requirements) -> tuple[CandidateVerdict, ...]:
     """What each number of actions executed of a chunk gives; () where an answer is one action."""
     if candidate.chunk == 1:
         return ()
@@ -759,13 +763,13 @@ def by_executed(candidate: Candidate, limits: Requirements) -> tuple[Verdict, ..
 
 def advise(
     candidates: Iterable[Candidate], limits: Requirements, executed: int | None = None
-) -> tuple[Verdict, ...]:
+) -> tuple[CandidateVerdict, ...]:
     """All candidates judged, ``executed`` actions of each chunk or as few as will do.
 
     Those that meet the limits first, the lossless before the lossy, the freshest evidence (on
     average) first; then the others by how few limits they miss."""
 
-    def place(v: Verdict) -> tuple[int, bool, float, float]:
+    def place(v: CandidateVerdict) -> tuple[int, bool, float, float]:
         return len(v.missing), not v.candidate.lossless, v.usual_s, v.candidate.seconds
 
     return tuple(sorted((judge(c, limits, executed) for c in candidates), key=place))

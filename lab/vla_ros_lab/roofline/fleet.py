@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from vla_ros.runtime.scheduler import Costs, capacity
-from vla_ros_lab.roofline.decodings import DecodingTime, Requirements, Verdict
+from vla_ros.runtime.scheduler import BatchCosts, capacity
+from vla_ros_lab.roofline.decodings import CandidateVerdict, DecodingTime, Requirements
 from vla_ros_lab.roofline.roofline import Roofline
 
 MOST = 256  # robots
@@ -48,7 +48,7 @@ class Fleet:
 
 def fleet_of(
     roof: Roofline,
-    verdicts: Iterable[Verdict],
+    verdicts: Iterable[CandidateVerdict],
     limits: Requirements,
     times: Callable[[Roofline], Iterable[DecodingTime]],
 ) -> Fleet | None:
@@ -68,7 +68,7 @@ def fleet_of(
     seconds = {
         n: next(s.seconds for s in times(replace(roof, robots=n)) if s.name == name) for n in sizes
     }
-    costs = Costs(seconds)
+    costs = BatchCosts(seconds)
     count = capacity(costs, rate_hz, max(0.001, max_age_s), max(sizes))
     together = costs.of(max(1, count))
     full = count == max(sizes) < MOST

@@ -14,11 +14,11 @@ from vla_ros_lab.roofline.decodings import (
     LEVELS,
     MISSED,
     PHASES,
+    CandidateVerdict,
     DecodingTime,
     HeadTime,
     Requirements,
-    Served,
-    Verdict,
+    ServedRate,
     break_even,
     expected_tokens,
     fused,
@@ -126,7 +126,7 @@ def figures(found: Iterable[Figure]) -> list[dict[str, Any]]:
     ]
 
 
-def verdicts(found: Sequence[Verdict]) -> list[dict[str, Any]]:
+def verdicts(found: Sequence[CandidateVerdict]) -> list[dict[str, Any]]:
     return [
         {
             "decoding": v.candidate.name,
@@ -344,7 +344,7 @@ def device_list(devices: Iterable[Device]) -> str:
     return "\n\n".join(blocks)
 
 
-def executed_table(verdicts: Sequence[Verdict]) -> str:
+def executed_table(verdicts: Sequence[CandidateVerdict]) -> str:
     """What executing so much of every chunk gives."""
     rows = [
         (
@@ -357,7 +357,7 @@ def executed_table(verdicts: Sequence[Verdict]) -> str:
     return table(heads, rows)
 
 
-def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
+def verdict_table(verdicts: Sequence[CandidateVerdict], limits: Requirements) -> str:
     """Advice, best first."""
     rows = [
         (
@@ -389,7 +389,7 @@ def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
 
 
 def served_table(
-    found: Sequence[DecodingTime], given: Mapping[str, Served], camera_hz: float
+    found: Sequence[DecodingTime], given: Mapping[str, ServedRate], camera_hz: float
 ) -> str:
     """One line a decoding: a chunk's time, actions a second, and how old their evidence is."""
     rows = [

@@ -14,15 +14,23 @@ import numpy as np
 from vla_ros.engine.decoding.calibration import BinPlan, plan_bins
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, Cost, DraftTree, likeliest, plan_states
 from vla_ros.engine.decoding.temporal_prediction import Candidates
-from vla_ros_lab.heterospec import EMPTY, Choose, Round, Shown, hindsight, least_acceptance, rounds
-from vla_ros_lab.roofline.calibration import Fitted, following
+from vla_ros_lab.heterospec import (
+    EMPTY,
+    Choose,
+    DraftedFrame,
+    DraftRound,
+    hindsight,
+    least_acceptance,
+    rounds,
+)
+from vla_ros_lab.roofline.calibration import FittedCalibration, following
 
 SIZES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25)  # of the base tree's nodes
 BOUNDS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class RivalCosts:
     """Of drafts behind a prompt and behind a token, in passes, on one kind of machine."""
 
     name: str
@@ -46,7 +54,7 @@ class Replayed:
 
 
 def counted(
-    name: str, played: Iterable[Round], costs: Costs | None = None, cut: bool = False
+    name: str, played: Iterable[DraftRound], costs: RivalCosts | None = None, cut: bool = False
 ) -> Replayed:
     """Rounds as means; ``cut``: a tree ends behind its deepest node that stood."""
     passes = drafted = verified = accepted = frames = 0
@@ -70,7 +78,9 @@ def counted(
     )  # fmt: skip
 
 
-def rivals(fitted: Fitted, frames: Sequence[Shown], tuned_on: Sequence[Shown]) -> list[Replayed]:
+def rivals(
+    fitted: FittedCalibration, frames: Sequence[DraftedFrame], tuned_on: Sequence[DraftedFrame]
+) -> list[Replayed]:
     """All of them at the base tree's size, bounds last."""
     base = fitted.calibration.base
     found = [
@@ -92,7 +102,10 @@ def rivals(fitted: Fitted, frames: Sequence[Shown], tuned_on: Sequence[Shown]) -
 
 
 def paying(
-    fitted: Fitted, frames: Sequence[Shown], tuned_on: Sequence[Shown], costs: Costs
+    fitted: FittedCalibration,
+    frames: Sequence[DraftedFrame],
+    tuned_on: Sequence[DraftedFrame],
+    costs: RivalCosts,
 ) -> list[Replayed]:
     """Each as it is best where drafts cost this much."""
     prompt, alone = costs.prompt, costs.alone
@@ -109,7 +122,7 @@ def paying(
     ]
 
 
-def by_bins(fitted: Fitted, plan: BinPlan) -> Choose:
+def by_bins(fitted: FittedCalibration, plan: BinPlan) -> Choose:
     """The tree of the bin that a round's entropy names."""
 
     def choose(offer: Candidates, known: int) -> DraftTree:
@@ -125,7 +138,7 @@ def each_frame(budget: Budget) -> Choose:
     return lambda offer, known: likeliest(offer.chances[:-1], budget.most(known))
 
 
-def _on_base_shape(fitted: Fitted) -> BinPlan:
+def _on_base_shape(fitted: FittedCalibration) -> BinPlan:
     """The paper's numbers of nodes, but every bin's tree is the best of the static one's nodes."""
     calibration = fitted.calibration
     trees = []
@@ -157,9 +170,9 @@ def _chain(bound: float | None) -> Choose:
     return choose
 
 
-def best_chain(tuned_on: Sequence[Shown], costs: Costs | None = None) -> Choose:
+def best_chain(tuned_on: Sequence[DraftedFrame], costs: RivalCosts | None = None) -> Choose:
     """With the bound that costs least on other frames; without costs, a node a hundredth."""
-    known = costs or Costs("", Cost(0.0, 0.01), Cost(0.0, 0.01))
+    known = costs or RivalCosts("", Cost(0.0, 0.01), Cost(0.0, 0.01))
     spent = {b: counted("", rounds(tuned_on, _chain(b)), known).cost or 0.0 for b in BOUNDS}
     return _chain(min(spent, key=spent.__getitem__))
 
@@ -179,7 +192,7 @@ def saved(sweep: Sequence[Replayed], one: Replayed) -> float | None:
     return 1.0 - one.verified / float(np.interp(one.passes, passes, verified))
 
 
-def static_sweep(fitted: Fitted, frames: Sequence[Shown]) -> list[Replayed]:
+def static_sweep(fitted: FittedCalibration, frames: Sequence[DraftedFrame]) -> list[Replayed]:
     """Static trees of a tenth of the base tree's nodes to more than all."""
     base, found = fitted.calibration.base, []
     for part in SIZES:

@@ -21,9 +21,9 @@ from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.frames import (
     NOWHERE,
     Asked,
-    Frames,
-    OwnSentence,
-    Pictures,
+    ForeignInstruction,
+    FrameImages,
+    FrameTable,
     mixed,
     places_of,
     wordings,
@@ -37,7 +37,7 @@ from vla_ros_lab.train.frames import (
 # frame.
 
 
-class Answers(ABC):
+class AnswerBatch(ABC):
     """``count``: tokens of an answer."""
 
     count: int
@@ -49,12 +49,12 @@ class Answers(ABC):
         """Tokens int64 [B, K, count] for frames [B] and K goals of each [B, K]; on the CPU."""
 
 
-class Actions(Answers):
+class Actions(AnswerBatch):
     """What the expert would do now."""
 
     count = ACTION_DIM
 
-    def __init__(self, frames: Frames, actions: ActionTokens) -> None:
+    def __init__(self, frames: FrameTable, actions: ActionTokens) -> None:
         self._tokens = encode(actions, frames.values).to(torch.int32)
 
     def __call__(
@@ -63,11 +63,11 @@ class Actions(Answers):
         return self._tokens[index[:, None], goals].long()
 
 
-class Chunks(Answers):
+class Chunks(AnswerBatch):
     """What it would do now and in the steps that follow: all of a step before the next step, as
     the engine decodes and OpenVLA-OFT orders a chunk. UserError: there are no poses."""
 
-    def __init__(self, frames: Frames, actions: ActionTokens, chunk: int) -> None:
+    def __init__(self, frames: FrameTable, actions: ActionTokens, chunk: int) -> None:
         refuse_unposed(frames)
         self._frames, self._actions, self._chunk = frames, actions, chunk
         self.count = chunk * ACTION_DIM
@@ -79,12 +79,12 @@ class Chunks(Answers):
         return encode(self._actions, values).flatten(2)
 
 
-def answers_of(frames: Frames, actions: ActionTokens, chunk: int) -> Answers:
+def answers_of(frames: FrameTable, actions: ActionTokens, chunk: int) -> AnswerBatch:
     """Those that a policy of ``chunk`` actions learns."""
     return Actions(frames, actions) if chunk == 1 else Chunks(frames, actions, chunk)
 
 
-def refuse_unposed(frames: Frames) -> None:
+def refuse_unposed(frames: FrameTable) -> None:
     """UserError where nobody can say what lies ahead of a frame."""
     if frames.info.own_sentence:
         raise UserError(
@@ -99,7 +99,11 @@ def refuse_unposed(frames: Frames) -> None:
 
 
 def chunks_ahead(
-    frames: Frames, index: torch.Tensor, goals: torch.Tensor, horizon: int, draw: torch.Generator
+    frames: FrameTable,
+    index: torch.Tensor,
+    goals: torch.Tensor,
+    horizon: int,
+    draw: torch.Generator,
 ) -> torch.Tensor:
     """Values (see units) float32 [B, K, horizon, 7] of the expert, for K goals of each frame.
 
@@ -131,7 +135,7 @@ def encode(actions: ActionTokens, values: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TreePrefixLayout:
     """A tree of two levels: ``common`` tokens (patches included), then ``branches`` of ``length``
     tokens that see the common part and themselves: many sentences on one image for the price of
     one prefill."""
@@ -171,7 +175,7 @@ class Batch:
     move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for them. The
     first branch is the sentence that was pursued."""
 
-    layout: Layout
+    layout: TreePrefixLayout
     pixels: torch.Tensor
     ids: torch.Tensor
     rows: torch.Tensor
@@ -197,7 +201,7 @@ class Batches:
 
     def __init__(
         self,
-        frames: Frames,
+        frames: FrameTable,
         config: ModelConfig,
         tokenize: Callable[..., list[int]],
         size: int,
@@ -209,7 +213,7 @@ class Batches:
         refuse_branches(frames, branches)
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._seed, self._branches = size, seed, branches
-        self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
+        self._pictures = FrameImages(self._frames, config.towers[0], seed, shift, device)
         actions = ActionTokens(config.action_vocab, config.bins)
         self._answers = answers_of(frames, actions, config.chunk)
         self._chances = family_weights(frames)
@@ -236,7 +240,7 @@ class Batches:
         ]
         self._words = torch.tensor(words) - len(self._common)
         length = self._rests.shape[1] + self._answers.count - 1
-        self._layout = Layout(config.patches + len(self._common), branches, length)
+        self._layout = TreePrefixLayout(config.patches + len(self._common), branches, length)
         self._goal, self._shown = frames.goal.cpu(), frames.shown
         self._shows = frames.shows.cpu()
         self._others = goal_weights(frames)
@@ -323,7 +327,7 @@ def word_places(goal: Asked, tokenize: Callable[[str], list[int]]) -> list[tuple
     Where no cube does, the first again. They are where the same wording with another color
     differs. Of a sentence of somebody's own it is not known: its last token stands there.
     """
-    if isinstance(goal, OwnSentence):
+    if isinstance(goal, ForeignInstruction):
         return [(len(tokenize(goal.text)) - 1,) * 2]
     free = [cube(c) for c in COLORS if cube(c) not in (goal.object, goal.target)]
     first = _differing(goal, replace(goal, object=free[0]), tokenize)
@@ -338,7 +342,7 @@ def _differing(goal: Goal, other: Goal, tokenize: Callable[[str], list[int]]) ->
     return [next(n for n, (x, y) in enumerate(tokens) if x != y) for tokens in both]
 
 
-def refuse_branches(frames: Frames, branches: int) -> None:
+def refuse_branches(frames: FrameTable, branches: int) -> None:
     """UserError where several sentences are wanted of an image, and one is known."""
     if frames.info.own_sentence and branches > 1:
         raise UserError(
@@ -347,20 +351,20 @@ def refuse_branches(frames: Frames, branches: int) -> None:
         )
 
 
-def _families(frames: Frames) -> torch.Tensor:
+def _families(frames: FrameTable) -> torch.Tensor:
     """Number of each goal's family, int64 [G]; a sentence of somebody's own is of one beside."""
     known: list[str] = list(Family)
     of = [known.index(g.family) if g.family in known else len(known) for g in frames.goals]
     return torch.tensor(of)
 
 
-def goal_weights(frames: Frames) -> torch.Tensor:
+def goal_weights(frames: FrameTable) -> torch.Tensor:
     """Chance of each goal to be a further sentence, float64 [G]: families count alike."""
     families = _families(frames)
     return 1.0 / torch.bincount(families).double()[families]
 
 
-def family_weights(frames: Frames) -> torch.Tensor:
+def family_weights(frames: FrameTable) -> torch.Tensor:
     """Chance of each frame to be drawn, float64 [N]."""
     family = _families(frames)[frames.goal.cpu()]
     counts = torch.bincount(family, minlength=len(Family) + 1).double()
@@ -370,7 +374,7 @@ def family_weights(frames: Frames) -> torch.Tensor:
 _BEFORE_S = 1.5  # of what a policy did before a person took over: it is not to be learned
 
 
-def weighted(frames: Frames, corrections: float, held: torch.Tensor) -> Frames:
+def weighted(frames: FrameTable, corrections: float, held: torch.Tensor) -> FrameTable:
     """The same, drawn for training: nothing of the episodes ``held`` (int64), nothing of what made
     a person take over, and what he did past the policy at least that share of the time, as in
     Sirius (arXiv 2211.08416)."""
@@ -384,7 +388,7 @@ def weighted(frames: Frames, corrections: float, held: torch.Tensor) -> Frames:
     return replace(frames, weight=weight)
 
 
-def _led_to_takeover(frames: Frames) -> torch.Tensor:
+def _led_to_takeover(frames: FrameTable) -> torch.Tensor:
     """bool [N]: a policy's own rows of the last moments before a person took over."""
     found = torch.zeros_like(frames.person)
     for _ in range(round(_BEFORE_S * frames.info.control_rate_hz)):
@@ -393,7 +397,7 @@ def _led_to_takeover(frames: Frames) -> torch.Tensor:
     return found
 
 
-def only(frames: Frames, held: torch.Tensor) -> Frames:
+def only(frames: FrameTable, held: torch.Tensor) -> FrameTable:
     """The same, drawn for validation: the episodes ``held`` alone."""
     return replace(frames, weight=frames.weight * torch.isin(frames.episode, held))
 
@@ -439,7 +443,7 @@ class ChunkBatches:
 
     def __init__(
         self,
-        frames: Frames,
+        frames: FrameTable,
         config: ModelConfig,
         tokenize: Callable[[str], list[int]],
         size: int,
@@ -449,7 +453,7 @@ class ChunkBatches:
     ) -> None:
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._seed = size, seed
-        self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
+        self._pictures = FrameImages(self._frames, config.towers[0], seed, shift, device)
         self._chances, self._others = family_weights(frames), goal_weights(frames)
         if not frames.expert.any():
             raise UserError("chunks are learned from demonstrations, and there are none")

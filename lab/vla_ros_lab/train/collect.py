@@ -109,7 +109,7 @@ RENDER_SIZE = 256  # pixels, the bridge's default
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class ExpertLabel:
     """What the expert would do, in environment units: ``action`` [7] for the episode's own
     sentence, ``labels`` [G, 7] for every sentence (see relabel)."""
 
@@ -118,11 +118,11 @@ class Taught:
 
 
 #: observation -> (label, executed action [7] in environment units); None where nobody teaches
-Driver = Callable[[SimObservation], tuple[Taught | None, Floats]]
+Driver = Callable[[SimObservation], tuple[ExpertLabel | None, Floats]]
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class CollectedEpisode:
     """One initial state of one task; ``source`` names who acts, for the record."""
 
     task: str
@@ -153,7 +153,7 @@ class Recorder:
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
     rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
 
-    def add(self, seen: SimObservation, label: Taught, executed: Floats) -> None:
+    def add(self, seen: SimObservation, label: ExpertLabel, executed: Floats) -> None:
         """One step: what was seen, what the expert wanted, what was done."""
         for camera in self.cameras:
             images = self.images.setdefault(camera, [])
@@ -171,7 +171,7 @@ class Recorder:
         taught = (label.action, label.labels, executed)
         self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
 
-    def demonstration(self, episode: Episode, success: bool) -> Demonstration:
+    def demonstration(self, episode: CollectedEpisode, success: bool) -> Demonstration:
         """All of it, as arrays."""
         action, labels, executed, position, fingers, poses = (
             np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
@@ -200,7 +200,10 @@ def poses_of(poses: Mapping[str, Pose]) -> Floats:
 
 
 def play(
-    environment: Environment, episode: Episode, drive: Driver, recorder: Recorder | None = None
+    environment: Environment,
+    episode: CollectedEpisode,
+    drive: Driver,
+    recorder: Recorder | None = None,
 ) -> bool:
     """Run an episode to its end or its step limit; returns whether it succeeded."""
     every = 1 if recorder is None else recorder.every
@@ -278,7 +281,7 @@ _LATER = ((-1, 0, 1, 2), (0.15, 0.55, 0.2, 0.1))  # steps beyond what was expect
 _NUDGED, _NUDGE_M = 3, 0.04  # of so many episodes in one the cube is moved so far on the way
 
 
-class Late:
+class DelayedActor:
     """A policy that acts on what was seen ``delay`` steps ago, and knows it.
 
     ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
@@ -510,7 +513,7 @@ ShardMaker = Callable[[CollectOptions, Path, int], ShardReport]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeShard:
     """One more shard is there."""
 
     report: ShardReport
@@ -520,7 +523,7 @@ class Made:
 
 def collect(
     options: CollectOptions, directory: Path, workers: int = 1, make: ShardMaker | None = None
-) -> Iterator[Made]:
+) -> Iterator[MadeShard]:
     """Make every shard that is missing, yielding after each.
 
     ``make`` runs a shard's episodes and writes it; None: :func:`make_shard`, the tabletop's.
@@ -532,7 +535,7 @@ def collect(
     done = options.shard_count - len(missing)
     for report in _each(options, directory, missing, workers, make or make_shard):
         done += 1
-        yield Made(report, done, options.shard_count)
+        yield MadeShard(report, done, options.shard_count)
 
 
 def _each(
@@ -582,14 +585,14 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
     return ShardReport(len(kept), failed, succeeded, sum(map(len, tracks)))
 
 
-def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> Episode:
+def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedEpisode:
     """Episode ``index`` of a collection: task, wording, initial state and seed."""
     family = Family(options.families[index % len(options.families)])
     tasks = tasks_of(spec, family)
     turn = index // len(options.families)
     task = tasks[turn % len(tasks)]
     said = wordings(parse_instruction(task.instruction))
-    return Episode(
+    return CollectedEpisode(
         task=task.name,
         instruction=said[(turn // len(tasks)) % len(said)],
         initial_state=index % task.initial_states,
@@ -630,7 +633,7 @@ def totals(directory: Path) -> tuple[int, int]:
     return len(tracks), sum(len(track) for track in tracks)
 
 
-def _driver(options: CollectOptions, episode: Episode, environment: Environment) -> Driver:
+def _driver(options: CollectOptions, episode: CollectedEpisode, environment: Environment) -> Driver:
     scale = scales(environment.spec)
     rng = np.random.default_rng([episode.seed, episode.initial_state])
     side = float(rng.choice((-1.0, 1.0))) if options.two_ways else 0.0
@@ -638,7 +641,7 @@ def _driver(options: CollectOptions, episode: Episode, environment: Environment)
     if not options.policy:
         disturb = Disturbance(rng)
 
-        def demonstrate(seen: SimObservation) -> tuple[Taught, Floats]:
+        def demonstrate(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
             label = _taught(expert, seen, scale, side)
             return label, disturb(label.action)
 
@@ -646,14 +649,14 @@ def _driver(options: CollectOptions, episode: Episode, environment: Environment)
     policy = shared_policy(options.policy)
     policy.reset(episode.instruction)
     delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    late = Late(policy.act, delay, policy.interrupt, rng if options.unsteady else None)
+    late = DelayedActor(policy.act, delay, policy.interrupt, rng if options.unsteady else None)
     return _mixed(expert, side, late, scale, rng, options.expert_share)
 
 
 def _mixed(
     expert: Expert,
     side: float,
-    policy: Late,
+    policy: DelayedActor,
     scale: Floats,
     rng: np.random.Generator,
     expert_share: float,
@@ -664,7 +667,7 @@ def _mixed(
     """
     expert_acts = False
 
-    def drive(seen: SimObservation) -> tuple[Taught, Floats]:
+    def drive(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
         nonlocal expert_acts
         label = _taught(expert, seen, scale, side)
         if rng.uniform() < SWITCH:
@@ -679,11 +682,11 @@ def _mixed(
     return drive
 
 
-def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) -> Taught:
+def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) -> ExpertLabel:
     every = labels(seen.poses, scale, side)
     action = to_environment(expert.act(seen.poses), scale)
     every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
-    return Taught(action, every)
+    return ExpertLabel(action, every)
 
 
 def _claim(options: CollectOptions, directory: Path) -> None:

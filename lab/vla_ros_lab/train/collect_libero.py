@@ -26,18 +26,18 @@ from vla_ros.data.demonstrations import (
 )
 from vla_ros.sim.env import AGENTVIEW, EnvSpec, SimObservation, Task
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.libero.environment import Eye, Libero
+from vla_ros.sim.libero.environment import CameraPose, Libero
 from vla_ros.sim.libero.expert import TARGETS, THINGS, LiberoExpert
 from vla_ros.sim.libero.suites import UnknownInstruction
 from vla_ros_lab.train.collect import (
     GRIPPER_POSE,
     RENDER_SIZE,
+    CollectedEpisode,
     CollectOptions,
     Disturbance,
-    Episode,
+    ExpertLabel,
     Recorder,
     ShardReport,
-    Taught,
     play,
     shard_path,
 )
@@ -70,7 +70,7 @@ def _does(instruction: str) -> bool:
     return True
 
 
-def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[Episode]:
+def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[CollectedEpisode]:
     """A shard has one task, which is built once; every task has its turn before one comes again."""
     tasks = tasks_of(spec)
     task, turn = tasks[shard % len(tasks)], shard // len(tasks)
@@ -78,7 +78,7 @@ def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[Epis
     count = min(options.per_shard, options.demonstrations - first)
     free = task.initial_states - HELD_OUT
     return [
-        Episode(
+        CollectedEpisode(
             task.name,
             task.instruction,
             HELD_OUT + (turn * options.per_shard + place) % free,
@@ -126,7 +126,7 @@ def _info(options: CollectOptions, spec: EnvSpec, sentences: tuple[str, ...]) ->
 
 def _demonstrate(
     environment: Libero,
-    episode: Episode,
+    episode: CollectedEpisode,
     options: CollectOptions,
     sentences: tuple[str, ...],
     rng: np.random.Generator,
@@ -135,11 +135,11 @@ def _demonstrate(
     expert, disturb = LiberoExpert(episode.instruction), Disturbance(rng)
     scale, own = scales(environment.spec), sentences.index(episode.instruction)
 
-    def drive(seen: SimObservation) -> tuple[Taught, Floats]:
+    def drive(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
         action = to_environment(expert.act(seen.poses), scale)
         labels = np.zeros((len(sentences), ACTION_DIM))
         labels[own] = action
-        return Taught(action, labels), disturb(action)
+        return ExpertLabel(action, labels), disturb(action)
 
     def projection(_: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
         return pixels_of(environment.eye(), poses, names, options.image_size)
@@ -151,7 +151,9 @@ def _demonstrate(
     return recorder.demonstration(episode, play(environment, episode, drive, recorder))
 
 
-def pixels_of(eye: Eye, poses: Mapping[str, Pose], names: Sequence[str], size: int) -> Float32:
+def pixels_of(
+    eye: CameraPose, poses: Mapping[str, Pose], names: Sequence[str], size: int
+) -> Float32:
     """Where the things of these names are in the image, as :func:`where` has it; NaN for what a
     task has not."""
     nowhere = (np.nan,) * 3

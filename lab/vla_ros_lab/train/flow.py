@@ -55,7 +55,7 @@ from vla_ros_lab.train.batches import (
     things_of,
     word_places,
 )
-from vla_ros_lab.train.frames import NOWHERE, Frames, Pictures, mixed, places_of, wordings
+from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, mixed, places_of, wordings
 from vla_ros_lab.train.network import Losses, patch_loss, place_loss, sincos
 
 # ------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def scaling_from(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Scaling:
     )
 
 
-def scaling_of(frames: Frames) -> Scaling:
+def scaling_of(frames: FrameTable) -> Scaling:
     """Of a data set. The mean of a motion is taken as none: standing still is the middle."""
     states, scale = states_of(frames), torch.tensor([*frames.info.scale, 0.5])
     spread = states.std(0).maximum(torch.tensor(_LEAST_STATE))
@@ -111,7 +111,7 @@ def scaling_of(frames: Frames) -> Scaling:
     return Scaling(Scaler("MEAN_STD", states.mean(0), spread), Scaler("MEAN_STD", mean, moved))
 
 
-def states_of(frames: Frames) -> torch.Tensor:
+def states_of(frames: FrameTable) -> torch.Tensor:
     """The robot's own state at every frame, float32 [N, 8], as the policy node makes it."""
     rows = []
     for hand, fingers in zip(frames.poses[:, _HAND].tolist(), frames.fingers.numpy(), strict=True):
@@ -124,7 +124,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadPrefix:
     """What the expert reads of M prefixes: per layer ``keys`` and ``values`` [M, G, P, d];
     ``seen`` bool [M, P], no padding; ``counts`` int64 [M], rows that are seen."""
 
@@ -205,7 +205,7 @@ class FlowNetwork(nn.Module):
 
     def _read(
         self, features: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor
-    ) -> tuple[Read, torch.Tensor]:
+    ) -> tuple[ReadPrefix, torch.Tensor]:
         """The language model over images and words, all of which see each other."""
         text = self.config.shapes.text
         sentences = ids.shape[1]
@@ -233,11 +233,11 @@ class FlowNetwork(nn.Module):
             if not last:
                 x = x + linear(_attend(q, k, v, seen[:, None, None]), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
-        return Read(tuple(keys), tuple(values), seen, counts), x
+        return ReadPrefix(tuple(keys), tuple(values), seen, counts), x
 
     def _speed(
         self,
-        read: Read,
+        read: ReadPrefix,
         state: torch.Tensor,
         x: torch.Tensor,
         time: torch.Tensor,
@@ -431,7 +431,7 @@ class FlowBatches:
 
     def __init__(
         self,
-        frames: Frames,
+        frames: FrameTable,
         config: FlowConfig,
         tokenize: Callable[[str], list[int]],
         scaling: Scaling,
@@ -445,7 +445,7 @@ class FlowBatches:
         refuse_unposed(frames)
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._sentences, self._samples, self._seed = size, sentences, samples, seed
-        self._pictures = Pictures(self._frames, config.shapes.vision, seed, shift, device)
+        self._pictures = FrameImages(self._frames, config.shapes.vision, seed, shift, device)
         self._chances, self._others = family_weights(frames), goal_weights(frames)
         said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
         self._choices = torch.tensor([len(prompts) for prompts in said])
@@ -537,7 +537,7 @@ def go_on_from(network: FlowNetwork, directory: Path) -> None:
             tensor.copy_(weights.take(name))
 
 
-def begin_from(network: FlowNetwork, source: Checkpoint, frames: Frames, seed: int) -> None:
+def begin_from(network: FlowNetwork, source: Checkpoint, frames: FrameTable, seed: int) -> None:
     """Take over what fits. UserError: ``source`` has other sizes."""
     _check(network, source.config)
     eyes = Vision(source.config)
@@ -584,14 +584,14 @@ def _take_language(network: FlowNetwork, source: Checkpoint) -> None:
         tensor.copy_(theirs)
 
 
-def _take_eyes(network: FlowNetwork, eyes: Vision, frames: Frames, seed: int) -> None:
+def _take_eyes(network: FlowNetwork, eyes: Vision, frames: FrameTable, seed: int) -> None:
     tower, theirs = network.tower, eyes.vision_backbone.featurizer
     tower.patch_embed.load_state_dict(theirs.patch_embed.state_dict())
     tower.positions.copy_(theirs.pos_embed[0])
     for own, other in zip(tower.blocks, theirs.blocks, strict=True):
         own.load_state_dict(other.state_dict())
     vision = network.config.shapes.vision
-    pictures = Pictures(frames, vision, seed, 0, torch.device("cpu"))
+    pictures = FrameImages(frames, vision, seed, 0, torch.device("cpu"))
     draw = torch.Generator().manual_seed(seed)
     count = min(_IMAGES, len(frames))
     index = torch.randint(len(frames), (count,), generator=draw)

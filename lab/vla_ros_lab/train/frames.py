@@ -37,7 +37,7 @@ from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSentence:
+class ForeignInstruction:
     """A sentence that nobody here understands: it is learned as it is worded, and nothing is
     known of what it speaks of. The fields but ``text`` are those of a Goal."""
 
@@ -47,7 +47,7 @@ class OwnSentence:
     target: str = ""
 
 
-Asked = Goal | OwnSentence
+Asked = Goal | ForeignInstruction
 
 
 def asked(text: str, own: bool) -> Asked:
@@ -55,7 +55,7 @@ def asked(text: str, own: bool) -> Asked:
 
     sim.goals.UnknownInstruction: it is not, and the tabletop does not know it.
     """
-    return OwnSentence(text) if own else parse_instruction(text)
+    return ForeignInstruction(text) if own else parse_instruction(text)
 
 
 STILL = 1e-3  # environment units: no motion is asked for
@@ -63,7 +63,7 @@ SETTLED = 5e-4  # m between two frames: the fingers have stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class FrameTable:
     """``images`` uint8 [M, cameras, s, s, 3], ``pixels`` float32 [M, cameras, K, 2]: where things
     are in them. ``shows`` int64 [N, 1 + D]: the image of each row's moment, and those that many
     frames before it; ``shown`` int64 [N, G]: how many of them show what is to be done at that
@@ -103,7 +103,7 @@ class Frames:
     def __len__(self) -> int:
         return len(self.values)
 
-    def to(self, device: torch.device) -> Frames:
+    def to(self, device: torch.device) -> FrameTable:
         """All of it on a device; a GPU holds the standard set many times over."""
         return replace(
             self,
@@ -127,7 +127,7 @@ class DataSummary:
     digest: str
 
     @classmethod
-    def of(cls, parts: Sequence[Frames]) -> DataSummary:
+    def of(cls, parts: Sequence[FrameTable]) -> DataSummary:
         """Of several: a hash over theirs."""
         digests = [part.digest for part in parts]
         several = hashlib.sha256("".join(digests).encode()).hexdigest()
@@ -146,7 +146,7 @@ class DataSummary:
 
 def load_parts(
     directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
-) -> tuple[Frames, ...]:
+) -> tuple[FrameTable, ...]:
     """Each kind of data set by itself: what was collected, with labels for every sentence, then
     what was recorded or is from elsewhere, where a row's own is all that is known.
 
@@ -170,7 +170,7 @@ def load_parts(
 
 def load_frames(
     directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
-) -> Frames:
+) -> FrameTable:
     """Read, filter and resize every demonstration of the data sets, in a fixed order.
 
     With ``delays`` the images before a row's own are there too, also of moments that are not worth
@@ -230,7 +230,7 @@ def load_frames(
         for frame in _kept_images(paths, seen, camera, image_size):
             pictures[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
-    return Frames(
+    return FrameTable(
         pictures, values, pixels, shows, shown, goal, chunks, expert, person, episode,
         torch.ones(total, dtype=torch.float64), poses, fingers, before,
         all(len(track.poses) == len(track) for track in flat), goals, info, len(flat),
@@ -374,7 +374,7 @@ _GRAIN = 0.01  # standard deviation of pixel noise, of 1
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnBatch:
     """``pixels`` [B, images, 3, s, s] normalized; ``centers`` [B, images, objects, 2] of what is
     in them; ``patches`` int64 [B, patches], labels of the patch loss."""
 
@@ -383,11 +383,11 @@ class Drawn:
     patches: torch.Tensor
 
 
-class Pictures:
+class FrameImages:
     """Of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels."""
 
     def __init__(
-        self, frames: Frames, tower: TowerConfig, seed: int, shift: int, device: torch.device
+        self, frames: FrameTable, tower: TowerConfig, seed: int, shift: int, device: torch.device
     ) -> None:
         self._frames, self._seed, self._shift, self._device = frames, seed, shift, device
         self._side, self._patch = tower.image_size // tower.patch, tower.patch
@@ -404,7 +404,7 @@ class Pictures:
         """Pixels a side of a patch."""
         return self._patch
 
-    def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> Drawn:
+    def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> DrawnBatch:
         """The images ``index`` int64 [B] (see Frames.shows); ``draw`` is advanced."""
         size = len(index)
         span = 2 * self._shift + 1
@@ -413,7 +413,7 @@ class Pictures:
         there, moved = index.to(self._device), shift.to(self._device)
         pixels = self._pixels(there, moved, light.to(self._device), step)
         centers = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
-        return Drawn(pixels, centers, patch_labels(centers, self._side, self._patch))
+        return DrawnBatch(pixels, centers, patch_labels(centers, self._side, self._patch))
 
     def _pixels(
         self, index: torch.Tensor, shift: torch.Tensor, light: torch.Tensor, step: int
@@ -486,7 +486,7 @@ _TEMPLATES: dict[Family, tuple[str, ...]] = {
 
 def wordings(goal: Asked) -> tuple[str, ...]:
     """Every sentence that training uses for ``goal``, the tasks' own first."""
-    if isinstance(goal, OwnSentence):
+    if isinstance(goal, ForeignInstruction):
         return (goal.text,)
     thing = goal.object.removesuffix("_cube")
     target = "" if goal.target == PLATE else goal.target.removesuffix("_cube")

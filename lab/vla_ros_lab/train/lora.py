@@ -21,8 +21,8 @@ from vla_ros.engine.io.config import ModelConfig, TextConfig
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
 from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.models.towers import Projector, VisionBackbone
-from vla_ros_lab.train.batches import Layout
-from vla_ros_lab.train.frames import DataSummary, Frames
+from vla_ros_lab.train.batches import TreePrefixLayout
+from vla_ros_lab.train.frames import DataSummary, FrameTable
 from vla_ros_lab.train.network import Network, Objective, make_objective
 from vla_ros_lab.train.options import TrainOptions
 
@@ -112,7 +112,7 @@ class LoraNetwork(nn.Module):
             self.register_buffer(f"std_{number}", torch.tensor(tower.std).view(shape), False)
 
     def forward(
-        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: Layout
+        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: TreePrefixLayout
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See Network.forward. ``pixels`` are normalized as the first tower wants them."""
         model, batch = self.adapted.base_model.model, len(ids)
@@ -169,11 +169,11 @@ class LoraKind:
         self.network = LoraNetwork(self._source, self._rank, objects, self._seed)
         return self.network
 
-    def begin(self, options: TrainOptions, frames: Frames) -> None:
+    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
         """It has begun with what it adapts."""
 
     def objective(
-        self, options: TrainOptions, frames: Frames, device: torch.device, compiled: bool
+        self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
         """See Kind."""
         tokenize = PromptTokenizer(self._source.directory, self.config)

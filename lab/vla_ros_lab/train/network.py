@@ -26,8 +26,8 @@ from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.oft import ParallelHeads
 from vla_ros.engine.models.towers import Vision
-from vla_ros_lab.train.batches import Batches, ChunkBatches, Layout
-from vla_ros_lab.train.frames import NOWHERE, Frames
+from vla_ros_lab.train.batches import Batches, ChunkBatches, TreePrefixLayout
+from vla_ros_lab.train.frames import NOWHERE, FrameTable
 from vla_ros_lab.train.options import TrainOptions
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
@@ -85,7 +85,7 @@ class Network(nn.Module):
             tower.pos_embed.copy_(sincos(config.towers[0].patches, config.towers[0].width))
 
     def forward(
-        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: Layout
+        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: TreePrefixLayout
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Logits of the rows asked for, their hidden states, and the patch features.
 
@@ -147,7 +147,7 @@ class Network(nn.Module):
         tokens: list[int] = []
         for _ in range(count):
             ids = torch.tensor([[*prompt, *tokens]], device=pixels.device)
-            layout = Layout(ids.shape[1] + self.config.patches)
+            layout = TreePrefixLayout(ids.shape[1] + self.config.patches)
             last = torch.tensor([[layout.common - 1]], device=pixels.device)
             logits, _, _ = self(pixels[None], ids, last, layout)
             tokens.append(int(logits[0, 0].argmax()))
@@ -275,7 +275,7 @@ class Objective(Protocol):
 
 
 def make_objective(
-    frames: Frames,
+    frames: FrameTable,
     network: Any,
     options: TrainOptions,
     device: torch.device,

@@ -16,7 +16,7 @@ from vla_ros.data.episodes.plan import validation_seed
 from vla_ros.sim.env import SimObservation
 from vla_ros.sim.tasks import Family
 from vla_ros_lab.train.collect import (
-    Episode,
+    CollectedEpisode,
     forget_policy,
     play,
     pool,
@@ -43,7 +43,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TrainResult:
     """How a sitting ended. ``families``: the kinds of task that were trained."""
 
     done: bool
@@ -64,7 +64,7 @@ def run(
     machine: Machine,
     report: Reporter,
     stop: Callable[[], bool] = lambda: False,
-) -> Ended:
+) -> TrainResult:
     """Train until done or told to stop.
 
     Called again it goes on. The checkpoint of the last step made is in ``directory/policy``.
@@ -92,7 +92,7 @@ def run(
         if number < options.rounds and not _correct(trainer, number, machine, report, stop):
             break
     trainer.export(directory / POLICY)
-    return Ended(trainer.step == options.steps, _families(trainer))
+    return TrainResult(trainer.step == options.steps, _families(trainer))
 
 
 def round_directory(directory: Path, number: int) -> Path:
@@ -155,7 +155,7 @@ def _families(trainer: Trainer) -> tuple[Family, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class HeldOutEpisode:
     """One held-out episode."""
 
     family: Family
@@ -177,7 +177,7 @@ def check(
     episodes: int,
     families: tuple[Family, ...] = tuple(Family),
     workers: int = 1,
-) -> Iterator[Outcome]:
+) -> Iterator[HeldOutEpisode]:
     """Play ``episodes`` held-out initial states of every family."""
     jobs = [CheckJob(checkpoint, family, n) for n in range(episodes) for family in families]
     if workers == 1:
@@ -188,14 +188,14 @@ def check(
         yield from processes.map(run_one, jobs)
 
 
-def run_one(job: CheckJob) -> Outcome:
+def run_one(job: CheckJob) -> HeldOutEpisode:
     """Play one episode in this process."""
     policy = shared_policy(job.checkpoint)
     environment = shared_environment(policy.engine.model.config.images == 2)
     tasks = tasks_of(environment.spec, job.family)
     task = tasks[job.number % len(tasks)]
     state = job.number % task.initial_states
-    episode = Episode(
+    episode = CollectedEpisode(
         task.name, task.instruction, state, validation_seed(job.number), task.max_steps
     )
     policy.reset(task.instruction)
@@ -211,10 +211,10 @@ def run_one(job: CheckJob) -> Outcome:
         gripper = float(action[-1])
         return None, action
 
-    return Outcome(job.family, task.name, play(environment, episode, drive))
+    return HeldOutEpisode(job.family, task.name, play(environment, episode, drive))
 
 
-def success_by_family(outcomes: list[Outcome]) -> dict[str, tuple[int, int]]:
+def success_by_family(outcomes: list[HeldOutEpisode]) -> dict[str, tuple[int, int]]:
     """Family -> (successes, episodes)."""
     out: dict[str, tuple[int, int]] = {}
     for one in outcomes:

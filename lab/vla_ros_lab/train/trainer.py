@@ -40,7 +40,7 @@ from vla_ros_lab.train.flow import (
     tokenizer_for,
     write_flow,
 )
-from vla_ros_lab.train.frames import DataSummary, Frames, load_parts
+from vla_ros_lab.train.frames import DataSummary, FrameTable, load_parts
 from vla_ros_lab.train.lora import LoraKind
 from vla_ros_lab.train.network import Alternating, Network, Objective, make_objective
 from vla_ros_lab.train.options import PARENT, TrainOptions, options_json, parent_of
@@ -144,12 +144,12 @@ class Kind(Protocol):
         """The network, on the CPU; ``objects``: how many things the patch loss names."""
         ...
 
-    def begin(self, options: TrainOptions, frames: Frames) -> None:
+    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
         """Take over what the options name of other checkpoints. UserError: it does not fit."""
         ...
 
     def objective(
-        self, options: TrainOptions, frames: Frames, device: torch.device, compiled: bool
+        self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
         """What the network is to learn. UserError: unfit data."""
         ...
@@ -176,7 +176,7 @@ class TokenKind:
         self.network = Network(self.config, objects, self._seed)
         return self.network
 
-    def begin(self, options: TrainOptions, frames: Frames) -> None:
+    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
         """See Kind."""
         if options.init_from:
             source = load_checkpoint(options.init_from, CPU, torch.float32)
@@ -196,7 +196,7 @@ class TokenKind:
         backbone.requires_grad_(False)
 
     def objective(
-        self, options: TrainOptions, frames: Frames, device: torch.device, compiled: bool
+        self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
         """See Kind."""
         return make_objective(frames, self.network, options, device, compiled=compiled)
@@ -228,7 +228,7 @@ class FlowKind:
         self.network = FlowNetwork(self.config, objects, self._seed)
         return self.network
 
-    def begin(self, options: TrainOptions, frames: Frames) -> None:
+    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
         """See Kind."""
         self.network.scales.copy_(scaling_of(frames).tensor())
         if not options.init_from:
@@ -241,7 +241,7 @@ class FlowKind:
             begin_from(self.network, source, frames, options.seed)
 
     def objective(
-        self, options: TrainOptions, frames: Frames, device: torch.device, compiled: bool
+        self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
         """See Kind."""
         network = self.network
@@ -287,7 +287,7 @@ STATE_FILE = "state.pt"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TrainState:
     """After ``step`` steps. ``seconds``: training time so far, over all sittings; ``average``:
     the moving average of the weights, which is what a checkpoint gets."""
 
@@ -298,11 +298,11 @@ class State:
     optimizer: dict[str, Any]
 
 
-def save_state(directory: Path, state: State) -> None:
+def save_state(directory: Path, state: TrainState) -> None:
     """Write beside the old state, reach the disk, then replace it."""
     path = directory / STATE_FILE
     scratch = path.with_suffix(".tmp")
-    parts = {name: getattr(state, name) for name in State.__dataclass_fields__}
+    parts = {name: getattr(state, name) for name in TrainState.__dataclass_fields__}
     with scratch.open("wb") as stream:
         torch.save(parts, stream)
         stream.flush()
@@ -310,12 +310,12 @@ def save_state(directory: Path, state: State) -> None:
     scratch.replace(path)
 
 
-def load_state(directory: Path, device: torch.device) -> State | None:
+def load_state(directory: Path, device: torch.device) -> TrainState | None:
     """The last whole state; None where there is none yet."""
     path = directory / STATE_FILE
     if not path.exists():
         return None
-    return State(**torch.load(path, map_location=device, weights_only=True))
+    return TrainState(**torch.load(path, map_location=device, weights_only=True))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ class Trainer:
         self._objective = self._make_objective()
 
     @property
-    def frames(self) -> Frames:
+    def frames(self) -> FrameTable:
         """The data; of two parts the one that has labels for every sentence."""
         return self.parts[0]
 
@@ -614,7 +614,9 @@ class Trainer:
         """Make the present step the one to go on from, and judge it by what is held out."""
         frozen = {n for n, p in self.network.named_parameters() if not p.requires_grad}
         model = {n: t for n, t in self.network.state_dict().items() if n not in frozen}
-        state = State(self.step, self._seconds, model, self._average, self._optimizer.state_dict())
+        state = TrainState(
+            self.step, self._seconds, model, self._average, self._optimizer.state_dict()
+        )
         save_state(self.directory, state)
         if self._judges:
             self.validation = self._judge(self._judges)
@@ -665,7 +667,7 @@ class Trainer:
         """What changes; what is frozen came from the checkpoint that the run begins with."""
         return [(n, p) for n, p in self.network.named_parameters() if p.requires_grad]
 
-    def _load(self) -> tuple[Frames, ...]:
+    def _load(self) -> tuple[FrameTable, ...]:
         kind = self.kind
         return load_parts(self._sets, kind.image_size, kind.images, kind.chunk, kind.delays)
 

@@ -9,7 +9,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from vla_ros.viz.pages import Bar, Cell, Line, Table, render
+from vla_ros.viz.pages import Bar, Cell, Table, TableLine, render
 
 CHECKOUT = Path(__file__).parents[3]
 EVIL = "<script>alert(1)</script>&\"'"
@@ -23,7 +23,7 @@ def made(folder: Path, template: str, **values) -> str:
 
 def test_nothing_of_a_stranger_is_taken_for_html(tmp_path):
     cells = (Cell(EVIL, aside=EVIL), Cell(EVIL, "b", EVIL, Bar(0.5, 0.2, 0.8)))
-    found = made(tmp_path, TABLE, content=Table(cells, (Line(cells),)))
+    found = made(tmp_path, TABLE, content=Table(cells, (TableLine(cells),)))
     assert "<script" not in found
     assert found.count("&lt;script&gt;alert(1)&lt;/script&gt;&amp;&#34;&#39;") == 8
 
@@ -38,7 +38,7 @@ def test_a_name_that_nobody_gave_is_an_error_and_not_nothing(tmp_path):
 
 
 def test_a_head_has_lines_and_a_cell_has_none(tmp_path):
-    content = Table((Cell("a\nb"),), (Line((Cell("c\nd"),), "t"),))
+    content = Table((Cell("a\nb"),), (TableLine((Cell("c\nd"),), "t"),))
     found = made(tmp_path, TABLE, content=content)
     assert "<th>a<br>b</th>" in found
     assert '<tr class="t"><td>c\nd</td></tr>' in found
@@ -46,7 +46,7 @@ def test_a_head_has_lines_and_a_cell_has_none(tmp_path):
 
 @pytest.mark.parametrize(("share", "color"), [(0.0, "255,255,255"), (1.0, "140,185,222")])
 def test_a_shade_grows_bluer(tmp_path, share, color):
-    found = made(tmp_path, TABLE, content=Table((), (Line((Cell("x", shade=share),)),)))
+    found = made(tmp_path, TABLE, content=Table((), (TableLine((Cell("x", shade=share),)),)))
     assert f'style="background:rgb({color})"' in found
 
 

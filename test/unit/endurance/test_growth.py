@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endurance.growth import Sample, daily, look, slope
+from endurance.growth import MemorySample, daily, look, slope
 
 
 def series(
@@ -20,11 +20,11 @@ def series(
     life: int = 1,
     begin: float = 0.0,
     seed: int = 0,
-) -> list[Sample]:
+) -> list[MemorySample]:
     """``rate`` MB/h, a look every 5 s."""
     rng = np.random.default_rng(seed)
     return [
-        Sample(begin + t, life, 100 + life + rate * t / 3600 + noise * rng.normal(), 20)
+        MemorySample(begin + t, life, 100 + life + rate * t / 3600 + noise * rng.normal(), 20)
         for t in np.arange(0, minutes * 60, 5.0)
     ]
 
@@ -43,8 +43,8 @@ def test_a_leak_grows_and_noise_does_not():
 
 
 def test_the_first_minute_of_a_life_does_not_count():
-    start = [Sample(t, 1, 10 + t, 20) for t in range(0, 60, 5)]  # imports
-    found = slope([*start, *(Sample(s.at_s + 60, 1, s.memory_mb, 20) for s in series(0.0))])
+    start = [MemorySample(t, 1, 10 + t, 20) for t in range(0, 60, 5)]  # imports
+    found = slope([*start, *(MemorySample(s.at_s + 60, 1, s.memory_mb, 20) for s in series(0.0))])
     assert found.per_hour == pytest.approx(0.0, abs=0.01)
 
 

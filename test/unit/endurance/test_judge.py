@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endurance.judge import RULES, Heard, Judge, Told
+from endurance.judge import RULES, Judge, JudgedCommand, JudgedStatus
 from vla_ros.core.clock import MS
 from vla_ros.core.types import CommandKind, PolicyState
 
@@ -19,10 +19,10 @@ START = 1_000_000 * MS
 REACH, PUSH = 11, 22  # hashes of two sentences
 
 
-def heard(number: int, **changes: object) -> Heard:
+def heard(number: int, **changes: object) -> JudgedCommand:
     """Command ``number`` of a run in which nothing is wrong."""
     stamp = START + number * PERIOD
-    good = Heard(
+    good = JudgedCommand(
         stamp=stamp,
         sequence=number,
         kind=CommandKind.POLICY,
@@ -35,13 +35,13 @@ def heard(number: int, **changes: object) -> Heard:
     return dataclasses.replace(good, **changes)
 
 
-def told(at: int, **changes: object) -> Told:
+def told(at: int, **changes: object) -> JudgedStatus:
     """A status of the same run."""
-    good = Told(at, PolicyState.RUNNING, 3, REACH, A)
+    good = JudgedStatus(at, PolicyState.RUNNING, 3, REACH, A)
     return dataclasses.replace(good, **changes)
 
 
-def judged(*commands: Heard, status: Told | None = None) -> Judge:
+def judged(*commands: JudgedCommand, status: JudgedStatus | None = None) -> Judge:
     judge = Judge()
     judge.status(status or told(START - MS))
     for command in commands:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from endurance.growth import Sample
+from endurance.growth import MemorySample
 from endurance.judge import Hold, Violation
 from endurance.page import page
 from endurance.record import Done, Record
@@ -35,7 +35,7 @@ def filled() -> Record:
         ages=Counter({90: 800, 120: 100}),
         gaps=2,
         motion=Counter({"twist POLICY": 900}),
-        samples={"policy": [Sample(5.0 * n, 77, 120.0, 30) for n in range(200)]},
+        samples={"policy": [MemorySample(5.0 * n, 77, 120.0, 30) for n in range(200)]},
     )
 
 

@@ -16,7 +16,7 @@ from vla_ros.engine import EngineOptions
 from vla_ros.engine.engine import Engine, FlowEngine
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.families.lerobot import STATE_DIM
-from vla_ros.engine.layers.pieces import Together, alone
+from vla_ros.engine.layers.pieces import Batched, alone
 from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.load import load_engine
 
@@ -83,7 +83,7 @@ def arrivals(engine: Engine, moves: list[tuple[int, int, int]], within: float = 
     for robot, text in zip(robots, TEXTS, strict=True):
         robot.batched.reset(text)
         robot.lone.reset(text)
-    together: Together[int, Inference | None] = Together((InvalidAction,))
+    together: Batched[int, Inference | None] = Batched((InvalidAction,))
 
     def turn() -> None:
         for name, answer in together.turn():
@@ -158,7 +158,7 @@ def test_robots_share_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         DecoderRunner, "together", lambda self, each: (packs.append(len(each)), real(self, each))[1]
     )
-    together: Together[int, Inference | None] = Together((InvalidAction,))
+    together: Batched[int, Inference | None] = Batched((InvalidAction,))
     for number, robot in enumerate(robots):
         robot.reset(TEXTS[number % 3])
         together.add(number, pieces(robot, number, number))
@@ -181,7 +181,7 @@ def test_one_robot_s_bad_frame_is_its_own() -> None:
     good, bad = first.session(), first.session()
     for engine in (good, bad):
         engine.reset(TEXTS[0])
-    together: Together[str, Inference | None] = Together((InvalidAction,))
+    together: Batched[str, Inference | None] = Batched((InvalidAction,))
 
     def broken():  # type: ignore[no-untyped-def]
         running = pieces(bad, 1, 0)

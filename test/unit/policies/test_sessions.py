@@ -12,8 +12,8 @@ from vla_ros.core.types import Inference, Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.policies.sessions import Asked, Batch, measure, open_session, step_together
-from vla_ros.runtime.scheduler import Costs
+from vla_ros.policies.sessions import Batch, SessionRequest, measure, open_session, step_together
+from vla_ros.runtime.scheduler import BatchCosts
 
 FRAMES = list(images(3, seed=1, still=0.0))
 
@@ -24,10 +24,10 @@ def first() -> Policy:
     return load_policy(PolicySpec("vla", engine=options, action_scale=(1.0,) * 6))
 
 
-def asked(session: Policy, stamp: int, frame: int) -> Asked:
+def asked(session: Policy, stamp: int, frame: int) -> SessionRequest:
     start = CLOCK.steady_ns()
     seen = Observation(stamp, stamp, start, FRAMES[frame])
-    return Asked(session, seen, Timeline(start).mark("queue", start))
+    return SessionRequest(session, seen, Timeline(start).mark("queue", start))
 
 
 def test_robots_are_answered_together_each_as_if_alone(first: Policy) -> None:
@@ -72,7 +72,7 @@ def test_what_a_batch_costs_is_measured_for_the_scheduler(first: Policy) -> None
         robot.reset(Instruction("go", epoch=1))
     found = measure(robots, asked(robots[0], 1, 0).observation, CLOCK, rounds=1)
     assert list(found) == [1, 2, 3]
-    assert Costs(found).largest == 3
+    assert BatchCosts(found).largest == 3
     short = measure(robots, asked(robots[0], 1, 0).observation, CLOCK, rounds=1, budget_s=0.0)
     assert list(short) == [1], "one is always measured"
     with pytest.raises(InvalidAction, match="no instruction"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.runtime.scheduler import SECOND, Costs, Refused, Scheduler, capacity
+from vla_ros.runtime.scheduler import SECOND, BatchCosts, Refused, Scheduler, capacity
 
 MS = SECOND // 1000
 CHEAP = {1: 0.020, 2: 0.024, 4: 0.032, 8: 0.050}  # weights dominate
@@ -20,7 +20,7 @@ DEAR = {n: 0.020 * n for n in (1, 2, 4, 8)}  # rows dominate
 
 
 def fleet(costs: dict[int, float], robots: int, rate: float, age: float) -> Scheduler[Any]:
-    scheduler: Scheduler[Any] = Scheduler(Costs(costs))
+    scheduler: Scheduler[Any] = Scheduler(BatchCosts(costs))
     for number in range(robots):
         scheduler.admit(f"robot {number}", rate, age)
     return scheduler
@@ -40,7 +40,7 @@ def test_of_a_robot_one_frame_waits_and_it_may_go_with_it() -> None:
 
 
 def test_who_says_nothing_is_never_refused_and_not_starved() -> None:
-    scheduler: Scheduler[str] = Scheduler(Costs({1: 0.020}))
+    scheduler: Scheduler[str] = Scheduler(BatchCosts({1: 0.020}))
     scheduler.admit("hasty", 40, 0.1)
     for number in range(40):
         scheduler.admit(f"stranger {number}")
@@ -84,7 +84,7 @@ def test_a_frame_that_is_too_old_already_is_dropped_even_alone() -> None:
 
 
 def test_the_robot_whose_evidence_is_first_too_old_is_first() -> None:
-    scheduler: Scheduler[str] = Scheduler(Costs({1: 0.020}))
+    scheduler: Scheduler[str] = Scheduler(BatchCosts({1: 0.020}))
     scheduler.admit("patient", 5, 1.0)
     scheduler.admit("hasty", 5, 0.1)
     scheduler.submit("patient", 0, "older")
@@ -155,10 +155,10 @@ def test_a_robot_that_cannot_be_served_is_refused_with_the_figures(
 
 
 def test_how_many_robots_fit() -> None:
-    assert capacity(Costs(CHEAP), 10.0, 0.15) == 14
-    assert capacity(Costs(CHEAP), 10.0) == 14
-    assert capacity(Costs(CHEAP), 10.0, 0.01) == 0
-    assert capacity(Costs(CHEAP), 0.0, most=7) == 7
+    assert capacity(BatchCosts(CHEAP), 10.0, 0.15) == 14
+    assert capacity(BatchCosts(CHEAP), 10.0) == 14
+    assert capacity(BatchCosts(CHEAP), 10.0, 0.01) == 0
+    assert capacity(BatchCosts(CHEAP), 0.0, most=7) == 7
 
 
 def test_a_hasty_robot_is_not_let_in_beside_batches_that_make_it_wait() -> None:
@@ -172,11 +172,11 @@ def test_bad_figures_and_names_are_refused() -> None:
     with pytest.raises(Refused, match="give 0 or more"):
         scheduler.admit("other", float("nan"), 1)
     with pytest.raises(ValueError, match="positive seconds"):
-        Costs({})
+        BatchCosts({})
 
 
 def test_costs_between_and_beyond_what_was_measured() -> None:
-    costs = Costs({1: 0.02, 4: 0.05})
+    costs = BatchCosts({1: 0.02, 4: 0.05})
     assert costs.of(2) == pytest.approx(0.03)
     assert costs.of(8) == pytest.approx(0.1)
     costs.learn(4, 0.1)
@@ -237,7 +237,7 @@ def test_whoever_was_let_in_is_answered_in_time(
 ) -> None:
     """Whatever the jitter: no answer is too old, and nobody is starved. Frames of many that come at
     once may find no time: those are dropped, and newer ones answered."""
-    scheduler: Scheduler[tuple[str, int]] = Scheduler(Costs(costs))
+    scheduler: Scheduler[tuple[str, int]] = Scheduler(BatchCosts(costs))
     for number in range(20):
         try:
             scheduler.admit(f"robot {number}", rate, age)

@@ -31,9 +31,9 @@ from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, 
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.base import Unreachable
-from vla_ros.runtime.scheduler import Costs
+from vla_ros.runtime.scheduler import BatchCosts
 from vla_ros.serve.server import ServeOptions, Server
-from vla_ros.serve.stepper import Shared
+from vla_ros.serve.stepper import SharedPolicy
 
 CLOCK = SystemClock()
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
@@ -286,9 +286,9 @@ def slow(**options: Any) -> Any:
     """A server whose policy takes 50 ms, as it knows; and the policy."""
     policy, made = Slow(), []
 
-    def make(spec: PolicySpec) -> Shared:
-        made.append(Shared(lambda: policy, spec))
-        made[0].costs = Costs({1: SLOW_S})
+    def make(spec: PolicySpec) -> SharedPolicy:
+        made.append(SharedPolicy(lambda: policy, spec))
+        made[0].costs = BatchCosts({1: SLOW_S})
         return made[0]
 
     with serving(PolicySpec("zero"), make=make, **options) as server:
@@ -436,7 +436,7 @@ class Fragile:
 
 
 def fragile() -> Any:
-    return serving(PolicySpec("zero"), make=lambda spec: Shared(Fragile, spec))
+    return serving(PolicySpec("zero"), make=lambda spec: SharedPolicy(Fragile, spec))
 
 
 def test_a_frame_that_breaks_the_policy_ends_that_client_alone() -> None:

@@ -7,7 +7,14 @@ import pytest
 
 from vla_ros.cli import main
 from vla_ros.sim.libero import expected, probe
-from vla_ros.sim.libero.expected import ORIGINAL, PICTURED, SIDE, STATES, Difference, Seen
+from vla_ros.sim.libero.expected import (
+    ORIGINAL,
+    PICTURED,
+    SIDE,
+    STATES,
+    ImageDifference,
+    TaskReference,
+)
 from vla_ros.sim.versions import MUJOCO
 
 MILK = {"milk_1": (0.1, -0.2, 0.03)}
@@ -33,14 +40,14 @@ def test_the_tables_bowl_stands_where_the_other_probe_wants_it():
 
 def test_a_table_is_written_task_by_task(tmp_path):
     other = {"milk_1": (0.1, -0.2, 0.04), "basket_1": (0.0, 0.25, 0.0)}
-    expected.write_table(tmp_path, "a", [Seen("x/10", (MILK, MILK), None)])
-    expected.write_table(tmp_path, "b", [Seen("x/9", (other, MILK), None)])
+    expected.write_table(tmp_path, "a", [TaskReference("x/10", (MILK, MILK), None)])
+    expected.write_table(tmp_path, "b", [TaskReference("x/9", (other, MILK), None)])
     assert json.loads((tmp_path / expected.TABLE).read_text())["world"] == "b"
     table = expected.read_table(tmp_path)
     assert list(table) == ["x/9", "x/10"]
     for name, place in other.items():
         assert table["x/9"][0][name] == pytest.approx(place)
-    assert expected.farthest(Seen("x/10", (MILK, other), None), (MILK, MILK)) == (
+    assert expected.farthest(TaskReference("x/10", (MILK, other), None), (MILK, MILK)) == (
         float("inf"),
         "basket_1",
     )
@@ -48,7 +55,7 @@ def test_a_table_is_written_task_by_task(tmp_path):
 
 def test_what_rests_elsewhere_is_said_with_the_worst_first():
     def seen(task, up):
-        return Seen(task, (MILK, {"milk_1": (0.1, -0.2, 0.03 + up)}), None)
+        return TaskReference(task, (MILK, {"milk_1": (0.1, -0.2, 0.03 + up)}), None)
 
     table = {f"x/{i}": (MILK, MILK) for i in range(3)}
     ok = probe.rest("x", [seen("x/0", 0.004)], table)
@@ -71,7 +78,7 @@ def seen_as(change):
     assert list(stored) == list(PICTURED)
     for task, picture in stored.items():
         there = np.clip(change(task, picture.astype(int)), 0, 255).astype(np.uint8)
-        yield Seen(task, (), there.repeat(256 // SIDE, 0).repeat(256 // SIDE, 1))
+        yield TaskReference(task, (), there.repeat(256 // SIDE, 0).repeat(256 // SIDE, 1))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,7 @@ def test_pictures_that_were_written_are_read_again(tmp_path):
     expected.write_pictures(tmp_path, "abc", seen)
     found = expected.read_pictures("abc", tmp_path)
     apart = [expected.difference(one, found[one.task]) for one in seen]
-    assert apart == [Difference(task, 0.0, 0.0, 0.0) for task in PICTURED]
+    assert apart == [ImageDifference(task, 0.0, 0.0, 0.0) for task in PICTURED]
 
 
 @pytest.mark.parametrize(

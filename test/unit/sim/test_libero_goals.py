@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from vla_ros.core.types import Pose
-from vla_ros.sim.libero.suites import Goal, MissingThing, UnknownInstruction, Where, find, parse
+from vla_ros.sim.libero.suites import (
+    Goal,
+    MissingThing,
+    ObjectChoice,
+    UnknownInstruction,
+    find,
+    parse,
+)
 
 BOWL, RAMEKIN = "akita_black_bowl", "glazed_rim_porcelain_ramekin"
 
@@ -24,39 +31,39 @@ def lying(**places: tuple[float, float, float]) -> dict[str, Pose]:
         ("Pick up the  BBQ sauce and place it in the basket.", Goal("bbq_sauce", "basket")),
         (
             "pick up the black bowl between the plate and the ramekin and place it on the plate",
-            Goal(BOWL, "plate", Where.BETWEEN, ("plate", RAMEKIN)),
+            Goal(BOWL, "plate", ObjectChoice.BETWEEN, ("plate", RAMEKIN)),
         ),
         (
             "pick up the black bowl next to the cookie box and place it on the plate",
-            Goal(BOWL, "plate", Where.NEAR, ("cookies",)),
+            Goal(BOWL, "plate", ObjectChoice.NEAR, ("cookies",)),
         ),
         (
             "pick up the black bowl on the stove and place it on the plate",
-            Goal(BOWL, "plate", Where.NEAR, ("flat_stove",)),
+            Goal(BOWL, "plate", ObjectChoice.NEAR, ("flat_stove",)),
         ),
         (
             "pick up the black bowl in the top drawer of the wooden cabinet and place it on the"
             " plate",
-            Goal(BOWL, "plate", Where.INSIDE, ("wooden_cabinet",)),
+            Goal(BOWL, "plate", ObjectChoice.INSIDE, ("wooden_cabinet",)),
         ),
         (
             "pick up the black bowl from table center and place it on the plate",
-            Goal(BOWL, "plate", Where.CENTRE),
+            Goal(BOWL, "plate", ObjectChoice.CENTRE),
         ),
         # LIBERO-PRO's
         ("Pick the milk and place it in the basket", Goal("milk", "basket")),
         (
             "Pick the akita black bowl on the cookies box and place it on the plate",
-            Goal(BOWL, "plate", Where.NEAR, ("cookies",)),
+            Goal(BOWL, "plate", ObjectChoice.NEAR, ("cookies",)),
         ),
         (
             "Pick the akita black bowl in the top layer of the wooden cabinet and place it on the"
             " plate",
-            Goal(BOWL, "plate", Where.INSIDE, ("wooden_cabinet",)),
+            Goal(BOWL, "plate", ObjectChoice.INSIDE, ("wooden_cabinet",)),
         ),
         (
             "Pick the akita black bowl on the top of the cabinet and place it on the plate",
-            Goal(BOWL, "plate", Where.NEAR, ("wooden_cabinet",)),
+            Goal(BOWL, "plate", ObjectChoice.NEAR, ("wooden_cabinet",)),
         ),
     ],
 )

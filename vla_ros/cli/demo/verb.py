@@ -31,7 +31,7 @@ from vla_ros.engine.options import DECODINGS
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.environment import free_domain, isolate
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
-from vla_ros.ros.bringup.graph_file import GraphSpec, Visitors, parse_overrides, view_node
+from vla_ros.ros.bringup.graph_file import GraphSpec, PageVisitors, parse_overrides, view_node
 from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.listeners.demo_log import Film, policy_in_words
 from vla_ros.sim.tasks import COLORS
@@ -39,7 +39,7 @@ from vla_ros.sim.tasks import COLORS
 if TYPE_CHECKING:
     from vla_ros.ros.bringup.graph import Graph
     from vla_ros.ros.listeners.demo import DemoWatcher
-    from vla_ros.ros.listeners.demo_log import Measured
+    from vla_ros.ros.listeners.demo_log import EpisodeFigures
     from vla_ros.runtime.monitor.seen import StatusSeen
 
 __all__ = ["add_parser", "run"]
@@ -340,11 +340,11 @@ class _Demo:
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
         self._connect: Callable[[], None] = lambda: None
-        self._visitors = Visitors()  # of the page in the browser
+        self._visitors = PageVisitors()  # of the page in the browser
 
     def run(self) -> int:
         from vla_ros.ros.bringup.environment import prepare
-        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, TimedOut
+        from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
 
         prepare()
         graph = Graph(
@@ -359,7 +359,7 @@ class _Demo:
                 seen = self._episode(graph)
                 self._stay(graph, seen)
                 trouble = [str(node) for node in graph.stop() if not node.clean]
-        except Stopped:
+        except BringUpStopped:
             self._progress.end()
             error("vla-ros demo", "interrupted")
             return INTERRUPTED
@@ -370,7 +370,7 @@ class _Demo:
             return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
         return self._conclude(seen, trouble)
 
-    def _episode(self, graph: Graph) -> Measured:
+    def _episode(self, graph: Graph) -> EpisodeFigures:
         """Bring everything up and follow the episode to its end."""
         from vla_ros.ros.listeners.demo import DemoWatcher
 
@@ -408,9 +408,9 @@ class _Demo:
             left = f"waits {until - time.monotonic():.0f} s more for a browser"
             self._progress.update("view", left if self._visitors.address else "view: starts")
 
-    def _stay(self, graph: Graph, seen: Measured) -> None:
+    def _stay(self, graph: Graph, seen: EpisodeFigures) -> None:
         """Keep the page that somebody looks at: to look back, and to say other instructions."""
-        from vla_ros.ros.bringup.graph import Stopped
+        from vla_ros.ros.bringup.graph import BringUpStopped
 
         if not self._visitors.watched:
             return
@@ -423,15 +423,15 @@ class _Demo:
         try:
             while graph.runs(VIEW) and self._visitors.watched and time.monotonic() < until:
                 self._pause(graph)
-        except Stopped:
+        except BringUpStopped:
             return  # the figures are there
 
     def _pause(self, graph: Graph) -> None:
         """Wait a moment. Raises Stopped when asked to end, GraphFailed when a node ended."""
-        from vla_ros.ros.bringup.graph import Stopped
+        from vla_ros.ros.bringup.graph import BringUpStopped
 
         if self._stop.wait(0.1):
-            raise Stopped
+            raise BringUpStopped
         graph.check()
         if address := self._visitors.news():
             self._progress.say(f"open {address} in a browser")
@@ -448,7 +448,7 @@ class _Demo:
         figures = f"step {episode.step} of {episode.max_steps}  age {age} ms  {rate} Hz"
         self._progress.update(state, f"{state}  {episode.task}  {figures}")
 
-    def _conclude(self, seen: Measured, trouble: list[str]) -> int:
+    def _conclude(self, seen: EpisodeFigures, trouble: list[str]) -> int:
         result = _result(self._args, seen, trouble, self._spec)
         if self._film is not None:
             self._progress.say(self._film.save())
@@ -474,7 +474,7 @@ class _Demo:
 
 
 def _result(
-    args: argparse.Namespace, seen: Measured, trouble: list[str], spec: GraphSpec
+    args: argparse.Namespace, seen: EpisodeFigures, trouble: list[str], spec: GraphSpec
 ) -> DemoResult:
     status, episode, report = seen.status, seen.episode, seen.report
     ended = (episode.ended if episode else "") or "timeout"

@@ -14,7 +14,7 @@ from typing import Any
 
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.records import Job, Record, Setup
-from vla_ros.data.episodes.rows import Outcome, Row, mcnemar, rows_of
+from vla_ros.data.episodes.rows import Successes, VariantRow, mcnemar, rows_of
 from vla_ros.data.episodes.store import read_records, read_run
 
 SUMMARY = "summary.json"
@@ -23,12 +23,12 @@ _SAME = ("environment", "policy", "checkpoint_sha256", "mode", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ComparedEvaluation:
     """The first variant of an evaluation: ``tasks`` by their place in the suite."""
 
     name: str
-    tasks: Mapping[str, Outcome]
-    all: Outcome
+    tasks: Mapping[str, Successes]
+    all: Successes
 
 
 def place(task: str) -> str:
@@ -36,12 +36,14 @@ def place(task: str) -> str:
     return task.rpartition("/")[2]
 
 
-def own(row: Row, name: str) -> Beside:
+def own(row: VariantRow, name: str) -> ComparedEvaluation:
     """This evaluation's, like the others'."""
-    return Beside(name, {place(task): outcome for task, outcome in row.tasks.items()}, row.all)
+    return ComparedEvaluation(
+        name, {place(task): outcome for task, outcome in row.tasks.items()}, row.all
+    )
 
 
-def read_beside(folder: Path, setup: Setup) -> Beside:
+def read_beside(folder: Path, setup: Setup) -> ComparedEvaluation:
     """What ``folder`` holds. UserError: no finished evaluation, or one that cannot be compared."""
     path = folder / SUMMARY
     try:
@@ -64,7 +66,7 @@ def read_beside(folder: Path, setup: Setup) -> Beside:
             f"--beside {folder}: another world, {found.get('world') or 'unknown'}; this is"
             f" {setup.world}"
         )
-    return Beside(str(found.get("suite") or found["environment"]), tasks, whole)
+    return ComparedEvaluation(str(found.get("suite") or found["environment"]), tasks, whole)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -77,16 +79,16 @@ _SURE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class EarlierEvaluation:
     """An evaluation of the checkpoint before; ``records`` of its first variant."""
 
     setup: Setup
     records: Sequence[Record]
-    beside: Beside
+    beside: ComparedEvaluation
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PairedVerdict:
     """``won``: episodes that this one solved and the one before did not, ``lost`` the other way
     round, of ``pairs`` that both played; ``p`` is McNemar's."""
 
@@ -116,7 +118,7 @@ class Verdict:
         )
 
 
-def read_before(folder: Path, setup: Setup, jobs: Iterable[Job]) -> Before:
+def read_before(folder: Path, setup: Setup, jobs: Iterable[Job]) -> EarlierEvaluation:
     """UserError: no evaluation, one of another world, or none of whose episodes is among ``jobs``,
     which are to be played."""
     there, variants = read_run(folder)
@@ -135,16 +137,16 @@ def read_before(folder: Path, setup: Setup, jobs: Iterable[Job]) -> Before:
             f"--against {folder}: not one episode is the same: give its --tasks and --seed"
         )
     name = f"before ({there.checkpoint_sha256[:8] or there.policy})"
-    return Before(there, records, own(rows[0], name))
+    return EarlierEvaluation(there, records, own(rows[0], name))
 
 
-def judged(before: Before, records: Sequence[Record]) -> Verdict:
+def judged(before: EarlierEvaluation, records: Sequence[Record]) -> PairedVerdict:
     """``records`` of this evaluation's first variant."""
     solved = {_episode(record.job): record.success for record in before.records}
     own = {_episode(record.job): record.success for record in records}
     pairs = [(own[key], solved[key]) for key in own.keys() & solved.keys()]
     won, lost = (sum(pair == which for pair in pairs) for which in ((True, False), (False, True)))
-    return Verdict(won, lost, len(pairs))
+    return PairedVerdict(won, lost, len(pairs))
 
 
 def _episode(job: Job) -> tuple[str, int, int, str]:
@@ -156,14 +158,16 @@ def _simulation(world: str) -> list[str]:
     return [part for part in world.split(", ") if not part.startswith("LIBERO-PRO ")]
 
 
-def _outcome(figures: Mapping[str, Any]) -> Outcome:
-    outcome = Outcome(int(figures["successes"]), int(figures["episodes"]))
+def _outcome(figures: Mapping[str, Any]) -> Successes:
+    outcome = Successes(int(figures["successes"]), int(figures["episodes"]))
     if not 0 <= outcome.successes <= outcome.episodes or not outcome.episodes:
         raise ValueError(f"{outcome.successes} successes of {outcome.episodes} episodes")
     return outcome
 
 
-def lines(found: Sequence[Beside]) -> Iterator[tuple[str, tuple[Outcome | None, ...]]]:
+def lines(
+    found: Sequence[ComparedEvaluation],
+) -> Iterator[tuple[str, tuple[Successes | None, ...]]]:
     """Every task with its outcome in each evaluation, None where it has none; at last all."""
     for task in dict.fromkeys(task for one in found for task in one.tasks):
         yield task, tuple(one.tasks.get(task) for one in found)

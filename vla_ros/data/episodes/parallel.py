@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 
-from vla_ros.data.episodes.play import MakeRunner, Order, Played, Player, RunnerFailed
+from vla_ros.data.episodes.play import EpisodeOrder, MakeRunner, PlayedEpisode, Player, RunnerFailed
 from vla_ros.data.episodes.records import Record, Setup, Variant
 
 _LOSSES = 3  # processes that end in a row before it is given up
@@ -26,8 +26,8 @@ _END_S = 15.0  # for a process to end by itself, and its graph with it
 
 
 def play_here(
-    make: MakeRunner, setup: Setup, variants: tuple[Variant, ...], orders: Sequence[Order]
-) -> Iterator[Played]:
+    make: MakeRunner, setup: Setup, variants: tuple[Variant, ...], orders: Sequence[EpisodeOrder]
+) -> Iterator[PlayedEpisode]:
     """Play the jobs in order in this process and thread. Raises RunnerFailed."""
     player = Player(make, setup, variants)
     try:
@@ -41,9 +41,9 @@ def play_in_processes(
     make: MakeRunner,
     setup: Setup,
     variants: tuple[Variant, ...],
-    orders: Sequence[Order],
+    orders: Sequence[EpisodeOrder],
     workers: int,
-) -> Iterator[Played]:
+) -> Iterator[PlayedEpisode]:
     """Play the jobs, begun in order, in ``workers`` processes; yields them as they end.
 
     A job whose process dies is a failed episode, and the next one gets a new process. Raises
@@ -85,7 +85,7 @@ class _Worker:
         variants: tuple[Variant, ...],
     ) -> None:
         self.connection, theirs = context.Pipe()
-        self.order: Order | None = None
+        self.order: EpisodeOrder | None = None
         self.lost = False
         self.process = context.Process(
             target=_work, args=(theirs, make, setup, variants), name="evaluation"
@@ -93,13 +93,13 @@ class _Worker:
         self.process.start()
         theirs.close()
 
-    def send(self, order: Order) -> None:
+    def send(self, order: EpisodeOrder) -> None:
         """Let it play this; it must not be busy."""
         self.order = order
         with contextlib.suppress(OSError):  # it ended: receive() says so
             self.connection.send(order)
 
-    def receive(self) -> Played:
+    def receive(self) -> PlayedEpisode:
         """What came of the job; RunnerFailed."""
         assert self.order is not None
         order, self.order = self.order, None
@@ -109,8 +109,8 @@ class _Worker:
             self.lost = True
             self.process.join(_END_S)
             text = f"the process of the episode ended with exit code {self.process.exitcode}"
-            return Played(Record(order.job, False, text, error=text))
-        if isinstance(said, Played):
+            return PlayedEpisode(Record(order.job, False, text, error=text))
+        if isinstance(said, PlayedEpisode):
             return said
         raise RunnerFailed(str(said))
 

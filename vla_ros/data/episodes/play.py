@@ -34,15 +34,15 @@ from vla_ros.core.types import (
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
-from vla_ros.data.episodes.store import LIMIT, Strip, clip_path, save_clip, write_spoken
-from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
+from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_spoken
+from vla_ros.data.episodes.tally import EpisodeTally, is_an_end, reason_of
 from vla_ros.engine.options import EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
 from vla_ros.runtime.control.drivers import make_control
 from vla_ros.runtime.control.joints import opening_of
 from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
-from vla_ros.runtime.control.queue import Answer, ChunkAction, Chunking, Execution
+from vla_ros.runtime.control.queue import ChunkAction, Chunking, Execution, PolicyAnswer
 from vla_ros.runtime.safety import Limits, Safety
 from vla_ros.runtime.worker.wire import ErrorKind, FrameRequest
 from vla_ros.runtime.worker.worker import Server, last_line, warm_up
@@ -211,7 +211,7 @@ class Runner(Protocol):
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+    def play(self, job: Job, variant: Variant, strip: FrameStrip | None = None) -> Record:
         """Play one episode; every frame of the main camera is shown to ``strip``.
 
         What goes wrong in an episode is its record's ``reason`` and ``error``. Raises
@@ -250,7 +250,7 @@ class DirectRunner:
     ) -> None:
         self._setup, self._acts = setup, acts
         self._world: Environment | None = None
-        self._acting: tuple[Variant, Brain] | None = None
+        self._acting: tuple[Variant, PolicyLoop] | None = None
 
     def __enter__(self) -> DirectRunner:
         self._world = replace(config_of(self._setup), later=True)()
@@ -262,7 +262,7 @@ class DirectRunner:
             self._world.close()
             self._world = None
 
-    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+    def play(self, job: Job, variant: Variant, strip: FrameStrip | None = None) -> Record:
         """See :class:`vla_ros.data.episodes.play.Runner`."""
         assert self._world is not None, "enter the runner first"
         brain = self._brain(variant)
@@ -280,7 +280,7 @@ class DirectRunner:
             self._acting = None  # what broke must not go on acting
         return record
 
-    def _brain(self, variant: Variant) -> Brain:
+    def _brain(self, variant: Variant) -> PolicyLoop:
         """What acts under ``variant``: loaded when the variant comes, kept until another does."""
         if self._acting is not None and self._acting[0] == variant:
             return self._acting[1]
@@ -289,14 +289,14 @@ class DirectRunner:
         try:
             limits = limits_of(self._setup, variant, self._world.spec)
             acts = self._acts or policy_spec(self._setup, variant, self._world.spec)
-            brain = Brain(acts, variant, limits, self._world.spec.gripper_range)
+            brain = PolicyLoop(acts, variant, limits, self._world.spec.gripper_range)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
         self._acting = (variant, brain)
         return brain
 
 
-class Brain:
+class PolicyLoop:
     """A loaded policy behind its control loop, as the policy node has it: the loop's sink, and its
     corrector.
 
@@ -358,7 +358,7 @@ class Brain:
         elif result.inference is None:
             self.control.result(result.epoch, None)
         else:
-            answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
+            answer = PolicyAnswer(result.inference, result.received_ns, result.received_steady_ns)
             self.control.result(result.epoch, answer)
 
     def ask(self, action: ChunkAction, newest: Observation, instruction: Instruction) -> None:
@@ -390,11 +390,11 @@ class Brain:
 class _Stage:
     """One episode: shows the world to the brain, and counts. It is the runner's Outlet."""
 
-    def __init__(self, brain: Brain, strip: Strip | None) -> None:
+    def __init__(self, brain: PolicyLoop, strip: FrameStrip | None) -> None:
         self._brain = brain
         self._strip = strip
         self._kept_step = -1  # after which the strip's last frame was seen
-        self._tally = Tally()
+        self._tally = EpisodeTally()
         self._clamped = brain.control.loop.counters.actions_clamped
         self._began_ns = self._ended_ns = brain.clock.steady_ns()
         self._view: EpisodeView | None = None
@@ -518,7 +518,7 @@ MakeRunner = Callable[[Setup, tuple[Variant, ...]], Runner]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class EpisodeOrder:
     """A job, where its strip of frames belongs in the evaluation's directory, or "", the sentence
     that the policy is told, and whether a failure is to be kept as a clip."""
 
@@ -529,7 +529,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedEpisode:
     """A record, and its strip and clip as the bytes of files, to be written by whoever has the
     disk."""
 
@@ -538,7 +538,7 @@ class Played:
     clip: bytes = b""
 
 
-def keep(played: Played, directory: Path, tokens: bool = False) -> Record:
+def keep(played: PlayedEpisode, directory: Path, tokens: bool = False) -> Record:
     """Write the pictures, and with ``tokens`` what was said, into the evaluation's directory.
 
     Returns the record, which no longer carries what was said. Of clips the first ones are kept.
@@ -568,12 +568,12 @@ class Player:
         self._variants = {variant.label: variant for variant in variants}
         self._runner: Runner | None = None
 
-    def play(self, order: Order) -> Played:
+    def play(self, order: EpisodeOrder) -> PlayedEpisode:
         """Play one job. Raises RunnerFailed."""
         if self._runner is None:
             runner = self._make(self._setup, tuple(self._variants.values()))
             self._runner = runner.__enter__()
-        strip = Strip() if order.strip or order.clip else None
+        strip = FrameStrip() if order.strip or order.clip else None
         record = self._runner.play(order.job, self._variants[order.job.variant], strip)
         picture = clip = b""
         if strip is not None and order.strip:
@@ -587,7 +587,7 @@ class Player:
             strip=order.strip if picture else "",
             clip=clip_path(order.job) if clip else "",
         )
-        return Played(record, picture, clip)
+        return PlayedEpisode(record, picture, clip)
 
     def close(self) -> None:
         """End what the runner had open."""

@@ -79,7 +79,7 @@ DIMENSIONS = ("x", "y", "z", "rx", "ry", "rz", "gripper")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Successes:
     """Successes among episodes; never without an episode."""
 
     successes: int
@@ -95,8 +95,8 @@ class Outcome:
         return wilson(self.successes, self.episodes)
 
     @staticmethod
-    def of(records: Sequence[Record]) -> Outcome:
-        return Outcome(sum(r.success for r in records), len(records))
+    def of(records: Sequence[Record]) -> Successes:
+        return Successes(sum(r.success for r in records), len(records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Drafts:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VariantRow:
     """One variant. Rates in Hz, spreads in ms over all frames or actions of all its episodes; those
     of ``begun``, ``seam`` and ``jerk`` as in a record.
 
@@ -143,9 +143,9 @@ class Row:
 
     variant: Variant
     decoding: str
-    all: Outcome
-    groups: Mapping[str, Outcome]
-    tasks: Mapping[str, Outcome]
+    all: Successes
+    groups: Mapping[str, Successes]
+    tasks: Mapping[str, Successes]
     age: Spread
     staleness: Spread
     inference: Spread
@@ -178,7 +178,7 @@ def _key(record: Record) -> _Key:
 
 def rows_of(
     variants: Iterable[Variant], records: Sequence[Record], other: str = "all tasks"
-) -> tuple[Row, ...]:
+) -> tuple[VariantRow, ...]:
     """One row for every variant with a record, in the order of ``variants``.
 
     ``other`` is the group of tasks that belong to no family.
@@ -191,14 +191,16 @@ def rows_of(
     return tuple(_row(variant, own, first, other) for variant, own in shown)
 
 
-def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str], other: str) -> Row:
+def _row(
+    variant: Variant, records: Sequence[Record], first: Mapping[_Key, str], other: str
+) -> VariantRow:
     steps = sum(r.steps for r in records)
     seconds = sum(r.wall_s for r in records if r.rate_hz)
     both = [r for r in records if first.get(_key(r)) and r.action_digest]
-    return Row(
+    return VariantRow(
         variant=variant,
         decoding=next((r.decoding for r in records if r.decoding), variant.decoding),
-        all=Outcome.of(records),
+        all=Successes.of(records),
         groups=_outcomes(records, lambda r: group_of(r.job.task, other)),
         tasks=_outcomes(records, lambda r: r.job.task),
         age=pooled(r.age_ms for r in records),
@@ -217,12 +219,12 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
     )
 
 
-def _outcomes(records: Iterable[Record], of: Callable[[Record], str]) -> dict[str, Outcome]:
+def _outcomes(records: Iterable[Record], of: Callable[[Record], str]) -> dict[str, Successes]:
     """Outcome of every group or task: families from easy to hard, else as they were played."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(of(record), []).append(record)
-    return {name: Outcome.of(found[name]) for name in sorted(found, key=difficulty)}
+    return {name: Successes.of(found[name]) for name in sorted(found, key=difficulty)}
 
 
 def plain(name: str) -> str:
@@ -271,7 +273,7 @@ class Sweep:
     """``rows`` in the order of the swept number; ``rows[0]`` has the smallest one."""
 
     kind: Kind
-    rows: tuple[Row, ...]
+    rows: tuple[VariantRow, ...]
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -290,7 +292,7 @@ class Sweep:
         shown = [f"{v:g}" for v in self.values]
         return tuple("all" if v == "inf" else v for v in shown)
 
-    def label(self, row: Row) -> str:
+    def label(self, row: VariantRow) -> str:
         """How a point of the curve is called."""
         return self.kind.point.format(self.labels[self.rows.index(row)])
 
@@ -313,12 +315,12 @@ def _shared(variant: Variant, kind: Kind) -> Variant:
     return replace(variant, label="-", **zero)
 
 
-def sweeps(rows: Sequence[Row], kind: Kind) -> list[Sweep]:
+def sweeps(rows: Sequence[VariantRow], kind: Kind) -> list[Sweep]:
     """Every set of two or more variants that differ in ``kind`` only; exact acceptance is r = 0.
 
     Of variants that are the same but for their label, the first counts.
     """
-    found: dict[Variant, dict[float, Row]] = {}
+    found: dict[Variant, dict[float, VariantRow]] = {}
     for row in rows:
         shared = _shared(row.variant, kind)
         if kind is RELAXED:
@@ -370,7 +372,7 @@ def summary(
     }
 
 
-def _figures(row: Row, records: Sequence[Record]) -> dict[str, Any]:
+def _figures(row: VariantRow, records: Sequence[Record]) -> dict[str, Any]:
     own = [record for record in records if record.job.variant == row.variant.label]
     failed = Counter(record.reason for record in own if not record.success)
     return {
@@ -406,11 +408,11 @@ def _drafts(drafts: Drafts) -> dict[str, Any]:
     }
 
 
-def _outcome_counts(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def _outcome_counts(outcomes: Mapping[str, Successes]) -> dict[str, Any]:
     return {name: _outcome(outcome) for name, outcome in outcomes.items()}
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Successes) -> dict[str, Any]:
     return {
         "success_rate": round(outcome.rate, 4),
         "wilson95": [round(end, 4) for end in outcome.interval],

@@ -191,7 +191,7 @@ FOLDER = "tokens"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spoken:
+class EpisodeTokens:
     """One episode: ``tokens`` int [frames, K]."""
 
     name: str
@@ -210,7 +210,7 @@ def write_spoken(record: Record, directory: Path) -> Path | None:
     return path
 
 
-def read_spoken(directory: Path, variant: str = "") -> list[Spoken]:
+def read_spoken(directory: Path, variant: str = "") -> list[EpisodeTokens]:
     """The episodes of an evaluation, or of one of its variants, by name. UserError, OSError."""
     start = re.sub(r"[^A-Za-z0-9._=,-]+", "_", f"{variant}/") if variant else ""
     paths = sorted(p for p in (directory / FOLDER).glob("*.npz") if p.name.startswith(start))
@@ -219,7 +219,7 @@ def read_spoken(directory: Path, variant: str = "") -> list[Spoken]:
     return [_read_tokens(path) for path in paths]
 
 
-def _read_tokens(path: Path) -> Spoken:
+def _read_tokens(path: Path) -> EpisodeTokens:
     try:
         with np.load(path, allow_pickle=False) as archive:
             tokens: npt.NDArray[Any] = archive["tokens"]
@@ -228,7 +228,7 @@ def _read_tokens(path: Path) -> Spoken:
         raise UserError(f"{path} cannot be read: {error}") from error
     if tokens.ndim != 2 or tokens.dtype != np.int32:
         raise UserError(f"{path}: tokens are {tokens.dtype} {tokens.shape}, not int32 [frames, K]")
-    return Spoken(path.stem, tokens, success)
+    return EpisodeTokens(path.stem, tokens, success)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def strip_paths(jobs: Iterable[Job]) -> dict[str, str]:
     return paths
 
 
-class Strip:
+class FrameStrip:
     """``frames`` pictures, evenly spaced over the steps seen, the first and the last among them."""
 
     def __init__(self, frames: int = FRAMES, tile: int = TILE) -> None:

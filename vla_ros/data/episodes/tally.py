@@ -70,7 +70,7 @@ NO_DECODING = "none"  # what a policy without a model says of itself
 _ENDS = (("not solved within", "step limit"), ("the task can no longer be solved", "out of reach"))
 
 
-class Tally:
+class EpisodeTally:
     """Tell it every command that a control step executed and every inference, in order."""
 
     def __init__(self) -> None:

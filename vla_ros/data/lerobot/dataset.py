@@ -35,7 +35,7 @@ INTERVENTION = "intervention"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class DatasetColumn:
     """Numbers of one kind, [D]: a name each, or () for the one that needs none."""
 
     name: str
@@ -49,7 +49,7 @@ class Columns:
 
     fps: int
     cameras: Mapping[str, tuple[int, int]]
-    numbers: tuple[Column, ...]
+    numbers: tuple[DatasetColumn, ...]
 
     def features(self, videos: bool) -> dict[str, Any]:
         """As LeRobotDataset.create takes them."""
@@ -68,7 +68,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DatasetRow:
     """One frame. ``episode`` counts up; a row with another number begins another episode."""
 
     episode: int
@@ -204,7 +204,7 @@ OURS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenDataset:
     """What there is in the new data set; ``version`` of its format."""
 
     episodes: int
@@ -218,11 +218,11 @@ def write(
     repo_id: str,
     robot_type: str,
     columns: Columns,
-    rows: Iterable[Row],
+    rows: Iterable[DatasetRow],
     videos: bool,
     note: Callable[[], dict[str, Any]],
     shown: Callable[[int, int], None],
-) -> Written:
+) -> WrittenDataset:
     """Write ``rows`` into ``out``, which must not be there; ``shown`` (episodes, frames) is told on
     the way, ``note`` is asked at the end for what goes into meta/vla_ros.json.
 
@@ -261,7 +261,7 @@ def write(
         scratch.rename(out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Written(int(done["episodes"]), int(done["frames"]), str(done["version"]))
+    return WrittenDataset(int(done["episodes"]), int(done["frames"]), str(done["version"]))
 
 
 def refuse_existing(out: Path) -> None:
@@ -351,14 +351,14 @@ class Reader:
             ours=json.loads(ours.read_text(encoding="utf-8")) if ours.is_file() else {},
         )
 
-    def rows(self, names: tuple[str, ...]) -> Iterator[Row]:
+    def rows(self, names: tuple[str, ...]) -> Iterator[DatasetRow]:
         """Every frame, with these columns, in the order of the data set."""
         self._lerobot.ask("go", {"features": list(names)})
         while (message := self._lerobot.hear("frame", "done")).kind == "frame":
             images = {n: a for n, a in message.arrays.items() if self.info.features[n].image}
             numbers = {n: a for n, a in message.arrays.items() if n not in images}
             episode, task = int(message.fields["episode"]), str(message.fields["task"])
-            yield Row(episode, task, images, numbers)
+            yield DatasetRow(episode, task, images, numbers)
 
 
 def _feature(name: str, said: Mapping[str, Any]) -> Feature:

@@ -18,7 +18,7 @@ import numpy as np
 from vla_ros.core.clock import SECOND
 from vla_ros.core.pixels import BadMessage, decompressed, image_of
 from vla_ros.core.types import CommandKind, Image, Instruction
-from vla_ros.data.bag_frames import COMPRESSED, IMAGE, Picked, header_stamp, pick
+from vla_ros.data.bag_frames import COMPRESSED, IMAGE, TopicRoles, header_stamp, pick
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 from vla_ros.data.lerobot.dataset import (
     ACTION,
@@ -29,9 +29,9 @@ from vla_ros.data.lerobot.dataset import (
     OBSERVATION_AGE,
     POLICY_ACTION,
     STATE,
-    Column,
     Columns,
-    Row,
+    DatasetColumn,
+    DatasetRow,
 )
 from vla_ros.data.lerobot.wire import Array
 from vla_ros.data.replay import stamp_ns
@@ -51,7 +51,7 @@ PAIRINGS = (DUE, EVIDENCE, NEWEST)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RecordedCommand:
     """A command by its times, in ns. ``said_ns``: its publication; ``at_ns``: when it was recorded.
 
     ``observed_ns``, ``latest_ns``, ``due_ns`` and ``received_ns`` are 0 where nobody says them.
@@ -122,7 +122,7 @@ class Stamps:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedImages:
     """Number of each camera's image. Or ``lacking``: why there is none, in words."""
 
     images: Mapping[str, int] = field(default_factory=dict)
@@ -130,8 +130,12 @@ class Paired:
 
 
 def pair(
-    told: Told, cameras: Mapping[str, Stamps], pairing: str, max_age_s: float, slop_s: float
-) -> Paired:
+    told: RecordedCommand,
+    cameras: Mapping[str, Stamps],
+    pairing: str,
+    max_age_s: float,
+    slop_s: float,
+) -> PairedImages:
     """The images of a command: none that was captured after the moment its row shows.
 
     One exception, which the policy node makes too: a frame of several cameras is named by its
@@ -143,7 +147,7 @@ def pair(
     for name, stamps in cameras.items():
         number = stamps.captured_by(moment) if moment else stamps.arrived_by(told.at_ns)
         if number is None:
-            return Paired(lacking=f"no {name} before it")
+            return PairedImages(lacking=f"no {name} before it")
         found[name] = number
     if moment and any(cameras[name].stamp(i) == moment for name, i in found.items()):
         limit = min(moment + round(slop_s * SECOND), told.received_ns or moment, told.said_ns)
@@ -151,8 +155,8 @@ def pair(
     reference = moment or told.said_ns
     for name, i in found.items():
         if reference - cameras[name].stamp(i) > max_age_s * SECOND:
-            return Paired(lacking=f"no {name} younger than {max_age_s:g} s")
-    return Paired(found)
+            return PairedImages(lacking=f"no {name} younger than {max_age_s:g} s")
+    return PairedImages(found)
 
 
 def _partner(stamps: Stamps, number: int, moment_ns: int, limit_ns: int) -> int:
@@ -311,7 +315,7 @@ class States:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RecordedInference:
     """One inference of the policy: ``rows`` [C, D], the first due at ``due_ns``."""
 
     said_ns: int
@@ -327,7 +331,7 @@ class Answer:
         return self.rows[min(max(place, 0), len(self.rows) - 1)]
 
 
-class Answers:
+class RecordedInferences:
     """What the policy said, inference by inference, whether or not anything of it was executed:
     before the gate, and while a person acts."""
 
@@ -341,7 +345,9 @@ class Answers:
             due = observed + int(getattr(content, "conditioning_delay", 0)) * period
             rows = np.array(content.actions, np.float64).reshape(-1, len(names))
             said = stamp_ns(content.header.stamp)
-            found.append(Answer(said, observed, due, period, int(content.instruction_hash), rows))
+            found.append(
+                RecordedInference(said, observed, due, period, int(content.instruction_hash), rows)
+            )
         self._said = sorted(found, key=lambda one: one.said_ns)
         self._times = [one.said_ns for one in self._said]
         self._by_observation = {one.observed_ns: one for one in self._said}
@@ -368,7 +374,7 @@ class Answers:
 # ---------------------------------------------------------------------- cameras
 
 
-def cameras_of(bag: Bag, picked: Picked, more: Mapping[str, str]) -> dict[str, BagTopic]:
+def cameras_of(bag: Bag, picked: TopicRoles, more: Mapping[str, str]) -> dict[str, BagTopic]:
     """Name in the data set -> topic."""
     found = {"main": picked.topics["image"]}
     if (wrist := picked.topics.get("wrist_image")) is not None:
@@ -454,7 +460,7 @@ class Tasks:
         return before[-1] if before else ""
 
 
-def tasks_of(bag: Bag, picked: Picked) -> Tasks:
+def tasks_of(bag: Bag, picked: TopicRoles) -> Tasks:
     given: list[tuple[int, str]] = []
     if (name := picked.name("instruction")) is not None:
         for message in bag.messages([name]):
@@ -466,7 +472,7 @@ def tasks_of(bag: Bag, picked: Picked) -> Tasks:
     return Tasks({Instruction(text, 0).digest: text for _, text in given if text}, given)
 
 
-def statuses_of(bag: Bag, picked: Picked) -> list[Status]:
+def statuses_of(bag: Bag, picked: TopicRoles) -> list[Status]:
     if (name := picked.name("bridge/episode")) is None:
         return []
     found = []
@@ -505,7 +511,7 @@ class BagOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    told: Told
+    told: RecordedCommand
     epoch: int
     digest: int
     numbers: Numbers
@@ -543,9 +549,9 @@ class BagRows:
         self._states = [
             States(bag, picked.topics[role]) for role in _STATES if picked.name(role) is not None
         ]
-        self._answers: Answers | None = None
+        self._answers: RecordedInferences | None = None
         if (chunks := picked.topics.get("policy/action_chunk")) is not None:
-            self._answers = Answers(bag, chunks, self._commands[0].numbers.names) or None
+            self._answers = RecordedInferences(bag, chunks, self._commands[0].numbers.names) or None
         self.fps = options.fps or self._rate()
         self._planned = self._plan()
 
@@ -561,17 +567,20 @@ class BagRows:
         first = next(self.rows())
         sizes = {name: image.shape[:2] for name, image in first.images.items()}
         state = [name for one in self._states for name in one.names]
-        numbers = [Column(ACTION, self._commands[0].numbers.names)]
-        numbers += [Column(STATE, tuple(state))] if state else []
-        numbers += [Column(name, ("s",)) for name in (OBSERVATION_AGE, EVIDENCE_AGE)]
+        numbers = [DatasetColumn(ACTION, self._commands[0].numbers.names)]
+        numbers += [DatasetColumn(STATE, tuple(state))] if state else []
+        numbers += [DatasetColumn(name, ("s",)) for name in (OBSERVATION_AGE, EVIDENCE_AGE)]
         if self._answers is not None:
-            numbers += [Column(POLICY_ACTION, numbers[0].names), Column(DELAY, ("s",))]
-            numbers.append(Column(ANSWERED, (), "bool"))
+            numbers += [
+                DatasetColumn(POLICY_ACTION, numbers[0].names),
+                DatasetColumn(DELAY, ("s",)),
+            ]
+            numbers.append(DatasetColumn(ANSWERED, (), "bool"))
         if self._commands[0].person is not None:
-            numbers.append(Column(INTERVENTION, (), "bool"))
+            numbers.append(DatasetColumn(INTERVENTION, (), "bool"))
         return Columns(self.fps, {n: (h, w) for n, (h, w) in sizes.items()}, tuple(numbers))
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[DatasetRow]:
         """Every row with its images. BagError: an image is damaged."""
         readers = {
             name: Images(self._bag, topic, [row.images[name] for row in self._planned])
@@ -579,7 +588,7 @@ class BagRows:
         }
         for row in self._planned:
             images = {name: readers[name].get(number) for name, number in row.images.items()}
-            yield Row(row.episode, row.task, images, row.numbers)
+            yield DatasetRow(row.episode, row.task, images, row.numbers)
 
     # ------------------------------------------------------------------ judging
 
@@ -702,12 +711,12 @@ def _command(bag: Bag, kind: str, message: BagMessage, content: Any, numbers: Nu
     at_ns = message.stamp_ns
     if kind != COMMAND:
         stamp = 0 if kind in UNSTAMPED else header_stamp(bag, message)
-        return _Command(Told(stamp or at_ns, at_ns), -1, 0, numbers)
+        return _Command(RecordedCommand(stamp or at_ns, at_ns), -1, 0, numbers)
     said_ns = stamp_ns(content.header.stamp)
     person = int(content.kind) == CommandKind.TAKEOVER  # who looked at the newest there was, or so
     observed = content.latest_observation_stamp if person else content.observation_stamp
     staleness_s = getattr(content, "staleness_s", None)  # age over the due time
-    told = Told(
+    told = RecordedCommand(
         said_ns,
         at_ns,
         stamp_ns(observed),
@@ -778,7 +787,7 @@ class Bags:
         """What the user should know, one line each."""
         return [*self._notes, *said(self.dropped)]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[DatasetRow]:
         """A bag after the other, their episodes counted through."""
         before = 0
         for bag in self._bags:

@@ -39,12 +39,12 @@ from vla_ros.data.lerobot.dataset import (
     IMAGES,
     INTERVENTION,
     STATE,
-    Column,
     Columns,
+    DatasetColumn,
+    DatasetRow,
     Feature,
     Info,
     Reader,
-    Row,
     is_dataset,
     python_of,
 )
@@ -95,16 +95,16 @@ class ShardRows:
         info = self.info
         labels = len(info.instructions)
         numbers = [
-            Column(ACTION, END_EFFECTOR_DELTA.names),
-            Column(STATE, STATE_NAMES),
-            Column(EXECUTED, END_EFFECTOR_DELTA.names),
-            Column(LABELS, _numbered("label", labels * ACTION_DIM)),
+            DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
+            DatasetColumn(STATE, STATE_NAMES),
+            DatasetColumn(EXECUTED, END_EFFECTOR_DELTA.names),
+            DatasetColumn(LABELS, _numbered("label", labels * ACTION_DIM)),
         ]
         if self._posed:
-            numbers.append(Column(POSES, _numbered("pose", len(BODIES) * 7)))
+            numbers.append(DatasetColumn(POSES, _numbered("pose", len(BODIES) * 7)))
         for camera in info.cameras if info.objects else ():
             names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
-            numbers.append(Column(PIXELS + CAMERAS[camera], names))
+            numbers.append(DatasetColumn(PIXELS + CAMERAS[camera], names))
         size = (info.image_size, info.image_size)
         cameras = {CAMERAS[camera]: size for camera in info.cameras}
         return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
@@ -117,7 +117,7 @@ class ShardRows:
         ]
         return {"set": asdict(self.info), "episodes": episodes}
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[DatasetRow]:
         """Every frame, a demonstration after the other."""
         episode = 0
         for path, tracks in zip(self._paths, self._tracks, strict=True):
@@ -131,7 +131,7 @@ class ShardRows:
                 for i in range(len(track)):
                     images = {name: frames[i] for name, frames in shown.items()}
                     values = {name: array[i] for name, array in numbers.items()}
-                    yield Row(episode, track.instruction, images, values)
+                    yield DatasetRow(episode, track.instruction, images, values)
                 episode += 1
 
 
@@ -274,14 +274,14 @@ def import_bag(
 
 def _written(
     source: _Ours | _Theirs,
-    rows: Iterator[Row],
+    rows: Iterator[DatasetRow],
     total: int,
     out: Path,
     shown: Callable[[int, int], None],
 ) -> Imported:
     frames = 0
 
-    def counted() -> Iterator[Row]:
+    def counted() -> Iterator[DatasetRow]:
         nonlocal frames
         for row in rows:
             frames += 1
@@ -300,8 +300,8 @@ def _written(
     return Imported(len(finished), frames, source.notes)
 
 
-def _episodes(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    gathered: list[Row] = []
+def _episodes(rows: Iterator[DatasetRow]) -> Iterator[list[DatasetRow]]:
+    gathered: list[DatasetRow] = []
     for row in rows:
         if gathered and row.episode != gathered[0].episode:
             yield gathered
@@ -311,7 +311,7 @@ def _episodes(rows: Iterator[Row]) -> Iterator[list[Row]]:
         yield gathered
 
 
-def _column(rows: Sequence[Row], name: str) -> Array:
+def _column(rows: Sequence[DatasetRow], name: str) -> Array:
     return np.stack([row.numbers[name] for row in rows]).astype(np.float32)
 
 
@@ -334,7 +334,7 @@ class _Ours:
         if missing := [name for name in self.names if name not in info.features]:
             raise UserError(f"the data set lacks {missing[0]}, which `vla-ros export` wrote")
 
-    def demonstration(self, rows: Sequence[Row]) -> Demonstration:
+    def demonstration(self, rows: Sequence[DatasetRow]) -> Demonstration:
         """Of one episode."""
         said, count = self._episodes[self._done], len(rows)
         self._done += 1
@@ -388,7 +388,7 @@ class _Theirs:
             )
         self.notes: tuple[str, ...] = tuple(notes)
 
-    def demonstration(self, rows: Sequence[Row]) -> Demonstration:
+    def demonstration(self, rows: Sequence[DatasetRow]) -> Demonstration:
         """Of one episode; actions are m, rad, 0..1 until all are known."""
         count = len(rows)
         sentence = rows[0].task.strip()
@@ -419,7 +419,7 @@ class _Theirs:
         }
         return Demonstration(track, images)
 
-    def _gripper(self, rows: Sequence[Row]) -> Array:
+    def _gripper(self, rows: Sequence[DatasetRow]) -> Array:
         """[T, 2] as it was measured, in the set's own unit; zeros where nobody did."""
         if not self._fingers:
             return np.zeros((len(rows), 2), np.float32)

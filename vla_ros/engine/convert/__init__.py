@@ -18,7 +18,7 @@ from vla_ros.engine.convert.pickles import read_pickle
 from vla_ros.engine.convert.prismatic import convert_prismatic
 from vla_ros.engine.convert.turbovla import convert_turbovla, pth_in
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import Layout, inspect_checkpoint
+from vla_ros.engine.families.openvla import CheckpointLayout, inspect_checkpoint
 from vla_ros.engine.io.files import (
     copy_beside,
     names_in,
@@ -48,7 +48,7 @@ class Converted:
     """What was read, in one line, and what came of it; ``layout``: None of a flow policy."""
 
     summary: str
-    layout: Layout | None
+    layout: CheckpointLayout | None
 
 
 def convert(source: Path, target: Path, options: ConvertOptions | None = None) -> Converted:

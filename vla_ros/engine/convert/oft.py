@@ -37,7 +37,7 @@ _NOT_BUILT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Robot:
+class OftRobot:
     """What openvla-oft's constants say of a robot. ``state``: values of proprio."""
 
     name: str
@@ -48,7 +48,11 @@ class Robot:
 
 
 #: LIBERO first: what fits none is taken for it, as the original does.
-ROBOTS = (Robot("LIBERO", 8, 7, 8, 2), Robot("ALOHA", 25, 14, 14, 3), Robot("Bridge", 5, 7, 7, 1))
+ROBOTS = (
+    OftRobot("LIBERO", 8, 7, 8, 2),
+    OftRobot("ALOHA", 25, 14, 14, 3),
+    OftRobot("Bridge", 5, 7, 7, 1),
+)
 
 
 def convert_oft(

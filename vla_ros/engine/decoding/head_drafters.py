@@ -25,9 +25,9 @@ from vla_ros.engine.decoding.fast_drafter import FastDrafter
 from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
 from vla_ros.engine.decoding.tree_growth import (
     ExpectedBins,
-    Frame,
     Segment,
     Shape,
+    TreeFrame,
     TreeGrower,
     layout_of,
     shape_of,
@@ -180,7 +180,7 @@ class HeadTrees:
 
     def lay_out(self, shapes: Sequence[Shape], segments: Sequence[Segment]) -> None:
         """Memory for what may grow, and the segments in which it does."""
-        frame, self._segments = Frame.around(shapes), tuple(segments)
+        frame, self._segments = TreeFrame.around(shapes), tuple(segments)
         for shape in shapes:  # waits for the device: not in service
             layout_of(shape, frame, self.device)
         self.grower = TreeGrower(

@@ -9,7 +9,7 @@ the target will have run there (EAGLE's ``stable_kv``).
 Launched one by one, a level is dozens of tiny kernels, which take longer than the head's
 arithmetic. So all levels of a draft are one function over buffers that never move, and where passes
 are captured one CUDA graph. A graph has fixed shapes and reads no host value: every level has as
-many rows as the widest planned tree has there (:class:`Frame`); which node a row is, whom it
+many rows as the widest planned tree has there (:class:`TreeFrame`); which node a row is, whom it
 follows and whom it does not see are numbers in buffers, and so is how much of the answer is known.
 """
 
@@ -68,14 +68,14 @@ def merged(trees: Sequence[DraftTree]) -> DraftTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TreeFrame:
     """What every planned shape fits in: rows of each level from 1 on, and drafted nodes."""
 
     widths: tuple[int, ...] = ()
     nodes: int = 0
 
     @classmethod
-    def around(cls, shapes: Sequence[Shape]) -> Frame:
+    def around(cls, shapes: Sequence[Shape]) -> TreeFrame:
         """The smallest."""
         deepest = max((len(shape.levels) for shape in shapes), default=0)
         widths = (
@@ -89,7 +89,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class TreeLayout:
     """A shape in a frame of R drafted rows, as tensors on the device.
 
     ``numbers`` int64 [2 R + nodes]: of every row which row names it and as which candidate; of
@@ -103,9 +103,9 @@ class Layout:
 
 
 @lru_cache(1024)
-def layout_of(shape: Shape, frame: Frame, device: torch.device) -> Layout:
+def layout_of(shape: Shape, frame: TreeFrame, device: torch.device) -> TreeLayout:
     """ValueError where the shape does not fit. Waits for the device: once a shape, in preparing."""
-    own = Frame.around([shape])
+    own = TreeFrame.around([shape])
     wider = any(n > most for n, most in zip(own.widths, frame.widths, strict=False))
     if wider or len(own.widths) > len(frame.widths) or own.nodes > frame.nodes:
         raise ValueError("a draft tree that was not planned for")
@@ -120,7 +120,7 @@ def layout_of(shape: Shape, frame: Frame, device: torch.device) -> Layout:
             hidden[at - 1, [row[path[:end]] - 1 for end in range(1, len(path))]] = False
     nodes = [row[path[:-1]] * RANKED + path[-1] for path in shape.nodes]
     nodes += [0] * (frame.nodes - len(nodes))
-    return Layout(torch.tensor([*parents, *ranks, *nodes], device=device), hidden.to(device))
+    return TreeLayout(torch.tensor([*parents, *ranks, *nodes], device=device), hidden.to(device))
 
 
 class TreeGrower:
@@ -140,7 +140,7 @@ class TreeGrower:
         embed: Embed,
         first: int,
         tolerance: Callable[[int], int],
-        frame: Frame,
+        frame: TreeFrame,
         capture: Capture | None = None,
     ) -> None:
         self.head, self.embed, self.first, self.tolerance = head, embed, first, tolerance

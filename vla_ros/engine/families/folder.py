@@ -67,7 +67,7 @@ _GROOTS: dict[str, tuple[str, FieldLists, str]] = {
 
 
 @dataclass(slots=True)
-class Described:
+class FolderDescription:
     """A folder. ``needs``: what a robot must have and somebody must choose; ``lacks``: what is in
     the way of loading it, each a line; ``next``: the command that comes next."""
 
@@ -90,11 +90,11 @@ class Described:
                 self.next = command[1]
 
 
-def describe(name: str) -> Described:
+def describe(name: str) -> FolderDescription:
     """What ``name`` is: a folder, ``shipped:<name>``, or a commit on the hub. CheckpointError:
     there is no such place."""
     directory = shipped(name) if name.startswith(SHIPPED) else folder_of(name)
-    found = Described(directory)
+    found = FolderDescription(directory)
     with found.finding():
         _tell(found)
     if not found.lacks and not found.next:
@@ -113,7 +113,7 @@ def _chosen(needs: Iterable[str]) -> str:
     return f" parameters:='{{{', '.join(pairs)}}}'" if pairs else ""
 
 
-def _tell(found: Described) -> None:
+def _tell(found: FolderDescription) -> None:
     path = found.directory / "config.json"
     raw = read_json(path) if path.is_file() else {}
     kind, model = raw.get("type"), raw.get("model_type")
@@ -135,7 +135,7 @@ def _tell(found: Described) -> None:
 # Flow policies
 
 
-def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
+def _flow(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
     directory = found.directory
     with found.finding():
         refuse_foreign_flow(directory)
@@ -181,7 +181,7 @@ def _cameras(cameras: tuple[str, ...]) -> str:
         return f"camera_map: one of main, wrist, none or a camera's name for each, '{names}'"
 
 
-def _statistics(found: Described, kind: str) -> None:
+def _statistics(found: FolderDescription, kind: str) -> None:
     directory = found.directory
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     if kind in KINDS and (strange := sorted({*before, *after} - known_steps(kind))):
@@ -221,7 +221,7 @@ def _statistics(found: Described, kind: str) -> None:
             found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
 
 
-def _words(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
+def _words(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
     """Where its tokenizer is. LeRobot's folders name it only."""
     directory = found.directory
     name = str(raw.get("vlm_model_name") or "")
@@ -242,7 +242,7 @@ def _words(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
 
 
 def _groot(
-    found: Described, raw: Mapping[str, Any], kind: str, lists: FieldLists, says: str
+    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldLists, says: str
 ) -> None:
     directory = found.directory
     found.family = kind
@@ -277,7 +277,7 @@ def _groot(
             )
 
 
-def _turbovla(found: Described, raw: Mapping[str, Any]) -> None:
+def _turbovla(found: FolderDescription, raw: Mapping[str, Any]) -> None:
     directory, found.family = found.directory, "TurboVLA of its authors, converted"
     with found.finding():
         found.weights = _weights(directory)
@@ -308,7 +308,7 @@ def _turbovla(found: Described, raw: Mapping[str, Any]) -> None:
 # Token policies
 
 
-def _tokens(found: Described, raw: Mapping[str, Any]) -> None:
+def _tokens(found: FolderDescription, raw: Mapping[str, Any]) -> None:
     directory = found.directory
     found.family = str(raw.get("model_type", "openvla"))
     with found.finding():

@@ -53,8 +53,8 @@ from vla_ros.engine.io.processors import (
     MODES,
     Processors,
     Scaler,
+    StatisticsChoice,
     TextTokenizer,
-    Whose,
     action_scaler,
     data_sets_in,
     read_processors,
@@ -166,8 +166,8 @@ class LerobotFamily(Family[FlowConfig]):
         return found
 
 
-def _whose(options: LoadOptions) -> Whose:
-    return Whose(options.unnorm_key, options.state_normalization)
+def _whose(options: LoadOptions) -> StatisticsChoice:
+    return StatisticsChoice(options.unnorm_key, options.state_normalization)
 
 
 def _opened(

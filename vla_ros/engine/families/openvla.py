@@ -58,7 +58,7 @@ _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", t
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CheckpointLayout:
     """What a directory holds, known from its JSON files and the headers of its weights."""
 
     directory: Path
@@ -126,7 +126,7 @@ def text_table(text: TextConfig) -> Table:
     }
 
 
-def read_layout(directory: Path) -> Layout:
+def read_layout(directory: Path) -> CheckpointLayout:
     """Everything about a directory but its tensors. CheckpointError: it cannot be loaded."""
     config, raw = read_config(directory)
     stats = norm_stats_of(directory, raw)
@@ -137,7 +137,7 @@ def read_layout(directory: Path) -> Layout:
         wanted = stored_shapes(wanted, config, origin.formats)
     unused = tuple(name for name in unused_names(config) if f"{name}.scale" not in wanted)
     check_tensors(directory, stored, Expected(wanted), unused)
-    return Layout(directory, config, stats, files, stored, wanted, origin)
+    return CheckpointLayout(directory, config, stats, files, stored, wanted, origin)
 
 
 def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Checkpoint:
@@ -201,7 +201,7 @@ def refuse_formats(name: str, formats: Formats, device: torch.device, dtype: tor
     refuse_flow_formats(where, formats, device, dtype)
 
 
-def inspect_checkpoint(name: str) -> Layout:
+def inspect_checkpoint(name: str) -> CheckpointLayout:
     """All that loading would find wrong, in the memory of one tensor at a time.
 
     The tokenizer is tried too, and every data set's statistics. Raises CheckpointError as

@@ -26,7 +26,7 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
-from vla_ros.engine.io.bitvla import EMBEDDING, PROJECTOR, DrawnRows, Parts, gather
+from vla_ros.engine.io.bitvla import EMBEDDING, PROJECTOR, CheckpointParts, DrawnRows, gather
 from vla_ros.engine.io.checkpoint import LANGUAGE, RANDOM, Checkpoint, Tensors
 from vla_ros.engine.io.config import (
     BITNET,
@@ -221,7 +221,7 @@ def _drawn_bitvla(shapes: Shapes, seed: int) -> Iterator[tuple[str, torch.Tensor
         yield name, tensor
 
 
-def draw_bitvla(config: ModelConfig, seed: int, like: torch.Tensor) -> Parts:
+def draw_bitvla(config: ModelConfig, seed: int, like: torch.Tensor) -> CheckpointParts:
     """A whole model but for its embedding, drawn and packed tensor by tensor."""
     inside = {n: s for n, s in expected_shapes(config).items() if n != EMBEDDING}
     return gather(config, _drawn_bitvla(inside, seed), like)

@@ -159,7 +159,7 @@ Rows = FileRows | DrawnRows
 
 
 @dataclass(slots=True)
-class Parts:
+class CheckpointParts:
     """What a checkpoint is made of: plain tensors and ternary ones by the engine's names."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -174,13 +174,13 @@ class Parts:
 
 def gather(
     config: ModelConfig, tensors: Iterable[tuple[str, torch.Tensor]], like: torch.Tensor
-) -> Parts:
-    """Tensors by the authors' names -> :class:`Parts`. The embedding is left where it is.
+) -> CheckpointParts:
+    """Tensors by the authors' names -> :class:`CheckpointParts`. The embedding is left where it is.
 
     What is multiplied together is put together as it comes, and the memory of what it was made of
     goes back: at no time is there more than the result and one tensor in float32.
     """
-    parts, waiting, read = Parts(), dict[str, dict[int, torch.Tensor | Ternary]](), 0
+    parts, waiting, read = CheckpointParts(), dict[str, dict[int, torch.Tensor | Ternary]](), 0
     for name, tensor in tensors:
         if name == EMBEDDING:
             continue

@@ -241,7 +241,7 @@ class Processors:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class StatisticsChoice:
     """Somebody's choice where a folder's statistics leave one: ``unnorm_key`` of the data sets that
     they are kept by, ``state`` "identity" where none are of the state."""
 
@@ -249,7 +249,9 @@ class Whose:
     state: str | None = None
 
 
-def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose()) -> Processors:
+def read_processors(
+    directory: Path, config: FlowConfig, whose: StatisticsChoice = StatisticsChoice()
+) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     if strange := sorted({*before, *after} - known_steps(config.kind)):
@@ -281,7 +283,7 @@ def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose())
     )
 
 
-def action_scaler(directory: Path, config: FlowConfig, whose: Whose) -> Scaler:
+def action_scaler(directory: Path, config: FlowConfig, whose: StatisticsChoice) -> Scaler:
     """The scaling of the actions alone. CheckpointError."""
     after = steps_of(directory / POSTPROCESSOR)
     if UNNORMALIZER not in after:
@@ -321,7 +323,7 @@ def scaler_of(
     key: str,
     dim: int,
     width: int = 0,
-    whose: Whose = Whose(),
+    whose: StatisticsChoice = StatisticsChoice(),
 ) -> Scaler:
     """The scaling of one feature by a step and its statistics. ``width``: the model's, where
     statistics may be padded to it (Evo-1)."""

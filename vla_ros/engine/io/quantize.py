@@ -50,7 +50,7 @@ from vla_ros.engine.layers.linear import (
     linear,
 )
 from vla_ros.engine.layers.ternary import Ternary
-from vla_ros.engine.layers.tuner import Tuned
+from vla_ros.engine.layers.tuner import TunedWeight
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -434,7 +434,7 @@ def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.
         if isinstance(made.weight, torch.Tensor):
             state |= {f"{path}.weight": made.weight, f"{path}.bias": made.bias}
             continue
-        assert not isinstance(made.weight, Tuned)
+        assert not isinstance(made.weight, TunedWeight)
         place, _, own = path.rpartition(".")
         setattr(module.get_submodule(place), own, LowBitLinear(made.weight, made.bias))
     return state

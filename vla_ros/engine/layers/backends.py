@@ -22,7 +22,7 @@ from vla_ros.engine.layers.attention import (
 from vla_ros.engine.layers.devices import first_that_runs, triton_may_run
 from vla_ros.engine.layers.kernels.fused import (
     PLAIN,
-    Between,
+    AddNorm,
     Heads,
     check_between,
     check_rope_write,
@@ -129,12 +129,12 @@ def choose_rope_write(
     return first_that_runs("RoPE and KV write", ways, "torch")[1]
 
 
-def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle: int) -> Between:
+def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle: int) -> AddNorm:
     """Triton's kernels where they run, else torch's operators."""
     if not triton_may_run(device):
         return PLAIN
 
-    def kernels() -> Between:
+    def kernels() -> AddNorm:
         from vla_ros.engine.layers.kernels.fused_triton import KERNELS
 
         check_between(KERNELS, device, dtype, width, middle)

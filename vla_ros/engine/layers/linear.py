@@ -28,14 +28,14 @@ from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.torch_products import GROUP, plain_product
 from vla_ros.engine.layers.prepacked import Prepacked
 from vla_ros.engine.layers.ternary import Ternary
-from vla_ros.engine.layers.tuner import Tuned
+from vla_ros.engine.layers.tuner import TunedWeight
 
 #: What a directory can hold, by the name of its format.
 Stored = Int8 | Int4 | Fp8
 KINDS: dict[str, type[Int8] | type[Int4] | type[Fp8]] = {"int8": Int8, "int4": Int4, "fp8": Fp8}
 
 LowBit = Stored | Ternary
-Weight = torch.Tensor | Prepacked | Tuned | LowBit
+Weight = torch.Tensor | Prepacked | TunedWeight | LowBit
 
 
 def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -45,7 +45,7 @@ def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) ->
     if isinstance(weight, Prepacked):
         return weight.times(x, bias)
     rows = x.reshape(-1, x.shape[-1])
-    if isinstance(weight, Tuned):
+    if isinstance(weight, TunedWeight):
         out = weight.times(rows, bias)
     else:
         out = weight.times(rows)

@@ -2,7 +2,7 @@
 several robots can run as one.
 
 A way of decoding, and a solver, is a generator: it yields a :class:`Piece` and is sent what that
-gave. :func:`alone` runs one to its end; :class:`Together` runs several side by side, pieces of one
+gave. :func:`alone` runs one to its end; :class:`Batched` runs several side by side, pieces of one
 kin as one pass. Whoever comes later joins at the next turn.
 """
 
@@ -47,7 +47,7 @@ def alone(pieces: Pieces[T]) -> T:
         return answer
 
 
-class Together(Generic[NameT, T]):
+class Batched(Generic[NameT, T]):
     """Answers that are computed side by side, a turn at a time: each turn runs the next piece of
     all of them. Exceptions of the ``refused`` kinds end the answer that raised them and no other.
 

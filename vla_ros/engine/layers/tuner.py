@@ -136,7 +136,7 @@ _GAIN = 0.97  # of torch's time: what is hardly faster is not worth another roun
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     """What is taken for x [rows, width] times a weight [count, width] (of attention: for ``rows``
     queries and ``count`` entries), and the microseconds of one such call in that way and in
     torch's. ``kind`` says what is done besides."""
@@ -159,17 +159,17 @@ class Tuner:
 
     def __init__(self, make: Callable[[Way], Product], seconds: Stopwatch, cold: int = 0) -> None:
         self._make, self._seconds, self._cold = make, seconds, cold
-        self._weights: dict[torch.Size, list[Tuned]] = {}
+        self._weights: dict[torch.Size, list[TunedWeight]] = {}
         self._taken: dict[Hashable, Any] = {}
         self._choosing = False
         #: what was found, in the order in which it was
-        self.choices: list[Choice] = []
+        self.choices: list[KernelChoice] = []
         #: ways that do not run here, or give something else, by what they were to do
         self.unfit: set[tuple[str, Any]] = set()
 
-    def of(self, weight: torch.Tensor) -> Tuned:
+    def of(self, weight: torch.Tensor) -> TunedWeight:
         """That weight, which stays where it is."""
-        tuned = Tuned(weight, self)
+        tuned = TunedWeight(weight, self)
         self._weights.setdefault(weight.shape, []).append(tuned)
         return tuned
 
@@ -187,7 +187,7 @@ class Tuner:
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> Product:
         """For x [M, K] and a weight of :meth:`of`."""
 
-        def run(way: Way | None, tuned: Tuned, x: torch.Tensor) -> torch.Tensor:
+        def run(way: Way | None, tuned: TunedWeight, x: torch.Tensor) -> torch.Tensor:
             return self._product(way)(x, tuned.values, None)
 
         like = x.new_empty(_step(len(x)), x.shape[1])
@@ -200,7 +200,7 @@ class Tuner:
     def fastest(
         self,
         kind: str,
-        weight: Tuned | None,
+        weight: TunedWeight | None,
         given: tuple[torch.Tensor, ...],
         run: Callable[..., Result],
         some: Sequence[Way],
@@ -222,7 +222,7 @@ class Tuner:
         some: Sequence[Any],
     ) -> Any:
         """Which of ``some``, or None, is taken there; ``alike`` are weights, layers, or [None]."""
-        shape = alike[0].values.shape if isinstance(alike[0], Tuned) else ()
+        shape = alike[0].values.shape if isinstance(alike[0], TunedWeight) else ()
         key = kind, *(one.shape for one in given), shape
         if self._choosing and key not in self._taken:
             self._taken[key] = self._choose(kind, alike, given, run, some)
@@ -245,8 +245,8 @@ class Tuner:
         some: Sequence[Any],
     ) -> Any:
         first, rows = alike[0], given[0].shape[-2]
-        count, width = first.values.shape if isinstance(first, Tuned) else given[1].shape[-2:]
-        several = _cold(alike, self._cold) if isinstance(first, Tuned) else alike
+        count, width = first.values.shape if isinstance(first, TunedWeight) else given[1].shape[-2:]
+        several = _cold(alike, self._cold) if isinstance(first, TunedWeight) else alike
         random = torch.Generator().manual_seed(rows)
         trial = [torch.randn(x.shape, generator=random).to(x) for x in given]
 
@@ -272,12 +272,12 @@ class Tuner:
                 best, taken = took, way
         us = own if taken is None else best
         name = TORCH if taken is None else str(taken)
-        self.choices.append(Choice(rows, count, width, name, us * 1e6, own * 1e6, kind))
+        self.choices.append(KernelChoice(rows, count, width, name, us * 1e6, own * 1e6, kind))
         return taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tuned:
+class TunedWeight:
     """A weight of a :class:`Tuner`. For inference: a product may have no gradient."""
 
     values: torch.Tensor
@@ -290,7 +290,7 @@ class Tuned:
         """The matrix [N, K] itself."""
         return self.values
 
-    def rows(self, start: int, stop: int) -> Tuned:
+    def rows(self, start: int, stop: int) -> TunedWeight:
         """Some rows of it."""
         return self.tuner.of(self.values[start:stop])
 
@@ -303,7 +303,7 @@ def _step(rows: int) -> int:
     return rows if rows <= FEW else -(-rows // _STEP) * _STEP
 
 
-def _cold(weights: Sequence[Tuned], bytes_wanted: int) -> Sequence[Tuned]:
+def _cold(weights: Sequence[TunedWeight], bytes_wanted: int) -> Sequence[TunedWeight]:
     """As many weights as it takes for the first to have left the cache when it comes again, as in
     a pass, where all others lie between; all of them if they are too few."""
     enough = -(-bytes_wanted // max(weights[0].values.nbytes, 1))

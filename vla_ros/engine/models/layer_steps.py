@@ -1,8 +1,8 @@
 """The steps of a layer, each in the fastest way: torch's arithmetic, which is in
 :mod:`~vla_ros.engine.models.transformer`, or one Triton kernel.
 
-A step whose weight is :class:`~vla_ros.engine.layers.tuner.Tuned` (``gemm: auto``) is timed in
-these ways when a pass is captured; any other is torch's.
+A step whose weight is :class:`~vla_ros.engine.layers.tuner.TunedWeight` (``gemm: auto``) is timed
+in these ways when a pass is captured; any other is torch's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.linear import Weight
 from vla_ros.engine.layers.tiles import Way, attention_ways, paired_ways, sum_ways
-from vla_ros.engine.layers.tuner import Tuned, Tuner
+from vla_ros.engine.layers.tuner import TunedWeight, Tuner
 from vla_ros.engine.models import transformer
 from vla_ros.engine.models.transformer import Heads, Layer, Modulation, Rope
 
@@ -147,13 +147,13 @@ def attend(
 
 def tuner_of(weight: Weight) -> Tuner | None:
     """The tuner that chooses a weight's product; None: it is torch's or its format's."""
-    return weight.tuner if isinstance(weight, Tuned) else None
+    return weight.tuner if isinstance(weight, TunedWeight) else None
 
 
 def shift_products(shifts: torch.Tensor, layer: Layer) -> list[torch.Tensor]:
     """The shifts [..., 2, w] of adaRMS times the weights behind the two norms of a layer, float32,
     for :attr:`Modulation.product`; none where no kernel may take them."""
-    if not isinstance(layer.qkv, Tuned) or not isinstance(layer.gate_up, Tuned):
+    if not isinstance(layer.qkv, TunedWeight) or not isinstance(layer.gate_up, TunedWeight):
         return []
     weights = layer.qkv.values, layer.gate_up.values
     return [shifts[..., norm, :].float() @ weight.float().T for norm, weight in enumerate(weights)]
@@ -168,7 +168,7 @@ def _fastest(
 ) -> Result:
     """``run(way, weight, *given)`` in the fastest of ``some`` ways and None, torch's, where a tuner
     has the weight."""
-    if some and isinstance(weight, Tuned) and not torch.is_grad_enabled():
+    if some and isinstance(weight, TunedWeight) and not torch.is_grad_enabled():
         return weight.tuner.fastest(kind, weight, given, run, some)
     return run(None, weight, *given)
 

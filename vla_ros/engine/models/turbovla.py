@@ -145,7 +145,7 @@ class MultiHead(nn.Module):
         return self.out_proj(seen.transpose(0, 1).flatten(1))
 
 
-class EyeBlock(nn.Module):
+class DinoV3Block(nn.Module):
     """A block of DINOv3: patches alone are rotated, by their place in the picture."""
 
     def __init__(self, tower: TowerConfig) -> None:
@@ -177,7 +177,7 @@ class EyeBlock(nn.Module):
         return x + self.mlp.down_proj(middle) * self.layer_scale2.lambda1
 
 
-class Eyes(nn.Module):
+class DinoV3(nn.Module):
     """DINOv3: pixels [V, 3, s, s] -> patches [V, P, width] behind the final norm."""
 
     def __init__(self, tower: TowerConfig) -> None:
@@ -189,7 +189,7 @@ class Eyes(nn.Module):
             register_tokens=_table(1, tower.registers, width),
             patch_embeddings=nn.Conv2d(3, width, tower.patch, tower.patch),
         )
-        self.layer = nn.ModuleList(EyeBlock(tower) for _ in range(tower.depth))
+        self.layer = nn.ModuleList(DinoV3Block(tower) for _ in range(tower.depth))
         self.norm = nn.LayerNorm(width, 1e-5)
 
     def forward(self, pixels: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -202,7 +202,7 @@ class Eyes(nn.Module):
         return self.norm(x)[:, front.shape[1] :]
 
 
-class WordBlock(nn.Module):
+class BertLayer(nn.Module):
     """A layer of BERT."""
 
     def __init__(self, shape: BertShape) -> None:
@@ -230,7 +230,7 @@ class WordBlock(nn.Module):
         return self.output.LayerNorm(x + self.output.dense(F.gelu(self.intermediate.dense(x))))
 
 
-class Words(nn.Module):
+class Bert(nn.Module):
     """BERT: ids [n], their positions and who sees whom -> rows [n, width]."""
 
     def __init__(self, shape: BertShape) -> None:
@@ -242,7 +242,7 @@ class Words(nn.Module):
             token_type_embeddings=nn.Embedding(2, width),
             LayerNorm=nn.LayerNorm(width, 1e-12),
         )
-        self.encoder = _Named(layer=nn.ModuleList(WordBlock(shape) for _ in range(shape.layers)))
+        self.encoder = _Named(layer=nn.ModuleList(BertLayer(shape) for _ in range(shape.layers)))
         self.pooler = _Named(dense=nn.Linear(width, width))
 
     def forward(
@@ -327,9 +327,9 @@ class Network(nn.Module):
         width, half = config.width, max(1, config.heads // 2)
         eyes, inside = config.vision.width, config.projector
         self.text_encoder = _Named(
-            bert=Words(config.text), text_projection=nn.Linear(config.text.width, width)
+            bert=Bert(config.text), text_projection=nn.Linear(config.text.width, width)
         )
-        self.vision_encoder = _Named(backbone=Eyes(config.vision))
+        self.vision_encoder = _Named(backbone=DinoV3(config.vision))
         self.vision_projection = _Named(
             input_norm=nn.LayerNorm(eyes),
             mlp=_Named(**{"0": nn.Linear(eyes, inside), "3": nn.Linear(inside, width)}),
@@ -390,7 +390,7 @@ def turbovla_expected(config: TurboVLAConfig) -> Expected:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WordSpan(Span):
+class PatchSpan(Span):
     """Patches [V P, C] of all cameras and words [n, C]; ``seen`` [n] and ``among`` [n, n] are added
     to scores: which words the patches see, and which words see each other."""
 
@@ -400,7 +400,7 @@ class WordSpan(Span):
     among: torch.Tensor
 
 
-class TurboVLA(FlowPolicy[WordSpan]):
+class TurboVLA(FlowPolicy[PatchSpan]):
     """One loaded TurboVLA."""
 
     config: TurboVLAConfig
@@ -427,7 +427,7 @@ class TurboVLA(FlowPolicy[WordSpan]):
         self.specials = specials
         cos, sin = places(config.vision.image_size // config.vision.patch, config.vision)
         self._cos, self._sin = cos.to(like), sin.to(like)
-        self._spans: dict[int, WordSpan] = {}
+        self._spans: dict[int, PatchSpan] = {}
         self._laid: torch.Tensor | None = None  # the prompt whose words are in _words
         self._words = like.new_empty(0)
 
@@ -453,7 +453,7 @@ class TurboVLA(FlowPolicy[WordSpan]):
         rows = own.output_norm(own.skip(patches) + own.mlp.get_submodule("3")(middle))
         return (rows + self.network.view_embedding[0, :, None]).flatten(0, 1)
 
-    def embed_prefix(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[WordSpan, int]:
+    def embed_prefix(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[PatchSpan, int]:
         """BERT runs where the prompt is another one."""
         length = self.config.text_length or len(ids)
         if len(ids) > length:
@@ -466,7 +466,7 @@ class TurboVLA(FlowPolicy[WordSpan]):
         span.words.copy_(self._words)
         return span, span.length
 
-    def _read(self, ids: torch.Tensor, span: WordSpan) -> None:
+    def _read(self, ids: torch.Tensor, span: PatchSpan) -> None:
         """The words' rows, and the two masks of ``span``."""
         given, count = ids.tolist(), len(span.words)
         positions, among = sentences(given, self.specials)
@@ -481,7 +481,7 @@ class TurboVLA(FlowPolicy[WordSpan]):
         valid = sum(one != self.specials.pad for one in given)
         span.seen[:valid], span.seen[valid:] = 0.0, MASKED
 
-    def fill_kv_cache(self, span: WordSpan) -> torch.Tensor:
+    def fill_kv_cache(self, span: PatchSpan) -> torch.Tensor:
         """The memory that the queries read, and its K and V for each of their layers."""
         patches, words = span.patches, span.words
         own = self.network.vision_language_interaction
@@ -507,7 +507,7 @@ class TurboVLA(FlowPolicy[WordSpan]):
         """The queries; there are no noisy actions."""
         return self.network.action_head.decoder.action_queries.weight
 
-    def velocity(self, span: WordSpan, rows: torch.Tensor, step: int) -> torch.Tensor:
+    def velocity(self, span: PatchSpan, rows: torch.Tensor, step: int) -> torch.Tensor:
         """The actions themselves, from -1 to 1."""
         own = self.network.action_head.decoder
         for layer, keys, values in zip(own.decoder.layers, span.keys, span.values, strict=True):
@@ -527,21 +527,21 @@ class TurboVLA(FlowPolicy[WordSpan]):
         ids += [self.specials.pad] * (config.text_length - len(ids))
         return Inputs(pixels.to(self.device), torch.tensor(ids), torch.zeros(config.state_dim))
 
-    def blank_span(self, image_rows: int, length: int) -> WordSpan:
+    def blank_span(self, image_rows: int, length: int) -> PatchSpan:
         span = self.span(length - image_rows - self.config.state_rows)
         span.seen.zero_()
         span.among.zero_()
         self._laid = None
         return span
 
-    def span(self, words: int) -> WordSpan:
+    def span(self, words: int) -> PatchSpan:
         """The buffers for a prompt of so many words."""
         if words not in self._spans:
             config, like = self.config, self._cos
             patches = len(config.cameras) * config.vision.patches
             length = patches + words + config.state_rows
             entry = (config.layers, config.heads, length, config.width // config.heads)
-            self._spans[words] = WordSpan(
+            self._spans[words] = PatchSpan(
                 (length,),
                 length,
                 like.new_zeros(entry).unbind(),

@@ -22,7 +22,7 @@ from vla_ros.policies.remote.link import TOKEN, ServerError, last_line
 
 
 class GrootLink:
-    """A connection as :class:`vla_ros.policies.remote.link.Link` is one. One thread.
+    """A connection as :class:`vla_ros.policies.remote.link.Connection` is one. One thread.
 
     ZeroMQ does not say that a server is lost: it does not answer in time. ``metadata`` is the
     server's modality config. Each connection begins with the server's ``reset``.

@@ -32,7 +32,7 @@ class ServerError(Exception):
     """The server said that it cannot answer; the last line of what it said."""
 
 
-class Link:
+class Connection:
     """A connection that is made when it is needed. One thread.
 
     ``metadata`` is what the server said when it was connected to last, ``connections`` how often it

@@ -36,7 +36,7 @@ _MAX_SIDE = 8192  # pixels
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameTable:
     """See the module. Raises PolicyRefused for what can be no table."""
 
     images: Mapping[str, Key] = field(default_factory=lambda: {MAIN: "observation/image"})
@@ -202,7 +202,7 @@ def _get(message: Mapping[str, Any], key: Key) -> Any:
 
 #: Those of openpi's examples, by their names there.
 OPENPI = {
-    "libero": Names(
+    "libero": NameTable(
         images={MAIN: "observation/image", WRIST: "observation/wrist_image"},
         state={"observation/state": 8},
         mirrored=True,
@@ -210,12 +210,12 @@ OPENPI = {
         action_scale=(0.05, 0.05, 0.05, 0.5, 0.5, 0.5),
         gripper="1..-1",
     ),
-    "droid": Names(
+    "droid": NameTable(
         images={MAIN: "observation/exterior_image_1_left", WRIST: "observation/wrist_image_left"},
         state={"observation/joint_position": 7, "observation/gripper_position": 1},
         size=(224, 224),
     ),
-    "aloha": Names(
+    "aloha": NameTable(
         images={
             MAIN: ("images", "cam_high"),
             "low": ("images", "cam_low"),
@@ -229,7 +229,7 @@ OPENPI = {
 }
 
 
-def names_of(word: str) -> Names:
+def names_of(word: str) -> NameTable:
     """A table by its name, or of a YAML file. PolicyRefused."""
     if word in OPENPI:
         return OPENPI[word]
@@ -244,9 +244,9 @@ def names_of(word: str) -> Names:
         raise PolicyRefused(f"{path}: {error}") from error
 
 
-def names_from(raw: Any) -> Names:
+def names_from(raw: Any) -> NameTable:
     """From plain values, a file's or a message's. PolicyRefused, TypeError, ValueError."""
-    known = [one.name for one in fields(Names)]
+    known = [one.name for one in fields(NameTable)]
     if not isinstance(raw, Mapping) or not set(raw) <= set(known):
         raise PolicyRefused(f"names is a map with some of {', '.join(known)}")
     values: dict[str, Any] = {name: value for name, value in raw.items() if value is not None}
@@ -265,7 +265,7 @@ def names_from(raw: Any) -> Names:
     for name in ("actions", "layout", "gripper"):
         if not isinstance(values.get(name, ""), str):
             raise PolicyRefused(f"names: {name} is no text")
-    return Names(**values)
+    return NameTable(**values)
 
 
 def _key(key: Any) -> Key:
@@ -276,9 +276,9 @@ def _key(key: Any) -> Key:
     raise PolicyRefused(f"names: {key!r} is no key: a text, or a list of them")
 
 
-def names_for(info: PolicyInfo) -> Names:
+def names_for(info: PolicyInfo) -> NameTable:
     """What our server calls the parts that a policy needs: as openpi's LIBERO example does."""
     roles = (*((MAIN, WRIST) if info.cameras == 2 else (MAIN,)), *info.camera_roles)
     keys = {role: f"observation/{role}_image" for role in roles} | {MAIN: "observation/image"}
     state = {"observation/state": info.state_dim} if info.state_dim else {}
-    return Names(images={role: keys[role] for role in roles}, state=state)  # type: ignore[arg-type]
+    return NameTable(images={role: keys[role] for role in roles}, state=state)  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ from vla_ros.core.types import (
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, Unreachable, finish
 from vla_ros.policies.remote.codec import Malformed
 from vla_ros.policies.remote.groot import GrootLink
-from vla_ros.policies.remote.link import OUT_OF_STEP, Link, ServerError
-from vla_ros.policies.remote.names import Names, names_from, names_of
+from vla_ros.policies.remote.link import OUT_OF_STEP, Connection, ServerError
+from vla_ros.policies.remote.names import NameTable, names_from, names_of
 from vla_ros.policies.units import Scaling, scaling_for, unit_of
 
 OURS = "vla_ros"  # the key of what only our own server says and hears
@@ -76,8 +76,8 @@ class RemotePolicy:
             for name in ("rate_hz", "max_age_s")
             if name in spec.options
         }
-        self._link: Link | GrootLink = (
-            GrootLink(self._url) if self._url.startswith("tcp://") else Link(self._url)
+        self._link: Connection | GrootLink = (
+            GrootLink(self._url) if self._url.startswith("tcp://") else Connection(self._url)
         )
         self._task = TRIAL
         self._question: _Question | None = None
@@ -109,7 +109,7 @@ class RemotePolicy:
 
     # ------------------------------------------------------------------ what is served
 
-    def _settle_names(self) -> Names:
+    def _settle_names(self) -> NameTable:
         if word := self._spec.options.get("names"):
             return names_of(word)
         own = self._own(self._link.metadata).get("names")

@@ -69,7 +69,7 @@ class Contract:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Located:
     """``value``: a scalar, or a dict or list of spots."""
 
     path: Path
@@ -80,7 +80,7 @@ class Spot:
         """UserError with the line."""
         raise UserError(f"{self.path}, line {self.line}: {why}")
 
-    def fields(self, what: str, known: Sequence[str] | None = None) -> dict[str, Spot]:
+    def fields(self, what: str, known: Sequence[str] | None = None) -> dict[str, Located]:
         """Of a mapping; ``known``: no other names."""
         if not isinstance(self.value, dict):
             self.refuse(f"{what} must be a mapping")
@@ -91,7 +91,7 @@ class Spot:
                 )
         return self.value
 
-    def items(self, what: str) -> list[Spot]:
+    def items(self, what: str) -> list[Located]:
         if not isinstance(self.value, list):
             self.refuse(f"{what} must be a list")
         return self.value
@@ -105,7 +105,7 @@ class Spot:
         return self.value
 
 
-def _located(path: Path) -> Spot:
+def _located(path: Path) -> Located:
     try:
         loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
@@ -116,7 +116,7 @@ def _located(path: Path) -> Spot:
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
 
-    def spot(node: yaml.Node) -> Spot:
+    def spot(node: yaml.Node) -> Located:
         value: Any
         if isinstance(node, yaml.MappingNode):
             loader.flatten_mapping(node)
@@ -129,9 +129,9 @@ def _located(path: Path) -> Spot:
             value = [spot(one) for one in node.value]
         else:
             value = loader.construct_object(node)
-        return Spot(path, node.start_mark.line + 1, value)
+        return Located(path, node.start_mark.line + 1, value)
 
-    return spot(node) if node is not None else Spot(path, 1, {})
+    return spot(node) if node is not None else Located(path, 1, {})
 
 
 # ------------------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ class _Source:
     """One stream of a key: its channel's fields, ``select`` and what is applied, in order."""
 
     key: str
-    spot: Spot
-    channel: dict[str, Spot]
-    select: tuple[Spot, ...]
-    apply: tuple[tuple[str, Spot], ...]
+    spot: Located
+    channel: dict[str, Located]
+    select: tuple[Located, ...]
+    apply: tuple[tuple[str, Located], ...]
 
     @property
     def topic(self) -> str:
@@ -196,11 +196,11 @@ class _Source:
         return [str(one.value).removeprefix("position.") for one in self.select]
 
 
-def _sources(key: str, spot: Spot) -> list[_Source]:
+def _sources(key: str, spot: Located) -> list[_Source]:
     return [_source(key, one) for one in (spot.value if isinstance(spot.value, list) else [spot])]
 
 
-def _source(key: str, spot: Spot) -> _Source:
+def _source(key: str, spot: Located) -> _Source:
     fields = spot.fields(key, ("channel", "align", "select", "apply", "kind"))
     if "channel" not in fields:
         spot.refuse(f"{key} has no channel")
@@ -222,7 +222,7 @@ def _source(key: str, spot: Spot) -> _Source:
     return _Source(key, spot, channel, select, tuple(apply))
 
 
-def _read_observations(spot: Spot, found: _Found) -> None:
+def _read_observations(spot: Located, found: _Found) -> None:
     cameras: list[_Source] = []
     for key, value in spot.fields("observations").items():
         if key.startswith(_IMAGES):
@@ -246,7 +246,7 @@ def _read_observations(spot: Spot, found: _Found) -> None:
     found.parameters["camera_map"] = " ".join(pairs)
 
 
-def _check_timeline(key: str, spot: Spot, found: _Found) -> None:
+def _check_timeline(key: str, spot: Located, found: _Found) -> None:
     for one in spot.value if isinstance(spot.value, list) else [spot]:
         align = one.value.get("align")
         if align is None:
@@ -325,7 +325,7 @@ def _read_state(sources: list[_Source], found: _Found) -> None:
     found.remappings["joint_states"] = first.topic
 
 
-def _read_actions(spot: Spot, found: _Found) -> None:
+def _read_actions(spot: Located, found: _Found) -> None:
     keys = spot.fields("actions")
     for key, value in keys.items():
         if key != "action":
@@ -389,7 +389,7 @@ def _stale(sources: list[_Source]) -> str:
     return _STALE[next(iter(words))]
 
 
-def _read_task(spot: Spot, found: _Found) -> None:
+def _read_task(spot: Located, found: _Found) -> None:
     for key, value in spot.fields("tasks").items():
         if key != "task":
             value.refuse(f"{key} cannot be followed: a policy here is told one task")
@@ -492,14 +492,14 @@ def write_contract(parameters: Mapping[str, Any], robot: str, path: Path) -> Non
 
 
 def _dump(content: Mapping[str, Any]) -> str:
-    class Whole(yaml.SafeDumper):
+    class PlainDumper(yaml.SafeDumper):
         """Without anchors: people read it."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
     return yaml.dump(
-        dict(content), Dumper=Whole, sort_keys=False, default_flow_style=None, width=96
+        dict(content), Dumper=PlainDumper, sort_keys=False, default_flow_style=None, width=96
     )
 
 

@@ -201,7 +201,7 @@ class TimedOut(GraphFailed):
     """A step of the bring-up did not end within its time. One line says which."""
 
 
-class Stopped(Exception):
+class BringUpStopped(Exception):
     """The caller's ``interrupted`` became true during the bring-up."""
 
 
@@ -358,7 +358,7 @@ class Graph:
 
         def alive() -> bool:
             if self._interrupted():
-                raise Stopped
+                raise BringUpStopped
             return self.ended() is None
 
         try:

@@ -459,7 +459,7 @@ def address_in(line: str) -> str:
     return address.strip() if found else ""
 
 
-class Visitors:
+class PageVisitors:
     """Whether anybody looks at the page, by what the node logs. :meth:`hear` may be called from
     any thread."""
 

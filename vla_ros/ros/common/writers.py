@@ -22,7 +22,7 @@ class _Run:
     last_ns: int
 
 
-class Contest:
+class TopicPublishers:
     """Who publishes each thing on a topic. While two do, neither is heard: each may be the one
     that is meant. Two that publish different things are welcome. Not thread-safe."""
 
@@ -48,13 +48,13 @@ class Contest:
         return (writer, *both) if both else ()
 
 
-class Writers:
+class StreamWriters:
     """The writers of one stream, which may come by several topics, by what each message publishes:
     joints by name, or the stream itself."""
 
     def __init__(self, node: Node, *topics: str) -> None:
         self._node, self._topics = node, tuple(map(node.resolve_topic_name, topics))
-        self._contest = Contest()
+        self._contest = TopicPublishers()
         self._said: dict[tuple[bytes, ...], str] = {}
 
     def contested(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from vla_ros.core.clock import MS, SECOND, Moment, moment
 from vla_ros.core.types import Inference
 from vla_ros.msg import ActionCommand
-from vla_ros.ros.listeners.demo_log import Episode, EpisodeLog, Film, Measured
+from vla_ros.ros.listeners.demo_log import EpisodeChange, EpisodeFigures, EpisodeLog, Film
 from vla_ros.ros.listeners.listener import EpisodeWatcher, Keep
 from vla_ros.ros.nodes.monitor import node as convert
 from vla_ros.runtime.monitor.seen import CommandSeen, StatusSeen
@@ -29,10 +29,10 @@ _RATE_OVER = 40  # commands
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class DemoProgress:
     """How things stand, for a line of progress. None: there was no command to tell it by."""
 
-    episode: Episode | None
+    episode: EpisodeChange | None
     status: StatusSeen | None
     age_ms: float | None  # observation age of the newest command when it was published
     rate_hz: float | None  # of the newest commands
@@ -58,7 +58,7 @@ class DemoWatcher(EpisodeWatcher):
         """The policy has told its counts since the end. Ask with the bell."""
         return self._log.counted
 
-    def glance(self) -> Glance:
+    def glance(self) -> DemoProgress:
         """Of this instant."""
         with self.bell:
             episode, status = self._log.episode, self.status
@@ -68,9 +68,9 @@ class DemoWatcher(EpisodeWatcher):
             age_ms = (recent[-1][0].published_ns - recent[-1][0].observed_ns) / MS
         if len(recent) > 1 and recent[-1][1] > recent[0][1]:
             rate_hz = (len(recent) - 1) * SECOND / (recent[-1][1] - recent[0][1])
-        return Glance(episode, status, age_ms, rate_hz)
+        return DemoProgress(episode, status, age_ms, rate_hz)
 
-    def measure(self) -> Measured:
+    def measure(self) -> EpisodeFigures:
         """The episode's figures; of the part so far where it has not ended."""
         topic = self.node.resolve_topic_name("policy/action")
         listed = self.node.get_publishers_info_by_topic(topic)
@@ -78,7 +78,7 @@ class DemoWatcher(EpisodeWatcher):
         with self.bell:
             return self._log.measure(publishers, moment(self.clock))
 
-    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
+    def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         before = self._log.episode
         self._log.add_episode(episode, arrival)
         if before is not None and before.number != episode.number and self._film is not None:

@@ -25,7 +25,7 @@ from vla_ros.runtime.monitor.seen import (
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class EpisodeChange:
     """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
 
     ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
@@ -56,7 +56,7 @@ LONGEST_EPISODE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class EpisodeFigures:
     """One episode, from its first action (without one: its first frame) to its end, or to now
     while it goes on. None is what was not measured; in ``report`` that is a count of 0.
 
@@ -65,7 +65,7 @@ class Measured:
     the target model an action: one that serves several frames or a chunk is shared by them.
     """
 
-    episode: Episode | None
+    episode: EpisodeChange | None
     status: StatusSeen | None
     report: GraphReport = GraphReport()
     wall_s: float | None = None
@@ -88,7 +88,7 @@ class EpisodeLog:
         self._begin_ns = 0  # stamp from which the newest episode runs
         self._begun = False
         self._end: Moment | None = None
-        self.episode: Episode | None = None
+        self.episode: EpisodeChange | None = None
 
     @property
     def status(self) -> StatusSeen | None:
@@ -101,7 +101,7 @@ class EpisodeLog:
         end = self._end
         return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._told)
 
-    def add_episode(self, episode: Episode, arrival: Moment) -> None:
+    def add_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         """A status of the bridge; another number begins another episode."""
         if self.episode is None or self.episode.number != episode.number:
             self._begin_ns, self._begun, self._end = 0, False, None
@@ -130,12 +130,12 @@ class EpisodeLog:
         said = inference.stamp_ns, inference.target_passes, len(inference.actions)
         self._answers.append(said)
 
-    def measure(self, publishers: tuple[PublisherSeen, ...], now: Moment) -> Measured:
+    def measure(self, publishers: tuple[PublisherSeen, ...], now: Moment) -> EpisodeFigures:
         """Judge what belongs to the episode. ``publishers``: writers of the action topic."""
         end = self._end or now
         commands, frames = self._commands_until(end), self._frames_until(end)
         if not (commands or frames):
-            return Measured(self.episode, self.status)
+            return EpisodeFigures(self.episode, self.status)
         begin = (commands or frames)[0][1].steady_ns
         last = max([end.steady_ns, *(arrival.steady_ns for _, arrival in commands[-1:])])
         clock = ManualClock(steady=begin, now=end.now_ns)
@@ -151,7 +151,7 @@ class EpisodeLog:
         for _, take in sorted(events, key=lambda event: event[0]):
             take()
         clock.steady = last
-        measured = Measured(
+        measured = EpisodeFigures(
             self.episode,
             self.status,
             monitor.judge().report,
@@ -161,8 +161,8 @@ class EpisodeLog:
         return self._counted(measured, before[-1:], last)
 
     def _counted(
-        self, measured: Measured, before: list[tuple[StatusSeen, Moment]], last_ns: int
-    ) -> Measured:
+        self, measured: EpisodeFigures, before: list[tuple[StatusSeen, Moment]], last_ns: int
+    ) -> EpisodeFigures:
         """With the policy's own counts: from before the begin to its first word after the end."""
         if not before:
             return measured

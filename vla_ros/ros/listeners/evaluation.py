@@ -18,12 +18,12 @@ from std_srvs.srv import Trigger
 from vla_ros.core.clock import Moment
 from vla_ros.core.types import Inference, PolicyState
 from vla_ros.data.episodes.records import Job, Setup
-from vla_ros.data.episodes.store import Strip
+from vla_ros.data.episodes.store import FrameStrip
 from vla_ros.msg import ActionCommand
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.serialized import header_stamp
-from vla_ros.ros.listeners.demo_log import Episode
-from vla_ros.ros.listeners.evaluation_log import EvalLog, Heard
+from vla_ros.ros.listeners.demo_log import EpisodeChange
+from vla_ros.ros.listeners.evaluation_log import EvalLog, ReceivedCommand
 from vla_ros.ros.listeners.listener import EpisodeWatcher, Keep, deep
 from vla_ros.ros.nodes.bridge.convert import command_of
 from vla_ros.runtime.monitor.seen import StatusSeen
@@ -44,7 +44,7 @@ class EvalWatcher(EpisodeWatcher):
     """
 
     def __init__(
-        self, domain: int, setup: Setup, delay_s: float = 0.0, strip: Strip | None = None
+        self, domain: int, setup: Setup, delay_s: float = 0.0, strip: FrameStrip | None = None
     ) -> None:
         super().__init__("eval", domain, setup.mode is Mode.LOCKSTEP)
         self._setup = setup
@@ -60,7 +60,7 @@ class EvalWatcher(EpisodeWatcher):
 
     # ------------------------------------------------------------------ from the caller
 
-    def begin(self, job: Job, strip: Strip | None, check: Callable[[], None]) -> None:
+    def begin(self, job: Job, strip: FrameStrip | None, check: Callable[[], None]) -> None:
         """Let the bridge begin the job; from now on :attr:`log` is about it.
 
         ``check`` is called often and may raise. ValueError: the bridge refused. TimeoutError.
@@ -124,7 +124,7 @@ class EvalWatcher(EpisodeWatcher):
 
     # ------------------------------------------------------------------ what is heard
 
-    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
+    def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         self._take_up(episode.number)
         if episode.number == self.log.number:
             self.log.add_episode(episode)
@@ -133,7 +133,7 @@ class EvalWatcher(EpisodeWatcher):
         self.log.add_status(status)
 
     def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
-        self.log.add_command(Heard(command_of(message), arrival.now_ns))
+        self.log.add_command(ReceivedCommand(command_of(message), arrival.now_ns))
 
     def hear_inference(self, inference: Inference) -> None:
         self.log.add_inference(inference)

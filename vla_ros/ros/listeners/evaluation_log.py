@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import Command, CommandKind, Inference, PolicyState
 from vla_ros.data.episodes.records import Job, Record, Setup
-from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
-from vla_ros.ros.listeners.demo_log import Episode, policy_in_words
+from vla_ros.data.episodes.tally import EpisodeTally, is_an_end, reason_of
+from vla_ros.ros.listeners.demo_log import EpisodeChange, policy_in_words
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.sim.episode import Mode
 
@@ -22,7 +22,7 @@ _SLACK_NS = 25 * MS
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedCommand:
     """One ActionCommand, and when it came (ROS clock)."""
 
     command: Command
@@ -35,17 +35,17 @@ class EvalLog:
     def __init__(self, setup: Setup, number: int, status: StatusSeen | None) -> None:
         self._lockstep = setup.mode is Mode.LOCKSTEP
         self.number = number
-        self.episode: Episode | None = None
+        self.episode: EpisodeChange | None = None
         self.begin_ns = 0  # of the stamps of its frames
         self._before = self._status = self._newest = status
-        self._commands: list[Heard] = []
+        self._commands: list[ReceivedCommand] = []
         self._said: dict[int, Inference] = {}
         self._frames: list[int] = []
         self._begun = False
 
     # ------------------------------------------------------------------ what is heard
 
-    def add_episode(self, episode: Episode) -> None:
+    def add_episode(self, episode: EpisodeChange) -> None:
         """A status of the bridge about this episode."""
         if episode.running and not self._begun:
             self.begin_ns, self._begun = episode.stamp_ns, True
@@ -59,7 +59,7 @@ class EvalLog:
         if not self.ended and not status.between_episodes:
             self._status = status
 
-    def add_command(self, heard: Heard) -> None:
+    def add_command(self, heard: ReceivedCommand) -> None:
         self._commands.append(heard)
 
     def add_inference(self, inference: Inference) -> None:
@@ -130,7 +130,7 @@ class EvalLog:
         ``wall_s``: the episode's time where the bridge did not say. ``broke``: what went wrong
         with the graph, "" where nothing did.
         """
-        tally, episode, status = Tally(), self.episode, self._status
+        tally, episode, status = EpisodeTally(), self.episode, self._status
         steps = self._answered_steps() if self._lockstep else self._clocked_steps()
         for inference in self._inferences():
             tally.inference(inference)
@@ -159,17 +159,17 @@ class EvalLog:
         )
         return self._by_the_bridge(record)
 
-    def _answers(self) -> list[Heard]:
+    def _answers(self) -> list[ReceivedCommand]:
         """Lock-step: the first answer to every frame that a step followed, in order."""
         end = self.episode.stamp_ns if self.episode and self.episode.ended else None
-        first: dict[int, Heard] = {}
+        first: dict[int, ReceivedCommand] = {}
         for heard in self._commands:
             frame = heard.command.latest_ns
             if frame >= self.begin_ns and (end is None or frame < end):
                 first.setdefault(frame, heard)
         return [first[frame] for frame in sorted(first)]
 
-    def _answered_steps(self) -> Iterator[tuple[Heard | None, int]]:
+    def _answered_steps(self) -> Iterator[tuple[ReceivedCommand | None, int]]:
         """The command that each step executed, and when: the world waits for it."""
         for heard in self._answers():
             yield heard, heard.command.latest_ns
@@ -177,7 +177,7 @@ class EvalLog:
     def _frames_within(self) -> list[int]:
         return sorted({frame for frame in self._frames if self._within(frame)})
 
-    def _clocked_steps(self) -> Iterator[tuple[Heard | None, int]]:
+    def _clocked_steps(self) -> Iterator[tuple[ReceivedCommand | None, int]]:
         """Real time: a step takes the newest action that came since the step before it."""
         frames = self._frames_within()
         commands = sorted(self._commands, key=lambda heard: heard.received_ns)
@@ -185,7 +185,7 @@ class EvalLog:
         while place < len(commands) and frames and commands[place].received_ns <= frames[0]:
             place += 1
         for stamp in frames[1:]:
-            taken: Heard | None = None
+            taken: ReceivedCommand | None = None
             while place < len(commands) and commands[place].received_ns <= stamp:
                 new = commands[place]
                 place += 1

@@ -20,10 +20,10 @@ from vla_ros.core.types import PolicyState
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.play import DRAFTING, DRAFTING_OPTIONS, RunnerFailed, state_parameters
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
-from vla_ros.data.episodes.store import Strip
+from vla_ros.data.episodes.store import FrameStrip
 from vla_ros.engine.options import OPTIONS
 from vla_ros.ros.bringup.environment import isolate, leased_domain, prepare
-from vla_ros.ros.bringup.graph import Graph, GraphFailed, LogLine, Stopped
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, LogLine
 from vla_ros.ros.bringup.graph_file import GraphSpec, view_node
 from vla_ros.ros.listeners.evaluation import EvalWatcher
 from vla_ros.ros.listeners.evaluation_log import EvalLog
@@ -43,7 +43,7 @@ class GraphRunner:
     """A :class:`vla_ros.data.episodes.play.Runner` for ``route`` ros.
 
     ``on_line`` gets (node, line) of every line that a node prints, from threads. ``interrupted``
-    is asked often; when it becomes true, ``vla_ros.ros.bringup.graph.Stopped`` is raised.
+    is asked often; when it becomes true, ``vla_ros.ros.bringup.graph.BringUpStopped`` is raised.
     ``view``: a page in the browser beside each graph.
     """
 
@@ -78,7 +78,7 @@ class GraphRunner:
         self._drop()
         self._open.close()
 
-    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+    def play(self, job: Job, variant: Variant, strip: FrameStrip | None = None) -> Record:
         """See :class:`vla_ros.data.episodes.play.Runner`."""
         if self._live is not None and self._live.variant != variant:
             self._drop()  # before the next is brought up: both may not fit
@@ -112,7 +112,7 @@ class GraphRunner:
         """Control steps that were seen of the episode that is played. From any thread."""
         return self._live.watcher.steps if self._live is not None else 0
 
-    def _bring_up(self, variant: Variant, job: Job, strip: Strip | None) -> _Live:
+    def _bring_up(self, variant: Variant, job: Job, strip: FrameStrip | None) -> _Live:
         """A graph that begins with the job. Raises RunnerFailed when there is none to be had."""
         failed = 0
         while True:
@@ -139,7 +139,7 @@ class _Live:
     """The graph of one variant, and who watches it."""
 
     def __init__(
-        self, runner: GraphRunner, variant: Variant, first: Job, strip: Strip | None
+        self, runner: GraphRunner, variant: Variant, first: Job, strip: FrameStrip | None
     ) -> None:
         self.variant = variant
         self._stall_s = runner.stall_s
@@ -166,7 +166,7 @@ class _Live:
         self._graph.stop()
         self.watcher.close()
 
-    def begin(self, job: Job, strip: Strip | None) -> None:
+    def begin(self, job: Job, strip: FrameStrip | None) -> None:
         self.watcher.begin(job, strip, self._check)
 
     def follow(self) -> str:
@@ -178,7 +178,7 @@ class _Live:
 
     def _check(self) -> None:
         if self._interrupted():
-            raise Stopped
+            raise BringUpStopped
         self._graph.check()
 
     def _connect(self) -> None:

@@ -1,6 +1,6 @@
 """A node that follows a graph from outside, in a ROS context and a thread of its own.
 
-Callbacks run in that thread; what they share with the caller is under :attr:`Listener.bell`.
+Callbacks run in that thread; what they share with the caller is under :attr:`GraphListener.bell`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vla_ros.ros.common.convert import image_of, stamp_of
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.peer import Peer
 from vla_ros.ros.common.serialized import header_stamp, read_image
-from vla_ros.ros.listeners.demo_log import Episode
+from vla_ros.ros.listeners.demo_log import EpisodeChange
 from vla_ros.ros.nodes.monitor.node import status_seen
 from vla_ros.runtime.monitor.seen import StatusSeen
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 
-class Listener(Peer):
+class GraphListener(Peer):
     """Joins the graph of ``domain``; use it with `with`.
 
     A subclass makes its subscriptions with :meth:`listen` and then calls :meth:`start`.
@@ -91,9 +91,9 @@ def deep(profile: QoSProfile, depth: int) -> QoSProfile:
 _ENDED = {EpisodeStatus.STATE_SUCCESS: "success", EpisodeStatus.STATE_FAILURE: "failure"}
 
 
-def episode_of(message: EpisodeStatus) -> Episode:
+def episode_of(message: EpisodeStatus) -> EpisodeChange:
     """What the bridge says of its episode."""
-    return Episode(
+    return EpisodeChange(
         number=message.episode,
         stamp_ns=stamp_of(message.header.stamp),
         running=message.state == EpisodeStatus.STATE_RUNNING,
@@ -138,7 +138,7 @@ MAX_PIXELS = 1920 * 1200  # of a picture that is kept
 Keep = Callable[[core.Image], None]
 
 
-class EpisodeWatcher(Listener, ABC):
+class EpisodeWatcher(GraphListener, ABC):
     """A subclass may listen to more and then calls :meth:`start`.
 
     ``status`` is the policy's newest; None: nothing was heard of it.
@@ -157,7 +157,7 @@ class EpisodeWatcher(Listener, ABC):
     # ------------------------------------------------------------------ what a subclass does
 
     @abstractmethod
-    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
+    def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         """The bridge says how its episode stands."""
 
     @abstractmethod

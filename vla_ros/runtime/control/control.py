@@ -29,19 +29,19 @@ from vla_ros.runtime.control.gate import PublishGate
 from vla_ros.runtime.control.goals import (
     EpisodeTracker,
     Goal,
+    GoalOutcome,
     GoalRefused,
     GoalTracker,
-    Outcome,
     PersistentState,
 )
 from vla_ros.runtime.control.joints import MeasuredState
 from vla_ros.runtime.control.observation import ClockWatch, FrameCheck
 from vla_ros.runtime.control.queue import (
     ActionQueue,
-    Answer,
     ChunkAction,
     Chunking,
     Execution,
+    PolicyAnswer,
     RequestBuilder,
     check_inference,
     refuse_unless_able,
@@ -199,7 +199,7 @@ class Control:
         """From the return of this call on nothing is published. The task is stopped: the next
         activation does not begin it unasked."""
         with self.lock:
-            self.loop.goals.end(Outcome.FAILED, "the policy node was deactivated")
+            self.loop.goals.end(GoalOutcome.FAILED, "the policy node was deactivated")
             if self.loop.safety.active:
                 self._leave()
                 self.gate.rest(self.moment())
@@ -211,7 +211,7 @@ class Control:
     def shut_down(self) -> None:
         """Publish the stale policy's command, and publish nothing after it."""
         with self.lock:
-            self.loop.goals.end(Outcome.FAILED, "the policy node is shutting down")
+            self.loop.goals.end(GoalOutcome.FAILED, "the policy node is shutting down")
             if self.loop.safety.active and (self.gate.moved or self.gate.moving):
                 self._driver.stop(self.moment())
             self.deactivate()
@@ -219,7 +219,7 @@ class Control:
     def brake(self, why: str) -> None:
         """The task ends, and the ticks bring the robot to rest: before a deactivation."""
         with self.lock:
-            self.loop.goals.end(Outcome.FAILED, why)
+            self.loop.goals.end(GoalOutcome.FAILED, why)
             self.release()
             self._stand_still()
 
@@ -249,7 +249,7 @@ class Control:
 
     def _faulted(self, reason: str) -> None:
         """A FAULT ends the goal that runs."""
-        self.end_goal(Outcome.FAILED, f"FAULT: {reason}")
+        self.end_goal(GoalOutcome.FAILED, f"FAULT: {reason}")
 
     def flush(self) -> None:
         """Begin a new epoch: nothing computed so far may be executed any more."""
@@ -304,7 +304,7 @@ class Control:
                 return False
             if text == self.loop.instruction.text:
                 return False
-            self.loop.goals.end(Outcome.PREEMPTED, f"the topic said '{text}'")
+            self.loop.goals.end(GoalOutcome.PREEMPTED, f"the topic said '{text}'")
             self.loop.persistent.latch.release()
             self._take_up(text)
             return True
@@ -315,7 +315,7 @@ class Control:
         with self.lock:
             self.loop.instructed = True
             self.release()
-            self.loop.goals.end(Outcome.CANCELED, why)
+            self.loop.goals.end(GoalOutcome.CANCELED, why)
             self.loop.persistent.latch.catch(self.loop.instruction.text)
             if not self.loop.instruction.text:
                 return False
@@ -419,10 +419,10 @@ class Control:
     def make_way(self) -> None:
         """Another goal is about to begin: what runs ends, and nothing of it is published."""
         with self.lock:
-            if not self.end_goal(Outcome.PREEMPTED, "another goal took over"):
+            if not self.end_goal(GoalOutcome.PREEMPTED, "another goal took over"):
                 self._stand_still()
 
-    def end_goal(self, outcome: Outcome, message: str) -> bool:
+    def end_goal(self, outcome: GoalOutcome, message: str) -> bool:
         """The goal is over and the robot stands still, as after :meth:`stop`. False: there was no
         goal, and nothing is changed."""
         with self.lock:
@@ -456,7 +456,7 @@ class Control:
     def _watch_goal(self) -> None:
         if (goal := self.loop.goals.current) is not None and self.loop.goals.overdue:
             reason = f"the time limit of {goal.time_limit_s:g} s has passed"
-            self.end_goal(Outcome.TIME_LIMIT, reason)
+            self.end_goal(GoalOutcome.TIME_LIMIT, reason)
 
     # ------------------------------------------------------------------ a simulation's episodes
 
@@ -480,7 +480,7 @@ class Control:
     def rest(self) -> None:
         """From now on everything in flight is void, and nothing is asked for."""
         self.loop.resting = True
-        outcome = Outcome.SUCCESS if self.episode.solved else Outcome.FAILED
+        outcome = GoalOutcome.SUCCESS if self.episode.solved else GoalOutcome.FAILED
         self.end_goal(outcome, f"{EPISODE_OVER}: {self.episode.over}")
         self.flush()
         self._wait(self._lacks())
@@ -563,7 +563,7 @@ class Control:
 
     # ------------------------------------------------------------------ the worker
 
-    def result(self, epoch: int, answer: Answer | None) -> None:
+    def result(self, epoch: int, answer: PolicyAnswer | None) -> None:
         """The worker has answered: with an inference, or with None while a pipeline fills."""
         with self.lock:
             if not self._is_current(epoch):

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from vla_ros.core.types import Floats, Inference, Instruction, Observation, Uncorrected
-from vla_ros.runtime.control.queue import Answer, ChunkAction
+from vla_ros.runtime.control.queue import ChunkAction, PolicyAnswer
 
 _REMEMBERED = 64  # questions; newest wins, so that few are ever answered
 
@@ -33,7 +33,7 @@ class Corrector(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Asked:
     stamp_ns: int  # of the frame
-    answer: Answer  # the chunk
+    answer: PolicyAnswer  # the chunk
     index: int  # of the first action in it
 
 

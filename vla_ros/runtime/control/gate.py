@@ -24,10 +24,10 @@ from vla_ros.core.types import (
 )
 from vla_ros.runtime import limiter, safety
 from vla_ros.runtime.control.goals import PersistentState
-from vla_ros.runtime.control.queue import Answer, ChunkAction
+from vla_ros.runtime.control.queue import ChunkAction, PolicyAnswer
 from vla_ros.runtime.control.state import LoopState
 from vla_ros.runtime.control.takeover import Takeover, action_of
-from vla_ros.runtime.door import LEAST, Course, Door, Following
+from vla_ros.runtime.door import LEAST, ArmFollowing, Door, TrajectoryCourse
 from vla_ros.runtime.limiter import Commanded, Leash, Passed, Reach
 from vla_ros.runtime.safety import Gripper, Limits
 
@@ -47,12 +47,12 @@ class PublishGate:
     def __init__(self, loop: LoopState) -> None:
         self._loop = loop
         self._commands = CommandMaker(loop.limits.space, loop.persistent)
-        self._action, self._joints, self._course = Door(), Door(), Course()
-        self._following = Following()
+        self._action, self._joints, self._course = Door(), Door(), TrajectoryCourse()
+        self._following = ArmFollowing()
         self._leashed: tuple[tuple[Moment, int, int], Leash | None] | None = None  # the newest
         self._stalled_ns: int | None = None  # when a HOLD began because the arm stands
-        self._source: Answer | None = None  # of the last action: what its age is counted from
-        self._planned: Answer | None = None  # whose actions were sent as a plan
+        self._source: PolicyAnswer | None = None  # of the last action: what its age is counted from
+        self._planned: PolicyAnswer | None = None  # whose actions were sent as a plan
         self._last_order = (0, -1)
         self._meant: tuple[Floats, ...] = ()  # the policy's newest actions, published or not
         self._judged = (0, 0)  # stamp of a chunk, its actions that were judged in HOLD
@@ -72,7 +72,7 @@ class PublishGate:
         self._action.forget()
         self._joints.forget()
         self._course.forget()
-        self._following, self._stalled_ns = Following(), None
+        self._following, self._stalled_ns = ArmFollowing(), None
         self.moved = False
 
     def let_through(self, action: ChunkAction | None, now: Moment) -> bool:
@@ -421,7 +421,7 @@ class PublishGate:
         self._send(CommandKind.HELD, None, now)
         return True
 
-    def _age_ns(self, answer: Answer, now: Moment) -> int:
+    def _age_ns(self, answer: PolicyAnswer, now: Moment) -> int:
         return safety.age_ns(
             now.now_ns,
             answer.inference.stamp_ns,
@@ -584,7 +584,7 @@ class CommandMaker:
         return self._persistent.sequence - 1
 
 
-def stages_ms(answer: Answer, now: Moment) -> dict[str, float]:
+def stages_ms(answer: PolicyAnswer, now: Moment) -> dict[str, float]:
     """Durations of all stages of a command published at ``now``, in milliseconds.
 
     ``transport`` is a difference of stamps (capture and receipt lie in two processes), all
@@ -598,7 +598,7 @@ def stages_ms(answer: Answer, now: Moment) -> dict[str, float]:
     return {stage: spent.get(stage, 0.0) for stage in STAGES}
 
 
-def total_ms(answer: Answer, now: Moment, sim_time: bool) -> float:
+def total_ms(answer: PolicyAnswer, now: Moment, sim_time: bool) -> float:
     """Capture to publication in milliseconds: by the stamps, or in simulated time, which
     stands still while a policy thinks, by the steady clock from receipt on."""
     if not sim_time:

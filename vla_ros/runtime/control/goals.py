@@ -18,7 +18,7 @@ _AGES = 2_000  # of the newest actions: percentiles are made five times a second
 _WITHHELD = 8  # texts at most: upstream nodes that repeat themselves, and more
 
 
-class Outcome(IntEnum):
+class GoalOutcome(IntEnum):
     """How a goal ended; the values are those of ExecuteInstruction.action."""
 
     SUCCESS = 1
@@ -53,7 +53,7 @@ class Progress:
 class Ending:
     """How a goal ended. ``actions``: new ones that were published for it."""
 
-    outcome: Outcome
+    outcome: GoalOutcome
     message: str
     duration_s: float
     actions: int
@@ -132,7 +132,7 @@ class GoalTracker:
         ages = self._ages.distribution(self._clock.steady_ns())
         return Progress(self._elapsed_s, self._actions, ages)
 
-    def end(self, outcome: Outcome, message: str) -> bool:
+    def end(self, outcome: GoalOutcome, message: str) -> bool:
         """The goal is over. False: there was none."""
         if self.current is None:
             return False

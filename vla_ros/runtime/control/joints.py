@@ -23,7 +23,7 @@ from vla_ros.runtime.control.observation import (
     STATES,
     History,
     MissingReason,
-    Sample,
+    StampedValue,
     gap,
     share_of,
     within,
@@ -74,12 +74,12 @@ class OutlierFilter(Generic[T]):
     def forget(self) -> None:
         """Nothing is accepted yet."""
         self._accepted: History[T] = History(_TRAIL)
-        self._held: list[Sample[T]] = []
+        self._held: list[StampedValue[T]] = []
         self._held_since_ns = self._judged_ns = 0
         self.agreed = 0  # held-back readings that the last one was accepted with
 
     @property
-    def last(self) -> Sample[T] | None:
+    def last(self) -> StampedValue[T] | None:
         """The newest accepted reading."""
         return self._accepted.newest
 
@@ -103,7 +103,7 @@ class OutlierFilter(Generic[T]):
         """Whether this reading is accepted."""
         self.agreed = 0
         if not (self._trusting or self._continues(stamp_ns, value)):
-            self._hold(Sample(stamp_ns, value))
+            self._hold(StampedValue(stamp_ns, value))
             self.agreed = self._agreeing()
             if not self.agreed:
                 return False
@@ -122,7 +122,7 @@ class OutlierFilter(Generic[T]):
             if near is not None
         )
 
-    def _hold(self, reading: Sample[T]) -> None:
+    def _hold(self, reading: StampedValue[T]) -> None:
         held = self._held
         if any(s.stamp_ns == reading.stamp_ns and self._agree(s, reading) for s in held):
             return  # the same message once more
@@ -149,7 +149,7 @@ class OutlierFilter(Generic[T]):
             return 0
         return len(with_it)
 
-    def _agree(self, one: Sample[T], other: Sample[T]) -> bool:
+    def _agree(self, one: StampedValue[T], other: StampedValue[T]) -> bool:
         seconds = _AGREE_SHARE * abs(one.stamp_ns - other.stamp_ns) / SECOND
         return self._reaches(one.value, other.value, seconds)
 
@@ -306,7 +306,7 @@ class Joints:
             if math.isfinite(position):
                 history.add(stamp_ns, position)
 
-    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Floats] | None:
+    def at(self, stamp_ns: int, slop_ns: int) -> StampedValue[Floats] | None:
         if not self.names:
             return self._whole_at(stamp_ns, slop_ns)
         found = [self._there(name, stamp_ns, slop_ns) for name in self.names]
@@ -314,13 +314,13 @@ class Joints:
         if len(stamps) < len(found):
             return None
         values = np.array([_number_at(h, stamp_ns) for h in self._by_name.values()])
-        return Sample(min(stamps), self._shown(self.names, values))
+        return StampedValue(min(stamps), self._shown(self.names, values))
 
-    def _there(self, name: str, stamp_ns: int, slop_ns: int) -> Sample[float] | None:
+    def _there(self, name: str, stamp_ns: int, slop_ns: int) -> StampedValue[float] | None:
         nearest = self._by_name[name].nearest(stamp_ns)
         return nearest if name in self._on_change else within(nearest, stamp_ns, slop_ns)
 
-    def _whole_at(self, stamp_ns: int, slop_ns: int) -> Sample[Floats] | None:
+    def _whole_at(self, stamp_ns: int, slop_ns: int) -> StampedValue[Floats] | None:
         found = within(self._whole.nearest(stamp_ns), stamp_ns, slop_ns)
         if found is None or (self._size and len(found.value[1]) != self._size):
             return None
@@ -330,7 +330,7 @@ class Joints:
             low, high = before.value[1], after.value[1]
             if low.shape == high.shape:
                 values = low + share_of(before.stamp_ns, after.stamp_ns, stamp_ns) * (high - low)
-        return Sample(found.stamp_ns, self._shown(names, values))
+        return StampedValue(found.stamp_ns, self._shown(names, values))
 
     def _shown(self, names: Sequence[str], values: Floats) -> Floats:
         """In the turn that the policy was taught."""
@@ -397,7 +397,7 @@ class Joints:
             history.clear()
 
 
-def _apart_ns(sample: Sample[float] | None, stamp_ns: int) -> float:
+def _apart_ns(sample: StampedValue[float] | None, stamp_ns: int) -> float:
     return math.inf if sample is None else abs(sample.stamp_ns - stamp_ns)
 
 

@@ -40,7 +40,7 @@ _SLEW = 0.1  # of the time that passes; chrony's default allows 0.083
 
 
 @dataclass(frozen=True, slots=True)
-class Sample(Generic[T]):
+class StampedValue(Generic[T]):
     """A value and the stamp it is of, in nanoseconds."""
 
     stamp_ns: int
@@ -84,11 +84,11 @@ class History(Generic[T]):
         return sum(map(_size, self._values))
 
     @property
-    def newest(self) -> Sample[T] | None:
+    def newest(self) -> StampedValue[T] | None:
         """The last one by its stamp."""
         return self._sample(-1) if self._stamps else None
 
-    def around(self, stamp_ns: int) -> tuple[Sample[T] | None, Sample[T] | None]:
+    def around(self, stamp_ns: int) -> tuple[StampedValue[T] | None, StampedValue[T] | None]:
         """The last sample up to this stamp and the first one from it on: twice the same where
         there is one of exactly this stamp."""
         at = bisect_left(self._stamps, stamp_ns)
@@ -97,7 +97,7 @@ class History(Generic[T]):
             return after, after
         return (self._sample(at - 1) if at else None), after
 
-    def nearest(self, stamp_ns: int) -> Sample[T] | None:
+    def nearest(self, stamp_ns: int) -> StampedValue[T] | None:
         """The sample closest to this stamp, the later one of two; None before the first."""
         before, after = self.around(stamp_ns)
         if before is None or after is None:
@@ -113,8 +113,8 @@ class History(Generic[T]):
         """Let go of what is older, except for the newest of it: it may be a neighbor yet."""
         self._cut(bisect_left(self._stamps, before_ns) - 1)
 
-    def _sample(self, at: int) -> Sample[T]:
-        return Sample(self._stamps[at], self._values[at])
+    def _sample(self, at: int) -> StampedValue[T]:
+        return StampedValue(self._stamps[at], self._values[at])
 
     def _cut(self, count: int) -> None:
         if count > 0:
@@ -135,7 +135,7 @@ class MissingReason(NamedTuple):
     text: str
 
 
-class Part(Protocol):
+class JoinedStream(Protocol):
     """One stream that images are joined with. It is *there* for an image where one of its samples
     lies within the slop of the image's stamp. Not thread-safe."""
 
@@ -143,7 +143,7 @@ class Part(Protocol):
         """Take in a message."""
         ...
 
-    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Any] | None:
+    def at(self, stamp_ns: int, slop_ns: int) -> StampedValue[Any] | None:
         """The value for an image of this stamp and the stamp of the nearest sample it rests on;
         None where there is none."""
         ...
@@ -170,7 +170,7 @@ class Nearest(Generic[T]):
     def add(self, stamp_ns: int, value: T) -> None:
         self._history.add(stamp_ns, value)
 
-    def at(self, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
+    def at(self, stamp_ns: int, slop_ns: int) -> StampedValue[T] | None:
         return within(self._history.nearest(stamp_ns), stamp_ns, slop_ns)
 
     def lacks(self, stamp_ns: int) -> MissingReason:
@@ -198,7 +198,7 @@ class Poses(Nearest[Pose]):
         self._task, self._of = task, task()
         self._last = _QUARTER_TURN
 
-    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Pose] | None:
+    def at(self, stamp_ns: int, slop_ns: int) -> StampedValue[Pose] | None:
         found = super().at(stamp_ns, slop_ns)
         if found is None:
             return None
@@ -212,14 +212,14 @@ class Poses(Nearest[Pose]):
         super().clear()
         self._last = _QUARTER_TURN
 
-    def _continued(self, stamp_ns: int, pose: Pose) -> Sample[Pose]:
+    def _continued(self, stamp_ns: int, pose: Pose) -> StampedValue[Pose]:
         if (task := self._task()) != self._of:
             self._of, self._last = task, _QUARTER_TURN
         x, y, z, w = pose.quaternion
         if np.dot(pose.quaternion, self._last) < 0.0:
             x, y, z, w = -x, -y, -z, -w
         self._last = (x, y, z, w)
-        return Sample(stamp_ns, Pose(pose.position, self._last))
+        return StampedValue(stamp_ns, Pose(pose.position, self._last))
 
 
 def between(low: Pose, high: Pose, share: float) -> Pose:
@@ -241,7 +241,7 @@ def between(low: Pose, high: Pose, share: float) -> Pose:
     return Pose((x, y, z), (qx, qy, qz, qw))
 
 
-def gap(nearest: Sample[Any] | None, stamp_ns: int) -> MissingReason:
+def gap(nearest: StampedValue[Any] | None, stamp_ns: int) -> MissingReason:
     """How far the nearest sample of a stream is from an image, in words."""
     if nearest is None:
         return MissingReason("silent", "has said nothing yet")
@@ -252,7 +252,7 @@ def gap(nearest: Sample[Any] | None, stamp_ns: int) -> MissingReason:
     )
 
 
-def within(sample: Sample[T] | None, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
+def within(sample: StampedValue[T] | None, stamp_ns: int, slop_ns: int) -> StampedValue[T] | None:
     return sample if sample is not None and abs(sample.stamp_ns - stamp_ns) <= slop_ns else None
 
 
@@ -320,7 +320,7 @@ LAYOUTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped(Generic[T]):
+class StreamMessage(Generic[T]):
     """A message of a stream: its stamp, when it came, its content."""
 
     stamp_ns: int
@@ -338,7 +338,7 @@ class PairingWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostImage:
     """An image that found no partner: the stream it lacked, the reason in a line, and its kind:
     that of the :class:`MissingReason`, "order" where it came too late itself, or "clock"."""
 
@@ -347,7 +347,7 @@ class Lost:
     kind: str
 
 
-_SET_BACK = Lost("image", "stamped before the clock was set back", "clock")
+_SET_BACK = LostImage("image", "stamped before the clock was set back", "clock")
 
 
 class Assembler:
@@ -367,7 +367,7 @@ class Assembler:
     def __init__(
         self,
         window: Callable[[], PairingWindow],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, JoinedStream],
         layout: Layout = as_joints,
         more_cameras: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -376,13 +376,13 @@ class Assembler:
         self._layout = layout
         self._more = dict(more_cameras)
         self._pictures = [name for name in self._parts if name in (WRIST_IMAGE, *self._more)]
-        self._waiting: dict[int, Stamped[Image]] = {}  # by stamp
-        self._lost: list[Lost] = []
+        self._waiting: dict[int, StreamMessage[Image]] = {}  # by stamp
+        self._lost: list[LostImage] = []
         self._last = (0, 0)  # stamps of the newest observation and of its main image
         self._newest = (0, 0)  # stamp of the newest image that was answered, and when it came
         self._heard: Moment | None = None  # when the newest message of all came
 
-    def image(self, part: Stamped[Image]) -> Observation | None:
+    def image(self, part: StreamMessage[Image]) -> Observation | None:
         """A new main camera image; returns the observation if nothing is missing.
 
         One that comes after a newer one was answered is lost: its parts may be of other stamps, so
@@ -394,21 +394,21 @@ class Assembler:
         newest_ns, came_ns = self._newest
         late_ns = newest_ns - part.stamp_ns
         if late_ns > 0 and part.stamp_ns > 0 and part.received.now_ns >= came_ns:
-            self._lost.append(Lost("image", f"out of order by {late_ns / MS:.1f} ms", "order"))
+            self._lost.append(LostImage("image", f"out of order by {late_ns / MS:.1f} ms", "order"))
             return None
         self._waiting[part.stamp_ns] = part
         while len(self._waiting) > max(2, min(WAITING, PICTURE_BYTES // max(1, _size(part.value)))):
             self._give_up(min(self._waiting), self._window().slop_ns)
         return self._complete(part.received)
 
-    def add(self, name: str, part: Stamped[Any]) -> Observation | None:
+    def add(self, name: str, part: StreamMessage[Any]) -> Observation | None:
         """A message of another stream; returns the observation that it completes."""
         if self._is_void(part.received):
             return None
         self._parts[name].add(part.stamp_ns, part.value)
         return self._complete(part.received)
 
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[LostImage]:
         """Images that were given up since this was asked last."""
         lost, self._lost = self._lost, []
         return lost
@@ -451,7 +451,7 @@ class Assembler:
             return self._observation(image, found)
         return None
 
-    def _find(self, stamp_ns: int, slop_ns: int) -> dict[str, Sample[Any]] | None:
+    def _find(self, stamp_ns: int, slop_ns: int) -> dict[str, StampedValue[Any]] | None:
         found = {}
         for name, part in self._parts.items():
             sample = part.at(stamp_ns, slop_ns)
@@ -467,10 +467,12 @@ class Assembler:
             if part.at(stamp_ns, slop_ns) is None:
                 kind, text = part.lacks(stamp_ns)
                 within = f"within {slop_ns / MS:.1f} ms of the image"
-                self._lost.append(Lost(name, f"no {name} {within}: {name} {text}", kind))
+                self._lost.append(LostImage(name, f"no {name} {within}: {name} {text}", kind))
                 return
 
-    def _observation(self, image: Stamped[Image], found: Mapping[str, Sample[Any]]) -> Observation:
+    def _observation(
+        self, image: StreamMessage[Image], found: Mapping[str, StampedValue[Any]]
+    ) -> Observation:
         values = {name: sample.value for name, sample in found.items()}
         pictures = [found[name] for name in (WRIST_IMAGE, *self._more) if name in found]
         stamp = min([image.stamp_ns, *(picture.stamp_ns for picture in pictures)])

@@ -190,7 +190,7 @@ class Lateness:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PolicyAnswer:
     """An inference with the receipt times of the observation it belongs to."""
 
     inference: Inference
@@ -208,18 +208,18 @@ class ChunkAction:
     or 0.
     """
 
-    answers: tuple[Answer, ...]
+    answers: tuple[PolicyAnswer, ...]
     index: int
     rows: Floats
     corrected_ns: int = 0
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> PolicyAnswer:
         """The oldest: what its age is counted from."""
         return self.answers[0]
 
     @property
-    def newest(self) -> Answer:
+    def newest(self) -> PolicyAnswer:
         return self.answers[-1]
 
     @property
@@ -267,12 +267,12 @@ class ActionQueue:
 
     def clear(self) -> None:
         """Forget everything but the delays: instruction change, reset, clock jump."""
-        self._current: Answer | None = None
+        self._current: PolicyAnswer | None = None
         self._index = 0  # of its next action
         self._next = 0  # the one after the action that was taken, once that is executed
         self._refused = False  # the action that was taken last was not executed
-        self._waiting: list[Answer] = []  # as they came
-        self._chunks: list[Answer] = []  # of the ensemble
+        self._waiting: list[PolicyAnswer] = []  # as they came
+        self._chunks: list[PolicyAnswer] = []  # of the ensemble
         self._asked: _Asked | None = None  # awaited
         self._last: _Asked | None = None
         self._executed: deque[int] = deque(maxlen=_REMEMBERED)  # when, as stamps
@@ -318,7 +318,7 @@ class ActionQueue:
         asked = self._asked
         return asked is not None and asked.stamp_ns + self._virtual * period_ns <= now_ns
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: PolicyAnswer) -> None:
         """Take a new answer; one that was still waiting is replaced by it."""
         self._waiting = [answer] if not self._virtual else [*self._waiting, answer]
 
@@ -406,7 +406,7 @@ class ActionQueue:
         length = len(self._current.inference.actions)
         return self._index >= self.chunking.reach(length, self._delays.lead)
 
-    def _arrived(self, now_ns: int, period_ns: int) -> Answer | None:
+    def _arrived(self, now_ns: int, period_ns: int) -> PolicyAnswer | None:
         """The newest answer that is there; those before it are forgotten."""
         late_ns = self._virtual * period_ns
         count = sum(a.inference.stamp_ns + late_ns <= now_ns for a in self._waiting)

@@ -5,7 +5,7 @@ lasts. Apart, since a cause may be seen by each input and is told by the loop.
 from __future__ import annotations
 
 from vla_ros.core.clock import SECOND
-from vla_ros.runtime.control.observation import Lost
+from vla_ros.runtime.control.observation import LostImage
 
 PATIENCE_NS = SECOND  # frames that come later than that are missed
 _MAIN = "image"
@@ -29,7 +29,7 @@ class FrameSupply:
         self.writers: int | None = None
         self._heard_ns: dict[str, int] = {}  # stream -> its newest message
         self._refused: dict[str, tuple[int, str]] = {}  # stream -> when, why
-        self._lost: tuple[int, Lost] | None = None
+        self._lost: tuple[int, LostImage] | None = None
         self._unmeasured = (-PATIENCE_NS, "")
         self._complete_ns: int | None = None
 
@@ -41,7 +41,7 @@ class FrameSupply:
         """Nothing can be made of what a stream says."""
         self._refused[stream] = steady_ns, reason
 
-    def lost(self, lost: Lost, steady_ns: int) -> None:
+    def lost(self, lost: LostImage, steady_ns: int) -> None:
         """A picture was given up since another stream lacks."""
         self._lost = steady_ns, lost
 
@@ -87,7 +87,7 @@ class FrameSupply:
             return f"{said}, nobody publishes it: start the driver, or set cameras.main.topic"
         return f"{said}: look at the camera's driver"
 
-    def _says(self, lost: Lost, steady_ns: int) -> str:
+    def _says(self, lost: LostImage, steady_ns: int) -> str:
         """The stream's own trouble where it has one: what is refused is no partner either."""
         refused_ns, refused = self._refused.get(lost.stream, (0, ""))
         if steady_ns - refused_ns <= PATIENCE_NS:

@@ -18,7 +18,7 @@ from vla_ros.core.types import Floats
 from vla_ros.runtime.safety import Limits, Safety
 
 
-class Meaning(Enum):
+class TakeoverNumbers(Enum):
     """What the numbers of a person's command are."""
 
     ACTION = "an action of the policy's space"
@@ -32,7 +32,7 @@ class Teleoperation:
     leaves it as it is. ``stamp_ns`` is its own, ROS time."""
 
     values: Floats
-    meaning: Meaning
+    meaning: TakeoverNumbers
     stamp_ns: int
 
 
@@ -92,7 +92,7 @@ class Takeover:
         self._used = True
         if newest is None:
             return None
-        once = newest.meaning is Meaning.ACTION and not self._space.absolute
+        once = newest.meaning is TakeoverNumbers.ACTION and not self._space.absolute
         return None if again and once else newest
 
     def _timeout_ns(self, limits: Limits) -> int:
@@ -110,11 +110,11 @@ def action_of(command: Teleoperation, limits: Limits, place: Floats | None) -> F
     space = limits.space
     action = np.array(command.values, dtype=np.float64)
     motion = list(space.motion)
-    if command.meaning is Meaning.VELOCITY:
+    if command.meaning is TakeoverNumbers.VELOCITY:
         action[motion] *= limits.period_s
         if space.absolute:
             action[motion] = _moved(action, _known(place), space)[motion]
-    elif command.meaning is Meaning.JOINTS and not space.absolute:
+    elif command.meaning is TakeoverNumbers.JOINTS and not space.absolute:
         action[motion] -= _known(place)[motion]
     grippers = list(space.grippers)
     action[grippers] = np.nan_to_num(action[grippers])

@@ -160,7 +160,7 @@ class _Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Writers:
+class CommandWriters:
     """``active``: node names that may command the robot now. ``leftover``: dead namesakes."""
 
     active: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class WriterWatch:
             del self._senders[oldest]
         self._senders[gid] = _Sender(steady_ns, steady_ns)
 
-    def judge(self, steady_ns: int) -> Writers:
+    def judge(self, steady_ns: int) -> CommandWriters:
         """Who may command now, by node name; a stranger is named by its GID."""
         recent = {
             gid: sender
@@ -206,7 +206,7 @@ class WriterWatch:
         leftover = self._leftover(recent)
         active = [names[gid] for gid in names if gid not in leftover]
         active += [_stranger(gid) for gid in recent if gid not in names and _overlaps(gid, recent)]
-        return Writers(tuple(active), tuple(names[gid] for gid in leftover))
+        return CommandWriters(tuple(active), tuple(names[gid] for gid in leftover))
 
     def _leftover(self, recent: dict[bytes, _Sender]) -> tuple[bytes, ...]:
         """Listed writers that are silent while a namesake speaks: a killed process."""

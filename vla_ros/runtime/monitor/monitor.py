@@ -13,7 +13,7 @@ from typing import Any
 from vla_ros.core.clock import MS, SECOND, Clock, Distribution, Moment
 from vla_ros.core.types import PolicyState
 from vla_ros.runtime.monitor.camera import CameraWatch
-from vla_ros.runtime.monitor.commands import CommandWatch, Writers, WriterWatch, running
+from vla_ros.runtime.monitor.commands import CommandWatch, CommandWriters, WriterWatch, running
 from vla_ros.runtime.monitor.seen import (
     CommandSeen,
     Diagnostic,
@@ -41,7 +41,7 @@ STATE_LEVELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MonitorFacts:
     """Everything that is judged, at one instant of the steady clock."""
 
     config: MonitorConfig
@@ -49,7 +49,7 @@ class Facts:
     report: GraphReport
     camera: CameraWatch
     commands: CommandWatch
-    writers: Writers
+    writers: CommandWriters
     outputs: Mapping[str, tuple[str, ...]]  # topic -> the nodes that publish on it
     status: StatusSeen | None
     status_age_s: float
@@ -82,7 +82,7 @@ class _Findings:
         return Diagnostic(self._name, level, "; ".join(first + rest) or fine, tuple(values))
 
 
-def diagnose(facts: Facts) -> tuple[Diagnostic, ...]:
+def diagnose(facts: MonitorFacts) -> tuple[Diagnostic, ...]:
     """All subjects, always in the same order."""
     return (
         policy(facts),
@@ -95,7 +95,7 @@ def diagnose(facts: Facts) -> tuple[Diagnostic, ...]:
     )
 
 
-def policy(facts: Facts) -> Diagnostic:
+def policy(facts: MonitorFacts) -> Diagnostic:
     """The state it reports, and whether it still reports one."""
     found, status = _Findings("policy"), facts.status
     if status is None:
@@ -128,7 +128,7 @@ def policy(facts: Facts) -> Diagnostic:
     return found.conclude(name, values)
 
 
-def observation_age(facts: Facts) -> Diagnostic:
+def observation_age(facts: MonitorFacts) -> Diagnostic:
     """How old the observations of the commands are, against max_age."""
     found, report = _Findings("observation age"), facts.report
     limit = facts.commands.max_age_ns(facts.status) / MS
@@ -153,7 +153,7 @@ def observation_age(facts: Facts) -> Diagnostic:
     return found.conclude(seen, values)
 
 
-def camera(facts: Facts) -> Diagnostic:
+def camera(facts: MonitorFacts) -> Diagnostic:
     """Silence, frozen or jumbled stamps, clocks that differ or drift."""
     found, watch, steady = _Findings("camera"), facts.camera, facts.steady_ns
     silent, frozen = watch.silent_s(steady), watch.frozen_s(steady)
@@ -200,7 +200,7 @@ def camera(facts: Facts) -> Diagnostic:
     return found.conclude(f"{facts.report.camera_rate_hz:.1f} Hz", values)
 
 
-def _clocks(facts: Facts, found: _Findings) -> None:
+def _clocks(facts: MonitorFacts, found: _Findings) -> None:
     watch = facts.camera
     smallest = watch.offset.smallest_ms(facts.steady_ns)
     if smallest is not None and smallest < -watch.epsilon_ns / MS:
@@ -220,7 +220,7 @@ def _clocks(facts: Facts, found: _Findings) -> None:
         found.add(Level.WARN, f"camera clock drifts by {drift:+.1f} ms/min")
 
 
-def action_rate(facts: Facts) -> Diagnostic:
+def action_rate(facts: MonitorFacts) -> Diagnostic:
     """Do commands come, as often as promised and without gaps?"""
     found, report, status = _Findings("action rate"), facts.report, facts.status
     if status is not None and running(status):
@@ -254,7 +254,7 @@ def action_rate(facts: Facts) -> Diagnostic:
     return found.conclude(f"{report.action_rate_hz:.1f} new actions/s", values)
 
 
-def latency(facts: Facts) -> Diagnostic:
+def latency(facts: MonitorFacts) -> Diagnostic:
     """Where the time goes, and whether the model leaves room for everything else."""
     found, report = _Findings("latency"), facts.report
     room = _room_ms(facts)
@@ -279,7 +279,7 @@ def latency(facts: Facts) -> Diagnostic:
     return found.conclude(f"inference p99 {report.inference.p99:.0f} ms", values)
 
 
-def _room_ms(facts: Facts) -> float | None:
+def _room_ms(facts: MonitorFacts) -> float | None:
     """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T. In simulated time
     nobody knows: ages are the simulation's, inference takes ours."""
     limit = facts.commands.max_age_ns(facts.status) / MS
@@ -290,7 +290,7 @@ def _room_ms(facts: Facts) -> float | None:
     return limit - 1e3 / rate - max(facts.status.pipeline_depth, 1) * period
 
 
-def action_topic(facts: Facts) -> Diagnostic:
+def action_topic(facts: MonitorFacts) -> Diagnostic:
     """Exactly one node may publish commands."""
     found, active = _Findings("action topic"), facts.writers.active
     if len(active) > 1:
@@ -303,7 +303,7 @@ def action_topic(facts: Facts) -> Diagnostic:
     return found.conclude(", ".join(active), [("publishers", ", ".join(active))])
 
 
-def outputs(facts: Facts) -> Diagnostic:
+def outputs(facts: MonitorFacts) -> Diagnostic:
     """Exactly one node may publish on a topic that moves the robot."""
     found = _Findings("outputs")
     values = [(topic, ", ".join(nodes)) for topic, nodes in facts.outputs.items()]
@@ -424,7 +424,7 @@ class Monitor:
         steady = self._clock.steady_ns()
         writers = self._writers.judge(steady)
         measured = self._measure(steady, writers)
-        facts = Facts(
+        facts = MonitorFacts(
             config=self.config,
             steady_ns=steady,
             report=measured,
@@ -447,7 +447,7 @@ class Monitor:
         )
         return Judgement(report, diagnostics)
 
-    def _measure(self, steady: int, writers: Writers) -> GraphReport:
+    def _measure(self, steady: int, writers: CommandWriters) -> GraphReport:
         commands, status = self._commands, self._status
         measured: dict[str, Any] = {**commands.distributions(steady)}
         return GraphReport(

@@ -30,14 +30,13 @@ from vla_ros.policies.load import load_policy
 from vla_ros.runtime.worker import memory
 from vla_ros.runtime.worker.mailbox import Doorbell, MailboxWriter
 from vla_ros.runtime.worker.process import WorkerProcess
-from vla_ros.runtime.worker.spare import RespawnBudget, Spare
+from vla_ros.runtime.worker.spare import RespawnBudget, SpareWorker
 from vla_ros.runtime.worker.wire import (
     HEAD_ROOM,
     Event,
     FrameRefused,
     LoadRefused,
-    Ready,
-    Result,
+    PolicyLoaded,
     WorkerDied,
     WorkerFailed,
     WorkerGaveUp,
@@ -46,6 +45,7 @@ from vla_ros.runtime.worker.wire import (
     WorkerLost,
     WorkerReady,
     WorkerReport,
+    WorkerResult,
     WorkerSwitched,
     encode_request,
 )
@@ -125,7 +125,7 @@ class Executor:
         spec: PolicySpec,
         clock: Clock,
         limits: WorkerLimits,
-        on_result: Callable[[Result], None],
+        on_result: Callable[[WorkerResult], None],
         on_event: Callable[[Event], None],
         loader: Loader = load_policy,
     ) -> None:
@@ -138,16 +138,18 @@ class Executor:
         self._closed = False
         self._hang_timeout_s = limits.hang_timeout_s
         self._load_timeout_ns = round(limits.load_timeout_s * SECOND)
-        self._first: Future[Ready] = Future()  # resolved when the first worker is ready or refused
+        self._first: Future[PolicyLoaded] = (
+            Future()
+        )  # resolved when the first worker is ready or refused
         self._orders = Doorbell()
         self._restart: deque[bool] = deque(maxlen=1)  # an order: kill it, and start another or not
         self._stopping = False  # an order, final
         self._stop_timeout_s = 0.5  # how long the worker is waited for at the end
         self._budget = RespawnBudget(limits.max_respawns, limits.respawn_window_s)
         self._worker: WorkerProcess | None = None
-        self._serving: Ready | None = None  # the report of the worker that has loaded
+        self._serving: PolicyLoaded | None = None  # the report of the worker that has loaded
         self._after = 0  # requests up to this number were another worker's
-        self._spare = Spare(self._start_spare, _no_room, limits, self._tell)
+        self._spare = SpareWorker(self._start_spare, _no_room, limits, self._tell)
         self._zombies: list[WorkerProcess] = []  # killed, not yet reaped
         self._unexplained: set[WorkerProcess] = (
             set()
@@ -157,7 +159,7 @@ class Executor:
         self._failure = ""  # the reason that the worker gave for its own end
         self._thread = threading.Thread(target=self._run, name="vla_ros_worker", daemon=True)
 
-    def start(self, timeout_s: float, cancelled: threading.Event | None = None) -> Ready:
+    def start(self, timeout_s: float, cancelled: threading.Event | None = None) -> PolicyLoaded:
         """Load and warm up; blocks until the worker is ready.
 
         Raises PolicyRefused with the reason in one line, also after ``timeout_s`` and within
@@ -309,10 +311,10 @@ class Executor:
 
     def _take(self, report: WorkerReport, now: int) -> None:
         match report:
-            case Result() if report.sequence > self._after:
+            case WorkerResult() if report.sequence > self._after:
                 self._watchdog.answered(report.sequence, now)
                 self._call(self._on_result, report)
-            case Ready():
+            case PolicyLoaded():
                 self._serving = report
                 self._watchdog.excuse(now)
                 if self._first.done():
@@ -350,7 +352,7 @@ class Executor:
         except Exception as error:
             self._give_up(f"the worker cannot be started: {error}")
 
-    def _start_spare(self, serving: Ready) -> WorkerProcess:
+    def _start_spare(self, serving: PolicyLoaded) -> WorkerProcess:
         """For a GPU it may use all CPUs: most of its loading is done there."""
         worker = self._new_worker(0, standby=True, device_bytes=serving.device_bytes)
         worker.step_back(self._spec.num_threads)
@@ -437,12 +439,12 @@ class Executor:
     def _tell(self, event: Event) -> None:
         self._call(self._on_event, event)
 
-    def _call(self, callback: Callable[..., None], value: Result | Event) -> None:
+    def _call(self, callback: Callable[..., None], value: WorkerResult | Event) -> None:
         try:
             callback(value)
         except Exception:
             _log.exception("a callback of the executor failed")
 
 
-def _no_room(serving: Ready) -> str:
+def _no_room(serving: PolicyLoaded) -> str:
     return memory.refusal(serving.pid)

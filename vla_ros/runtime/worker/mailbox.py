@@ -35,7 +35,7 @@ _NUMBER, _HEAD_LENGTH, _FIRST_ARRAY_LENGTH = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class MailboxFrame:
     """What a reader took out: its number, a head, and flat uint8 arrays. Own copies."""
 
     sequence: int
@@ -153,7 +153,7 @@ class MailboxReader:
         """Number of the newest frame, 0 before the first."""
         return int(self._layout.words[_NEWEST])
 
-    def read(self, after: int = 0) -> Frame | None:
+    def read(self, after: int = 0) -> MailboxFrame | None:
         """The newest frame numbered above ``after``, or None. Copies; never torn."""
         while (sequence := self.newest) > after:
             self._fence()
@@ -164,7 +164,7 @@ class MailboxReader:
                 return frame  # else the writer came round meanwhile: there is a newer one
         return None
 
-    def _copy(self, sequence: int) -> Frame | None:
+    def _copy(self, sequence: int) -> MailboxFrame | None:
         words, data = self._layout.words, self._layout.bytes
         offset = self._layout.slot(sequence)
         word = offset // 8
@@ -180,7 +180,7 @@ class MailboxReader:
             if length:
                 arrays.append(data[offset : offset + length].copy())
             offset += length
-        return Frame(sequence, head, tuple(arrays))
+        return MailboxFrame(sequence, head, tuple(arrays))
 
 
 class Doorbell:

@@ -17,7 +17,7 @@ from vla_ros.runtime.worker.process import WorkerProcess
 from vla_ros.runtime.worker.wire import (
     Event,
     LoadRefused,
-    Ready,
+    PolicyLoaded,
     SpareLost,
     SpareReady,
     WorkerLimits,
@@ -46,7 +46,7 @@ class RespawnBudget:
         self._taken.clear()
 
 
-class Spare:
+class SpareWorker:
     """At most one spare worker. Used by the executor's thread alone.
 
     ``start`` makes one beside the worker that is handed to it, and may raise; ``refusal`` says why
@@ -55,8 +55,8 @@ class Spare:
 
     def __init__(
         self,
-        start: Callable[[Ready], WorkerProcess],
-        refusal: Callable[[Ready], str],
+        start: Callable[[PolicyLoaded], WorkerProcess],
+        refusal: Callable[[PolicyLoaded], str],
         limits: WorkerLimits,
         tell: Callable[[Event], None],
     ) -> None:
@@ -65,13 +65,13 @@ class Spare:
         self._load_timeout_s = limits.load_timeout_s
         self._budget = RespawnBudget(limits.max_respawns, limits.respawn_window_s)
         self._barred = False  # none can be beside the worker that serves
-        self._beside: Ready | None = None
-        self._ready: Ready | None = None
+        self._beside: PolicyLoaded | None = None
+        self._ready: PolicyLoaded | None = None
         self.zombies: list[WorkerProcess] = []  # killed, not yet reaped
         self._since_ns = 0
         self.process: WorkerProcess | None = None
 
-    def turn(self, now_ns: int, serving: Ready | None) -> None:
+    def turn(self, now_ns: int, serving: PolicyLoaded | None) -> None:
         """Look after it. ``serving``: what the worker said that serves; None: none is ready."""
         if self.process is not None:
             self._read(self.process, now_ns)
@@ -82,7 +82,7 @@ class Spare:
         """Whether one could take over now."""
         return self._ready is not None
 
-    def take(self, after: int) -> tuple[WorkerProcess, Ready] | None:
+    def take(self, after: int) -> tuple[WorkerProcess, PolicyLoaded] | None:
         """Hand over the one that stands by; requests up to ``after`` are void for it.
 
         None: there is none. One that still loads is ended: the memory is the next worker's.
@@ -117,7 +117,7 @@ class Spare:
         self.zombies = [process for process in self.zombies if not process.ended()]
         return not self.zombies
 
-    def _begin(self, now_ns: int, serving: Ready) -> None:
+    def _begin(self, now_ns: int, serving: PolicyLoaded) -> None:
         if reason := self._refusal(serving):
             self._bar(reason)
             return
@@ -138,7 +138,7 @@ class Spare:
             return
         waited_s = (now_ns - self._since_ns) / SECOND
         for report in reports:
-            if isinstance(report, Ready):
+            if isinstance(report, PolicyLoaded):
                 self._ready = report
                 self._tell(SpareReady(report.pid, waited_s))
             elif isinstance(report, LoadRefused):

@@ -24,7 +24,7 @@ from vla_ros.core.types import (
     PolicyInfo,
     Pose,
 )
-from vla_ros.runtime.worker.mailbox import Bytes, Frame
+from vla_ros.runtime.worker.mailbox import Bytes, MailboxFrame
 
 HEAD_ROOM = 256 * 1024  # bytes for text, poses and joint values of one request
 _MAIN, _WRIST = "main", "wrist"  # no further camera may be called so
@@ -83,7 +83,7 @@ class FrameRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PolicyLoaded:
     """A worker has loaded its policy, warmed it up and waits for frames.
 
     The times are those of the timed warm-up inferences, 0 for a policy that made none.
@@ -98,7 +98,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class WorkerResult:
     """The answer to one request, sent for every request that the worker took.
 
     ``request_stamp_ns`` names the observation that was given, ``epoch`` and
@@ -135,7 +135,7 @@ class WorkerFailed:
     reason: str
 
 
-WorkerReport = Ready | LoadRefused | WorkerFailed | Result
+WorkerReport = PolicyLoaded | LoadRefused | WorkerFailed | WorkerResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class WorkerDied:
 class WorkerReady:
     """A replacement is ready, ``load_s`` after it was started."""
 
-    ready: Ready
+    ready: PolicyLoaded
     load_s: float = 0.0
 
 
@@ -168,7 +168,7 @@ class WorkerSwitched:
     """The worker was lost for ``reason``, and the spare one has taken its place already."""
 
     reason: str
-    ready: Ready
+    ready: PolicyLoaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def encode_request(
         raise FrameRefused(f"the instruction is not valid Unicode: {error}") from error
 
 
-def decode_request(frame: Frame) -> FrameRequest:
+def decode_request(frame: MailboxFrame) -> FrameRequest:
     """What ``encode_request`` was given, from the reader's own copies."""
     head = json.loads(frame.head)
     shapes = head["shapes"].items()
@@ -272,18 +272,18 @@ def decode_report(data: bytes, returned_steady_ns: int) -> WorkerReport:
 
 def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
     match body.pop("kind"):
-        case "Result":
+        case "WorkerResult":
             body |= {
                 "inference": inference_of(body["inference"]),
                 "error": ErrorKind(body["error"]),
                 "returned_steady_ns": returned_steady_ns,
             }
-            result = Result(**body)
+            result = WorkerResult(**body)
             if not isinstance(result.sequence, int):
                 raise ValueError("not a report: its sequence is no number")
             return result
-        case "Ready":
-            return Ready(**(body | {"info": info_of(body["info"])}))
+        case "PolicyLoaded":
+            return PolicyLoaded(**(body | {"info": info_of(body["info"])}))
         case "LoadRefused":
             return LoadRefused(str(body["reason"]))
         case "WorkerFailed":

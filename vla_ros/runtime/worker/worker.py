@@ -47,10 +47,10 @@ from vla_ros.runtime.worker.wire import (
     ErrorKind,
     FrameRequest,
     LoadRefused,
-    Ready,
-    Result,
+    PolicyLoaded,
     WorkerFailed,
     WorkerReport,
+    WorkerResult,
     decode_request,
     encode_report,
 )
@@ -234,7 +234,7 @@ class Server:
         self._instruction: Instruction | None = None
         self._received: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED)
 
-    def answer(self, request: FrameRequest) -> Result:
+    def answer(self, request: FrameRequest) -> WorkerResult:
         """The result of one request; an exception other than the expected three passes through."""
         observation = request.observation
         if request.instruction != self._instruction:
@@ -256,7 +256,7 @@ class Server:
                 raise
             return self._result(request, None, ErrorKind.MEMORY, last_line(error))
 
-    def failed(self, request: FrameRequest, reason: str) -> Result:
+    def failed(self, request: FrameRequest, reason: str) -> WorkerResult:
         """The result of a request whose exception ends the worker."""
         return self._result(request, None, ErrorKind.FAILED, reason)
 
@@ -277,7 +277,7 @@ class Server:
         inference: Inference | None,
         error: ErrorKind = ErrorKind.NONE,
         text: str = "",
-    ) -> Result:
+    ) -> WorkerResult:
         observation = request.observation
         received = (observation.received_ns, observation.received_steady_ns)
         if inference is not None and inference.stamp_ns != observation.stamp_ns:
@@ -285,7 +285,7 @@ class Server:
                 ((r, s) for t, r, s in reversed(self._received) if t == inference.stamp_ns),
                 (inference.timeline.start_ns, inference.timeline.start_ns),
             )
-        return Result(
+        return WorkerResult(
             sequence=request.sequence,
             request_stamp_ns=observation.stamp_ns,
             epoch=request.instruction.epoch,
@@ -298,7 +298,7 @@ class Server:
         )
 
 
-def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
+def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> PolicyLoaded:
     """Time ``spec.warmup_count`` inferences, after one and a filled pipeline that are not timed.
 
     A policy without a model (dtype ``none``) is ready at once. Raises PolicyRefused where the
@@ -306,7 +306,7 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
     """
     info = policy.info
     if info.dtype == "none" or spec.warmup_count == 0:
-        return Ready(info, pid)
+        return PolicyLoaded(info, pid)
     policy.reset(WARM_UP)
     synthetic = warm_up_observation(info, spec)
     times = []
@@ -322,7 +322,7 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
         if i >= info.pipeline_depth:
             times.append((clock.steady_ns() - began) / MS)
     p50, p99 = np.percentile(times, (50, 99))
-    return Ready(info, pid, float(p50), float(p99))
+    return PolicyLoaded(info, pid, float(p50), float(p99))
 
 
 def warm_up_observation(info: PolicyInfo, spec: PolicySpec) -> Observation:

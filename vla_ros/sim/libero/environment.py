@@ -46,7 +46,7 @@ from vla_ros.sim.libero.assets import (
 from vla_ros.sim.libero.suites import LiberoTask, find_package, tasks_of
 
 if TYPE_CHECKING:
-    from vla_ros.sim.libero.world import World
+    from vla_ros.sim.libero.world import LiberoWorld
 
 
 # ------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ NAME: Final = "libero"
 
 
 @dataclass(frozen=True, slots=True)
-class Eye:
+class CameraPose:
     """The main camera: its place [3] in m, its axes as columns [3, 3] (it looks along -z, y up),
     and its field of view from top to bottom in rad."""
 
@@ -209,7 +209,7 @@ class Libero:
             world=world_versions(self._assets, suite),
             note=world_note(self._assets),
         )
-        self._world: World | None = None
+        self._world: LiberoWorld | None = None
         self._built = ""  # the task whose world this is
         self._done = True
 
@@ -241,16 +241,16 @@ class Libero:
         self._done = False
         return observation
 
-    def _world_of(self, task: LiberoTask) -> World:
+    def _world_of(self, task: LiberoTask) -> LiberoWorld:
         if self._world is None or self._built != task.key:
-            from vla_ros.sim.libero.world import World  # robosuite, which load() has prepared
+            from vla_ros.sim.libero.world import LiberoWorld  # robosuite, which load() has prepared
 
             self.close()
             if missing := missing_objects([task], self._package, self._assets):
                 kinds = ", ".join(missing)
                 raise SimError(f"{task.key}: the assets have no model of {kinds}: {HOW}")
             bddl = task.bddl_file(self._package)
-            self._world = World(self._make, bddl, self._spec.cameras, self._spec.image_size)
+            self._world = LiberoWorld(self._make, bddl, self._spec.cameras, self._spec.image_size)
             self._built = task.key
         return self._world
 
@@ -262,11 +262,11 @@ class Libero:
         self._done = success
         return SimStep(observation, success, success)
 
-    def eye(self) -> Eye:
+    def eye(self) -> CameraPose:
         """Of the task that was reset last. SimError: none was."""
         if self._world is None:
             raise SimError("no task is built: reset first")
-        return Eye(*self._world.eye())
+        return CameraPose(*self._world.eye())
 
     def close(self) -> None:
         if self._world is None:

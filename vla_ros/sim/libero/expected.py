@@ -42,7 +42,7 @@ Places = dict[str, tuple[float, float, float]]  # thing → where it is, in m
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TaskReference:
     """A task after the waiting steps: of each of ``STATES`` the things' places; a picture of the
     first, as the camera has it, where one was asked for."""
 
@@ -51,7 +51,7 @@ class Seen:
     image: Image | None
 
 
-def look(env: Environment, task: str, picture: bool) -> Seen:
+def look(env: Environment, task: str, picture: bool) -> TaskReference:
     """Set up a task's first initial states. SimError."""
     places, image = [], None
     for state in STATES:
@@ -61,7 +61,7 @@ def look(env: Environment, task: str, picture: bool) -> Seen:
             image = observation.images[AGENTVIEW]
         poses = observation.poses
         places.append({name: poses[name].position for name in sorted(poses) if name != "gripper"})
-    return Seen(task, tuple(places), image)
+    return TaskReference(task, tuple(places), image)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _places(stored: Mapping[str, Sequence[int]]) -> Places:
     return {name: (x * _UNIT_M, y * _UNIT_M, z * _UNIT_M) for name, (x, y, z) in stored.items()}
 
 
-def write_table(folder: Path, world: str, seen: Sequence[Seen]) -> None:
+def write_table(folder: Path, world: str, seen: Sequence[TaskReference]) -> None:
     """Put these tasks into the folder's table; what it has of others stays. OSError."""
     path = folder / TABLE
     tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"] if path.is_file() else {}
@@ -102,7 +102,7 @@ def _order(task: str) -> tuple[str, int]:
     return suite, int(index)
 
 
-def farthest(seen: Seen, expected: Sequence[Places]) -> tuple[float, str]:
+def farthest(seen: TaskReference, expected: Sequence[Places]) -> tuple[float, str]:
     """How far the thing that is farthest from its place is from it, in mm, and its name."""
     apart = []
     for found, wanted in zip(seen.places, expected, strict=True):
@@ -125,7 +125,7 @@ _FLOOR: Final = "libero_object/0"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ImageDifference:
     """Of a picture to the stored one, in levels of 255."""
 
     task: str
@@ -154,7 +154,7 @@ def read_pictures(digest: str, folder: Path = FOLDER) -> dict[str, Image]:
     return dict(zip(PICTURED, tiles, strict=True))
 
 
-def write_pictures(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
+def write_pictures(folder: Path, digest: str, seen: Sequence[TaskReference]) -> None:
     """A strip of the pictures, one after the other, where all are there. OSError."""
     images = {one.task: one.image for one in seen if one.image is not None}
     if set(images) == set(PICTURED):
@@ -162,15 +162,15 @@ def write_pictures(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
         PIL.Image.fromarray(strip).save(folder / f"{digest}.png", optimize=True)
 
 
-def difference(seen: Seen, expected: Image) -> Difference:
+def difference(seen: TaskReference, expected: Image) -> ImageDifference:
     """Of what was seen to the stored picture."""
     assert seen.image is not None
     apart: Floats = small(seen.image).astype(np.float64) - expected
     size = np.abs(apart)
-    return Difference(seen.task, float(size.mean()), float(size.max()), float(apart.mean()))
+    return ImageDifference(seen.task, float(size.mean()), float(size.max()), float(apart.mean()))
 
 
-def verdict(found: Sequence[Difference], known: bool) -> tuple[bool, str]:
+def verdict(found: Sequence[ImageDifference], known: bool) -> tuple[bool, str]:
     """Whether these are the right pictures, and in words what they are. ``known``: the assets are
     a set whose own pictures are stored."""
     worst = max(found, key=lambda one: one.mean)

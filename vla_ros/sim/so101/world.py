@@ -49,7 +49,7 @@ _OUT = 0.06  # m beyond the arm's reach or below the table: the cube is lost
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ScenePlacement:
     """Where things lie, m and rad, from above."""
 
     cube: tuple[float, float]
@@ -57,13 +57,13 @@ class Placement:
     box: tuple[float, float]
 
 
-def placement(task: str, index: int, seed: int) -> Placement:
+def placement(task: str, index: int, seed: int) -> ScenePlacement:
     """Initial state ``index`` of ``task`` out of the set that ``seed`` draws."""
     rng = np.random.default_rng([seed, zlib.crc32(task.encode()), index])
     while True:
         cube, box = _place(rng, _FAR), _place(rng, _FAR - 0.02)
         if np.hypot(cube[0] - box[0], cube[1] - box[1]) > _APART:
-            return Placement(cube, float(rng.uniform(-np.pi / 4, np.pi / 4)), box)
+            return ScenePlacement(cube, float(rng.uniform(-np.pi / 4, np.pi / 4)), box)
 
 
 def _place(rng: np.random.Generator, far: float) -> tuple[float, float]:

@@ -86,7 +86,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableLine:
     """One row of a table. ``kind``: "" plain, "g" heads a group, "t" a total."""
 
     cells: tuple[Cell, ...]
@@ -98,7 +98,7 @@ class Table:
     """A head and rows of as many cells."""
 
     heads: tuple[Cell, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
 
 
 def cell(value: object, kind: str = "") -> Cell:

@@ -25,7 +25,7 @@ _ASK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GuardAnswer:
     """What is sent in place of the page."""
 
     status: HTTPStatus
@@ -44,12 +44,12 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class PageGuard:
     """``token`` empty: it is bound to this machine alone and asks for none."""
 
     token: str = ""
 
-    def judge(self, path: str, headers: Mapping[str, str]) -> Answer | None:
+    def judge(self, path: str, headers: Mapping[str, str]) -> GuardAnswer | None:
         """None: let it pass. ``headers`` by their names in lower case."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
@@ -62,10 +62,10 @@ class Guard:
             return None
         given = parse_qs(urlsplit(path).query).get("token", [""])[0]
         if not self._is(given):
-            return Answer(HTTPStatus.UNAUTHORIZED, {"Content-Type": "text/html"}, _ASK)
+            return GuardAnswer(HTTPStatus.UNAUTHORIZED, {"Content-Type": "text/html"}, _ASK)
         # The token leaves the address, so that it is in no history and on no screenshot.
         kept = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-        return Answer(HTTPStatus.SEE_OTHER, {"Location": "/", "Set-Cookie": kept}, "")
+        return GuardAnswer(HTTPStatus.SEE_OTHER, {"Location": "/", "Set-Cookie": kept}, "")
 
     def _is(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
@@ -83,5 +83,5 @@ def _cookie(text: str) -> str:
     return found.value if found is not None else ""
 
 
-def _refused(why: str) -> Answer:
-    return Answer(HTTPStatus.FORBIDDEN, {"Content-Type": "text/plain"}, f"{why}\n")
+def _refused(why: str) -> GuardAnswer:
+    return GuardAnswer(HTTPStatus.FORBIDDEN, {"Content-Type": "text/plain"}, f"{why}\n")

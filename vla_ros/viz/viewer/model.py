@@ -52,7 +52,7 @@ class Banner:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SimulationState:
     """What a simulation says of its episode."""
 
     environment: str
@@ -78,7 +78,7 @@ class Page:
     def __init__(self) -> None:
         self.status: StatusSeen | None = None
         self.instruction = ""
-        self.world: World | None = None
+        self.world: SimulationState | None = None
         self.note = ""  # what every picture of this simulation must be labelled with
         self.passes: float | None = None  # of the target model, an action
         self._heard_ns = 0
@@ -202,7 +202,7 @@ QUIET = "#9ca3af"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line of a chart. ``dashed``: a limit, not a measurement."""
 
     label: str
@@ -211,13 +211,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class Chart:
     """One chart. ``x``: float64 [n], seconds before now, rising to 0; ``y``: float64 [n] for each
     line, NaN where nothing was measured. ``low`` and ``high``: the axis."""
 
     name: str
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     x: Floats
     y: tuple[Floats, ...]
     low: float
@@ -317,7 +317,7 @@ class Strips:
         """The newest point's; NaN where nothing rests on an observation."""
         return self._points[-1].age_ms if self._points else math.nan
 
-    def strips(self, steady_ns: int) -> tuple[Strip, ...]:
+    def strips(self, steady_ns: int) -> tuple[Chart, ...]:
         """Every chart, as of now."""
         points = tuple(self._points)
         x = np.array([(p.steady_ns - steady_ns) / SECOND for p in points], np.float64)
@@ -329,46 +329,49 @@ class Strips:
             self._acceptance(points, x),
         )
 
-    def _age(self, points: tuple[_Point, ...], x: Floats) -> Strip:
+    def _age(self, points: tuple[_Point, ...], x: Floats) -> Chart:
         y = (_column(points, "age_ms"), _column(points, "max_age_ms"))
-        lines = (Line("observation age", _PALETTE[0]), Line("max_age", LIMIT, dashed=True))
+        lines = (
+            ChartLine("observation age", _PALETTE[0]),
+            ChartLine("max_age", LIMIT, dashed=True),
+        )
         top = max(_top(y[0]), _top(y[1]), 10.0)
-        return Strip("age", "observation age, ms", lines, x, y, 0.0, _round_up(1.15 * top))
+        return Chart("age", "observation age, ms", lines, x, y, 0.0, _round_up(1.15 * top))
 
-    def _rate(self, points: tuple[_Point, ...], x: Floats) -> Strip:
+    def _rate(self, points: tuple[_Point, ...], x: Floats) -> Chart:
         y = tuple(_column(points, name) for name in ("actions_hz", "commands_hz", "wanted_hz"))
         lines = (
-            Line("new actions", _PALETTE[2]),
-            Line("commands", QUIET),
-            Line("control rate", LIMIT, dashed=True),
+            ChartLine("new actions", _PALETTE[2]),
+            ChartLine("commands", QUIET),
+            ChartLine("control rate", LIMIT, dashed=True),
         )
         top = max(max(map(_top, y)), 1.0)
-        return Strip("rate", "rate, Hz", lines, x, y, 0.0, _round_up(1.15 * top))
+        return Chart("rate", "rate, Hz", lines, x, y, 0.0, _round_up(1.15 * top))
 
-    def _stages(self, points: tuple[_Point, ...], x: Floats) -> Strip:
-        lines = tuple(Line(name, _PALETTE[i]) for i, name in enumerate(STAGES))
+    def _stages(self, points: tuple[_Point, ...], x: Floats) -> Chart:
+        lines = tuple(ChartLine(name, _PALETTE[i]) for i, name in enumerate(STAGES))
         y = tuple(np.array([p.stages_ms[i] for p in points]) for i in range(len(STAGES)))
         top = max(max(map(_top, y)), 1.0)
-        return Strip("stages", "stages of an action, ms", lines, x, y, 0.0, _round_up(1.1 * top))
+        return Chart("stages", "stages of an action, ms", lines, x, y, 0.0, _round_up(1.1 * top))
 
-    def _action(self, points: tuple[_Point, ...], x: Floats) -> Strip:
+    def _action(self, points: tuple[_Point, ...], x: Floats) -> Chart:
         names = self._names
-        lines = tuple(Line(n, _PALETTE[i % len(_PALETTE)]) for i, n in enumerate(names))
+        lines = tuple(ChartLine(n, _PALETTE[i % len(_PALETTE)]) for i, n in enumerate(names))
         y = tuple(np.array([p.action[i] for p in points]) for i in range(len(names)))
-        bounds = (Line("bound", LIMIT, dashed=True), Line("-bound", LIMIT, dashed=True))
+        bounds = (ChartLine("bound", LIMIT, dashed=True), ChartLine("-bound", LIMIT, dashed=True))
         y += (np.ones_like(x), -np.ones_like(x))
         title = "action, share of its bound" if self._low else "action, m and rad"
-        return Strip("action", title, (*lines, *bounds), x, y, -1.2, 1.2)
+        return Chart("action", title, (*lines, *bounds), x, y, -1.2, 1.2)
 
-    def _acceptance(self, points: tuple[_Point, ...], x: Floats) -> Strip:
+    def _acceptance(self, points: tuple[_Point, ...], x: Floats) -> Chart:
         count = max((len(p.acceptance) for p in points), default=0)
         names = self._names if count == len(self._names) else tuple(map(str, range(count)))
-        lines = tuple(Line(n, _PALETTE[i % len(_PALETTE)]) for i, n in enumerate(names))
+        lines = tuple(ChartLine(n, _PALETTE[i % len(_PALETTE)]) for i, n in enumerate(names))
         rows = [(*p.acceptance, *(math.nan,) * (count - len(p.acceptance))) for p in points]
         y = tuple(np.array([row[i] for row in rows]) for i in range(count))
         if not count:
-            lines, y = (Line("no drafts", QUIET),), (np.full_like(x, math.nan),)
-        return Strip("acceptance", "draft acceptance, share", lines, x, y, 0.0, 1.05)
+            lines, y = (ChartLine("no drafts", QUIET),), (np.full_like(x, math.nan),)
+        return Chart("acceptance", "draft acceptance, share", lines, x, y, 0.0, 1.05)
 
 
 def _age_ms(seen: CommandSeen) -> float:
@@ -421,7 +424,7 @@ _NOT_THINGS = ("gripper", "finger")  # of the robot, which is shown by its joint
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
+class ViewInstant:
     """``joints``: rad and m by name; ``poses``: float64 [4, 4] by name, of the ground truth;
     ``step``: float64 [3], the displacement of one control period that was commanded last."""
 
@@ -449,20 +452,20 @@ class Instant:
         return np.array([start, start + turned * rate_hz * _AHEAD_S])
 
 
-class Past:
+class ViewHistory:
     """The last :data:`SECONDS` seconds, ten instants a second."""
 
     def __init__(self) -> None:
-        self._kept: deque[Instant] = deque(maxlen=HISTORY_SECONDS * SECOND // _EVERY_NS)
-        self.now = Instant(0)
+        self._kept: deque[ViewInstant] = deque(maxlen=HISTORY_SECONDS * SECOND // _EVERY_NS)
+        self.now = ViewInstant(0)
 
-    def add(self, instant: Instant) -> None:
+    def add(self, instant: ViewInstant) -> None:
         """The newest; kept where the last that was kept is old enough."""
         self.now = instant
         if not self._kept or instant.steady_ns - self._kept[-1].steady_ns >= _EVERY_NS:
             self._kept.append(instant)
 
-    def at(self, seconds_ago: float) -> Instant:
+    def at(self, seconds_ago: float) -> ViewInstant:
         """The kept one nearest to then; the newest for 0."""
         if seconds_ago <= 0 or not self._kept:
             return self.now

@@ -9,7 +9,7 @@ import numpy as np
 
 from vla_ros.core.types import Floats
 from vla_ros.viz.robot_model import Robot, Shape, wxyz_of
-from vla_ros.viz.viewer.model import Instant, color_of
+from vla_ros.viz.viewer.model import ViewInstant, color_of
 
 _CUBE_M = 0.042  # edge of what nobody says the size of: the tabletop's cubes
 _PLATE = (0.075, 0.009)  # radius, height
@@ -64,7 +64,7 @@ class Stage:
                 name, radius=shape.size[0], color=shape.color, subdivisions=2, **place
             )
 
-    def show(self, instant: Instant, rate_hz: float) -> None:
+    def show(self, instant: ViewInstant, rate_hz: float) -> None:
         """Everything as it was then."""
         places = self._robot.places(instant.joints) if self._robot is not None else {}
         for link, frame in self._frames.items():

@@ -25,9 +25,9 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from vla_ros.core.types import Image
-from vla_ros.viz.viewer.guard import Guard
+from vla_ros.viz.viewer.guard import PageGuard
 from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
-from vla_ros.viz.viewer.model import Strip
+from vla_ros.viz.viewer.model import Chart
 from vla_ros.viz.viewer.stage import Stage
 
 # ------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ _ONE_AT_A_TIME = threading.Lock()
 class GuardedServer(viser.ViserServer):
     """Raises OSError where no port is free, RuntimeError where viser cannot be guarded."""
 
-    def __init__(self, host: str, port: int, guard: Guard) -> None:
+    def __init__(self, host: str, port: int, guard: PageGuard) -> None:
         port = free_port(host, port)
         quiet = contextlib.redirect_stdout(io.StringIO())  # it prints a table of addresses
         with _guarded(guard) as asked, quiet:
@@ -76,7 +76,7 @@ def free_port(host: str, port: int) -> int:
 
 
 @contextlib.contextmanager
-def _guarded(guard: Guard) -> Iterator[threading.Event]:
+def _guarded(guard: PageGuard) -> Iterator[threading.Event]:
     """While viser starts, `websockets` serves what passes the guard. The event says that it did."""
     serve = websockets.asyncio.server.serve
     asked = threading.Event()
@@ -116,7 +116,7 @@ STOP_MARK = """<div id="vla-stop-mark"></div><style>
 </style>"""
 
 
-class Wish(Enum):
+class PageAction(Enum):
     """What somebody at the page may ask for."""
 
     STOP = "stop"
@@ -128,10 +128,10 @@ class Wish(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PageRequest:
     """One press. ``text``: the sentence of SAY."""
 
-    wish: Wish
+    wish: PageAction
     text: str = ""
 
 
@@ -147,7 +147,7 @@ TURN = 4.0  # rad/s for each m/s
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class JogRequest:
     """A person's word by the page's buttons: velocities x y z rx ry rz in m/s and rad/s, or how far
     the gripper is to be open, 0 to 1."""
 
@@ -155,7 +155,7 @@ class Push:
     opening: float | None = None
 
 
-def encoded(strip: Strip) -> msgspec.Raw:
+def encoded(strip: Chart) -> msgspec.Raw:
     """A chart's points as MessagePack, once for all browsers: null where nothing was measured. Of
     a NaN, all that an array has, the browser makes a line from the point before to the one after.
     """
@@ -164,7 +164,7 @@ def encoded(strip: Strip) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(points))
 
 
-def _scales(strip: Strip) -> dict[str, Any]:
+def _scales(strip: Chart) -> dict[str, Any]:
     room = ROOM * (strip.high - strip.low)
     return {
         "x": {"time": False, "range": (-60.0, 0.0)},
@@ -172,7 +172,7 @@ def _scales(strip: Strip) -> dict[str, Any]:
     }
 
 
-class Window:
+class PageWindow:
     """Serves until :meth:`close`. One thread may show; see GuardedServer for what it raises.
 
     ``push`` is called for as long as a button of the takeover is held.
@@ -182,9 +182,9 @@ class Window:
         self,
         host: str,
         port: int,
-        guard: Guard,
-        ask: Callable[[Ask], None],
-        push: Callable[[Push], None],
+        guard: PageGuard,
+        ask: Callable[[PageRequest], None],
+        push: Callable[[JogRequest], None],
     ) -> None:
         self._server = GuardedServer(host, port, guard)
         self.port: int = self._server.get_port()
@@ -204,13 +204,15 @@ class Window:
         self._banner = gui.add_html("")
         gui.add_html(STOP_MARK)
         stop = gui.add_button("STOP", color="red", hint="stop the task (key: Escape)")
-        stop.on_click(lambda _: self._ask(Ask(Wish.STOP)))
+        stop.on_click(lambda _: self._ask(PageRequest(PageAction.STOP)))
         key = gui.add_command("Stop the robot", hotkey="escape", description="STOP")
-        key.on_trigger(lambda _: self._ask(Ask(Wish.STOP)))
+        key.on_trigger(lambda _: self._ask(PageRequest(PageAction.STOP)))
         self._picture = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
         self._say(gui)
         others = gui.add_button_group("", ("Resume", "Recover", "Reset"))
-        others.on_click(lambda event: self._ask(Ask(Wish(event.target.value.lower()))))
+        others.on_click(
+            lambda event: self._ask(PageRequest(PageAction(event.target.value.lower())))
+        )
         self._facts = gui.add_html("")
         self._ago = gui.add_slider("3-D, s ago", 0.0, float(SECONDS), 0.1, 0.0)
         self._takeover(gui)
@@ -222,7 +224,7 @@ class Window:
             self._text = gui.add_text("instruction", "")
             say = gui.add_button("Say it", hint="Enter does the same")
         say.on_click(lambda _: form.submit())
-        form.on_submit(lambda _: self._ask(Ask(Wish.SAY, self._text.value)))
+        form.on_submit(lambda _: self._ask(PageRequest(PageAction.SAY, self._text.value)))
 
         @self._tasks.on_update
         def _(_: Any) -> None:
@@ -241,15 +243,15 @@ class Window:
             @hand.on_click
             def _(event: Any) -> None:
                 if event.target.value == "Release":
-                    self._ask(Ask(Wish.RELEASE))
+                    self._ask(PageRequest(PageAction.RELEASE))
                 else:
-                    self._push(Push(opening=float(event.target.value == "Open")))
+                    self._push(JogRequest(opening=float(event.target.value == "Open")))
 
     def _held(self, place: int, sign: float, speed: Any) -> Callable[[Any], None]:
         def held(_: Any) -> None:
             velocity = [0.0] * 6
             velocity[place] = sign * float(speed.value) * (1.0 if place < 3 else TURN)
-            self._push(Push(tuple(velocity)))
+            self._push(JogRequest(tuple(velocity)))
 
         return held
 
@@ -294,7 +296,7 @@ class Window:
             self._tasks.options = options
             self._tasks.value = chosen if chosen in options else NO_TASK
 
-    def show_strips(self, strips: Sequence[Strip]) -> None:
+    def show_strips(self, strips: Sequence[Chart]) -> None:
         """The charts; one whose lines are others is made anew."""
         for order, strip in enumerate(strips):
             if len(strip.x) < 2:
@@ -309,7 +311,7 @@ class Window:
             # Past the handle's own setter, which makes arrays of it: see encoded.
             self._charts[strip.name]._queue_update("data", encoded(strip))
 
-    def _make_chart(self, strip: Strip, order: int) -> None:
+    def _make_chart(self, strip: Chart, order: int) -> None:
         old = self._charts.pop(strip.name, None)
         if old is not None:
             old.remove()

@@ -33,11 +33,11 @@ from vla_ros.sim.tasks import Family, parse_instruction
 from vla_ros_lab.train import collect as collection
 from vla_ros_lab.train.collect import (
     CollectOptions,
+    DelayedActor,
     EnginePolicy,
-    Late,
+    ExpertLabel,
     Projection,
     Recorder,
-    Taught,
     collect,
     episode_of,
     make_shard,
@@ -114,7 +114,7 @@ def test_of_steps_that_were_not_rendered_the_actions_are_kept_and_no_picture_is_
     def drive(seen):
         rendered.append(bool(seen.images))
         action = to_environment(expert.act(seen.poses), scale)
-        return Taught(action, action[None]), action
+        return ExpertLabel(action, action[None]), action
 
     camera, things = ("agentview",), collection.OBJECTS
     recorder = Recorder(SIZE, camera, things, Projection(SIZE), every=4)
@@ -191,7 +191,9 @@ def test_a_policy_acts_and_the_expert_labels(policy, tmp_path, monkeypatch):
 @pytest.mark.parametrize("delay", [0, 3])
 def test_a_late_policy_acts_on_what_was_seen_then_and_knows_it(delay):
     asked = []
-    late = Late(lambda seen, told: asked.append((seen, told)) or np.full(7, float(seen)), delay)
+    late = DelayedActor(
+        lambda seen, told: asked.append((seen, told)) or np.full(7, float(seen)), delay
+    )
     said = []
     for step in range(6):
         late.see(step)  # stands for what is seen
@@ -210,7 +212,7 @@ def test_an_unsteady_one_sees_images_out_of_step_in_order_and_is_held_where_none
         asked.append((step - seen, told, seen))
         return np.array([0.1] * 6 + [0.0])
 
-    late = Late(act, 2, unsteady=np.random.default_rng(0))
+    late = DelayedActor(act, 2, unsteady=np.random.default_rng(0))
     for step in range(steps):
         late.see(step)
         said = late.act()
@@ -233,7 +235,7 @@ def test_who_takes_longer_than_a_step_for_an_answer_has_none_for_some(delay, lea
     shares = []
     for seed in range(12):
         rng, still = np.random.default_rng(seed), 0
-        late = Late(lambda seen, told: np.full(7, 0.5), delay, unsteady=rng)
+        late = DelayedActor(lambda seen, told: np.full(7, 0.5), delay, unsteady=rng)
         for step in range(600):
             late.see(step)
             still += late.act()[0] == 0.0
@@ -287,12 +289,12 @@ def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, 
         collection, "episode_of", lambda *args: replace(original(*args), max_steps=3)
     )
 
-    class Noted(Late):
+    class Noted(DelayedActor):
         def __init__(self, act, delay, *more):
             drawn.append(delay)
             super().__init__(act, delay, *more)
 
-    monkeypatch.setattr(collection, "Late", Noted)
+    monkeypatch.setattr(collection, "DelayedActor", Noted)
     options = replace(REACH, demonstrations=6, policy=policy, expert_share=0.0, delays=8)
     list(collect(options, tmp_path / "one"))
     list(collect(options, tmp_path / "other"))

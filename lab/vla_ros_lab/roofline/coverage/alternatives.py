@@ -20,7 +20,7 @@ from vla_ros_lab.roofline.coverage.episodes import (
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class Coverage:
     """Shares per token of an action, and of the actions that are covered in all but their last
     token: ``joint`` as counted, ``product`` were the tokens independent."""
 
@@ -30,7 +30,7 @@ class Covered:
     product: float
 
 
-def coverage(episodes: Sequence[Tokens], chunks: Chunks = SINGLE) -> list[Covered]:
+def coverage(episodes: Sequence[Tokens], chunks: Chunks = SINGLE) -> list[Coverage]:
     """Of the alternatives that one would think of, and of those that a fit gives, held out."""
     fixed = FIXED if chunks.steps == 1 else _of_chunks(chunks)
     return [
@@ -113,7 +113,7 @@ def _counted(
     near: Callable[[Tokens], npt.NDArray[np.bool_]] | None,
     count: int = 0,
     chunks: Chunks = SINGLE,
-) -> Covered:
+) -> Coverage:
     if near is not None:
         hits = np.concatenate([near(e) for e in episodes])
     else:
@@ -122,7 +122,7 @@ def _counted(
         )
     shares, drafted = hits.mean(0), hits[:, :-1]
     product = float(np.prod(drafted.mean(0)))
-    return Covered(name, tuple(map(float, shares)), float(drafted.all(1).mean()), product)
+    return Coverage(name, tuple(map(float, shares)), float(drafted.all(1).mean()), product)
 
 
 def fold_hits(

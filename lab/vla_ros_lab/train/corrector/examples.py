@@ -34,7 +34,7 @@ from vla_ros.engine.models.corrector import Corrector
 from vla_ros.runtime.control.observation import libero_oft
 from vla_ros.sim.env import AGENTVIEW, SimObservation
 from vla_ros.sim.expert import Expert
-from vla_ros_lab.train.collect import SWITCH, Driver, Taught
+from vla_ros_lab.train.collect import SWITCH, Driver, ExpertLabel
 from vla_ros_lab.train.frames import SETTLED, STILL, worth_training
 
 _EVERY = 4  # frames of a demonstration from one chunk to the next
@@ -188,7 +188,7 @@ class LateActor:
     def drive(self, scale: Floats) -> Driver:
         """For :func:`vla_ros_lab.train.collect.play`; ``scale`` [6] of the environment."""
 
-        def drive(seen: SimObservation) -> tuple[Taught | None, Floats]:
+        def drive(seen: SimObservation) -> tuple[ExpertLabel | None, Floats]:
             action = self._act(seen).copy()
             action[GRIPPER] = action[GRIPPER] > 0.5  # open or closed
             return None, to_environment(action, scale)

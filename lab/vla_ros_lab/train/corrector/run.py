@@ -20,7 +20,7 @@ from vla_ros.runtime.control.observation import LIBERO_STATE
 from vla_ros.sim.env import Environment
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import parse_instruction
-from vla_ros_lab.train.collect import RENDER_SIZE, Episode, play
+from vla_ros_lab.train.collect import RENDER_SIZE, CollectedEpisode, play
 from vla_ros_lab.train.corrector.examples import Examples, LateActor, Reader, of_demonstrations
 from vla_ros_lab.train.corrector.training import CorrectorOptions, train_corrector
 from vla_ros_lab.train.frames import wordings
@@ -31,7 +31,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CorrectorResult:
     """What came of a run: the corrector's folder, its parameters, and of each round how many of its
     episodes were solved."""
 
@@ -47,7 +47,7 @@ def run(
     directory: Path,
     report: Report,
     stop: Callable[[], bool] = lambda: False,
-) -> Ended:
+) -> CorrectorResult:
     """Train a corrector for ``target`` and write ``directory/corrector``. In one sitting: where
     ``stop`` ends it, what was learned until then is written. UserError: a target that can have
     none."""
@@ -90,7 +90,7 @@ def run(
         "options": asdict(options),
     }
     (directory / FOLDER / TRAINING).write_text(json.dumps(said, indent=1) + "\n")
-    return Ended(directory / FOLDER, count, tuple(solved))
+    return CorrectorResult(directory / FOLDER, count, tuple(solved))
 
 
 def _config(engine: object, target: str) -> CorrectorConfig:
@@ -121,7 +121,7 @@ def _round(
             reader, corrector, sentence, delay, max(delay, options.executed),
             corrector.config.ahead, options.expert_share, rng, number * 1_000_000 + index,
         )  # fmt: skip
-        episode = Episode(
+        episode = CollectedEpisode(
             task.name, sentence, index % task.initial_states, dagger_seed(number, index), most
         )
         solved += play(environment, episode, actor.drive(scale))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_ros_lab.train.head.features import Episode
+from vla_ros_lab.train.head.features import HeadEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Examples:
     """All frames of episodes, each with any number of its tokens known. ``first`` is the token of
     bin 0 in the order of their ids."""
 
-    def __init__(self, episodes: Sequence[Episode], first: int, bins: int) -> None:
+    def __init__(self, episodes: Sequence[HeadEpisode], first: int, bins: int) -> None:
         self._first, self._bins = first, bins
         self._tokens = torch.cat([episode.tokens for episode in episodes])
         self._taps = torch.cat([episode.taps for episode in episodes])
@@ -60,7 +60,7 @@ class Examples:
         )
 
 
-def past_of(episode: Episode, first: int, bins: int) -> torch.Tensor:
+def past_of(episode: HeadEpisode, first: int, bins: int) -> torch.Tensor:
     """The bins of the last action and of the one before it, int64 [F, 2 K]; -1 where none was."""
     own = episode.tokens - first
     own = torch.where((own >= 0) & (own < bins), own, -1)

@@ -30,7 +30,7 @@ from vla_ros.engine.models.language.base import tap_layers
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class HeadEpisode:
     """Of F frames with K tokens each: ``tokens`` int64 [F, K]; ``taps`` [F, K, layers * C], row j
     being where token j was chosen; ``targets`` [F, K, bins], the target's chances there. Answers
     that end earlier go on with their end marker, whose taps and targets are zeros."""
@@ -43,7 +43,7 @@ class Episode:
         return len(self.tokens)
 
 
-class Seer:
+class TargetReader:
     """Looks at a frozen target while it acts: the engine's answer, and one pass more."""
 
     def __init__(self, engine: TokenEngine | FastEngine) -> None:
@@ -90,12 +90,12 @@ class Seer:
         taps = self._runner.tapped.to("cpu", torch.bfloat16)
         self._frames.append((tokens, taps, logits.float().softmax(-1).to("cpu", torch.bfloat16)))
 
-    def take(self) -> Episode:
+    def take(self) -> HeadEpisode:
         """What was seen since the last time."""
         filler = 0 if self._ends is None else self._ends
         tokens, taps, targets = (list(part) for part in zip(*self._frames, strict=True))
         self._frames.clear()
-        return Episode(
+        return HeadEpisode(
             pad_sequence(tokens, True, filler),
             pad_sequence(taps, True),
             pad_sequence(targets, True),
@@ -115,14 +115,14 @@ def text_of(engine: TokenEngine | FastEngine) -> TextConfig:
     return found
 
 
-def padded(episodes: Sequence[Episode], filler: int) -> list[Episode]:
+def padded(episodes: Sequence[HeadEpisode], filler: int) -> list[HeadEpisode]:
     """All with as many tokens a frame as the longest."""
     most = max((episode.tokens.shape[1] for episode in episodes), default=0)
 
-    def longer(episode: Episode) -> Episode:
+    def longer(episode: HeadEpisode) -> HeadEpisode:
         missing = most - episode.tokens.shape[1]
         rows = (0, 0, 0, missing)
-        return Episode(
+        return HeadEpisode(
             F.pad(episode.tokens, (0, missing), value=filler),
             F.pad(episode.taps, rows),
             F.pad(episode.targets, rows),
@@ -131,18 +131,18 @@ def padded(episodes: Sequence[Episode], filler: int) -> list[Episode]:
     return [longer(episode) for episode in episodes]
 
 
-def write_episode(path: Path, episode: Episode) -> None:
+def write_episode(path: Path, episode: HeadEpisode) -> None:
     """Whole or not at all."""
     from safetensors.torch import save_file
 
     scratch = path.with_suffix(".tmp")
-    parts = {name: getattr(episode, name).contiguous() for name in Episode.__dataclass_fields__}
+    parts = {name: getattr(episode, name).contiguous() for name in HeadEpisode.__dataclass_fields__}
     save_file(parts, str(scratch))
     scratch.replace(path)
 
 
-def read_episode(path: Path) -> Episode:
+def read_episode(path: Path) -> HeadEpisode:
     """What :func:`write_episode` wrote."""
     from safetensors.torch import load_file
 
-    return Episode(**load_file(str(path)))
+    return HeadEpisode(**load_file(str(path)))

@@ -31,11 +31,11 @@ from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Request, StageTimer
 from vla_ros_lab.train.head.examples import past_of, places
-from vla_ros_lab.train.head.features import Episode
+from vla_ros_lab.train.head.features import HeadEpisode
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedHead:
     """``passes`` an action, ``accepted`` draft tokens a pass with a draft behind a token.
 
     Of a recursive head also what the recursion E[s] says of its chances there, with nothing drafted
@@ -54,12 +54,12 @@ class Judge:
     """Counts the passes of drafters over the same episodes, on the CPU, with whole trees."""
 
     actions: ActionTokens | FastTokens
-    episodes: Sequence[Episode]
+    episodes: Sequence[HeadEpisode]
     embed: Embed
     steps: int = 1  # actions of an answer
     executed: int = 1  # of FAST tokens: actions between two frames
 
-    def head(self, head: OneShotHead | RecursiveHead) -> Judged:
+    def head(self, head: OneShotHead | RecursiveHead) -> JudgedHead:
         """Of a head, which must have its ``chances``."""
         device, budget = torch.device("cpu"), Budget()
         drafter: Drafter
@@ -74,7 +74,7 @@ class Judge:
             drafter = HeadDrafter(self.actions, device, _exactly, budget, head, self.embed)
         return self.count(drafter)
 
-    def temporal(self) -> Judged:
+    def temporal(self) -> JudgedHead:
         """Of the tree of alternatives to the last action, which needs no head."""
         positions = self.episodes[0].tokens.shape[1]
         device = torch.device("cpu")
@@ -85,7 +85,7 @@ class Judge:
         )
         return self.count(drafter)
 
-    def count(self, drafter: Drafter) -> Judged:
+    def count(self, drafter: Drafter) -> JudgedHead:
         """Every action of every episode, each episode after a reset."""
         passes = actions = accepted = drafted = 0
         fast, ends = isinstance(self.actions, FastTokens), ends_of(self.actions)
@@ -97,7 +97,7 @@ class Judge:
                 used, stood, rounds = speculated(drafter, asked, up_to(own, ends), taps)
                 passes, accepted, drafted = passes + used, accepted + stood, drafted + rounds
                 actions += 1
-        return Judged(passes / actions, accepted / drafted if drafted else 0.0)
+        return JudgedHead(passes / actions, accepted / drafted if drafted else 0.0)
 
 
 def ends_of(actions: ActionTokens | FastTokens) -> int | None:
@@ -144,7 +144,7 @@ def speculated(
 
 
 def count_chances(
-    head: OneShotHead, episodes: Sequence[Episode], embed: Embed, first: int
+    head: OneShotHead, episodes: Sequence[HeadEpisode], embed: Embed, first: int
 ) -> torch.Tensor:
     """How often the alternative of each rank was right: [places, places, RANKED], falling in the
     rank. Before anything is seen a little of the prior that trees begin with."""

@@ -18,13 +18,21 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.data.bags import Bag
-from vla_ros.data.lerobot.dataset import STATE, Feature, Info, Reader, Row, is_dataset, python_of
+from vla_ros.data.lerobot.dataset import (
+    STATE,
+    DatasetRow,
+    Feature,
+    Info,
+    Reader,
+    is_dataset,
+    python_of,
+)
 from vla_ros.data.lerobot.from_bags import BagOptions, BagRows
 from vla_ros.data.lerobot.shards import cameras_of, is_bag
 from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.sim.env import AGENTVIEW, WRIST
-from vla_ros_lab.train.head.features import Seer, write_episode
+from vla_ros_lab.train.head.features import TargetReader, write_episode
 from vla_ros_lab.train.head.rollouts import (
     JUDGE,
     LEARN,
@@ -43,7 +51,7 @@ class Recording:
 
     cameras: dict[str, str]
     episodes: int
-    rows: Iterator[Row]
+    rows: Iterator[DatasetRow]
 
 
 def open_recording(path: Path, state: bool, stack: ExitStack) -> Recording:
@@ -91,7 +99,7 @@ def answer(
                 " judge by"
             )
         judged = set(np.linspace(0, total - 1, max(2, total // HELD_OUT)).round().astype(int))
-        seer, number = Seer(engine), 0
+        seer, number = TargetReader(engine), 0
         for one in recordings:
             for _, rows in groupby(one.rows, lambda row: row.episode):
                 path = path_of(directory, JUDGE if number in judged else LEARN, number)
@@ -108,9 +116,9 @@ def answer(
 
 def _answer(
     engine: FastEngine,
-    seer: Seer,
+    seer: TargetReader,
     cameras: dict[str, str],
-    rows: Sequence[Row],
+    rows: Sequence[DatasetRow],
     executed: int,
     clock: Clock,
 ) -> None:

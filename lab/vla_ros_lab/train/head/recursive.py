@@ -37,8 +37,8 @@ from vla_ros.engine.decoding.head_drafters import (
 from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
-from vla_ros_lab.train.head.features import Episode
-from vla_ros_lab.train.head.judge import Judge, Judged, asked_at, ends_of
+from vla_ros_lab.train.head.features import HeadEpisode
+from vla_ros_lab.train.head.judge import Judge, JudgedHead, asked_at, ends_of
 from vla_ros_lab.train.head.options import HeadOptions
 from vla_ros_lab.train.head.target import Target, rounded
 from vla_ros_lab.train.head.unrolled import unroll
@@ -49,7 +49,7 @@ CHECKED = 160  # frames that a head is chosen by
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class HeadAnswers:
     """Of F frames, J = K - 2 positions each: ``tokens`` int64 [F, K], ``taps`` [F, J, layers * C],
     ``targets`` [F, J, bins] of the places 1 ... K - 2, and what was expected there, ``last`` and
     ``before`` int16 [F, J, LEVELS]: at [f, j, i] of place j + 1 + i by the tokens up to j.
@@ -65,17 +65,17 @@ class Answers:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, frames: torch.Tensor) -> Answers:
+    def take(self, frames: torch.Tensor) -> HeadAnswers:
         """Some of them."""
-        return Answers(*(getattr(self, name)[frames] for name in self.__slots__))
+        return HeadAnswers(*(getattr(self, name)[frames] for name in self.__slots__))
 
 
 def answers_of(
-    episodes: Sequence[Episode],
+    episodes: Sequence[HeadEpisode],
     actions: ActionTokens | FastTokens,
     steps: int,
     executed: int = 1,
-) -> Answers:
+) -> HeadAnswers:
     """Episodes as they would be drafted: each begins with nothing known."""
     count = episodes[0].tokens.shape[1]
     if isinstance(actions, FastTokens):
@@ -84,7 +84,7 @@ def answers_of(
         told = [_expected(episode, actions, steps) for episode in episodes]
     tokens = torch.cat([e.tokens for e in episodes])
     ends = ends_of(actions)
-    return Answers(
+    return HeadAnswers(
         tokens,
         torch.cat([e.taps[:, : count - 2] for e in episodes]),
         torch.cat([e.targets[:, 1:-1] for e in episodes]),
@@ -95,7 +95,7 @@ def answers_of(
 
 
 def _spelled(
-    episode: Episode, actions: FastTokens, executed: int
+    episode: HeadEpisode, actions: FastTokens, executed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     count, rows = episode.tokens.shape[1], []
     expecting = FastDrafter(actions, torch.device("cpu"), Budget(), None, wide=True)
@@ -113,7 +113,7 @@ def _spelled(
 
 
 def _expected(
-    episode: Episode, actions: ActionTokens, steps: int
+    episode: HeadEpisode, actions: ActionTokens, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     count = episode.tokens.shape[1]
     expecting, rows = TemporalPredictor(count // steps, steps, actions.window), []
@@ -132,7 +132,11 @@ class RecursivePupil:
     head: DraftHead
 
     def __init__(
-        self, options: HeadOptions, target: Target, learn: Sequence[Episode], device: torch.device
+        self,
+        options: HeadOptions,
+        target: Target,
+        learn: Sequence[HeadEpisode],
+        device: torch.device,
     ) -> None:
         actions, count = target.actions, learn[0].tokens.shape[1]
         width = options.width or recursive_width(target.hidden)
@@ -148,7 +152,7 @@ class RecursivePupil:
                 self._head.bins.weight.copy_(target.rows)
         self.head = self._head.to(device)
         self._learn = answers_of(learn, actions, target.steps, target.executed)
-        self._checked: Answers | None = None  # of the episodes that choose, which stay the same
+        self._checked: HeadAnswers | None = None  # of the episodes that choose, which stay the same
 
     def loss(self, draw: torch.Generator) -> torch.Tensor:
         options = self._options
@@ -160,7 +164,7 @@ class RecursivePupil:
         )
         return loss_of(self._head, batch, self._target, options, self._device)
 
-    def served(self, episodes: Sequence[Episode]) -> tuple[DraftHead, Judged]:
+    def served(self, episodes: Sequence[HeadEpisode]) -> tuple[DraftHead, JudgedHead]:
         """Chosen by the passes that the recursion expects: drafting all of them takes longer."""
         head, target = rounded(self._head), self._target
         if self._checked is None:
@@ -170,7 +174,7 @@ class RecursivePupil:
         head.chances = count_chances(head, self._checked, target.embed, target.actions.first)
         return head, told_of(head.chances, self._checked)
 
-    def judged(self, head: DraftHead, episodes: Sequence[Episode]) -> Judged:
+    def judged(self, head: DraftHead, episodes: Sequence[HeadEpisode]) -> JudgedHead:
         target = self._target
         assert isinstance(head, RecursiveHead)
         way = target.steps, target.executed
@@ -183,7 +187,11 @@ class RecursivePupil:
 
 
 def loss_of(
-    head: RecursiveHead, batch: Answers, target: Target, options: HeadOptions, device: torch.device
+    head: RecursiveHead,
+    batch: HeadAnswers,
+    target: Target,
+    options: HeadOptions,
+    device: torch.device,
 ) -> torch.Tensor:
     """The mean over what is drafted, by its weights."""
     places = batch.taps.shape[1]
@@ -204,7 +212,7 @@ def loss_of(
 
 def unrolled(
     head: RecursiveHead,
-    batch: Answers,
+    batch: HeadAnswers,
     embed: Embed,
     steps: int,
     device: torch.device,
@@ -218,7 +226,7 @@ def unrolled(
                          lambda t: embed(t).float(), follow)  # fmt: skip
 
 
-def ranks_of(head: RecursiveHead, answers: Answers, embed: Embed, first: int) -> torch.Tensor:
+def ranks_of(head: RecursiveHead, answers: HeadAnswers, embed: Embed, first: int) -> torch.Tensor:
     """Of what was said, its rank among the head's alternatives: int64 [F, places, LEVELS], at
     [f, s, l] with s + 1 tokens known on level l + 1, RANKED where it is none of them or there is no
     such level."""
@@ -237,7 +245,9 @@ def ranks_of(head: RecursiveHead, answers: Answers, embed: Embed, first: int) ->
     return found
 
 
-def count_chances(head: RecursiveHead, answers: Answers, embed: Embed, first: int) -> torch.Tensor:
+def count_chances(
+    head: RecursiveHead, answers: HeadAnswers, embed: Embed, first: int
+) -> torch.Tensor:
     """How often the alternative of each rank was right: [places, LEVELS, RANKED], falling in the
     rank. States of the same dimension lend each other a little."""
     ranks = ranks_of(head, answers, embed, first)
@@ -255,7 +265,7 @@ def count_chances(head: RecursiveHead, answers: Answers, embed: Embed, first: in
     return chances.cummin(-1).values * there
 
 
-def told_of(chances: torch.Tensor, answers: Answers) -> Judged:
+def told_of(chances: torch.Tensor, answers: HeadAnswers) -> JudgedHead:
     """What follows from chances [places, LEVELS, RANKED] that were counted on answers: passes of
     the longest by the recursion, the prefill drafting nothing; and how often every level is right.
     """
@@ -266,4 +276,4 @@ def told_of(chances: torch.Tensor, answers: Answers) -> Judged:
     four = (likely[..., :4].sum((0, 2)) / each).tolist()
     expected = plan_states([[], *states_of(chances.tolist())], Budget()).passes
     levels = int((there.sum(0) > 0).sum())
-    return Judged(expected, 0.0, expected, tuple(first[:levels]), tuple(four[:levels]))
+    return JudgedHead(expected, 0.0, expected, tuple(first[:levels]), tuple(four[:levels]))

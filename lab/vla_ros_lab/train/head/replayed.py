@@ -10,18 +10,18 @@ import torch
 from vla_ros.engine.decoding.draft_heads import LEVELS, RANKED, RecursiveHead
 from vla_ros.engine.decoding.head_drafters import Embed
 from vla_ros.engine.io.tokens import ActionTokens
-from vla_ros_lab.heterospec import Shown, Unrolled, shown
-from vla_ros_lab.train.head.features import Episode
-from vla_ros_lab.train.head.recursive import BATCH, Answers, answers_of, ranks_of, unrolled
+from vla_ros_lab.heterospec import DraftedFrame, Unrolled, shown
+from vla_ros_lab.train.head.features import HeadEpisode
+from vla_ros_lab.train.head.recursive import BATCH, HeadAnswers, answers_of, ranks_of, unrolled
 
 
 def replayed(
     head: RecursiveHead,
-    episodes: Sequence[Episode],
+    episodes: Sequence[HeadEpisode],
     embed: Embed,
     actions: ActionTokens,
     steps: int,
-) -> list[Shown]:
+) -> list[DraftedFrame]:
     """Every frame with what is offered behind the prompt, and what the head offers with any number
     of tokens known; each episode learns anew. ``steps`` actions make an answer."""
     plain = shown([e.tokens.tolist() for e in episodes], actions.window, anew=True, steps=steps)
@@ -36,7 +36,7 @@ def replayed(
 
 
 def likeliest_path(
-    head: RecursiveHead, answers: Answers, embed: Embed, first: int
+    head: RecursiveHead, answers: HeadAnswers, embed: Embed, first: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """[F, places, LEVELS, RANKED]: with s + 1 tokens known, the chances of the alternatives on
     every level if each level's likeliest is drafted; 0 where there is no such level."""

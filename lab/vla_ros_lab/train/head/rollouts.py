@@ -19,8 +19,8 @@ from vla_ros.data.demonstrations import scales, to_environment
 from vla_ros.data.episodes.plan import dagger_seed, validation_seed
 from vla_ros.engine.engine import TokenEngine
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
-from vla_ros_lab.train.collect import Episode, play
-from vla_ros_lab.train.head.features import Seer, write_episode
+from vla_ros_lab.train.collect import CollectedEpisode, play
+from vla_ros_lab.train.head.features import TargetReader, write_episode
 
 ROUND = 49  # of the training's seeds: no round of on-policy correction has come so far
 OPTIONS_FILE = "rollouts.json"
@@ -63,7 +63,7 @@ def record(
     tasks = len(environment.spec.tasks)
     wanted = [(JUDGE, n) for n in range(options.judge * tasks)]
     wanted += [(LEARN, n) for n in range(options.learn * tasks)]
-    seer = Seer(engine)
+    seer = TargetReader(engine)
     for done, (part, number) in enumerate(wanted, start=1):
         path = path_of(directory, part, number)
         success = None
@@ -103,19 +103,19 @@ def claim(options: RolloutOptions, directory: Path) -> None:
     path.write_text(json.dumps(asdict(options), indent=1) + "\n")
 
 
-def _episode(environment: Environment, part: str, number: int) -> Episode:
+def _episode(environment: Environment, part: str, number: int) -> CollectedEpisode:
     tasks = environment.spec.tasks
     task = tasks[number % len(tasks)]
     seed = dagger_seed(ROUND, number) if part == LEARN else validation_seed(number)
     state = number // len(tasks) % task.initial_states
-    return Episode(task.name, task.instruction, state, seed, task.max_steps, part)
+    return CollectedEpisode(task.name, task.instruction, state, seed, task.max_steps, part)
 
 
 def _act(
-    episode: Episode,
+    episode: CollectedEpisode,
     environment: Environment,
     engine: TokenEngine,
-    seer: Seer,
+    seer: TargetReader,
     clock: Clock,
     executed: int,
 ) -> bool:

@@ -20,13 +20,13 @@ from vla_ros.engine.engine import FastEngine, TokenEngine
 from vla_ros.engine.layers.linear import LowBit, plain, rows_of
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros_lab.train.collect import shared_environment
-from vla_ros_lab.train.head.features import Episode, padded, read_episode, text_of
+from vla_ros_lab.train.head.features import HeadEpisode, padded, read_episode, text_of
 from vla_ros_lab.train.head.judge import ends_of
 from vla_ros_lab.train.head.options import HeadOptions
 from vla_ros_lab.train.head.recorded import answer
 from vla_ros_lab.train.head.rollouts import JUDGE, LEARN, Recorded, RolloutOptions, path_of, record
 from vla_ros_lab.train.head.target import Target
-from vla_ros_lab.train.head.training import Step, Trained, train_head
+from vla_ros_lab.train.head.training import Step, TrainedHead, train_head
 
 ROLLOUTS, HEAD = "rollouts", "draft_head"  # folders of a run
 TRAINING = "training.json"
@@ -64,7 +64,7 @@ def run(
     directory: Path,
     report: Reporter,
     stop: Callable[[], bool] = lambda: False,
-) -> Trained | None:
+) -> TrainedHead | None:
     """Record what is not there yet, train, and write ``directory/draft_head``. None: told to stop
     before there was anything to train on. UserError: a target that has no use for a head."""
     engine = load_engine(
@@ -144,7 +144,7 @@ def target_of(engine: TokenEngine | FastEngine, executed: int = 1) -> Target:
     )  # fmt: skip
 
 
-def _read(directory: Path, part: str, count: int | None) -> list[Episode]:
+def _read(directory: Path, part: str, count: int | None) -> list[HeadEpisode]:
     """So many episodes; None: all that are there."""
     if count is None:
         return [read_episode(path) for path in sorted(directory.glob(f"{part}-*.safetensors"))]
@@ -153,11 +153,11 @@ def _read(directory: Path, part: str, count: int | None) -> list[Episode]:
 
 def _write(
     directory: Path,
-    trained: Trained,
+    trained: TrainedHead,
     wanted: Run,
     options: HeadOptions,
     target: str,
-    learn: list[Episode],
+    learn: list[HeadEpisode],
 ) -> None:
     save_head(directory, trained.head)
     told = {

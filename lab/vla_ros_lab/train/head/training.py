@@ -19,8 +19,8 @@ from vla_ros.engine.decoding.draft_head_folder import DraftHead
 from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
 from vla_ros.engine.decoding.head_drafters import Embed
 from vla_ros_lab.train.head.examples import Batch, Examples
-from vla_ros_lab.train.head.features import Episode
-from vla_ros_lab.train.head.judge import Judge, Judged, count_chances
+from vla_ros_lab.train.head.features import HeadEpisode
+from vla_ros_lab.train.head.judge import Judge, JudgedHead, count_chances
 from vla_ros_lab.train.head.options import HeadOptions
 from vla_ros_lab.train.head.recursive import RecursivePupil
 from vla_ros_lab.train.head.target import Target, rounded
@@ -32,21 +32,21 @@ class Step:
 
     number: int
     loss: float
-    judged: Judged | None = None
+    judged: JudgedHead | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedHead:
     """The best head, the step it is of, and passes an action on episodes that neither trained nor
     chose it: its own, and those of the tree of alternatives to the last action."""
 
     head: DraftHead
     step: int
-    judged: Judged
-    temporal: Judged
+    judged: JudgedHead
+    temporal: JudgedHead
 
 
-class Pupil(Protocol):
+class HeadInTraining(Protocol):
     """A head while it learns."""
 
     head: DraftHead
@@ -55,11 +55,11 @@ class Pupil(Protocol):
         """Of a batch that is drawn."""
         ...
 
-    def served(self, episodes: Sequence[Episode]) -> tuple[DraftHead, Judged]:
+    def served(self, episodes: Sequence[HeadEpisode]) -> tuple[DraftHead, JudgedHead]:
         """As it would serve, its chances counted on episodes; and how it does on them."""
         ...
 
-    def judged(self, head: DraftHead, episodes: Sequence[Episode]) -> Judged:
+    def judged(self, head: DraftHead, episodes: Sequence[HeadEpisode]) -> JudgedHead:
         """How a head does on episodes that its chances were not counted on."""
         ...
 
@@ -67,12 +67,12 @@ class Pupil(Protocol):
 def train_head(
     options: HeadOptions,
     target: Target,
-    learn: Sequence[Episode],
-    held_out: Sequence[Episode],
+    learn: Sequence[HeadEpisode],
+    held_out: Sequence[HeadEpisode],
     device: torch.device,
     report: Callable[[Step], None],
     stop: Callable[[], bool] = lambda: False,
-) -> Trained:
+) -> TrainedHead:
     """Train until it gets no better, the steps are over or ``stop``. Every other episode held out
     chooses the head and counts its chances, the rest judges it. UserError: too few of them."""
     if not learn or len(held_out) < 2:
@@ -84,7 +84,7 @@ def train_head(
             f"actions of {learn[0].tokens.shape[1]} tokens leave a draft head nothing to guess"
         )
     make = RecursivePupil if options.recursive else OneShotPupil
-    pupil: Pupil = make(options, target, learn, device)
+    pupil: HeadInTraining = make(options, target, learn, device)
     optimizer = torch.optim.AdamW(
         pupil.head.parameters(), betas=(0.9, 0.95), weight_decay=options.weight_decay
     )
@@ -110,7 +110,7 @@ def train_head(
     assert best is not None
     others = held_out[1::2]
     last = Judge(target.actions, others, target.embed, target.steps, target.executed)
-    return Trained(best[2], best[1], pupil.judged(best[2], others), last.temporal())
+    return TrainedHead(best[2], best[1], pupil.judged(best[2], others), last.temporal())
 
 
 class OneShotPupil:
@@ -119,7 +119,11 @@ class OneShotPupil:
     head: DraftHead
 
     def __init__(
-        self, options: HeadOptions, target: Target, learn: Sequence[Episode], device: torch.device
+        self,
+        options: HeadOptions,
+        target: Target,
+        learn: Sequence[HeadEpisode],
+        device: torch.device,
     ) -> None:
         actions, count = target.actions, learn[0].tokens.shape[1]
         config = HeadConfig(
@@ -136,12 +140,12 @@ class OneShotPupil:
         batch = self._examples.batch(options.batch, options.fall, options.forgetful, draw)
         return loss_of(self._head, batch, self._target.embed, options.certain, self._device)
 
-    def served(self, episodes: Sequence[Episode]) -> tuple[DraftHead, Judged]:
+    def served(self, episodes: Sequence[HeadEpisode]) -> tuple[DraftHead, JudgedHead]:
         head, target = rounded(self._head), self._target
         head.chances = count_chances(head, episodes, target.embed, target.actions.first)
         return head, self.judged(head, episodes)
 
-    def judged(self, head: DraftHead, episodes: Sequence[Episode]) -> Judged:
+    def judged(self, head: DraftHead, episodes: Sequence[HeadEpisode]) -> JudgedHead:
         return Judge(self._target.actions, episodes, self._target.embed).head(head)
 
 

@@ -12,7 +12,7 @@ from vla_ros.cli.eval import tables
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.beside import read_beside
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
-from vla_ros.data.episodes.rows import Outcome, summary
+from vla_ros.data.episodes.rows import Successes, summary
 from vla_ros_lab.report.page import html
 
 WORLD = "MuJoCo 3.3.2, robosuite 1.4.0, LIBERO assets 0123456789ab"
@@ -39,8 +39,8 @@ def base(tmp_path: Path) -> Path:
 
 def test_it_has_the_other_evaluations_tasks_by_their_place(base: Path) -> None:
     found = read_beside(base, SWAP)
-    assert found.name == "libero_object" and found.all == Outcome(5, 6)
-    assert found.tasks == {"0": Outcome(3, 3), "1": Outcome(2, 3)}
+    assert found.name == "libero_object" and found.all == Successes(5, 6)
+    assert found.tasks == {"0": Successes(3, 3), "1": Successes(2, 3)}
 
 
 def test_base_and_perturbed_stand_in_one_table(base: Path) -> None:

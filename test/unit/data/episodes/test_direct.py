@@ -13,7 +13,7 @@ from vla_ros.data.demonstrations import scales, to_environment
 from vla_ros.data.episodes import play as direct
 from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Setup, Variant
-from vla_ros.data.episodes.store import Strip
+from vla_ros.data.episodes.store import FrameStrip
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
 from vla_ros.engine.load import corrector_for
@@ -133,7 +133,7 @@ def test_a_delay_is_held_at_first_and_is_the_age_of_every_action():
 
 
 def test_a_strip_sees_every_frame():
-    strip = Strip()
+    strip = FrameStrip()
     record = play(replace(SCRIPTED, max_steps=3), strip=strip)
     assert record.reason == "step limit"
     assert len(strip) == 4  # before, between and after three steps
@@ -330,7 +330,7 @@ def test_only_what_the_policy_looks_at_is_rendered(monkeypatch):
     assert (record.steps, record.frames) == (16, 4)
     assert len(rendered) == 2 * (record.frames + 1)  # the last answer comes to no step
     rendered.clear()
-    strip = Strip()
+    strip = FrameStrip()
     record = play(
         replace(setup, max_steps=18), Variant("flow", "auto", replan_interval=4), strip=strip
     )

@@ -7,15 +7,15 @@ import pytest
 
 from support.runners import named_runner
 from vla_ros.data.episodes.parallel import play_here, play_in_processes
-from vla_ros.data.episodes.play import Order, RunnerFailed, keep
+from vla_ros.data.episodes.play import EpisodeOrder, RunnerFailed, keep
 from vla_ros.data.episodes.records import Job, Setup, Variant
 
 SETUP = Setup(policy="zero", route="direct")
 VARIANTS = (Variant("a"),)
 
 
-def orders(*tasks: str, strip: str = "") -> list[Order]:
-    return [Order(Job("a", task, n, 0, number=n), strip) for n, task in enumerate(tasks)]
+def orders(*tasks: str, strip: str = "") -> list[EpisodeOrder]:
+    return [EpisodeOrder(Job("a", task, n, 0, number=n), strip) for n, task in enumerate(tasks)]
 
 
 def test_every_job_is_played_once_and_a_process_keeps_its_runner():

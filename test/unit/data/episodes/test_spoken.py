@@ -8,24 +8,24 @@ import pytest
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Timeline
-from vla_ros.data.episodes.play import Played, keep
+from vla_ros.data.episodes.play import PlayedEpisode, keep
 from vla_ros.data.episodes.records import Job, to_json
 from vla_ros.data.episodes.store import read_spoken
-from vla_ros.data.episodes.tally import Tally
+from vla_ros.data.episodes.tally import EpisodeTally
 
 JOB = Job("speculative,r=3", "pick_red_cube", 3, 17, "pick / it up")
 SAID = ((1, 2, 3), (4, 5, 6))
 
 
 def record(job=JOB, said=SAID):
-    tally = Tally()
+    tally = EpisodeTally()
     for number, tokens in enumerate(said):
         tally.inference(Inference(number, np.zeros((1, 7)), Timeline(0), tokens))
     return tally.record(job, success=True, reason="success", max_steps=9, wall_s=1.0)
 
 
 def test_tokens_come_back_and_are_those_of_the_digest(tmp_path):
-    kept = keep(Played(record()), tmp_path, tokens=True)
+    kept = keep(PlayedEpisode(record()), tmp_path, tokens=True)
     (spoken,) = read_spoken(tmp_path)
     assert spoken.success
     assert spoken.tokens.tolist() == [list(tokens) for tokens in SAID]
@@ -36,16 +36,16 @@ def test_tokens_come_back_and_are_those_of_the_digest(tmp_path):
 
 def test_they_are_no_part_of_the_line_and_kept_only_where_asked(tmp_path):
     assert "said" not in json.dumps(to_json(record()))
-    assert keep(Played(record()), tmp_path).said == ()
+    assert keep(PlayedEpisode(record()), tmp_path).said == ()
     assert list(tmp_path.iterdir()) == []
-    keep(Played(record(said=())), tmp_path, tokens=True)  # a policy that says no tokens
+    keep(PlayedEpisode(record(said=())), tmp_path, tokens=True)  # a policy that says no tokens
     with pytest.raises(UserError, match="--keep-tokens"):
         read_spoken(tmp_path)
 
 
 def test_a_variant_is_read_alone(tmp_path):
     for label in ("speculative", "speculative,r=3"):
-        keep(Played(record(Job(label, "pick", 0, 0))), tmp_path, tokens=True)
+        keep(PlayedEpisode(record(Job(label, "pick", 0, 0))), tmp_path, tokens=True)
     assert len(read_spoken(tmp_path)) == 2
     assert len(read_spoken(tmp_path, "speculative")) == 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vla_ros.data.episodes.records import Job
-from vla_ros.data.episodes.store import Strip, strip_paths
+from vla_ros.data.episodes.store import FrameStrip, strip_paths
 
 
 def frame(step: int, size: int = 8) -> np.ndarray:
@@ -29,7 +29,7 @@ def steps_of(path, size: int = 8) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(steps=st.integers(1, 3000), frames=st.integers(2, 9), begin=st.integers(0, 3))
 def test_frames_are_even_from_the_first_to_the_last(tmp_path_factory, steps, frames, begin):
-    strip = Strip(frames, tile=8)
+    strip = FrameStrip(frames, tile=8)
     for step in range(begin, begin + steps):
         strip.add(frame(step), step)
     path = tmp_path_factory.mktemp("strip") / "deep" / "a.png"
@@ -46,14 +46,14 @@ def test_frames_are_even_from_the_first_to_the_last(tmp_path_factory, steps, fra
 
 
 def test_memory_does_not_grow_with_the_episode():
-    strip = Strip(4, tile=8)
+    strip = FrameStrip(4, tile=8)
     for step in range(5000):
         strip.add(frame(step), step)
     assert len(strip._kept) <= 16
 
 
 def test_frames_may_come_at_some_steps_only(tmp_path):
-    strip = Strip(3, tile=8)
+    strip = FrameStrip(3, tile=8)
     for step in range(5, 1000, 7):
         strip.add(frame(step), step)
     strip.save(tmp_path / "a.png")
@@ -63,7 +63,7 @@ def test_frames_may_come_at_some_steps_only(tmp_path):
 
 
 def test_large_frames_become_small_ones_and_keep_their_shape(tmp_path):
-    strip = Strip(2, tile=64)
+    strip = FrameStrip(2, tile=64)
     for step in range(3):
         strip.add(np.zeros((240, 320, 3), np.uint8), step)
     assert strip.save(tmp_path / "a.jpg")
@@ -73,7 +73,7 @@ def test_large_frames_become_small_ones_and_keep_their_shape(tmp_path):
 
 
 def test_the_callers_image_may_change_afterwards(tmp_path):
-    strip, image = Strip(2, tile=8), frame(0)
+    strip, image = FrameStrip(2, tile=8), frame(0)
     strip.add(image, 0)
     image[:] = 255
     strip.add(frame(1), 1)
@@ -82,7 +82,7 @@ def test_the_callers_image_may_change_afterwards(tmp_path):
 
 
 def test_without_frames_there_is_no_file(tmp_path):
-    assert not Strip().save(tmp_path / "a.jpg")
+    assert not FrameStrip().save(tmp_path / "a.jpg")
     assert not (tmp_path / "a.jpg").exists()
 
 
@@ -92,12 +92,12 @@ def test_without_frames_there_is_no_file(tmp_path):
 )
 def test_what_is_no_picture_is_refused(image):
     with pytest.raises(ValueError, match=r"uint8 \[H, W, 3\]"):
-        Strip().add(image, 0)
+        FrameStrip().add(image, 0)
 
 
 def test_a_strip_needs_two_frames():
     with pytest.raises(ValueError, match="2 frames"):
-        Strip(frames=1)
+        FrameStrip(frames=1)
 
 
 def test_the_first_episode_of_every_task_of_the_first_variant_gets_a_strip():

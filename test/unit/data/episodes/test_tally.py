@@ -11,7 +11,7 @@ from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import Command, CommandKind, Inference, Timeline
 from vla_ros.data.episodes.records import Job, Setup, Spread, Variant, record_from_json, to_json
 from vla_ros.data.episodes.rows import Drafts, summary
-from vla_ros.data.episodes.tally import Tally
+from vla_ros.data.episodes.tally import EpisodeTally
 from vla_ros_lab.report.page import html
 
 JOB = Job("v", "reach_red_cube", 0, 0)
@@ -23,7 +23,7 @@ def inference(stamp_ns: int, passes: int, rows: int = 1, level: float = 0.0) -> 
     return Inference(stamp_ns, said, Timeline(0), target_passes=passes)
 
 
-def record(tally: Tally, depth: int = 1):
+def record(tally: EpisodeTally, depth: int = 1):
     return tally.record(
         JOB, success=True, reason="success", max_steps=9, wall_s=1.0, pipeline_depth=depth
     )
@@ -36,7 +36,7 @@ def record(tally: Tally, depth: int = 1):
 )
 def test_passes_are_shared_by_all_that_they_serve(passes, rows, depth, expected):
     """As the demo's card and `vla-ros bench` share them."""
-    tally = Tally()
+    tally = EpisodeTally()
     for frame in range(4):
         tally.inference(inference(frame, passes, rows))
     found = record(tally, depth)
@@ -46,10 +46,10 @@ def test_passes_are_shared_by_all_that_they_serve(passes, rows, depth, expected)
     assert Drafts.of([old]).passes == passes
 
 
-def chunks() -> Tally:
+def chunks() -> EpisodeTally:
     """Two chunks of four, the second begins at its action 2, 0.01 m further than the first says,
     and every action waits 20 ms for its step."""
-    tally = Tally()
+    tally = EpisodeTally()
     first, second = SECOND, SECOND + PERIOD
     tally.inference(inference(first, 1, 4))
     tally.inference(inference(second, 1, 4, level=0.01))
@@ -85,7 +85,7 @@ def test_seams_jerk_and_staleness_are_in_record_summary_and_report(tmp_path):
     assert (
         summary(Setup(checkpoint="c"), (variant,), [replace(found, seam=Spread())])["seam"] is None
     )
-    alone = Tally()
+    alone = EpisodeTally()
     alone.inference(inference(SECOND, 1))
     single = replace(record(alone), job=JOB)
     page = html(tmp_path, Setup(checkpoint="c"), (variant,), [single], "vla-ros eval")
@@ -94,7 +94,7 @@ def test_seams_jerk_and_staleness_are_in_record_summary_and_report(tmp_path):
 
 
 def test_the_delay_that_a_policy_was_told_is_in_record_summary_and_report(tmp_path):
-    tally = Tally()
+    tally = EpisodeTally()
     for number, told in enumerate((0, 6, 6), 1):
         tally.inference(replace(inference(number * SECOND, 1), conditioning_delay=told))
     command = Command(CommandKind.POLICY, np.zeros(7), 0, 1, 0, 5 * SECOND, SECOND, staleness_ns=MS)

@@ -15,8 +15,8 @@ from vla_ros.data.lerobot.from_bags import (
     NEWEST,
     PAIRINGS,
     Mark,
+    RecordedCommand,
     Stamps,
-    Told,
     episodes,
     pair,
 )
@@ -31,7 +31,9 @@ def film(*at_ms: int) -> Stamps:
 
 
 def test_the_image_that_an_action_rests_on():
-    told = Told(said_ns=180 * MS, at_ns=181 * MS, observed_ns=50 * MS, latest_ns=150 * MS)
+    told = RecordedCommand(
+        said_ns=180 * MS, at_ns=181 * MS, observed_ns=50 * MS, latest_ns=150 * MS
+    )
     cameras = {"main": film(0, 50, 100, 150)}
     assert pair(told, cameras, EVIDENCE, 1.0, 0.025).images == {"main": 1}
     assert pair(told, cameras, DUE, 1.0, 0.025).images == {"main": 1}  # it says no due time
@@ -41,27 +43,32 @@ def test_the_image_that_an_action_rests_on():
 def test_an_action_of_a_chunk_belongs_to_the_moment_that_it_was_made_for():
     """Evidence of 0 ms, due at 100 ms; one due later than anything seen shows what was seen."""
     cameras = {"main": film(0, 50, 100, 150, 200)}
-    third = Told(160 * MS, 160 * MS, observed_ns=1, latest_ns=150 * MS, due_ns=101 * MS)
+    third = RecordedCommand(160 * MS, 160 * MS, observed_ns=1, latest_ns=150 * MS, due_ns=101 * MS)
     assert pair(third, cameras, DUE, 1.0, 0.0).images == {"main": 2}
-    far = Told(160 * MS, 160 * MS, observed_ns=1, latest_ns=150 * MS, due_ns=900 * MS)
+    far = RecordedCommand(160 * MS, 160 * MS, observed_ns=1, latest_ns=150 * MS, due_ns=900 * MS)
     assert pair(far, cameras, DUE, 1.0, 0.0).images == {"main": 3}
 
 
 def test_two_cameras_of_one_frame_named_by_the_older():
     """The wrist's image of 90 ms and the main one of 100 ms were one frame, received at 103 ms."""
     cameras = {"main": film(50, 100), "wrist": film(40, 90)}
-    told = Told(150 * MS, 150 * MS, 90 * MS, 90 * MS, 0, received_ns=103 * MS)
+    told = RecordedCommand(150 * MS, 150 * MS, 90 * MS, 90 * MS, 0, received_ns=103 * MS)
     assert pair(told, cameras, EVIDENCE, 1.0, 0.025).images == {"main": 1, "wrist": 1}
-    early = Told(150 * MS, 150 * MS, 90 * MS, 90 * MS, 0, received_ns=95 * MS)
+    early = RecordedCommand(150 * MS, 150 * MS, 90 * MS, 90 * MS, 0, received_ns=95 * MS)
     assert pair(early, cameras, EVIDENCE, 1.0, 0.025).images == {"main": 0, "wrist": 1}
 
 
 def test_a_strangers_command_gets_what_had_arrived():
     cameras = {"main": Stamps([0, 50 * MS, 100 * MS], [5 * MS, 120 * MS, 110 * MS])}
-    assert pair(Told(115 * MS, 115 * MS), cameras, DUE, 1.0, 0.0).images == {"main": 2}
-    assert pair(Told(100 * MS, 100 * MS), cameras, DUE, 1.0, 0.0).images == {"main": 0}
-    assert pair(Told(4 * MS, 4 * MS), cameras, DUE, 1.0, 0.0).lacking == "no main before it"
-    assert pair(Told(3 * S, 3 * S), cameras, DUE, 1.0, 0.0).lacking == "no main younger than 1 s"
+    assert pair(RecordedCommand(115 * MS, 115 * MS), cameras, DUE, 1.0, 0.0).images == {"main": 2}
+    assert pair(RecordedCommand(100 * MS, 100 * MS), cameras, DUE, 1.0, 0.0).images == {"main": 0}
+    assert (
+        pair(RecordedCommand(4 * MS, 4 * MS), cameras, DUE, 1.0, 0.0).lacking == "no main before it"
+    )
+    assert (
+        pair(RecordedCommand(3 * S, 3 * S), cameras, DUE, 1.0, 0.0).lacking
+        == "no main younger than 1 s"
+    )
 
 
 @given(
@@ -76,7 +83,7 @@ def test_a_strangers_command_gets_what_had_arrived():
 def test_no_image_is_from_the_future(captured, delays, observed, due, latest, latency, pairing):
     arrived = [t + d for t, d in zip(captured, delays, strict=False)]
     said = max(observed, latest) + latency
-    told = Told(said, said, observed, latest, due, received_ns=0)
+    told = RecordedCommand(said, said, observed, latest, due, received_ns=0)
     found = pair(told, {"main": Stamps(captured, arrived)}, pairing, 1e9, 1e9)
     if found.lacking:
         assert min(captured if observed else arrived) > (told.moment_ns(pairing) or said)

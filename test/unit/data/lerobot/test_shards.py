@@ -13,7 +13,7 @@ from support.train import INFO, SENTENCES, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.data.demonstrations import read_info, read_tracks, write_shard
 from vla_ros.data.lerobot import shards as shards_in
-from vla_ros.data.lerobot.dataset import Feature, Info, Row
+from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
 from vla_ros.data.lerobot.shards import ImportOptions, ShardRows, import_shards
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.options import TrainOptions
@@ -39,7 +39,7 @@ class FakeReader:
         for row in self._rows:
             there = row.arrays()
             images = {n: there[n] for n in names if self.info.features[n].image}
-            yield Row(
+            yield DatasetRow(
                 row.episode, row.task, images, {n: there[n] for n in names if n not in images}
             )
 
@@ -106,7 +106,7 @@ def theirs(width=7, camera="observation.images.top", gripper=(1.0, -1.0)):
         numbers = {"action": action, "observation.state": np.zeros(6, np.float32)}
         if camera:
             numbers[camera] = rng.integers(0, 255, (48, 64, 3), dtype=np.uint8)
-        rows.append(Row(i // 6, ("fold the towel", "open the drawer")[i // 6], {}, numbers))
+        rows.append(DatasetRow(i // 6, ("fold the towel", "open the drawer")[i // 6], {}, numbers))
     return Info(15.0, 2, 12, features, {}), rows
 
 

@@ -20,15 +20,15 @@ from rosbags.typesys import get_types_from_msg
 from support.bags import START, Entry, T, action, film, task, write_bag
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.types import CommandKind
-from vla_ros.data.bag_frames import Frames, FrameTime, pick
+from vla_ros.data.bag_frames import BagFrames, FrameTime, pick
 from vla_ros.data.bag_writer import ros_types
 from vla_ros.data.bags import Bag, BagError
 from vla_ros.data.replay import Recorded, Task, make_plan, read_recorded
 from vla_ros.data.replay_compare import (
+    PolicyRun,
     Report,
-    Run,
-    Said,
-    Side,
+    RunCommand,
+    RunFigures,
     compare,
     json_line,
     load_golden,
@@ -45,11 +45,11 @@ STAGES = dict.fromkeys(("transport", "queue", "preprocess", "vision", "prefill",
 def said(stamp, value=0.25, kind=CommandKind.POLICY, index=0):
     numbers = (value, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
     stages = {**STAGES, "gate": 1.0}
-    return Said(kind, stamp, stamp, stamp + 5, stamp, numbers, 1, index, "", stages)
+    return RunCommand(kind, stamp, stamp, stamp + 5, stamp, numbers, 1, index, "", stages)
 
 
 def run(stamps, **options):
-    return Run(tuple(said(stamp) for stamp in stamps), frames=len(stamps), **options)
+    return PolicyRun(tuple(said(stamp) for stamp in stamps), frames=len(stamps), **options)
 
 
 def test_the_same_run_is_identical():
@@ -84,9 +84,9 @@ def test_missing_extra_and_pipelined_actions_are_told_apart():
 
 
 def test_commands_that_are_no_actions_are_not_compared():
-    stops = Run((said(0), said(1, kind=CommandKind.STOP), said(2, 0.5, CommandKind.HELD)))
+    stops = PolicyRun((said(0), said(1, kind=CommandKind.STOP), said(2, 0.5, CommandKind.HELD)))
     assert set(stops.actions) == {(0, 0)}
-    found = compare(run(range(2)), Run((said(0, kind=CommandKind.STOP),)), range(2))
+    found = compare(run(range(2)), PolicyRun((said(0, kind=CommandKind.STOP),)), range(2))
     assert found.compared == 0
     assert not found.identical
 
@@ -107,19 +107,19 @@ def test_a_recorded_run_is_read_with_its_tasks_and_resets(tmp_path):
     assert len(recorded.run.actions) == 6
     assert [task.text for task in recorded.tasks] == ["reach", "lift"]
     times = tuple(FrameTime(START + i * T, START + i * T) for i in range(6))
-    plan = make_plan(Frames(times), recorded, None)
+    plan = make_plan(BagFrames(times), recorded, None)
     # A reset where the epoch moves on; the new task at frame 4 alone is none.
     assert [(b.stamp_ns, b.instruction, b.reset) for b in plan.begins] == [
         (START, "reach", True),
         (START + 3 * T, "reach", True),
         (START + 4 * T, "lift", False),
     ]
-    given_text = make_plan(Frames(times), recorded, "push")
+    given_text = make_plan(BagFrames(times), recorded, "push")
     assert {begin.instruction for begin in given_text.begins} == {"push"}
 
 
 def test_frames_before_the_first_task_are_left_out():
-    times = Frames(tuple(FrameTime(i, i) for i in range(1, 6)))
+    times = BagFrames(tuple(FrameTime(i, i) for i in range(1, 6)))
     plan = make_plan(times, Recorded(None, (Task(3, "reach"),), {}), None)
     assert plan.skipped == 2
     assert plan.begins[0].stamp_ns == 3
@@ -129,7 +129,9 @@ def test_frames_before_the_first_task_are_left_out():
 
 def test_a_golden_file_gives_back_every_bit(tmp_path):
     values = (0.1 + 0.2, 1 / 3, 5e-324)
-    made = Run(tuple(said(i, v) for i, v in enumerate(values)), {0: (31744, 7)}, 3, policy="vla")
+    made = PolicyRun(
+        tuple(said(i, v) for i, v in enumerate(values)), {0: (31744, 7)}, 3, policy="vla"
+    )
     save_golden(tmp_path / "golden.json", made, "bag")
     found = load_golden(tmp_path / "golden.json")
     assert [s.action for s in found.said] == [s.action for s in made.said]
@@ -156,7 +158,7 @@ def test_actions_of_another_width_are_compared_and_kept_by_name(tmp_path):
     save_golden(tmp_path / "golden.json", recorded, "bag")
     frames = [START, START + T]
     assert compare(load_golden(tmp_path / "golden.json"), recorded, frames).identical
-    off = Run((turned(START, 0.0), turned(START + T, 0.3)), frames=2)
+    off = PolicyRun((turned(START, 0.0), turned(START + T, 0.3)), frames=2)
     found = compare(recorded, off, frames)
     assert (found.names, found.max_abs_diff) == (("a", "b"), (pytest.approx(0.2), 0.0))
     assert str(found.first).endswith(", a: 0.1 before, 0.3 now")
@@ -178,7 +180,9 @@ def test_a_bag_of_the_first_release_is_read_by_its_own_definitions(tmp_path):
         recorded = read_recorded(bag, pick(bag.topics, {})).run
     assert [s.action for s in recorded.said] == [(0.1,) * 7]
     assert recorded.names == ("x", "y", "z", "rx", "ry", "rz", "gripper")
-    assert compare(recorded, Run((replace(said(START), action=(0.1,) * 7),)), [START]).identical
+    assert compare(
+        recorded, PolicyRun((replace(said(START), action=(0.1,) * 7),)), [START]
+    ).identical
 
 
 def report(before, now, strict=True, tolerance=0.0):
@@ -187,8 +191,8 @@ def report(before, now, strict=True, tolerance=0.0):
         mode="lockstep",
         frames=4,
         camera_rate_hz=20.0,
-        now=Side.of("replayed", now),
-        before=Side.of("recorded", before) if before else None,
+        now=RunFigures.of("replayed", now),
+        before=RunFigures.of("recorded", before) if before else None,
         comparison=compare(before, now, range(4)) if before else None,
         tolerance=tolerance,
         strict=strict,
@@ -198,13 +202,13 @@ def report(before, now, strict=True, tolerance=0.0):
 
 
 def test_the_verdict_follows_the_tolerance():
-    same, off = run(range(4)), Run(tuple(said(i, 0.25 + 0.01 * i) for i in range(4)))
+    same, off = run(range(4)), PolicyRun(tuple(said(i, 0.25 + 0.01 * i) for i in range(4)))
     assert report(same, same).verdict == "IDENTICAL"
     assert not report(same, off).within
     assert report(same, off, tolerance=0.031).within
     assert not report(same, run(range(3)), tolerance=1.0).within
     assert report(same, run(range(3)), strict=False).within
-    assert not report(same, Run(())).within
+    assert not report(same, PolicyRun(())).within
     assert report(None, same).within
 
 
@@ -238,7 +242,7 @@ class TagChecker(HTMLParser):
 
 
 def test_json_and_text_and_page_say_the_same():
-    made = report(run(range(4)), Run(tuple(said(i, 0.25 + 0.01 * i) for i in range(4))))
+    made = report(run(range(4)), PolicyRun(tuple(said(i, 0.25 + 0.01 * i) for i in range(4))))
     content = json.loads(json_line(made))
     assert content["identical"] is False
     assert content["frames"] == 4

@@ -24,7 +24,7 @@ from support.wait import wait_until
 from vla_ros.core.clock import SECOND, ManualClock, SystemClock
 from vla_ros.data.bag_writer import MB, BagFile, BagSink, Record, SinkLimits, Topic
 from vla_ros.data.bags import Bag, BagError
-from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder, Ring
+from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder, MessageRing
 from vla_ros.data.run_info import RunInfo
 
 IMAGE = Topic("/image", "sensor_msgs/msg/Image")
@@ -235,7 +235,7 @@ def test_a_full_queue_leaves_out_and_counts_and_warns_once_a_second(tmp_path):
 
 
 def test_the_ring_keeps_the_last_seconds_and_the_task():
-    ring = Ring(10.0, 10 * MB)
+    ring = MessageRing(10.0, 10 * MB)
     given = Record(TASK, 0, b"task")
     ring.add(0, given)
     for i in range(1, 31):
@@ -243,7 +243,7 @@ def test_the_ring_keeps_the_last_seconds_and_the_task():
     kept = ring.records()
     assert kept[0] is given
     assert [r.stamp_ns for r in kept[1:]] == list(range(20, 31))
-    small = Ring(10.0, 25)
+    small = MessageRing(10.0, 25)
     for i in range(5):
         small.add(i, record(i, data=bytes(10)))
     assert [r.stamp_ns for r in small.records()] == [3, 4]

@@ -226,7 +226,7 @@ def test_the_shipped_policy_has_a_head_of_its_own() -> None:
 @pytest.mark.parametrize("count", [7, 12])
 def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path: Path) -> None:
     """Recorded taps and tokens stand for the target: the same drafts, the same passes."""
-    from vla_ros_lab.train.head.features import Seer, read_episode, write_episode
+    from vla_ros_lab.train.head.features import TargetReader, read_episode, write_episode
     from vla_ros_lab.train.head.judge import Judge
 
     checkpoint = tiny(tiny_config("llama_gqa"), dim=count, seed=5)
@@ -236,7 +236,7 @@ def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path:
     options = {"drafter": "head", "draft_checkpoint": str(tmp_path), "adaptive_draft": False}
     answers = play(engine_of(checkpoint, "speculative", **options), events)
     engine = engine_of(checkpoint)
-    seer, episodes = Seer(engine), []
+    seer, episodes = TargetReader(engine), []
     for begin in (0, 12):
         engine.reset(TEXTS[0])
         for event in events[begin : begin + 12]:
@@ -253,7 +253,7 @@ def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path:
 
 def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
     """An episode in which the states say the next two tokens and the past says nothing."""
-    from vla_ros_lab.train.head.features import Episode
+    from vla_ros_lab.train.head.features import HeadEpisode
 
     draw = torch.Generator().manual_seed(seed)
     bins = torch.randint(0, 16, (frames, 5), generator=draw)
@@ -263,7 +263,7 @@ def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
         taps[:, row, :16] = torch.nn.functional.one_hot(ahead[:, row + 1], 16) * 1.0
         taps[:, row, 16:32] = torch.nn.functional.one_hot(ahead[:, row + 2], 16) * 1.0
     targets = torch.nn.functional.one_hot(bins, 16).bfloat16()
-    return Episode(bins + 100, taps.bfloat16(), targets)
+    return HeadEpisode(bins + 100, taps.bfloat16(), targets)
 
 
 def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:

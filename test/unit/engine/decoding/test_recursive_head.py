@@ -13,7 +13,7 @@ from support.heads import recursive_head
 from vla_ros.engine.decoding.draft_head_folder import load_head, save_head
 from vla_ros.engine.decoding.draft_heads import LEVELS, heads_for, recursive_width
 from vla_ros.engine.decoding.draft_tree import DraftTree, likeliest
-from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, shape_of
+from vla_ros.engine.decoding.tree_growth import TreeFrame, TreeGrower, shape_of
 from vla_ros.engine.errors import CheckpointError
 from vla_ros_lab.train.head.unrolled import unroll
 
@@ -43,7 +43,7 @@ def test_a_tree_grows_as_the_head_was_trained(greedy: bool) -> None:
     taps, tokens, last, before = random_answer()
     steps = unroll(head, taps, tokens, last, before, 4, embed, FIRST if greedy else None)
     deepest = shape_of(DraftTree(tuple(range(-1, 4)), (0,) * 5))
-    grower = TreeGrower(head, embed, FIRST, lambda place: 0, Frame.around([deepest]))
+    grower = TreeGrower(head, embed, FIRST, lambda place: 0, TreeFrame.around([deepest]))
     said = tokens[0].tolist()
     for known, fresh in ((1, 1), (4, 3), (20, 16)):
         grower.add_taps(taps[0, known - fresh : known])
@@ -78,7 +78,7 @@ def test_branches_do_not_see_each_other() -> None:
     head = recursive_head(CONFIG, COUNT, seed=2)
     taps, tokens, last, before = random_answer(1)
     wide = likeliest([[0.5, 0.3, 0.2]] * 3, 20)
-    grower = TreeGrower(head, embed, FIRST, lambda place: 0, Frame.around([shape_of(wide)]))
+    grower = TreeGrower(head, embed, FIRST, lambda place: 0, TreeFrame.around([shape_of(wide)]))
 
     def drafted(tree: DraftTree) -> list[int]:
         grower.forget()

@@ -21,7 +21,7 @@ from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
 from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter
 from vla_ros.engine.decoding.tree_growth import (
     FRESH,
-    Frame,
+    TreeFrame,
     TreeGrower,
     layout_of,
     shape_of,
@@ -75,10 +75,10 @@ def test_within_a_frame_every_tree_says_what_it_says_alone(
     def apart(place: int) -> int:
         return 0 if place % 7 == 6 else tolerance
 
-    own = TreeGrower(head, embed, ACTIONS.first, apart, Frame.around(shapes), Again())
+    own = TreeGrower(head, embed, ACTIONS.first, apart, TreeFrame.around(shapes), Again())
     own.prepare([(-1, len(shape.levels)) for shape in shapes])
     for shape in (*shapes, shapes[0]):
-        alone = TreeGrower(head, embed, ACTIONS.first, apart, Frame.around([shape]))
+        alone = TreeGrower(head, embed, ACTIONS.first, apart, TreeFrame.around([shape]))
         found = []
         for grower in (alone, own):
             grower.forget()
@@ -95,7 +95,7 @@ def test_within_a_frame_every_tree_says_what_it_says_alone(
 def test_a_tree_that_was_not_planned_for_says_so() -> None:
     wide = shape_of(DraftTree((-1, -1, 0, 1), (0, 1, 0, 0)))
     deep = shape_of(DraftTree((-1, 0, 1, 2), (0, 0, 0, 0)))
-    for frame, shape in ((Frame.around([deep]), wide), (Frame.around([wide]), deep)):
+    for frame, shape in ((TreeFrame.around([deep]), wide), (TreeFrame.around([wide]), deep)):
         with pytest.raises(ValueError, match="not planned for"):
             layout_of(shape, frame, CPU)
 

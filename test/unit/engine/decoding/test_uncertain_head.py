@@ -16,7 +16,7 @@ from vla_ros.engine.decoding.calibration import FILE, from_json, path_entropy, p
 from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget, Cost, DraftTree, likeliest
 from vla_ros.engine.decoding.heterospec import bin_trees
-from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, entropy, merged, shape_of
+from vla_ros.engine.decoding.tree_growth import TreeFrame, TreeGrower, entropy, merged, shape_of
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros_lab.heterospec import Unrolled, hindsight, rounds, to_json
 from vla_ros_lab.roofline.calibration import fit
@@ -84,7 +84,7 @@ def test_replayed_is_what_a_drafter_grows() -> None:
     answers = answers_of([episode], ACTIONS, CHUNK)
     frame, known = 4, 5
     path = shape_of(DraftTree((-1, 0, 1), (0, 0, 0)))
-    grower = TreeGrower(head, embed, ACTIONS.first, lambda place: 0, Frame.around([path]))
+    grower = TreeGrower(head, embed, ACTIONS.first, lambda place: 0, TreeFrame.around([path]))
     grower.add_taps(answers.taps[frame, :known].float())
     told = [t[frame, :known, 0].tolist() for t in (answers.last, answers.before)]
     ahead = [t[frame, known - 1, :3].tolist() for t in (answers.last, answers.before)]

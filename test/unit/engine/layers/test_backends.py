@@ -12,7 +12,7 @@ import torch
 from support.engine import CPU
 from vla_ros.engine.layers import backends, devices
 from vla_ros.engine.layers.attention import CpuAttention, PackedAttention, TorchTail
-from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, rope_write_reference
+from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, rope_write_reference
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import PackLayout, Planner, chain
 
@@ -23,7 +23,7 @@ class Kernel(TorchTail):
     """A tail's attention of its own, that does what torch does."""
 
 
-OWN = Between(*PLAIN)
+OWN = AddNorm(*PLAIN)
 LAYOUT = PackLayout((0,), tail=chain(0, 3, 1))
 
 

@@ -12,7 +12,7 @@ import torch
 from support.engine import CPU
 from vla_ros.engine.layers import backends, devices
 from vla_ros.engine.layers.attention import TorchTail
-from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, rope_write_reference
+from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, rope_write_reference
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import PackLayout, Planner, chain
 
@@ -45,7 +45,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: kernels of their own, that do what torch does
-KIND = Between(*PLAIN)
+KIND = AddNorm(*PLAIN)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **kernels: object) -> None:
@@ -113,13 +113,13 @@ def test_a_rope_that_fails_is_left_out_with_one_line(
 @pytest.mark.parametrize(
     ("kernels", "said"),
     [
-        (Between(raises, raises), "C compiler"),  # type: ignore[arg-type]
+        (AddNorm(raises, raises), "C compiler"),  # type: ignore[arg-type]
         (PLAIN._replace(silu_mul=lambda x: PLAIN.silu_mul(-x)), "off by"),
         (PLAIN._replace(add_norm=lambda x, y, w, e: PLAIN.add_norm(x, 2 * y, w, e)), "off by"),
     ],
 )
 def test_what_lies_between_products_is_torch_where_kernels_fail(
-    kernels: Between,
+    kernels: AddNorm,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -15,7 +15,14 @@ from support.tuned import MadeUp
 from vla_ros.engine.layers.devices import say
 from vla_ros.engine.layers.linear import linear, plain, rows_of
 from vla_ros.engine.layers.tiles import FEW, Gemv, Tile, Way, ways
-from vla_ros.engine.layers.tuner import PRODUCT, TORCH, Choice, Tuned, Tuner, choose_tuner
+from vla_ros.engine.layers.tuner import (
+    PRODUCT,
+    TORCH,
+    KernelChoice,
+    TunedWeight,
+    Tuner,
+    choose_tuner,
+)
 from vla_ros.engine.models import layer_steps
 from vla_ros.engine.models import openvla as model
 from vla_ros.engine.models.language import llama
@@ -33,7 +40,7 @@ def given(rows: int, width: int = 40) -> torch.Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(9)).bfloat16()
 
 
-def chosen(made: MadeUp, tuned: Tuned, rows: int) -> str:
+def chosen(made: MadeUp, tuned: TunedWeight, rows: int) -> str:
     """What is taken for so many rows, asked as a pass that is being captured asks."""
     out = made.tuner.while_capturing(Again())(lambda: (linear(given(rows), tuned),))()
     made.last = TORCH
@@ -48,8 +55,8 @@ def test_the_fastest_way_is_taken_and_told() -> None:
     assert chosen(made, tuned, 1) == ONE[2]
     assert chosen(made, tuned, 300) == MANY[3]
     one, many = made.tuner.choices
-    assert one == Choice(1, 24, 40, ONE[2], pytest.approx(3.0), pytest.approx(5.0))
-    assert many == Choice(304, 24, 40, MANY[3], pytest.approx(4.0), pytest.approx(5.0))
+    assert one == KernelChoice(1, 24, 40, ONE[2], pytest.approx(3.0), pytest.approx(5.0))
+    assert many == KernelChoice(304, 24, 40, MANY[3], pytest.approx(4.0), pytest.approx(5.0))
     assert made.timed == [TORCH, *ONE, TORCH, *MANY]
 
 
@@ -190,7 +197,7 @@ class Steps:
         call()
         return self.seconds[self.last]
 
-    def run(self, way: Way | None, weight: Tuned, x: torch.Tensor) -> torch.Tensor:
+    def run(self, way: Way | None, weight: TunedWeight, x: torch.Tensor) -> torch.Tensor:
         self.last = way
         self.given.append(x)
         return x + weight.values + (1 if way is self.wrong is not None else 0)
@@ -209,7 +216,7 @@ def test_a_step_around_a_product_is_chosen_like_one() -> None:
     step.tuner.while_capturing(Again())(lambda: (step(x),))
     assert step.last is FAST
     (choice,) = step.tuner.choices
-    assert choice == Choice(6, 6, 6, str(FAST), pytest.approx(1.0), pytest.approx(1.5), "sum")
+    assert choice == KernelChoice(6, 6, 6, str(FAST), pytest.approx(1.0), pytest.approx(1.5), "sum")
     tried = [x for x in step.given if x.any()]
     assert len(tried) > 4  # with numbers, where a buffer is still zero
     calls = len(step.given)

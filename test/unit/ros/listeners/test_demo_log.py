@@ -11,12 +11,12 @@ import pytest
 
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import EPISODE_OVER, CommandKind, Inference, PolicyState, Timeline
-from vla_ros.ros.listeners.demo_log import Episode, EpisodeLog, Measured
+from vla_ros.ros.listeners.demo_log import EpisodeChange, EpisodeFigures, EpisodeLog
 from vla_ros.runtime.monitor.seen import CommandSeen, Level, PublisherSeen, StatusSeen
 
 START = 1_000 * SECOND
 PERIOD = SECOND // 20
-EPISODE = Episode(
+EPISODE = EpisodeChange(
     number=1,
     stamp_ns=START,
     running=True,
@@ -61,7 +61,7 @@ def scene(log: EpisodeLog) -> list[Callable[[], None]]:
     return calls
 
 
-def check(measured: Measured) -> None:
+def check(measured: EpisodeFigures) -> None:
     report = measured.report
     assert measured.episode is not None
     assert measured.episode.ended == "success"

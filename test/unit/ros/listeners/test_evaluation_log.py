@@ -10,9 +10,9 @@ import pytest
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import EPISODE_OVER, Command, CommandKind, Inference, PolicyState, Timeline
 from vla_ros.data.episodes.records import Job, Setup
-from vla_ros.data.episodes.tally import Tally
-from vla_ros.ros.listeners.demo_log import Episode
-from vla_ros.ros.listeners.evaluation_log import EvalLog, Heard
+from vla_ros.data.episodes.tally import EpisodeTally
+from vla_ros.ros.listeners.demo_log import EpisodeChange
+from vla_ros.ros.listeners.evaluation_log import EvalLog, ReceivedCommand
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.sim.episode import Mode
 
@@ -20,7 +20,7 @@ LOCKSTEP, REALTIME = Setup(), Setup(mode=Mode.REALTIME)
 JOB = Job("plain", "reach_red_cube", 0, 0)
 PERIOD = 50 * MS
 RUNNING = StatusSeen(PolicyState.RUNNING, "running")
-EPISODE = Episode(
+EPISODE = EpisodeChange(
     number=3,
     stamp_ns=SECOND,
     running=True,
@@ -35,7 +35,7 @@ EPISODE = Episode(
 )
 
 
-def over(steps: int, applied: int, achieved_hz: float = 20.0, **changes: object) -> Episode:
+def over(steps: int, applied: int, achieved_hz: float = 20.0, **changes: object) -> EpisodeChange:
     ended = replace(
         EPISODE,
         stamp_ns=SECOND + steps * PERIOD,
@@ -51,10 +51,10 @@ def over(steps: int, applied: int, achieved_hz: float = 20.0, **changes: object)
 
 def heard(
     frame_ns: int, kind: CommandKind = CommandKind.POLICY, value: float = 0.0, at_ns: int = 0
-) -> Heard:
+) -> ReceivedCommand:
     action = np.full(7, value)
     command = Command(kind, action, 0, 1, 0, frame_ns, stamp_ns=frame_ns, latest_ns=frame_ns)
-    return Heard(command, at_ns)
+    return ReceivedCommand(command, at_ns)
 
 
 def said(stamp_ns: int) -> Inference:
@@ -87,7 +87,7 @@ def test_in_lockstep_the_first_answer_to_every_frame_was_executed_in_order() -> 
         it.add_inference(said(frame))
     assert it.complete()
     record = it.record(JOB, 1.0)
-    expected = Tally()
+    expected = EpisodeTally()
     for value, frame in zip((0.1, 0.2, 0.3), frames, strict=False):
         expected.command(heard(frame, value=value).command, frame)
     wanted = expected.record(JOB, success=False, reason="", max_steps=120, wall_s=0.15)
@@ -106,7 +106,7 @@ def test_every_inference_counts_also_those_that_no_command_names() -> None:
     frames = [SECOND + step * PERIOD for step in range(5)]
     for frame in frames[:4]:
         command = replace(heard(frame).command, stamp_ns=frames[0])
-        it.add_command(Heard(command, 0))
+        it.add_command(ReceivedCommand(command, 0))
     for frame in frames:  # the last one is of the end: no step follows
         it.add_inference(replace(said(frame), actions=np.zeros((8, 7))))
     it.add_episode(over(4, 4))

@@ -10,7 +10,7 @@ from vla_ros.core.clock import ManualClock, moment
 from vla_ros.core.types import Command, CommandKind, Inference, Observation, PolicyInfo, Timeline
 from vla_ros.runtime.control.drivers import make_control
 from vla_ros.runtime.control.goals import PersistentState
-from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.control.queue import PolicyAnswer
 from vla_ros.runtime.safety import Limits
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -79,7 +79,7 @@ class Bench:
         action = np.full((1, 7), 0.01) if action is None else np.atleast_2d(action)
         timeline = Timeline(observation.received_steady_ns).mark("queue", self.clock.steady)
         timeline = timeline.mark("decode", self.clock.steady)
-        answer = Answer(
+        answer = PolicyAnswer(
             Inference(
                 observation.stamp_ns, action, timeline, conditioning_delay=conditioning_delay
             ),

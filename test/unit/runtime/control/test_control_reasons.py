@@ -7,7 +7,7 @@ from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import PolicyState
-from vla_ros.runtime.control.goals import Goal, GoalRefused, Outcome
+from vla_ros.runtime.control.goals import Goal, GoalOutcome, GoalRefused
 from vla_ros.runtime.safety import Limits
 
 BOTH = pytest.mark.parametrize("lockstep", [False, True], ids=["realtime", "lockstep"])
@@ -330,19 +330,19 @@ def test_a_stop_says_who_called_it(lockstep):
         bench.control.begin_goal(Goal("pick"))
         assert stop() is True
     bench.control.begin_goal(Goal("pick"))
-    assert bench.control.end_goal(Outcome.SUCCESS, "done") is True
-    assert bench.control.end_goal(Outcome.SUCCESS, "done") is False
+    assert bench.control.end_goal(GoalOutcome.SUCCESS, "done") is True
+    assert bench.control.end_goal(GoalOutcome.SUCCESS, "done") is False
     bench.control.begin_goal(Goal("pick"))
     bench.control.deactivate()
     bench.control.activate()
     bench.control.begin_goal(Goal("pick"))
     bench.control.shut_down()
     assert [(e.outcome, e.message) for e in ended] == [
-        (Outcome.CANCELED, "~/stop was called"),
-        (Outcome.CANCELED, "an empty instruction was said"),
-        (Outcome.SUCCESS, "done"),
-        (Outcome.FAILED, "the policy node was deactivated"),
-        (Outcome.FAILED, "the policy node is shutting down"),
+        (GoalOutcome.CANCELED, "~/stop was called"),
+        (GoalOutcome.CANCELED, "an empty instruction was said"),
+        (GoalOutcome.SUCCESS, "done"),
+        (GoalOutcome.FAILED, "the policy node was deactivated"),
+        (GoalOutcome.FAILED, "the policy node is shutting down"),
     ]
 
 

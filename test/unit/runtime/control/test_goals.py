@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from unit.runtime.control.bench import Bench, Recorder
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import CommandKind, PolicyState
-from vla_ros.runtime.control.goals import Goal, GoalRefused, Outcome, check_goal
+from vla_ros.runtime.control.goals import Goal, GoalOutcome, GoalRefused, check_goal
 
 POLICY, STOP = CommandKind.POLICY, CommandKind.STOP
 
@@ -127,21 +127,21 @@ def test_another_one_preempts(bench):
     play(bench)
     bench.control.begin_goal(Goal("place"))
     (ending,) = bench.endings
-    assert (ending.outcome, ending.message) == (Outcome.PREEMPTED, "another goal took over")
+    assert (ending.outcome, ending.message) == (GoalOutcome.PREEMPTED, "another goal took over")
     assert bench.loop.goals.current == Goal("place") and play(bench) == [POLICY] * 3
 
 
 # ------------------------------------------------------------------------ how it ends
 
 ENDS = {
-    "success": (lambda c: c.end_goal(Outcome.SUCCESS, "done"), Outcome.SUCCESS, "done"),
-    "stop": (lambda c: c.stop(), Outcome.CANCELED, "~/stop"),
-    "empty text": (lambda c: c.set_instruction(""), Outcome.CANCELED, "empty instruction"),
-    "deactivate": (lambda c: c.deactivate(), Outcome.FAILED, "deactivated"),
-    "shut down": (lambda c: c.shut_down(), Outcome.FAILED, "shutting down"),
-    "fault": (lambda c: c.fault("broken"), Outcome.FAILED, "FAULT: broken"),
-    "solved": (lambda c: c.episode_over(1, "success", True), Outcome.SUCCESS, "over: success"),
-    "missed": (lambda c: c.episode_over(1, "too slow"), Outcome.FAILED, "over: too slow"),
+    "success": (lambda c: c.end_goal(GoalOutcome.SUCCESS, "done"), GoalOutcome.SUCCESS, "done"),
+    "stop": (lambda c: c.stop(), GoalOutcome.CANCELED, "~/stop"),
+    "empty text": (lambda c: c.set_instruction(""), GoalOutcome.CANCELED, "empty instruction"),
+    "deactivate": (lambda c: c.deactivate(), GoalOutcome.FAILED, "deactivated"),
+    "shut down": (lambda c: c.shut_down(), GoalOutcome.FAILED, "shutting down"),
+    "fault": (lambda c: c.fault("broken"), GoalOutcome.FAILED, "FAULT: broken"),
+    "solved": (lambda c: c.episode_over(1, "success", True), GoalOutcome.SUCCESS, "over: success"),
+    "missed": (lambda c: c.episode_over(1, "too slow"), GoalOutcome.FAILED, "over: too slow"),
 }
 
 
@@ -159,14 +159,14 @@ def test_however_it_ends_it_says_so_once_and_nothing_moves_after(bench, end, out
     for text in ("pick", "reach"):  # whoever repeats what was said before
         bench.control.set_instruction(text)
         assert stands_still(bench)
-    assert not bench.control.end_goal(Outcome.CANCELED, "again") and len(bench.endings) == 1
+    assert not bench.control.end_goal(GoalOutcome.CANCELED, "again") and len(bench.endings) == 1
 
 
 def test_invalid_answers_that_are_a_fault_end_it(bench):
     bench.control.begin_goal(Goal("pick"))
     for _ in range(3):
         bench.control.invalid(bench.loop.instruction.epoch, "NaN")
-    assert [e.outcome for e in bench.endings] == [Outcome.FAILED]
+    assert [e.outcome for e in bench.endings] == [GoalOutcome.FAILED]
     assert "NaN" in bench.endings[0].message and bench.state is PolicyState.FAULT
 
 
@@ -180,7 +180,7 @@ def test_the_time_limit_is_the_caller_s_patience_by_the_steady_clock(bench):
     bench.control.tick()
     (ending,) = bench.endings
     assert (ending.outcome, ending.message) == (
-        Outcome.TIME_LIMIT,
+        GoalOutcome.TIME_LIMIT,
         "the time limit of 1 s has passed",
     )
     assert ending.duration_s == pytest.approx(1.01)
@@ -222,7 +222,7 @@ def test_no_topic_preempts_it_and_what_was_said_meanwhile_starts_nothing_after(b
     says = "instruction ignored: a goal runs; cancel it first"
     assert ("ignored", says) in bench.out.warnings and says in bench.loop.safety.said
     assert play(bench) == [POLICY] * 3 and bench.loop.instruction.text == "pick"
-    bench.control.end_goal(Outcome.SUCCESS, "done")
+    bench.control.end_goal(GoalOutcome.SUCCESS, "done")
     for text in ("push", "reach", "pick"):
         assert not bench.control.set_instruction(text) and stands_still(bench)
     assert bench.control.set_instruction("stack"), "this is news"
@@ -244,7 +244,7 @@ def test_a_topic_that_may_preempt_does_with_news(bench):
     assert bench.endings == []
     assert bench.control.set_instruction("push")
     assert [(e.outcome, e.message) for e in bench.endings] == [
-        (Outcome.PREEMPTED, "the topic said 'push'")
+        (GoalOutcome.PREEMPTED, "the topic said 'push'")
     ]
     assert play(bench) == [POLICY] * 3 and bench.loop.instruction.text == "push"
 
@@ -320,7 +320,7 @@ class AnyOrder(RuleBasedStateMachine):
         instruction = self.control.loop.instruction
         assert instruction.text == text and instruction.epoch > epoch
 
-    @rule(outcome=st.sampled_from(Outcome))
+    @rule(outcome=st.sampled_from(GoalOutcome))
     def end(self, outcome):
         if self.control.end_goal(outcome, "told"):
             self.void = self.control.loop.instruction.epoch

@@ -20,7 +20,7 @@ from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState, StaleAction
 from vla_ros.runtime.control.state import JointOutputs
-from vla_ros.runtime.control.takeover import Meaning, Teleoperation
+from vla_ros.runtime.control.takeover import TakeoverNumbers, Teleoperation
 from vla_ros.runtime.safety import Limits
 
 RUNS = int(os.environ.get("VLA_ROS_RUNS", "60"))
@@ -338,16 +338,18 @@ class Robot(RuleBasedStateMachine):
         self.stuck = stuck
 
     @rule(
-        meaning=st.sampled_from([Meaning.ACTION, Meaning.VELOCITY, Meaning.JOINTS]),
+        meaning=st.sampled_from(
+            [TakeoverNumbers.ACTION, TakeoverNumbers.VELOCITY, TakeoverNumbers.JOINTS]
+        ),
         value=st.floats(-2.0, 2.0),
         gripper=st.sampled_from([0.0, 1.0, float("nan")]),
         count=st.integers(1, 5),
     )
     def is_taken_over(self, meaning, value, gripper, count) -> None:
-        if meaning is Meaning.VELOCITY and self.kind.joints:
-            meaning = Meaning.JOINTS
-        if meaning is Meaning.JOINTS and not self.kind.joints:
-            meaning = Meaning.VELOCITY
+        if meaning is TakeoverNumbers.VELOCITY and self.kind.joints:
+            meaning = TakeoverNumbers.JOINTS
+        if meaning is TakeoverNumbers.JOINTS and not self.kind.joints:
+            meaning = TakeoverNumbers.VELOCITY
         for _ in range(count):
             row = self.action(value, -value, gripper)
             self.control.take_over(Teleoperation(row, meaning, self.bench.clock.now))

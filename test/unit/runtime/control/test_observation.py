@@ -21,7 +21,7 @@ from vla_ros.runtime.control.observation import (
     Nearest,
     PairingWindow,
     Poses,
-    Stamped,
+    StreamMessage,
     between,
     libero_oft,
 )
@@ -121,9 +121,9 @@ def state(stamp: int) -> tuple[tuple[str, ...], np.ndarray]:
 def deliver(join: Assembler, name: str, stamp: int, at: int) -> Observation | None:
     received = Moment(at, at)
     if name == "image":
-        return join.image(Stamped(stamp, received, picture(stamp)))
+        return join.image(StreamMessage(stamp, received, picture(stamp)))
     value = picture(stamp) if name == "wrist_image" else state(stamp)
-    return join.add(name, Stamped(stamp, received, value))
+    return join.add(name, StreamMessage(stamp, received, value))
 
 
 def answerable(camera: Stream, *others: Stream, slop_ms: float, wait_s: float, seconds: float,
@@ -295,8 +295,8 @@ def test_further_cameras_are_joined_and_the_oldest_picture_is_the_evidence() -> 
     cameras = {"left_image": "left", "belt_image": "belt"}
     join = Assembler(lambda: PairingWindow(25 * MS, SECOND), parts, more_cameras=cameras)
 
-    def at(ms: int) -> Stamped:
-        return Stamped(START + ms * MS, Moment(START + ms * MS, START + ms * MS), ms)
+    def at(ms: int) -> StreamMessage:
+        return StreamMessage(START + ms * MS, Moment(START + ms * MS, START + ms * MS), ms)
 
     assert join.image(at(100)) is None
     assert join.add("left_image", at(90)) is None
@@ -333,8 +333,8 @@ def test_partial_messages_of_several_publishers_are_merged_by_name() -> None:
     hand = (("finger",), np.array([0.04]))
     received = Moment(START, START)
     assert deliver(join, "image", START, START) is None
-    assert join.add("joint_states", Stamped(START, received, arm)) is None  # no finger yet
-    observation = join.add("joint_states", Stamped(START + 3 * MS, received, hand))
+    assert join.add("joint_states", StreamMessage(START, received, arm)) is None  # no finger yet
+    observation = join.add("joint_states", StreamMessage(START + 3 * MS, received, hand))
     assert observation is not None
     assert observation.proprio is not None
     assert observation.proprio.tolist() == [2.0, 0.04, 1.0]
@@ -344,9 +344,9 @@ def test_partial_messages_of_several_publishers_are_merged_by_name() -> None:
 def test_a_name_that_has_fallen_silent_is_not_taken_from_the_past() -> None:
     join = assembler("joint_states", joints=Joints(("arm", "finger")))
     received = Moment(START, START)
-    join.add("joint_states", Stamped(START, received, (("finger",), np.array([0.04]))))
+    join.add("joint_states", StreamMessage(START, received, (("finger",), np.array([0.04]))))
     later = START + 200 * MS
-    join.add("joint_states", Stamped(later, received, (("arm",), np.array([1.0]))))
+    join.add("joint_states", StreamMessage(later, received, (("arm",), np.array([1.0]))))
     assert deliver(join, "image", later, later) is None
     assert deliver(join, "image", later + SECOND, later + SECOND) is None
     (lost,) = join.lost()
@@ -358,7 +358,9 @@ def test_missing_names_are_told_with_what_was_wanted_and_offered() -> None:
     joints = Joints(("arm", "thumb"))
     join = assembler("joint_states", joints=joints)
     received = Moment(START, START)
-    join.add("joint_states", Stamped(START, received, (("arm", "finger"), np.array([1.0, 2.0]))))
+    join.add(
+        "joint_states", StreamMessage(START, received, (("arm", "finger"), np.array([1.0, 2.0])))
+    )
     deliver(join, "image", START, START)
     deliver(join, "image", START + SECOND, START + SECOND)
     assert join.lost()[0].reason == (

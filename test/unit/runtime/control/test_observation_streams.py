@@ -17,8 +17,8 @@ from vla_ros.runtime.control.observation import (
     Nearest,
     PairingWindow,
     Poses,
-    Sample,
-    Stamped,
+    StampedValue,
+    StreamMessage,
     gap,
 )
 
@@ -44,9 +44,9 @@ def stamps(found):
 def test_samples_are_kept_in_order_and_the_newest_of_them_stay():
     found = history(30, 10, 20, 40, limit=3)
     assert stamps(found) == [20, 30, 40] and len(found) == 3
-    assert found.nearest(40) == Sample(40, "40")
+    assert found.nearest(40) == StampedValue(40, "40")
     found.add(30, "again")
-    assert found.nearest(30) == Sample(30, "again") and len(found) == 3
+    assert found.nearest(30) == StampedValue(30, "again") and len(found) == 3
 
 
 def test_of_two_neighbors_the_closer_one_is_nearest_and_the_later_of_equals():
@@ -59,7 +59,7 @@ def test_of_two_neighbors_the_closer_one_is_nearest_and_the_later_of_equals():
 
 def test_the_samples_around_a_stamp():
     found = history(10, 20)
-    ten, twenty = Sample(10, "10"), Sample(20, "20")
+    ten, twenty = StampedValue(10, "10"), StampedValue(20, "20")
     assert found.around(5) == (None, ten)
     assert found.around(10) == (ten, ten)
     assert found.around(15) == (ten, twenty)
@@ -107,8 +107,8 @@ def test_a_pose_is_where_a_steady_motion_has_it_and_its_stamp_the_nearest():
     early, late = poses.at(125, 100), poses.at(175, 100)
     assert (early.stamp_ns, early.value.position) == (100, (1.0, 2.0, 0.0))
     assert (late.stamp_ns, late.value.position) == (200, (3.0, 6.0, 0.0))
-    assert poses.at(90, 100) == Sample(100, Pose((0.0, 0.0, 0.0), LEVEL)), "the first alone"
-    assert poses.at(210, 100) == Sample(200, Pose((4.0, 8.0, 0.0), LEVEL)), "the last alone"
+    assert poses.at(90, 100) == StampedValue(100, Pose((0.0, 0.0, 0.0), LEVEL)), "the first alone"
+    assert poses.at(210, 100) == StampedValue(200, Pose((4.0, 8.0, 0.0), LEVEL)), "the last alone"
     assert poses.at(200, 100).value.position == (4.0, 8.0, 0.0)
     poses.forget(150)
     assert poses.at(150, 100).value.position == (2.0, 4.0, 0.0)
@@ -116,7 +116,7 @@ def test_a_pose_is_where_a_steady_motion_has_it_and_its_stamp_the_nearest():
 
 def test_the_gap_is_in_words():
     assert gap(None, 5).text == "has said nothing yet"
-    sample = Sample(7 * MS, "x")
+    sample = StampedValue(7 * MS, "x")
     assert gap(sample, 5 * MS).text == "is 2.0 ms newer than the image at its nearest"
     assert gap(sample, 9_500_000).text == "is 2.5 ms older than the image at its nearest"
     assert gap(sample, 7 * MS).text == "is 0.0 ms older than the image at its nearest"
@@ -260,7 +260,7 @@ def test_forgetting_leaves_the_neighbors_of_what_is_to_come():
         whole.add(stamp, ((), np.array([stamp / 10])))
     whole.forget(15)
     assert whole.at(15, 99).value.tolist() == [1.5]
-    assert whole.at(0, 9) is None and whole.lacks(0) == gap(Sample(10, None), 0)
+    assert whole.at(0, 9) is None and whole.lacks(0) == gap(StampedValue(10, None), 0)
 
 
 # ------------------------------------------------------------------------ joined
@@ -272,7 +272,7 @@ def joining(wait_ns=500 * MS, slop_ns=25 * MS, **parts):
 
 def image(stamp, received=None):
     at = stamp if received is None else received
-    return Stamped(stamp, Moment(at, at), IMAGE)
+    return StreamMessage(stamp, Moment(at, at), IMAGE)
 
 
 def test_images_that_wait_are_given_up_one_by_one_when_there_are_too_many():
@@ -280,7 +280,7 @@ def test_images_that_wait_are_given_up_one_by_one_when_there_are_too_many():
     for number in range(WAITING + 2):
         assert join.image(image(SECOND + number, SECOND)) is None
     assert len(join.lost()) == 2
-    found = join.add("joint_states", Stamped(SECOND, Moment(SECOND, SECOND), np.zeros(1)))
+    found = join.add("joint_states", StreamMessage(SECOND, Moment(SECOND, SECOND), np.zeros(1)))
     assert found.stamp_ns == SECOND + WAITING + 1, "the newest"
     assert join.lost() == [], "the older ones lack nothing"
 
@@ -290,7 +290,7 @@ def test_an_image_waits_exactly_as_long_as_it_may():
         join = joining(joint_states=Nearest(4))
         join.image(image(SECOND))
         now = SECOND + late
-        said = Stamped(SECOND, Moment(now, now), np.ones(1))
+        said = StreamMessage(SECOND, Moment(now, now), np.ones(1))
         assert (join.add("joint_states", said) is not None) is waits
 
 
@@ -321,16 +321,16 @@ def test_an_image_without_a_stamp_is_left_to_those_who_refuse_it():
 
 def test_two_observations_on_one_picture_have_two_names():
     join = joining(wrist_image=Nearest(4))
-    join.add("wrist_image", Stamped(SECOND, Moment(SECOND, SECOND), IMAGE))
+    join.add("wrist_image", StreamMessage(SECOND, Moment(SECOND, SECOND), IMAGE))
     names = [join.image(image(SECOND + late * MS)).stamp_ns for late in (5, 10, 15)]
     assert names == [SECOND, SECOND + 1, SECOND + 2]
-    join.add("wrist_image", Stamped(SECOND + 20 * MS, Moment(SECOND, SECOND), IMAGE))
+    join.add("wrist_image", StreamMessage(SECOND + 20 * MS, Moment(SECOND, SECOND), IMAGE))
     assert join.image(image(SECOND + 20 * MS)).stamp_ns == SECOND + 20 * MS
 
 
 def test_a_picture_lends_its_stamp_to_a_thousand_observations():
     join = joining(wrist_image=Nearest(4))
-    join.add("wrist_image", Stamped(SECOND, Moment(SECOND, SECOND), IMAGE))
+    join.add("wrist_image", StreamMessage(SECOND, Moment(SECOND, SECOND), IMAGE))
     names = [join.image(image(SECOND + late)).stamp_ns for late in range(1002)]
     assert names[:1001] == list(range(SECOND, SECOND + 1001))
     assert names[1001] == SECOND, "it is refused later on"
@@ -340,8 +340,8 @@ def test_an_observation_says_when_its_image_came():
     assert joining().image(image(SECOND)).poses == {}
     join = joining(ground_truth=Nearest(4))
     poses = {"cube": Pose((0.0, 0.0, 0.0), LEVEL)}
-    join.add("ground_truth", Stamped(SECOND, Moment(SECOND, SECOND), poses))
-    found = join.image(Stamped(SECOND, Moment(SECOND + 3, SECOND + 77), IMAGE))
+    join.add("ground_truth", StreamMessage(SECOND, Moment(SECOND, SECOND), poses))
+    found = join.image(StreamMessage(SECOND, Moment(SECOND + 3, SECOND + 77), IMAGE))
     assert (found.received_ns, found.received_steady_ns) == (SECOND + 3, SECOND + 77)
     assert found.poses == poses and found.wrist_image is None and found.proprio is None
     assert found.more_images == {}
@@ -351,7 +351,7 @@ def test_what_a_later_image_may_need_is_kept():
     join = joining(wrist_image=Nearest(8))
     for ms in (0, 10, 20):
         at = SECOND + ms * MS
-        join.add("wrist_image", Stamped(at, Moment(SECOND, SECOND), ms))
+        join.add("wrist_image", StreamMessage(at, Moment(SECOND, SECOND), ms))
     first, second = join.image(image(SECOND)), join.image(image(SECOND + 6 * MS))
     assert (first.wrist_image, second.wrist_image) == (0, 10)
 
@@ -370,7 +370,7 @@ def test_pictures_that_wait_for_a_silent_stream_are_bounded_in_bytes():
         for name in (*cameras, "image"):
             picture = np.zeros((1080, 1920, 3), np.uint8)  # nobody writes: it takes no memory
             made.append((weakref.ref(picture), picture.nbytes))
-            sample = Stamped(now.now_ns, now, picture)
+            sample = StreamMessage(now.now_ns, now, picture)
             assert (found.image(sample) if name == "image" else found.add(name, sample)) is None
             del picture, sample
         found.lost()
@@ -386,11 +386,11 @@ def at(now_s, steady_s):
 
 
 def picture(now_s, steady_s):
-    return Stamped(round(now_s * SECOND), at(now_s, steady_s), IMAGE)
+    return StreamMessage(round(now_s * SECOND), at(now_s, steady_s), IMAGE)
 
 
 def posed(now_s, steady_s, value):
-    return Stamped(round(now_s * SECOND), at(now_s, steady_s), ((), np.array([value])))
+    return StreamMessage(round(now_s * SECOND), at(now_s, steady_s), ((), np.array([value])))
 
 
 def assembler():

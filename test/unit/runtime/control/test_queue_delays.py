@@ -6,7 +6,13 @@ import pytest
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.types import Inference, Observation, PolicyInfo, Timeline
-from vla_ros.runtime.control.queue import ActionQueue, Answer, Chunking, Execution, RequestBuilder
+from vla_ros.runtime.control.queue import (
+    ActionQueue,
+    Chunking,
+    Execution,
+    PolicyAnswer,
+    RequestBuilder,
+)
 from vla_ros.runtime.safety import Limits
 
 PERIOD = 50_000_000
@@ -74,7 +80,7 @@ def queue(**how):
 
 def answer(stamp_ns, length=8):
     rows = np.tile(np.arange(length, dtype=float)[:, None], 7)
-    return Answer(Inference(stamp_ns, rows, Timeline(0)), stamp_ns, stamp_ns)
+    return PolicyAnswer(Inference(stamp_ns, rows, Timeline(0)), stamp_ns, stamp_ns)
 
 
 def play(queue, limits, start_ns, count):

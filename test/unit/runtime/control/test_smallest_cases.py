@@ -31,7 +31,7 @@ from vla_ros.runtime.control.observation import (
     axis_angle,
     between,
 )
-from vla_ros.runtime.control.queue import Answer, Chunking, Execution
+from vla_ros.runtime.control.queue import Chunking, Execution, PolicyAnswer
 from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.safety import Limits
 
@@ -322,7 +322,7 @@ def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():
 
 def test_what_the_worker_counts_to_the_gate_is_the_gate_s():
     timeline = Timeline(10 * MS).mark("vision", 12 * MS).mark("gate", 15 * MS)
-    answer = Answer(Inference(0, np.zeros((1, 7)), timeline), MS, 10 * MS)
+    answer = PolicyAnswer(Inference(0, np.zeros((1, 7)), timeline), MS, 10 * MS)
     spent = stages_ms(answer, Moment(20 * MS, 30 * MS))
     assert spent["gate"] == 18.0 and spent["vision"] == 2.0 and spent["transport"] == 1.0
     assert list(spent) == list(STAGES)

@@ -3,11 +3,11 @@
 from unit.runtime.control.bench import Bench
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState
-from vla_ros.runtime.control.observation import Lost
+from vla_ros.runtime.control.observation import LostImage
 from vla_ros.runtime.control.supply import FrameSupply
 
 PLAIN = "waits for a fresh frame and a valid action"
-APART = Lost("joint_states", "no joint_states: joint_states is 60.0 ms older", "apart")
+APART = LostImage("joint_states", "no joint_states: joint_states is 60.0 ms older", "apart")
 
 
 class Waiting(Bench):
@@ -122,7 +122,7 @@ def test_every_kind_of_loss_has_its_remedy():
         supply = FrameSupply()
         for stream in ("image", "joint_states"):
             supply.heard(stream, 10 * SECOND)
-        supply.lost(Lost("joint_states", "no joint_states", kind), 10 * SECOND)
+        supply.lost(LostImage("joint_states", "no joint_states", kind), 10 * SECOND)
         return supply.lacks(1, 10 * SECOND)
 
     assert "start what publishes it" in says("silent")
@@ -147,7 +147,7 @@ def test_figures_that_change_with_every_frame_change_the_status_once_a_second():
     bench.pass_s(2.0, APART)
     before = len(bench.out.states)
     for i in range(60):  # 3 s
-        bench.pass_s(0.05, Lost("joint_states", f"no joint_states: {i} ms older", "apart"))
+        bench.pass_s(0.05, LostImage("joint_states", f"no joint_states: {i} ms older", "apart"))
     assert 2 <= len(bench.out.states) - before <= 4
 
 

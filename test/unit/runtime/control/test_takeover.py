@@ -9,14 +9,14 @@ from unit.runtime.control.bench import Bench
 from unit.runtime.control.test_hold import Arm
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.types import CommandKind, PolicyState, StaleAction
-from vla_ros.runtime.control.takeover import Meaning, Teleoperation
+from vla_ros.runtime.control.takeover import TakeoverNumbers, Teleoperation
 from vla_ros.runtime.safety import Limits
 
 POLICY, HELD, STOP, TAKEOVER = CommandKind
 TIMEOUT_S = Limits().takeover_timeout_s
 
 
-def says(bench, x, gripper=1.0, meaning=Meaning.ACTION, age_s=0.0):
+def says(bench, x, gripper=1.0, meaning=TakeoverNumbers.ACTION, age_s=0.0):
     stamp_ns = bench.clock.now - round(age_s * 1e9)
     bench.control.take_over(Teleoperation(np.array([x, 0, 0, 0, 0, 0, gripper]), meaning, stamp_ns))
 
@@ -118,7 +118,7 @@ def test_no_hand_over_jumps(moves):
 
 def test_velocities_hold_until_the_timeout_and_become_displacements():
     bench = Bench().running()
-    says(bench, 0.2, meaning=Meaning.VELOCITY)
+    says(bench, 0.2, meaning=TakeoverNumbers.VELOCITY)
     said = [bench.tick()[0] for _ in range(6)]
     assert [c.kind for c in said] == [TAKEOVER] * 6
     assert np.allclose([c.action[0] for c in said], 0.01)
@@ -137,7 +137,7 @@ def test_velocities_lead_on_from_the_last_place():
     pose = np.array([0.3, 0, 0.2, 0, 0, 1.5])
     bench.control.measure(pose, here.now_ns, here, range(6))
     values = np.array([0.1, 0, 0, 0, 0, 0.2, 1.0])
-    bench.control.take_over(Teleoperation(values, Meaning.VELOCITY, bench.clock.now))
+    bench.control.take_over(Teleoperation(values, TakeoverNumbers.VELOCITY, bench.clock.now))
     first, second = (bench.tick()[0].action for _ in range(2))
     assert np.allclose(first[:6], pose + np.array([0.005, 0, 0, 0, 0, 0.01]))
     assert np.allclose(second[:6], pose + np.array([0.01, 0, 0, 0, 0, 0.02]))
@@ -150,7 +150,9 @@ def test_a_leader_arm_is_followed_within_the_jump_limit_from_where_the_robot_is(
     start = arm.told
     for _ in range(10):
         values = np.array([start - 1.0, np.nan])
-        arm.bench.control.take_over(Teleoperation(values, Meaning.JOINTS, arm.bench.clock.now))
+        arm.bench.control.take_over(
+            Teleoperation(values, TakeoverNumbers.JOINTS, arm.bench.clock.now)
+        )
         (command,) = arm.period()
         assert command.kind is TAKEOVER
     assert np.abs(arm.steps[1:]).max() <= 0.02 * 6 + 1e-9

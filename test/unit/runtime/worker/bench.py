@@ -12,7 +12,7 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Instruction, Observation
 from vla_ros.policies import PolicySpec
 from vla_ros.runtime.worker.executor import Executor
-from vla_ros.runtime.worker.wire import Event, Result, WorkerLimits
+from vla_ros.runtime.worker.wire import Event, WorkerLimits, WorkerResult
 from vla_ros.runtime.worker.worker import Loader
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Bench:
     """An executor, with queues behind its callbacks."""
 
     def __init__(self, spec: PolicySpec, limits: WorkerLimits, loader: Loader) -> None:
-        self.results: queue.Queue[Result] = queue.Queue()
+        self.results: queue.Queue[WorkerResult] = queue.Queue()
         self.events: queue.Queue[Event] = queue.Queue()
         self.executor = Executor(
             spec, CLOCK, limits, self.results.put, self.events.put, loader=loader
@@ -36,7 +36,7 @@ class Bench:
         self.executor.submit(frame(self.stamp, value), Instruction(text, epoch))
         return self.stamp
 
-    def result(self, stamp: int | None = None, timeout_s: float = 5.0) -> Result:
+    def result(self, stamp: int | None = None, timeout_s: float = 5.0) -> WorkerResult:
         """The next result, or the one that answers ``stamp``."""
         while True:
             result = self.results.get(timeout=timeout_s)

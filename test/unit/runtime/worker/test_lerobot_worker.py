@@ -15,7 +15,7 @@ from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.types import Inference, Instruction, Observation
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import PolicyRefused, PolicySpec
-from vla_ros.runtime.worker.wire import Ready, WorkerLimits
+from vla_ros.runtime.worker.wire import PolicyLoaded, WorkerLimits
 
 pytestmark = pytest.mark.slow
 TASK = Instruction("push the blue block", 0)
@@ -48,7 +48,7 @@ def start(
     camera_map: str = "",
     camera_roles: tuple[str, ...] | None = None,
     **fields,
-) -> tuple[Bench, Ready]:
+) -> tuple[Bench, PolicyLoaded]:
     roles = MORE.get(folder.name, ()) if camera_roles is None else camera_roles
     engine = EngineOptions(
         str(folder), camera_roles=roles, seed=5, num_threads=1, camera_map=camera_map

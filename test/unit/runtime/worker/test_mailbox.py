@@ -18,7 +18,7 @@ from vla_ros.runtime.worker.mailbox import (
     SLOTS,
     Bytes,
     Doorbell,
-    Frame,
+    MailboxFrame,
     MailboxReader,
     MailboxWriter,
 )
@@ -37,7 +37,7 @@ def letter(n: int, size: int, size2: int = 0) -> tuple[bytes, tuple[Bytes, ...]]
     return f"{n}:{size}:{size2}".encode(), tuple(np.full(s, n % 251, np.uint8) for s in sizes)
 
 
-def check(got: Frame) -> int:
+def check(got: MailboxFrame) -> int:
     """The letter is one that ``letter`` made, all of it; returns its n."""
     n, size, size2 = map(int, got.head.split(b":"))
     assert [a.size for a in got.arrays] == ([size, size2] if size2 else [size])

@@ -8,10 +8,10 @@ import pytest
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyInfo
-from vla_ros.runtime.worker.spare import Spare
+from vla_ros.runtime.worker.spare import SpareWorker
 from vla_ros.runtime.worker.wire import (
     LoadRefused,
-    Ready,
+    PolicyLoaded,
     SpareLost,
     SpareReady,
     WorkerLimits,
@@ -19,7 +19,7 @@ from vla_ros.runtime.worker.wire import (
 )
 
 INFO = PolicyInfo("zero")
-SERVING = Ready(INFO, 1, 10.0, 12.0)
+SERVING = PolicyLoaded(INFO, 1, 10.0, 12.0)
 
 
 @dataclass
@@ -58,18 +58,18 @@ class Pool:
         self.no_room = ""
         self.now = 0
         limits = {"spare": True, "load_timeout_s": 10.0} | limits
-        self.spare: Spare[Fake] = Spare(
+        self.spare: SpareWorker[Fake] = SpareWorker(
             self.start,
             lambda serving: self.no_room,
             WorkerLimits(**limits),  # type: ignore[arg-type]
             self.told.append,
         )
 
-    def start(self, serving: Ready) -> Fake:
+    def start(self, serving: PolicyLoaded) -> Fake:
         self.made.append(Fake(100 + len(self.made)))
         return self.made[-1]
 
-    def turn(self, seconds: float = 0.05, serving: Ready | None = SERVING) -> None:
+    def turn(self, seconds: float = 0.05, serving: PolicyLoaded | None = SERVING) -> None:
         self.now += round(seconds * SECOND)
         self.spare.turn(self.now, serving)
 
@@ -77,7 +77,7 @@ class Pool:
         """One that stands by."""
         self.turn()
         fake = self.made[-1]
-        fake.said = [Ready(INFO, fake.pid, 99.0, 99.0)]
+        fake.said = [PolicyLoaded(INFO, fake.pid, 99.0, 99.0)]
         self.turn(2.0)
         assert self.told[-1] == SpareReady(fake.pid, 2.0)
         return fake
@@ -103,7 +103,7 @@ def test_it_takes_over_with_the_times_of_the_lost_one_and_another_is_loaded() ->
     pool = Pool()
     fake = pool.load()
     taken = pool.spare.take(17)
-    assert taken == (fake, Ready(INFO, fake.pid, 10.0, 12.0))
+    assert taken == (fake, PolicyLoaded(INFO, fake.pid, 10.0, 12.0))
     assert fake.begun == 17 and not fake.killed
     assert pool.spare.take(18) is None, "it is taken once"
     pool.turn(serving=taken[1])

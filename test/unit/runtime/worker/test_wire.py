@@ -21,16 +21,16 @@ from vla_ros.core.types import (
     Timeline,
     Uncorrected,
 )
-from vla_ros.runtime.worker.mailbox import Frame
+from vla_ros.runtime.worker.mailbox import MailboxFrame
 from vla_ros.runtime.worker.wire import (
     REPORT_LIMIT,
     ErrorKind,
     FrameRefused,
     LoadRefused,
-    Ready,
+    PolicyLoaded,
     ReportStream,
-    Result,
     WorkerFailed,
+    WorkerResult,
     decode_report,
     decode_request,
     encode_report,
@@ -56,7 +56,7 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
         Uncorrected(2**61, 4, np.array([values, values])) if wrist else None,
     )  # fmt: skip
     head, images = encode_request(sent, Instruction(text, 5))
-    letter = Frame(6, head, tuple(i.reshape(-1).copy() for i in images))
+    letter = MailboxFrame(6, head, tuple(i.reshape(-1).copy() for i in images))
     got = decode_request(letter)
     assert got.sequence == 6
     assert got.instruction == Instruction(text, 5)
@@ -81,7 +81,7 @@ def test_what_an_inference_was_made_for_arrives() -> None:
         7, np.ones((1, 7)), Timeline(3).mark("decode", 9),
         continues=Executing(5, 1, 2), conditioning_delay=6, captures=2,
     )  # fmt: skip
-    sent = Result(4, 7, 1, 2, 5, 6, inference=made)
+    sent = WorkerResult(4, 7, 1, 2, 5, 6, inference=made)
     (got,) = ReportStream().feed(encode_report(sent), 11)
     assert got.inference is not None
     assert (got.inference.continues, got.inference.conditioning_delay) == (made.continues, 6)
@@ -90,7 +90,9 @@ def test_what_an_inference_was_made_for_arrives() -> None:
 
 def test_what_a_policy_says_of_its_actions_arrives() -> None:
     space = joints(ActionKind.JOINT_POSITION, ("a", "claw"), ("claw",))
-    sent = Ready(PolicyInfo("replay", action_space=space, continues=("rtc",), max_delay=8), 7)
+    sent = PolicyLoaded(
+        PolicyInfo("replay", action_space=space, continues=("rtc",), max_delay=8), 7
+    )
     (got,) = ReportStream().feed(encode_report(sent), 5)
     assert got == sent
 
@@ -102,7 +104,7 @@ def test_lone_surrogates_are_refused() -> None:
         )
 
 
-RESULT = Result(
+RESULT = WorkerResult(
     3, 10, 2, 2**64 - 1, 11, 12,
     Inference(
         9, np.array([[np.nan, np.inf, 0.1, 1e-300, -0.0, 1 / 3, 1.0]]),
@@ -112,15 +114,15 @@ RESULT = Result(
 )  # fmt: skip
 REPORTS = (
     RESULT,
-    Result(1, 2, 3, 4, 5, 6, None, ErrorKind.INVALID, "no", 0),
-    Ready(PolicyInfo("vla", pipeline_depth=7, camera_roles=("left", "up")), 42, 1.5, 2.5),
+    WorkerResult(1, 2, 3, 4, 5, 6, None, ErrorKind.INVALID, "no", 0),
+    PolicyLoaded(PolicyInfo("vla", pipeline_depth=7, camera_roles=("left", "up")), 42, 1.5, 2.5),
     LoadRefused("no such key"),
     WorkerFailed("RuntimeError: x"),
 )
 
 
 def equal(a: object, b: object) -> bool:
-    if isinstance(a, Result) and isinstance(b, Result) and a.inference and b.inference:
+    if isinstance(a, WorkerResult) and isinstance(b, WorkerResult) and a.inference and b.inference:
         assert np.array_equal(a.inference.actions, b.inference.actions, equal_nan=True)
         return repr(a) == repr(b)
     return a == b
@@ -140,7 +142,7 @@ def test_reports_survive_any_cutting_of_the_stream(piece: int) -> None:
 
 def test_return_time_is_the_readers() -> None:
     report = decode_report(encode_report(REPORTS[1])[4:], 77)
-    assert isinstance(report, Result)
+    assert isinstance(report, WorkerResult)
     assert report.returned_steady_ns == 77
 
 

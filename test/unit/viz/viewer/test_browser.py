@@ -70,15 +70,15 @@ def test_the_slider_shows_the_robot_where_it_was(tmp_path):
     from support.browser import browser
     from vla_ros.core.clock import SECOND
     from vla_ros.viz.robot_model import read
-    from vla_ros.viz.viewer.guard import Guard
-    from vla_ros.viz.viewer.model import Instant, Past
-    from vla_ros.viz.viewer.window import Window
+    from vla_ros.viz.viewer.guard import PageGuard
+    from vla_ros.viz.viewer.model import ViewHistory, ViewInstant
+    from vla_ros.viz.viewer.window import PageWindow
 
-    past = Past()
+    past = ViewHistory()
     for tenth in range(250):
         up = 0.5 if tenth < 150 else 0.0
-        past.add(Instant(1 + tenth * SECOND // 10, joints={"up": up}))
-    window = Window("127.0.0.1", 8099, Guard(), lambda ask: None, lambda push: None)
+        past.add(ViewInstant(1 + tenth * SECOND // 10, joints={"up": up}))
+    window = PageWindow("127.0.0.1", 8099, PageGuard(), lambda ask: None, lambda push: None)
     picture = tmp_path / "page.png"
     try:
         window.stage.set_robot(read(ROBOT))
@@ -112,11 +112,11 @@ def test_the_slider_shows_the_robot_where_it_was(tmp_path):
 def test_a_button_of_the_takeover_speaks_for_as_long_as_it_is_held(tmp_path):
     pytest.importorskip("viser", reason="viser is not installed: make view")
     from support.browser import browser
-    from vla_ros.viz.viewer.guard import Guard
-    from vla_ros.viz.viewer.window import Push, Window
+    from vla_ros.viz.viewer.guard import PageGuard
+    from vla_ros.viz.viewer.window import JogRequest, PageWindow
 
     pushes = []
-    window = Window("127.0.0.1", 8099, Guard(), lambda ask: None, pushes.append)
+    window = PageWindow("127.0.0.1", 8099, PageGuard(), lambda ask: None, pushes.append)
     folder = "[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == 'Take over')"
     folder += ".pop()"
     try:
@@ -126,10 +126,10 @@ def test_a_button_of_the_takeover_speaks_for_as_long_as_it_is_held(tmp_path):
             page._click(folder)
             with page.holding_button("- turn"):
                 wait_until(lambda: len(pushes) > 5, 60, "more than one word")
-            assert set(pushes) == {Push((0.0, 0.0, 0.0, 0.0, 0.0, -0.4))}
+            assert set(pushes) == {JogRequest((0.0, 0.0, 0.0, 0.0, 0.0, -0.4))}
             page.press_button("Close")
-            wait_until(lambda: Push(opening=0.0) in pushes, 60, "the gripper")
-            assert pushes[-1] == Push(opening=0.0)
+            wait_until(lambda: JogRequest(opening=0.0) in pushes, 60, "the gripper")
+            assert pushes[-1] == JogRequest(opening=0.0)
             page.picture(tmp_path / "page.png")
     finally:
         window.close()

@@ -4,10 +4,10 @@ from http import HTTPStatus
 
 import pytest
 
-from vla_ros.viz.viewer.guard import COOKIE, Guard, is_loopback
+from vla_ros.viz.viewer.guard import COOKIE, PageGuard, is_loopback
 
-HERE = Guard()
-ELSEWHERE = Guard("secret")
+HERE = PageGuard()
+ELSEWHERE = PageGuard("secret")
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "localhost"])

@@ -12,7 +12,7 @@ from vla_ros.viz.viewer.model import (
     UNHEARD,
     LogLine,
     Page,
-    World,
+    SimulationState,
 )
 from vla_ros.viz.viewer.model import (
     STATE_COLORS as COLORS,
@@ -47,12 +47,12 @@ def test_what_was_said_long_ago_is_not_shown_as_the_present():
 def test_nothing_that_is_heard_becomes_markup(text):
     page = Page()
     page.hear_status(status(reason=text, checkpoint=text, decoding=text), text, SECOND)
-    page.world = World("tabletop", text, 1, 2, 3, "running")
+    page.world = SimulationState("tabletop", text, 1, 2, 3, "running")
     page.hear_log(LogLine(text, 20, text))
     marked = page.banner_html(SECOND) + page.facts_html() + page.log_html()
     plain = Page()
     plain.hear_status(status(reason="a", checkpoint="a", decoding="a"), "a", SECOND)
-    plain.world = World("tabletop", "a", 1, 2, 3, "running")
+    plain.world = SimulationState("tabletop", "a", 1, 2, 3, "running")
     plain.hear_log(LogLine("a", 20, "a"))
     usual = plain.banner_html(SECOND) + plain.facts_html() + plain.log_html()
     # <i> stands where there is no instruction; checkpoints and decodings may be empty
@@ -63,7 +63,7 @@ def test_a_world_that_is_another_is_labelled():
     page = Page()
     page.note = "MuJoCo 3.8.1, not LIBERO's 3.3.2: <b>"
     assert page.facts() == ()  # no simulation was heard of
-    page.world = World("libero", "libero_object/0", 1, 2, 3, "running")
+    page.world = SimulationState("libero", "libero_object/0", 1, 2, 3, "running")
     assert ("note", page.note) in page.facts()
     assert "&lt;b&gt;" in page.facts_html()
     page.note = ""

@@ -5,7 +5,15 @@ import pytest
 
 from vla_ros.core.clock import SECOND
 from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
-from vla_ros.viz.viewer.model import OLD, Instant, Past, age_text, burnt, color_of, side_by_side
+from vla_ros.viz.viewer.model import (
+    OLD,
+    ViewHistory,
+    ViewInstant,
+    age_text,
+    burnt,
+    color_of,
+    side_by_side,
+)
 
 
 def at(x):
@@ -15,9 +23,9 @@ def at(x):
 
 
 def test_looking_back_finds_the_instant_of_then():
-    past = Past()
+    past = ViewHistory()
     for i in range(SECONDS * 20 + 40):
-        past.add(Instant(i * SECOND // 20, poses={"red_cube": at(i / 20)}))
+        past.add(ViewInstant(i * SECOND // 20, poses={"red_cube": at(i / 20)}))
     now = past.now.poses["red_cube"][0, 3]
     assert past.at(0.0) is past.now
     assert past.at(5.0).poses["red_cube"][0, 3] == pytest.approx(now - 5.0, abs=0.06)
@@ -26,15 +34,15 @@ def test_looking_back_finds_the_instant_of_then():
 
 def test_the_arrow_leads_where_half_a_second_of_the_command_would():
     step = np.array([0.01, 0.0, 0.0])
-    instant = Instant(0, poses={"gripper": at(0.5), "red_cube": at(0.0)}, step=step)
+    instant = ViewInstant(0, poses={"gripper": at(0.5), "red_cube": at(0.0)}, step=step)
     start, end = instant.arrow(20.0)
     assert start.tolist() == [0.5, 0.0, 0.0]
     assert end == pytest.approx([0.6, 0.0, 0.0])
     turned = np.eye(4)
     turned[:2, :2] = [[0, -1], [1, 0]]
     assert instant.arrow(20.0, turned)[1] == pytest.approx([0.5, 0.1, 0.0])
-    assert Instant(0, poses={"gripper": at(0.0)}, step=np.zeros(3)).arrow(20.0) is None
-    assert Instant(0, step=step).arrow(20.0) is None
+    assert ViewInstant(0, poses={"gripper": at(0.0)}, step=np.zeros(3)).arrow(20.0) is None
+    assert ViewInstant(0, step=step).arrow(20.0) is None
     assert list(instant.things()) == ["red_cube"]
     assert color_of("red_cube") != color_of("blue_cube")
 

@@ -28,14 +28,14 @@ from vla_ros.data.bags import Bag, BagError
 from vla_ros.viz.rerun import show_bag
 from vla_ros.viz.robot_model import place_of
 from vla_ros.viz.scene import (
-    Frames,
+    FrameTree,
     Lines,
     Numbers,
-    Picture,
-    Place,
     Reader,
-    Solid,
-    State,
+    SceneImage,
+    ScenePose,
+    SceneSolid,
+    SceneState,
     Text,
     stamp_of,
 )
@@ -111,7 +111,7 @@ def test_a_command_is_its_numbers_its_age_and_its_stages(tmp_path):
     assert age.values == pytest.approx((0.01,))
     ((stages, _),) = kept.of(Numbers, "policy/action/stages")
     assert sum(stages.values) == pytest.approx(0.010)
-    ((kind, _),) = kept.of(State, "policy/action/kind")
+    ((kind, _),) = kept.of(SceneState, "policy/action/kind")
     assert kind.word == "POLICY"
     assert said.messages == 1 and said.skipped == () and said.malformed == {}
 
@@ -129,7 +129,7 @@ def test_a_stop_that_rests_on_nothing_has_no_age_and_no_stages(tmp_path):
 def test_pictures_are_decoded_raw_and_compressed(tmp_path):
     kept, _ = shown(tmp_path, [image(START, picture(1), "bgr8"), png(START + T, picture(2))])
     found = [fact for fact, *_ in kept.shown]
-    assert [type(fact) for fact in found] == [Picture, Picture]
+    assert [type(fact) for fact in found] == [SceneImage, SceneImage]
     assert found[0].path == found[1].path == "image"  # two ways of the same camera
     np.testing.assert_array_equal(found[0].image, picture(1))
     np.testing.assert_array_equal(found[1].image, picture(2))
@@ -154,12 +154,12 @@ def test_the_robot_stands_where_its_joints_and_transforms_say(tmp_path):
         joints(START + T, 0.5),
     ]
     kept, _ = shown(tmp_path, entries)
-    solids = {f.path: f.shape.kind for f, *_ in kept.shown if isinstance(f, Solid)}
+    solids = {f.path: f.shape.kind for f, *_ in kept.shown if isinstance(f, SceneSolid)}
     assert solids == {"world/robot/base_link/0": "box", "world/robot/tip/0": "sphere"}
-    (*_, (tip, at)) = kept.of(Place, "world/robot/tip")
+    (*_, (tip, at)) = kept.of(ScenePose, "world/robot/tip")
     np.testing.assert_allclose(tip.at[:3, 3], [2.0, 0.0, 0.5])
     assert at == START + T
-    ((frame, _),) = kept.of(Place, "world/tf/base_link")
+    ((frame, _),) = kept.of(ScenePose, "world/tf/base_link")
     np.testing.assert_allclose(frame.at[:3, 3], [2.0, 0.0, 0.0])
 
 
@@ -172,7 +172,7 @@ def test_the_arrow_begins_at_the_hand_and_ends_with_the_displacements(tmp_path):
             action(START + T, [0.0] * 7),
         ],
     )
-    things = {f.path for f, *_ in kept.shown if isinstance(f, Place)}
+    things = {f.path for f, *_ in kept.shown if isinstance(f, ScenePose)}
     assert things == {"world/things/red_cube"}
     moved, stood = (fact for fact, _ in kept.of(Lines, "world/commanded"))
     np.testing.assert_allclose(moved.ends[0, 0], [1.0, 0.0, 0.0])
@@ -201,7 +201,7 @@ def test_every_type_that_is_read_exists(tmp_path):
 
 
 def test_transforms_make_a_tree_and_never_a_ring():
-    frames = Frames()
+    frames = FrameTree()
 
     def at(x):
         return place_of((x, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))

@@ -12,7 +12,7 @@ from support.bags import START, T, action, film, joints, task, write_bag
 from vla_ros.cli.main import main
 from vla_ros.data.bags import Bag
 from vla_ros.viz.rerun import charts
-from vla_ros.viz.scene import Numbers, Place
+from vla_ros.viz.scene import Numbers, ScenePose
 
 NUMBERS = [[0.1 * i, -0.2, 0.3, 0.0, 0.1, 0.2, 1.0] for i in range(3)]
 ROBOT = """<robot name="r"><link name="base_link"><visual><geometry><box size="1 2 3"/></geometry>
@@ -100,7 +100,7 @@ def test_without_the_sdk_one_line_says_what_to_install(bag, tmp_path, capsys, mo
 
 
 def test_charts_are_made_of_what_there_is():
-    kinds = {"left/policy/action/numbers": Numbers, "policy/action/age": Numbers, "age": Place}
+    kinds = {"left/policy/action/numbers": Numbers, "policy/action/age": Numbers, "age": ScenePose}
     kinds["policy/status/limit"] = Numbers
     assert charts(kinds) == {
         "Age and staleness [s]": ["policy/action/age", "policy/status/limit"],

@@ -27,7 +27,7 @@ from vla_ros.engine.io.images.steps import (
     BYTES,
     CROP_AREA,
     PRECISION,
-    Placing,
+    Padding,
     bytes_of,
     center_crop,
     lanczos_weights,
@@ -205,7 +205,7 @@ class TorchSquares:
         value = (above + (below - above) * fy[:, None]).clamp_(0, 1)
         return (value * 255.5).clamp_(max=255).floor_().float()
 
-    def _padded(self, picture: torch.Tensor, to: Placing, fill: Color) -> torch.Tensor:
+    def _padded(self, picture: torch.Tensor, to: Padding, fill: Color) -> torch.Tensor:
         height, width = picture.shape[1:]
         color = self._keep(("fill", fill), lambda: np.array(fill, np.float32)[:, None, None])
         padded = color.repeat(1, height + 2 * to.top, width + 2 * to.left)

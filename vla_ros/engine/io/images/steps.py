@@ -59,7 +59,7 @@ def refuse_unless_image(image: Image) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class Padding:
     """How a picture becomes a square: ``left`` and ``top`` lines of padding at both ends, then
     scaled to ``high`` x ``wide``, of which the square at (``cut_top``, ``cut_left``) stays."""
 
@@ -71,7 +71,7 @@ class Placing:
     cut_left: int
 
 
-def placing(height: int, width: int, size: int, strategy: str) -> Placing:
+def placing(height: int, width: int, size: int, strategy: str) -> Padding:
     """The steps of :func:`~.preprocessor.fit`, which names the strategies."""
     top = left = 0
     if strategy == "letterbox":
@@ -81,7 +81,7 @@ def placing(height: int, width: int, size: int, strategy: str) -> Placing:
     if strategy != "resize-naive":
         high, wide = _short_side(height + 2 * top, width + 2 * left, size)
     # torchvision's center_crop, which rounds half to even
-    return Placing(top, left, high, wide, round((high - size) / 2), round((wide - size) / 2))
+    return Padding(top, left, high, wide, round((high - size) / 2), round((wide - size) / 2))
 
 
 def _short_side(high: int, wide: int, wanted: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Operators that Triton fuses (``fused_triton.py``), as references in torch, with the checks that
 Triton's must pass.
 
-:class:`Between`: what lies between two products of a layer, add + RMSNorm and SiLU times up. RoPE
+:class:`AddNorm`: what lies between two products of a layer, add + RMSNorm and SiLU times up. RoPE
 and the KV write rotate Q and K and put K and V into one layer's entries of the KV cache.
 """
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class Between(NamedTuple):
+class AddNorm(NamedTuple):
     """``add_norm`` (x, added [T, C], weight [C], eps) -> x + added, and that normed;
     ``silu_mul`` [T, 2 M], gate before up -> [T, M]. Both may overwrite what they are given."""
 
@@ -37,11 +37,11 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 #: torch's operators; gradients go through them
-PLAIN = Between(add_norm, silu_mul)
+PLAIN = AddNorm(add_norm, silu_mul)
 
 
 def check_between(
-    call: Between, device: torch.device, dtype: torch.dtype, width: int, middle: int
+    call: AddNorm, device: torch.device, dtype: torch.dtype, width: int, middle: int
 ) -> None:
     """Three tokens of a layer of these widths, against the reference.
 

@@ -12,7 +12,7 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.kernels.fused import Between, Heads, Pair, Rotated
+from vla_ros.engine.layers.kernels.fused import AddNorm, Heads, Pair, Rotated
 
 _BLOCK = 1024  # of silu_mul: columns a program
 
@@ -66,7 +66,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return out
 
 
-KERNELS = Between(add_norm, silu_mul)
+KERNELS = AddNorm(add_norm, silu_mul)
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention, CpuAttention
 from vla_ros.engine.layers.devices import first_that_runs
 from vla_ros.engine.layers.int8 import Int8
-from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, Pair, signed
+from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, Pair, signed
 from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, stacked
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.layers.tuner import Tuner
@@ -53,7 +53,7 @@ class LlamaDecoder(PackedLayers):
         quantized: Mapping[str, LowBit] | None = None,
         prepack: bool = False,
         tuner: Tuner | None = None,
-        between: Between = PLAIN,
+        between: AddNorm = PLAIN,
     ) -> None:
         """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in.
         ``tuner``: it says how they are multiplied. ``between``: what runs between the products."""

@@ -30,7 +30,7 @@ from vla_ros.ros.common.compat import (
 )
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_image
-from vla_ros.ros.common.writers import Writers
+from vla_ros.ros.common.writers import StreamWriters
 
 RELIABILITIES = ("auto", "reliable", "best_effort")
 LOOK_S = 0.5  # how often the writers' offer is looked at
@@ -83,7 +83,7 @@ class CameraReader:
         self._decoder: Decoder | None = None  # from the first picture on that needs it
         self._loss = LossWatch()
         self.topic = node.resolve_topic_name(self._topic)
-        self._writers = Writers(node, self._topic)
+        self._writers = StreamWriters(node, self._topic)
         self.reliable = camera.reliability == "reliable" or self._all_offer_reliable()
         self._counts: list[Counter[bytes]] = []  # what each reader that is open has heard of late
         self._left: Subscription | None = None  # the reader before this one, for a moment
@@ -190,7 +190,7 @@ class CameraReader:
         return None if found is None else (found[0], found[1])
 
     def _note(self, raw: bytes, info: Mapping[str, Any]) -> tuple[Moment, str | None]:
-        """A picture has come now. And why it is of no use, as of :meth:`Writers.contested`."""
+        """An image has come now. And why it is of no use, as of :meth:`StreamWriters.contested`."""
         received = moment(self._clock)
         self._loss.came()
         why = self._writers.contested([""], info, received.steady_ns).get("")

@@ -20,12 +20,12 @@ from vla_ros.runtime.worker.wire import (
     ErrorKind,
     Event,
     FrameRefused,
-    Ready,
-    Result,
+    PolicyLoaded,
     WorkerGaveUp,
     WorkerLimits,
     WorkerLost,
     WorkerReady,
+    WorkerResult,
 )
 
 
@@ -50,7 +50,7 @@ class CorrectorLink:
         )
         self.corrections = Corrections(self._submit, most)
 
-    def start(self, timeout_s: float, ending: threading.Event) -> Ready:
+    def start(self, timeout_s: float, ending: threading.Event) -> PolicyLoaded:
         """As of the executor: blocks, and raises PolicyRefused with nothing left behind."""
         ready = self._executor.start(timeout_s, ending)
         self._log.info(
@@ -75,7 +75,7 @@ class CorrectorLink:
         except FrameRefused as error:  # the policy's own worker was given it and said so
             self._warn("corrector", f"no correction by this frame: {error}")
 
-    def _on_result(self, result: Result) -> None:
+    def _on_result(self, result: WorkerResult) -> None:
         control = self._control
         if control is None:
             return

@@ -28,7 +28,7 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import quoted
 from vla_ros.ros.common.listening import listen
 from vla_ros.runtime.control.control import Control
-from vla_ros.runtime.control.goals import Ending, Goal, GoalRefused, Outcome, check_goal
+from vla_ros.runtime.control.goals import Ending, Goal, GoalOutcome, GoalRefused, check_goal
 
 _FEEDBACK_S = 0.2
 _LINGER_S = 0.05  # a result whose writer is gone at once may not be read any more
@@ -136,7 +136,7 @@ class GoalServer:
                 self._current = served
         except GoalRefused as error:
             served.refusal = str(error)
-            self._end(served, Ending(Outcome.FAILED, str(error), 0.0, 0))
+            self._end(served, Ending(GoalOutcome.FAILED, str(error), 0.0, 0))
             return
         limit = f", at most {goal.time_limit_s:g} s" if goal.time_limit_s else ""
         self._log.info(f"goal: '{goal.text}'{limit}")
@@ -157,7 +157,7 @@ class GoalServer:
         with control.lock:
             if self._current is None or self._current.handle is not handle:
                 return CancelResponse.REJECT  # it has ended
-            control.end_goal(Outcome.CANCELED, "cancelled by its caller")
+            control.end_goal(GoalOutcome.CANCELED, "cancelled by its caller")
         return CancelResponse.ACCEPT
 
     def _listen(self, control: Control, served: _Served, topic: str) -> None:
@@ -167,7 +167,7 @@ class GoalServer:
         def said(message: Bool) -> None:
             with control.lock:
                 if message.data and self._current is served:
-                    control.end_goal(Outcome.SUCCESS, f"{topic} says so")
+                    control.end_goal(GoalOutcome.SUCCESS, f"{topic} says so")
 
         try:
             for profile in (qos.SAID, qos.SAID_BY_ANY):
@@ -197,9 +197,9 @@ class GoalServer:
             self._node.destroy_subscription(subscription)
         ending = served.ending
         assert ending is not None
-        if ending.outcome is Outcome.SUCCESS:
+        if ending.outcome is GoalOutcome.SUCCESS:
             handle.succeed()
-        elif ending.outcome is Outcome.CANCELED and handle.is_cancel_requested:
+        elif ending.outcome is GoalOutcome.CANCELED and handle.is_cancel_requested:
             handle.canceled()
         else:
             handle.abort()

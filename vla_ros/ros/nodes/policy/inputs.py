@@ -33,9 +33,9 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import BadMessage, decompressed, image_of, quoted, stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
-from vla_ros.ros.common.writers import Writers
+from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
-from vla_ros.ros.nodes.policy.needs import Needs, gripper_ends_of
+from vla_ros.ros.nodes.policy.needs import FrameStreams, gripper_ends_of
 from vla_ros.ros.nodes.policy.outputs import arms_of
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control
@@ -54,16 +54,16 @@ from vla_ros.runtime.control.observation import (
     STATES,
     WRIST_IMAGE,
     Assembler,
-    Lost,
+    JoinedStream,
+    LostImage,
     Nearest,
     PairingWindow,
-    Part,
     Poses,
-    Stamped,
+    StreamMessage,
 )
 from vla_ros.runtime.safety import Limits
 
-Put = Callable[[Stamped[Any]], Observation | None]
+Put = Callable[[StreamMessage[Any]], Observation | None]
 Read = Callable[[bytes], tuple[int, Any]]  # a picture -> its stamp in ns, its content
 ReadPart = Callable[[Any, Mapping[str, Any], Moment], Any]  # a message, its info -> its content
 MODEL = 2.0  # times the speed of robot_description: readings have noise
@@ -196,7 +196,7 @@ class NotWanted(Exception):
     """A picture that nobody would act on: it is not decoded."""
 
 
-class Unsettled(Exception):
+class PendingReading(Exception):
     """A reading that may yet be accepted with those that follow: nothing is wrong."""
 
 
@@ -210,7 +210,7 @@ class PolicyInputs:
         values: Mapping[str, Any],
         clock: Clock,
         control: Control,
-        needs: Needs,
+        needs: FrameStreams,
         seen: Callable[[str, int, Moment], None],
     ) -> None:
         self._node = node
@@ -250,7 +250,7 @@ class PolicyInputs:
         self._cameras: list[CameraReader] = []
         self._joining = threading.Lock()
         more = {f"{role}_image": role for role in needs.more}
-        parts: dict[str, Part] = {name: Nearest(PICTURES, PICTURE_BYTES) for name in more}
+        parts: dict[str, JoinedStream] = {name: Nearest(PICTURES, PICTURE_BYTES) for name in more}
         if needs.wrist is not None:
             parts[WRIST_IMAGE] = Nearest(PICTURES, PICTURE_BYTES)
         if needs.joints:
@@ -262,7 +262,7 @@ class PolicyInputs:
         self._join = Assembler(self._window, parts, needs.layout.make, more)
         self._subscribe(needs)
 
-    def _subscribe(self, needs: Needs) -> None:
+    def _subscribe(self, needs: FrameStreams) -> None:
         self._film("image", needs.main, self._join.image)
         if needs.wrist is not None:
             self._film(WRIST_IMAGE, needs.wrist, self._joined(WRIST_IMAGE))
@@ -397,7 +397,7 @@ class PolicyInputs:
                 self._refuse(name, str(error))
                 return
             with self._joining:
-                self._join_in(name, Stamped(stamp_ns, received, content), put)
+                self._join_in(name, StreamMessage(stamp_ns, received, content), put)
 
         return callback
 
@@ -436,7 +436,7 @@ class PolicyInputs:
                 f" synchronize the clocks{remedy}"
             )
 
-    def _join_in(self, name: str, part: Stamped[Any], put: Put) -> None:
+    def _join_in(self, name: str, part: StreamMessage[Any], put: Put) -> None:
         try:
             observation = put(part)
         except BadMessage as error:
@@ -459,20 +459,20 @@ class PolicyInputs:
             try:
                 self._check_stamp(name, stamp_ns, received)
                 content = read(message, info, received)
-            except Unsettled:
+            except PendingReading:
                 return
             except BadMessage as error:
                 self._refuse(name, str(error))
                 return
             with self._joining:
-                self._join_in(name, Stamped(stamp_ns, received, content), put)
+                self._join_in(name, StreamMessage(stamp_ns, received, content), put)
 
         return callback
 
     def _joined(self, name: str) -> Put:
         """Where parts of that name go."""
 
-        def put(part: Stamped[Any]) -> Observation | None:
+        def put(part: StreamMessage[Any]) -> Observation | None:
             self._check_stamp(name, part.stamp_ns, part.received)
             return self._join.add(name, part)
 
@@ -488,7 +488,7 @@ class PolicyInputs:
             line = f"joint_states offers more than is wanted: {joints.wanted_and_offered}"
             self._node.get_logger().info(line)
 
-    def _lose(self, lost: Lost, steady_ns: int) -> None:
+    def _lose(self, lost: LostImage, steady_ns: int) -> None:
         """Count an image without a partner. The log has one line a stream and kind, however soon
         another one had its own; the status counts all."""
         with self._control.lock:
@@ -497,7 +497,7 @@ class PolicyInputs:
 
     # ------------------------------------------------------------------ where the robot is
 
-    def _listen_to_joints(self, needs: Needs) -> None:
+    def _listen_to_joints(self, needs: FrameStreams) -> None:
         """As the robot's state in a frame, and as where a robot that is told joints is: what a
         first position to go to is measured from, what stale_action 'hold' keeps, and what
         displacements are added to. One subscription a topic: drivers publish hundreds of times a
@@ -505,7 +505,7 @@ class PolicyInputs:
         whole = needs.joints and not needs.joint_names
         wanted = frozenset({*needs.joint_names, *self._places})
         prefixes = list(dict.fromkeys(("", *self._arms)))
-        writers = Writers(self._node, *(prefix + "joint_states" for prefix in prefixes))
+        writers = StreamWriters(self._node, *(prefix + "joint_states" for prefix in prefixes))
         put = self._joined("joint_states") if needs.joints else None
 
         def take(message: JointState, info: Mapping[str, Any]) -> None:
@@ -533,7 +533,7 @@ class PolicyInputs:
             self._measure(keys, accepted, stamp_ns, received)
             if put is not None:
                 with self._joining:
-                    part = Stamped(stamp_ns, received, (names, accepted))
+                    part = StreamMessage(stamp_ns, received, (names, accepted))
                     self._join_in("joint_states", part, put)
 
         for arm in prefixes:
@@ -616,13 +616,13 @@ class PolicyInputs:
     def _pose_reader(self, topic: str) -> ReadPart:
         """Reads the poses of one frame. Raises BadMessage, or Unsettled, for one that is not to be
         used."""
-        filtered, writers = self._pose_filter(), Writers(self._node, topic)
+        filtered, writers = self._pose_filter(), StreamWriters(self._node, topic)
         self._control.loop.measured.intakes.append(filtered)
 
         def read(message: PoseStamped, info: Mapping[str, Any], received: Moment) -> Pose:
             pose, stamp_ns = pose_of(message), stamp_of(message.header.stamp)
             if (why := writers.contested([""], info, received.steady_ns).get("")) is not None:
-                raise BadMessage(why) if why else Unsettled
+                raise BadMessage(why) if why else PendingReading
             with self._control.lock:
                 last = filtered.last
                 accepted, agreed = filtered.take(stamp_ns, pose), filtered.agreed
@@ -642,7 +642,7 @@ class PolicyInputs:
                 )
             if contradicts:
                 raise BadMessage(f"the poses on {topic} contradict each other")
-            raise Unsettled
+            raise PendingReading
 
         return read
 
@@ -660,7 +660,7 @@ class PolicyInputs:
                 values = pose_action_of(message)
                 self._check_stamp(topic, stamp_ns, received)
                 read(message, info, received)
-            except Unsettled:
+            except PendingReading:
                 return
             except BadMessage as error:
                 self._refuse(topic, str(error))

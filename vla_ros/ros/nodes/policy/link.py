@@ -22,21 +22,21 @@ from vla_ros.ros.nodes.policy.topics import (
 )
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.drivers import Ticker
-from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.control.queue import PolicyAnswer
 from vla_ros.runtime.safety import Safety
 from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import (
     ErrorKind,
     Event,
     FrameRefused,
-    Ready,
-    Result,
+    PolicyLoaded,
     SpareLost,
     SpareReady,
     WorkerDied,
     WorkerGaveUp,
     WorkerLost,
     WorkerReady,
+    WorkerResult,
     WorkerSwitched,
 )
 
@@ -68,7 +68,7 @@ class LoopLink:
     """
 
     executor: Executor
-    ready: Ready
+    ready: PolicyLoaded
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class LoopLink:
         topics: PolicyTopics,
         windows: LatencyWindows,
         changed_state: Callable[[], None],
-        renewed: Callable[[Ready], None],
+        renewed: Callable[[PolicyLoaded], None],
     ) -> None:
         self._log = log
         self._clock = clock
@@ -96,7 +96,7 @@ class LoopLink:
         self.deserted = False
         self.spare = ""  # of a spare worker, for people: "": none is wanted
 
-    def attach(self, executor: Executor, ready: Ready, control: Control) -> None:
+    def attach(self, executor: Executor, ready: PolicyLoaded, control: Control) -> None:
         """From now on frames, answers and commands flow."""
         self.executor, self.ready, self.worker_pid = executor, ready, ready.pid
         self._control = control
@@ -139,7 +139,7 @@ class LoopLink:
 
     # ------------------------------------------------------------------ the worker
 
-    def on_result(self, result: Result) -> None:
+    def on_result(self, result: WorkerResult) -> None:
         control = self._control
         if control is None:
             return
@@ -154,7 +154,7 @@ class LoopLink:
         elif result.inference is None:
             control.result(result.epoch, None)
         else:
-            answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
+            answer = PolicyAnswer(result.inference, result.received_ns, result.received_steady_ns)
             self._say_captures(result.inference.captures)
             with control.lock:
                 self.drafts.add(answer)

@@ -15,7 +15,7 @@ from vla_ros.runtime.control.observation import LAYOUTS, ProprioLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class FrameStreams:
     """The streams that a frame is joined from.
 
     ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
@@ -35,7 +35,7 @@ class Needs:
     middle: tuple[float, ...] = ()
 
 
-def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
+def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> FrameStreams:
     """Raises ValueError, in one line, where the parameters cannot give what the policy needs."""
     names = tuple(name for name in values["joint_names"] if name)
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -45,7 +45,7 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
     layout = LAYOUTS[values["state_layout"]]
     _check_state(values, info, layout, len(names))
     wrist = values["use_wrist_image"] or info.cameras == 2
-    return Needs(
+    return FrameStreams(
         main=_camera(values, "main", "a policy looks through a main camera"),
         wrist=_camera(values, "wrist", _why_wrist(info)) if wrist else None,
         more={r: _camera(values, r, f"this checkpoint looks at {r}") for r in info.camera_roles},

@@ -40,7 +40,7 @@ _LEAST = 1e-3  # of an opening: less is no other goal
 
 
 @dataclass(frozen=True, slots=True)
-class Robot:
+class OutputSpace:
     """``space`` is that of the actions, ``period_s`` the control period, ``frame_id`` the frame of
     displacements and poses. ``gripper_ends``: of each gripper the values that its controller takes
     for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind. ``arms``: the prefix
@@ -85,7 +85,7 @@ class Output(ABC):
     """One way to command a robot, from :meth:`open` to :meth:`close`. Not thread-safe: the calls
     come under the control loop's lock."""
 
-    def __init__(self, robot: Robot) -> None:
+    def __init__(self, robot: OutputSpace) -> None:
         self._robot = robot
         self._node: Node | None = None
         self.publishers: list[Any] = []
@@ -267,7 +267,7 @@ class GripperOutput(Output):
     replaces the one before it.
     """
 
-    def __init__(self, robot: Robot, action: str, max_effort: float) -> None:
+    def __init__(self, robot: OutputSpace, action: str, max_effort: float) -> None:
         super().__init__(robot)
         self._kind = getattr(control_msgs(), action)
         self._parallel = action == "ParallelGripperCommand"
@@ -488,7 +488,7 @@ def gripper_ends(values: Mapping[str, Any], space: ActionSpace) -> tuple[tuple[f
     return tuple((float(ends[2 * i]), float(ends[2 * i + 1])) for i in range(count))
 
 
-def make_outputs(values: Mapping[str, Any], robot: Robot) -> list[Output]:
+def make_outputs(values: Mapping[str, Any], robot: OutputSpace) -> list[Output]:
     """What :func:`check_outputs` has passed; the grippers' own topic comes with the joints'."""
     names = wanted(values)
     made: list[Output] = []

@@ -36,7 +36,7 @@ from vla_ros.runtime.control.requests import read_requests
 from vla_ros.runtime.control.state import JointOutputs
 from vla_ros.runtime.safety import Limits
 from vla_ros.runtime.worker.executor import Executor
-from vla_ros.runtime.worker.wire import Ready, WorkerGone, WorkerLimits
+from vla_ros.runtime.worker.wire import PolicyLoaded, WorkerGone, WorkerLimits
 
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 2.0, 30.0  # with a worker that says nothing
 _REST_S = 0.8  # to come to rest, of the second that an ending node has
@@ -104,7 +104,7 @@ class PolicyRuntime:
         limits: Limits,
         ending: threading.Event,
         warn: Callable[[str], None],
-    ) -> Ready:
+    ) -> PolicyLoaded:
         """A worker that is ready, within the limits. A machine that was busy while inference was
         timed is no reason to refuse: it is asked again, where a quiet one could meet them."""
         left = _ASKED_AGAIN
@@ -128,7 +128,7 @@ class PolicyRuntime:
                 return ready
 
     def _load_corrector(
-        self, spec: PolicySpec, ready: Ready, ending: threading.Event, log: Any
+        self, spec: PolicySpec, ready: PolicyLoaded, ending: threading.Event, log: Any
     ) -> None:
         """A worker that corrects what the other has said, where that is wanted."""
         wanted = Execution(self._values["execution"]) is Execution.CORRECTED
@@ -149,7 +149,7 @@ class PolicyRuntime:
         node: LifecycleNode,
         spec: PolicySpec,
         limits: Limits,
-        ready: Ready,
+        ready: PolicyLoaded,
         sim_time: bool,
         persistent: PersistentState,
     ) -> None:
@@ -324,21 +324,21 @@ class PolicyRuntime:
             self._windows.span(values["latency_window_s"])
         self._set_hang_timeout(limits, self._link.ready)
 
-    def _fitted(self, limits: Limits, ready: Ready) -> Chunking:
+    def _fitted(self, limits: Limits, ready: PolicyLoaded) -> Chunking:
         """How chunks are executed within these limits. ValueError: they cannot be met."""
         inference_s = 0.0 if self._lockstep else ready.inference_p99_ms / 1e3
         chunking = chunking_of(self._values).fitted(limits, ready.info, inference_s)
         refuse_unless_met(limits, ready.info, inference_s, chunking, joint_outputs(self._values))
         return chunking
 
-    def _set_hang_timeout(self, limits: Limits, ready: Ready) -> None:
+    def _set_hang_timeout(self, limits: Limits, ready: PolicyLoaded) -> None:
         given = float(self._values["hang_timeout_s"])
         seconds = given or hang_timeout_s(limits, ready.inference_p99_ms / 1e3, self._load_s)
         self._executor.set_hang_timeout(seconds)
         if self._corrector is not None:
             self._corrector.set_hang_timeout(seconds)
 
-    def _renewed(self, ready: Ready) -> None:
+    def _renewed(self, ready: PolicyLoaded) -> None:
         """A worker in another's place may be slower: on a GPU that others use by now, say.
 
         Raises ValueError where the limits cannot be met with it. From the worker's reader.

@@ -21,7 +21,7 @@ from vla_ros.ros.common.convert import BadMessage, quoted, stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.nodes.policy.inputs import joints_of
 from vla_ros.runtime.control.control import Control
-from vla_ros.runtime.control.takeover import Meaning, Teleoperation
+from vla_ros.runtime.control.takeover import TakeoverNumbers, Teleoperation
 
 
 class TakeoverInputs:
@@ -93,7 +93,7 @@ class TakeoverInputs:
             raise BadMessage(f"its numbers are not this robot's {' '.join(space.names)}")
         if not np.isfinite(values).all():
             raise BadMessage("it has numbers that are not finite")
-        return Teleoperation(values, Meaning.ACTION, stamp_of(message.header.stamp))
+        return Teleoperation(values, TakeoverNumbers.ACTION, stamp_of(message.header.stamp))
 
     def _twist(self, first: int, message: TwistStamped) -> Teleoperation:
         frame = message.header.frame_id
@@ -126,7 +126,7 @@ class TakeoverInputs:
         for first, (said_ns, velocity) in self._twists.items():
             if abs(stamp_ns - said_ns) <= young_ns:
                 values[first : first + 6] = velocity
-        return Teleoperation(values, Meaning.VELOCITY, stamp_ns)
+        return Teleoperation(values, TakeoverNumbers.VELOCITY, stamp_ns)
 
     def _joints(self, message: JointState) -> Teleoperation:
         space = self._control.loop.limits.space
@@ -137,4 +137,4 @@ class TakeoverInputs:
                 values[space.names.index(name)] = position
         if missing := [space.names[at] for at in space.motion if np.isnan(values[at])]:
             raise BadMessage(f"it lacks the joints {' '.join(missing)}")
-        return Teleoperation(values, Meaning.JOINTS, stamp_of(message.header.stamp))
+        return Teleoperation(values, TakeoverNumbers.JOINTS, stamp_of(message.header.stamp))

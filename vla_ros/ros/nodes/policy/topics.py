@@ -31,16 +31,16 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import Diagnostics, set_times, status, to_time
 from vla_ros.ros.nodes.policy.outputs import (
     Output,
-    Robot,
+    OutputSpace,
     arms_of,
     gripper_ends,
     make_outputs,
     wait_for_readers,
 )
-from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.control.queue import PolicyAnswer
 from vla_ros.runtime.control.state import ControlCounts
 from vla_ros.runtime.safety import Limits, Safety
-from vla_ros.runtime.worker.wire import Result
+from vla_ros.runtime.worker.wire import WorkerResult
 
 CAPTURED_S = 10.0  # for so long /diagnostics warns of a graph captured in service
 
@@ -90,7 +90,7 @@ class PolicyTopics:
         warn: Callable[[str, str], None],
     ) -> None:
         """Make the command topics and the outputs; ``warn`` is that of a
-        :class:`~vla_ros.ros.nodes.policy.outputs.Robot`. A reader of ~/action may ask for a
+        :class:`~vla_ros.ros.nodes.policy.outputs.OutputSpace`. A reader of ~/action may ask for a
         deadline of two control periods: that is how it finds out, without a word from us, that
         this process is gone."""
         profile = QoSProfile(
@@ -104,7 +104,9 @@ class PolicyTopics:
         self._frame_id, self._space = values["frame_id"], limits.space
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
-        robot = Robot(limits.space, limits.period_s, self._frame_id, ends, warn, arms_of(values))
+        robot = OutputSpace(
+            limits.space, limits.period_s, self._frame_id, ends, warn, arms_of(values)
+        )
         self._outputs = make_outputs(values, robot)
         for output in self._outputs:
             output.open(self._node)
@@ -223,7 +225,7 @@ class DraftShares:
     def __init__(self) -> None:
         self._seen: deque[tuple[tuple[int, ...], tuple[int, ...]]] = deque(maxlen=200)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: PolicyAnswer) -> None:
         if answer.inference.drafted:
             self._seen.append((answer.inference.drafted, answer.inference.accepted))
 
@@ -280,7 +282,9 @@ def command_message(
     return out
 
 
-def chunk_message(answer: Answer, result: Result, info: PolicyInfo, limits: Limits) -> ActionChunk:
+def chunk_message(
+    answer: PolicyAnswer, result: WorkerResult, info: PolicyInfo, limits: Limits
+) -> ActionChunk:
     """Everything one inference returned; the caller stamps it."""
     inference = answer.inference
     out = ActionChunk()

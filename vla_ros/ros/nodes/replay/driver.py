@@ -21,9 +21,9 @@ from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import MS, SECOND, Window
 from vla_ros.core.types import PolicyState
-from vla_ros.data.bag_frames import Frame, Part, restamped
-from vla_ros.data.replay import Begin, Chunk, chunk_of, run_of_chunks, said_of
-from vla_ros.data.replay_compare import Run, Said
+from vla_ros.data.bag_frames import BagFrame, FramePart, restamped
+from vla_ros.data.replay import Chunk, EpisodeBegin, chunk_of, run_of_chunks, said_of
+from vla_ros.data.replay_compare import PolicyRun, RunCommand
 from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of, to_time
@@ -57,7 +57,7 @@ class PolicyLink(Peer):
         super().__init__("replay", domain)
         self._check = check
         self._lockstep = lockstep
-        self.said: list[Said] = []
+        self.said: list[RunCommand] = []
         self.tokens: dict[int, tuple[int, ...]] = {}
         self.status: PolicyStatus | None = None
         self._answered: set[int] = set()  # stamps of the frames that were answered
@@ -137,12 +137,14 @@ class PolicyLink(Peer):
         """Let simulated time be this."""
         self._clock.publish(ClockMessage(clock=to_time(stamp_ns)))
 
-    def show(self, parts: Sequence[Part]) -> None:
+    def show(self, parts: Sequence[FramePart]) -> None:
         """Publish the messages of a frame."""
         for part in parts:
             self._publishers[part.role].publish(part.data)
 
-    def answer(self, stamp_ns: int, clock_ns: int, parts: Sequence[Part], patience_s: float) -> str:
+    def answer(
+        self, stamp_ns: int, clock_ns: int, parts: Sequence[FramePart], patience_s: float
+    ) -> str:
         """Lock-step: show a frame until it is answered; empty, or why the policy refused it.
 
         ReplayFailed: neither happened within ``patience_s``.
@@ -221,11 +223,11 @@ _LAST_ANSWERS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ReplayedFrames:
     """``shown``: stamps of the frames in the order they were shown; ``ends``: of those that
     were the last of an episode; ``refused``: of those the policy would not take, and why."""
 
-    run: Run
+    run: PolicyRun
     shown: tuple[int, ...]
     ends: tuple[int, ...]
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -233,17 +235,17 @@ class Played:
 
 
 Progress = Callable[[int], None]
-Lacks = Callable[[Frame], str]
+Lacks = Callable[[BagFrame], str]
 
 
 def play_lockstep(
     link: PolicyLink,
-    frames: Iterable[Frame],
-    begins: Mapping[int, Begin],
+    frames: Iterable[BagFrame],
+    begins: Mapping[int, EpisodeBegin],
     lacks: Lacks,
     patience_s: float,
     progress: Progress,
-) -> Played:
+) -> ReplayedFrames:
     """A frame, its answer, the next frame, in the frames' own time. ReplayFailed: the policy
     answers no more."""
     shown: list[int] = []
@@ -270,18 +272,18 @@ def play_lockstep(
     link.next_chunk(link.chunks, 0.2)  # the last one may still be under way
     run = _run(link, link.said, link.tokens, len(shown))
     run = replace(run, answer_ms=took.distribution(0))
-    return Played(run, tuple(shown), tuple(ends), refused, _state(link))
+    return ReplayedFrames(run, tuple(shown), tuple(ends), refused, _state(link))
 
 
 def play_chunks(
     link: PolicyLink,
-    frames: Iterable[Frame],
+    frames: Iterable[BagFrame],
     chunks: Sequence[Chunk],
     instructions: Mapping[int, str],
     lacks: Lacks,
     patience_s: float,
     progress: Progress,
-) -> Played:
+) -> ReplayedFrames:
     """Ask for every recorded chunk again; a new epoch begins with a reset. The node knows what
     each continues. ReplayFailed: the policy answers no more."""
     shown: list[int] = []
@@ -306,17 +308,17 @@ def play_chunks(
             progress(len(shown))
     status = _run(link, [], {}, len(shown))
     run = run_of_chunks(link.heard, status, len(shown))
-    return Played(run, tuple(shown), (), refused, _state(link))
+    return ReplayedFrames(run, tuple(shown), (), refused, _state(link))
 
 
 def play_realtime(
     link: PolicyLink,
-    frames: Iterable[Frame],
-    begins: Mapping[int, Begin],
+    frames: Iterable[BagFrame],
+    begins: Mapping[int, EpisodeBegin],
     lacks: Lacks,
     rate: float | None,
     progress: Progress,
-) -> Played:
+) -> ReplayedFrames:
     """``rate``: how many times as fast as recorded; None: flat out."""
     shown: list[int] = []
     ends: list[int] = []
@@ -354,15 +356,15 @@ def play_realtime(
     said = [_as_recorded(one, stamps) for one in list(link.said)]
     tokens = {stamps[stamp]: row for stamp, row in link.tokens.items() if stamp in stamps}
     run = _run(link, said, tokens, len(shown))
-    return Played(run, tuple(shown), tuple(ends), refused, state)
+    return ReplayedFrames(run, tuple(shown), tuple(ends), refused, state)
 
 
-def _moved(part: Part, shift_ns: int) -> Part:
+def _moved(part: FramePart, shift_ns: int) -> FramePart:
     stamp = part.stamp_ns + shift_ns
-    return Part(part.role, stamp, restamped(part.data, stamp))
+    return FramePart(part.role, stamp, restamped(part.data, stamp))
 
 
-def _as_recorded(said: Said, stamps: Mapping[int, int]) -> Said:
+def _as_recorded(said: RunCommand, stamps: Mapping[int, int]) -> RunCommand:
     """With the recorded stamps, so that it can be compared; its age stays."""
     observed = stamps.get(said.observed_ns, 0)
     return replace(
@@ -374,12 +376,12 @@ def _as_recorded(said: Said, stamps: Mapping[int, int]) -> Said:
 
 
 def _run(
-    link: PolicyLink, said: list[Said], tokens: Mapping[int, tuple[int, ...]], frames: int
-) -> Run:
+    link: PolicyLink, said: list[RunCommand], tokens: Mapping[int, tuple[int, ...]], frames: int
+) -> PolicyRun:
     status = link.status
     if status is None:
         raise ReplayFailed("nothing was heard of the policy node")
-    return Run(
+    return PolicyRun(
         tuple(said),
         dict(tokens),
         frames,

@@ -13,24 +13,31 @@ from vla_ros.core.clock import SECOND
 from vla_ros.core.errors import UserError
 from vla_ros.core.pixels import ENCODINGS
 from vla_ros.core.resources import config_path
-from vla_ros.data.bag_frames import Frames, Picked, parse_remaps, pick, require, scan
+from vla_ros.data.bag_frames import BagFrames, TopicRoles, parse_remaps, pick, require, scan
 from vla_ros.data.bags import Bag
 from vla_ros.data.replay import (
     Chunk,
-    Plan,
     Recorded,
+    ReplayPlan,
     instructions_of,
     make_plan,
     read_chunks,
     read_recorded,
     run_of_chunks,
 )
-from vla_ros.data.replay_compare import Comparison, Report, Run, Side, compare, load_golden
+from vla_ros.data.replay_compare import (
+    Comparison,
+    PolicyRun,
+    Report,
+    RunFigures,
+    compare,
+    load_golden,
+)
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, CHUNKS, frame_range
 
 if TYPE_CHECKING:
-    from vla_ros.ros.nodes.replay.driver import Played  # rclpy
+    from vla_ros.ros.nodes.replay.driver import ReplayedFrames  # rclpy
 
 
 def graph_of(
@@ -121,14 +128,14 @@ def needs_of(node: NodeSpec) -> tuple[str, ...]:
 class Prepared:
     """Everything that is known before the policy node starts."""
 
-    picked: Picked
-    frames: Frames
+    picked: TopicRoles
+    frames: BagFrames
     recorded: Recorded
-    plan: Plan
+    plan: ReplayPlan
     spec: GraphSpec
     needs: tuple[str, ...]
     slop_ns: int
-    before: Run | None
+    before: PolicyRun | None
     chunks: tuple[Chunk, ...] = ()  # mode chunks: those to be asked for again
     instructions: Mapping[int, str] = field(default_factory=dict)  # of their epochs
 
@@ -211,7 +218,7 @@ _GATED = (
 
 
 def make_report(
-    args: argparse.Namespace, mode: str, prepared: Prepared, played: Played, wall_s: float,
+    args: argparse.Namespace, mode: str, prepared: Prepared, played: ReplayedFrames, wall_s: float,
     notes: Iterable[str],
 ) -> Report:  # fmt: skip
     """Both runs compared. ``notes``: what is to be said besides."""
@@ -224,8 +231,8 @@ def make_report(
         mode=f"as recorded x{args.rate or 1.0:g}" if mode == "recorded" else mode,
         frames=len(played.shown),
         camera_rate_hz=prepared.frames.rate_hz,
-        now=Side.of("replayed", played.run),
-        before=Side.of(name, before) if before else None,
+        now=RunFigures.of("replayed", played.run),
+        before=RunFigures.of(name, before) if before else None,
         comparison=found,
         tolerance=args.tolerance,
         strict=mode in AS_IT_IS_ASKED,
@@ -234,7 +241,7 @@ def make_report(
     )
 
 
-def _notes(prepared: Prepared, played: Played, found: Comparison | None) -> list[str]:
+def _notes(prepared: Prepared, played: ReplayedFrames, found: Comparison | None) -> list[str]:
     frames, before = prepared.frames, prepared.before
     notes = []
     if frames.repeated or frames.late:

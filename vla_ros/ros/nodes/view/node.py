@@ -46,29 +46,35 @@ from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_im
 from vla_ros.ros.nodes.monitor.node import command_seen, status_seen
 from vla_ros.srv import ResetEpisode
 from vla_ros.viz.robot_model import place_of, read
-from vla_ros.viz.viewer.guard import Guard, is_loopback
+from vla_ros.viz.viewer.guard import PageGuard, is_loopback
 from vla_ros.viz.viewer.model import (
     CommandShown,
     LogLine,
     Page,
-    Past,
+    SimulationState,
     Strips,
-    World,
+    ViewHistory,
     burnt,
     sentences_of,
     side_by_side,
 )
-from vla_ros.viz.viewer.window import Ask, Push, Window, Wish
+from vla_ros.viz.viewer.window import JogRequest, PageAction, PageRequest, PageWindow
 
 # ------------------------------------------------------------------------------------------------
 # What was asked for at the page, said to the graph: services, and the instruction.
 
 
 _SAID_S = 5.0  # a policy that is started later must not be told what was typed long ago
-_SERVICES = (Wish.STOP, Wish.RESUME, Wish.RECOVER, Wish.RESET, Wish.RELEASE)
+_SERVICES = (
+    PageAction.STOP,
+    PageAction.RESUME,
+    PageAction.RECOVER,
+    PageAction.RESET,
+    PageAction.RELEASE,
+)
 
 
-class Wishes:
+class PageRequests:
     """``tell`` gets one line for each wish and whether it was done. Belongs to the executor."""
 
     def __init__(self, node: Node, tell: Callable[[str, bool], None]) -> None:
@@ -88,17 +94,17 @@ class Wishes:
         self._twist = node.create_publisher(TwistStamped, "policy/takeover/twist", qos.SAID)
         self._gripper = node.create_publisher(Float64, "policy/takeover/gripper", qos.SAID)
 
-    def fulfil(self, ask: Ask) -> None:
+    def fulfil(self, ask: PageRequest) -> None:
         """Begin it; what comes of it is told later."""
-        if ask.wish is Wish.SAY:
+        if ask.wish is PageAction.SAY:
             self._say(ask.text.strip())
-        elif ask.wish is Wish.RESET and self._episode.service_is_ready():
+        elif ask.wish is PageAction.RESET and self._episode.service_is_ready():
             request = ResetEpisode.Request(task="", initial_state=-1)
             self._call(self._episode, request, "reset")
         else:
             self._trigger(ask.wish)
 
-    def push(self, push: Push) -> None:
+    def push(self, push: JogRequest) -> None:
         """A person takes over; in the frame of the policy's actions."""
         if push.opening is not None:
             self._gripper.publish(Float64(data=push.opening))
@@ -116,11 +122,11 @@ class Wishes:
         self._instruction.publish(String(data=text))
         self._tell(f"said: {text}", True)
 
-    def _trigger(self, wish: Wish) -> None:
+    def _trigger(self, wish: PageAction) -> None:
         client = self._triggers[wish]
         if client.service_is_ready():
             self._call(client, Trigger.Request(), wish.value)
-        elif wish is Wish.STOP:
+        elif wish is PageAction.STOP:
             # Whoever executes may still listen where the service is not found: empty means stop.
             self._instruction.publish(String(data=""))
             self._tell(f"{client.srv_name} is not there; said the empty instruction", False)
@@ -166,9 +172,9 @@ def step_of(message: ActionCommand) -> Floats | None:
     return step if np.isfinite(step).all() else None
 
 
-def world_of(message: EpisodeStatus) -> World:
+def world_of(message: EpisodeStatus) -> SimulationState:
     """What a simulation says of its episode."""
-    return World(
+    return SimulationState(
         environment=message.environment,
         task=message.task,
         number=message.episode,
@@ -248,7 +254,7 @@ class ViewNode(Node):
         values = declare(self, TABLE)
         os.nice(max(0, values["niceness"] - os.nice(0)))  # whoever started it may be nice too
         self._time = SystemClock()
-        self._page, self._strips, self._past = Page(), Strips(), Past()
+        self._page, self._strips, self._past = Page(), Strips(), ViewHistory()
         self._suite: str = values["suite"]
         self._pictures: dict[str, bytes] = {}  # the newest of each camera, not decoded
         self._compressed = values["image_transport"] == "compressed"
@@ -256,22 +262,22 @@ class ViewNode(Node):
         self._drawings = 0
         self._watched = False
         self._watched_ns = 0  # when somebody was there last
-        self._asked: deque[Ask | Push] = deque(maxlen=20)
+        self._asked: deque[PageRequest | JogRequest] = deque(maxlen=20)
         self._bell = self.create_guard_condition(self._fulfil)
         self._window = self._open(values)
-        self._wishes = Wishes(self, self._told)
+        self._wishes = PageRequests(self, self._told)
         self._subscribe(values)
         self._get_parameters = self.create_client(GetParameters, "policy/get_parameters")
         spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
         spin.every(self, 0.2, self._sample)
 
-    def _open(self, values: dict[str, Any]) -> Window:
+    def _open(self, values: dict[str, Any]) -> PageWindow:
         host: str = values["host"]
         token: str = values["token"]
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(12)
         try:
-            window = Window(host, values["port"], Guard(token), self._ask, self._ask)
+            window = PageWindow(host, values["port"], PageGuard(token), self._ask, self._ask)
         except (OSError, RuntimeError) as error:
             raise ValueError(str(error)) from None
         shown = "localhost" if is_loopback(host) else host
@@ -413,7 +419,7 @@ class ViewNode(Node):
 
     # ------------------------------------------------------------------ what is asked
 
-    def _ask(self, ask: Ask | Push) -> None:
+    def _ask(self, ask: PageRequest | JogRequest) -> None:
         """From viser's threads."""
         self._asked.append(ask)
         self._bell.trigger()
@@ -421,7 +427,7 @@ class ViewNode(Node):
     def _fulfil(self) -> None:
         while self._asked:
             ask = self._asked.popleft()
-            if isinstance(ask, Push):
+            if isinstance(ask, JogRequest):
                 self._wishes.push(ask)
                 continue
             self.get_logger().info(f"asked at the page: {ask.wish.value} {ask.text}".rstrip())

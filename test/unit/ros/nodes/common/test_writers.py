@@ -7,20 +7,20 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.ros.common.writers import Contest, Writers
+from vla_ros.ros.common.writers import StreamWriters, TopicPublishers
 
 A, B = b"a" * 16, b"b" * 16
 
 
 def test_two_that_publish_different_things_are_both_heard():
-    contest = Contest()
+    contest = TopicPublishers()
     for step in range(300):
         assert contest.rivals("arm", A, step * 10 * MS) is None
         assert contest.rivals("hand", B, step * 10 * MS) is None
 
 
 def test_while_both_publish_one_thing_neither_is_heard():
-    contest = Contest()
+    contest = TopicPublishers()
     assert contest.rivals("arm", A, 0) is None
     assert contest.rivals("arm", B, 10 * MS) == (), "the first may have ended"
     assert contest.rivals("arm", A, 20 * MS) == (A, B)
@@ -31,14 +31,14 @@ def test_while_both_publish_one_thing_neither_is_heard():
 
 
 def test_a_writer_that_was_restarted_is_waited_for_and_not_named():
-    contest = Contest()
+    contest = TopicPublishers()
     contest.rivals("arm", A, 0)
     found = [contest.rivals("arm", B, step * 100 * MS) for step in range(1, 13)]
     assert found == [()] * 10 + [None] * 2
 
 
 def test_writers_beyond_number_fill_no_memory():
-    contest = Contest()
+    contest = TopicPublishers()
     for number in range(100):
         contest.rivals("arm", bytes([number]) * 16, number)
     assert len(contest._runs["arm"]) <= 8
@@ -58,7 +58,7 @@ def test_what_is_contested_is_named_with_its_nodes():
         resolve_topic_name=lambda topic: f"/{topic}",
         get_publishers_info_by_topic=lambda topic: asked.append(topic) or listed,
     )
-    joints, camera = Writers(node, "joint_states"), Writers(node, "image")
+    joints, camera = StreamWriters(node, "joint_states"), StreamWriters(node, "image")
     for writers, thing in ((joints, "j1"), (camera, "")):
         assert writers.contested([thing, "k"], of(A), 0) == {}
         assert writers.contested([thing], of(B), 1) == {thing: ""}
@@ -74,5 +74,5 @@ def test_what_is_contested_is_named_with_its_nodes():
 
 def test_a_middleware_that_names_no_writer_is_believed():
     node = SimpleNamespace(resolve_topic_name=lambda topic: f"/{topic}")
-    writers = Writers(node, "image")
+    writers = StreamWriters(node, "image")
     assert writers.contested([""], {"received_timestamp": 0}, 0) == {}

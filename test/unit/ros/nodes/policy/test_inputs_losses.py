@@ -15,7 +15,7 @@ from unit.runtime.control.bench import Bench, Recorder
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.ros.nodes.policy.link import Throttle
-from vla_ros.runtime.control.observation import Lost
+from vla_ros.runtime.control.observation import LostImage
 
 
 class Throttled(Recorder):
@@ -38,7 +38,7 @@ class Inputs:
         self._self: Any = SimpleNamespace(_lost_ns={}, _control=self.bench.control)
         self._self._count = partial(PolicyInputs._count, self._self)
 
-    def lose(self, lost: Lost, at_ns: int = 0) -> None:
+    def lose(self, lost: LostImage, at_ns: int = 0) -> None:
         PolicyInputs._lose(self._self, lost, at_ns)
 
     @property
@@ -46,9 +46,9 @@ class Inputs:
         return [text for _, text in self.bench.out.warnings]
 
 
-LATE = Lost("wrist_image", "no wrist_image: wrist_image is 29.6 ms newer", "apart")
-MUTE = Lost("joint_states", "no joint_states: joint_states has said nothing yet", "silent")
-NAMELESS = Lost("joint_states", "no joint_states: joint_states has no 'thumb'", "names")
+LATE = LostImage("wrist_image", "no wrist_image: wrist_image is 29.6 ms newer", "apart")
+MUTE = LostImage("joint_states", "no joint_states: joint_states has said nothing yet", "silent")
+NAMELESS = LostImage("joint_states", "no joint_states: joint_states has no 'thumb'", "names")
 
 
 def test_each_stream_and_kind_is_said_however_soon_after_another() -> None:

@@ -15,14 +15,14 @@ from vla_ros.core.types import PolicyInfo
 from vla_ros.ros.common.convert import BadMessage
 from vla_ros.ros.nodes.policy.cameras import Camera
 from vla_ros.ros.nodes.policy.inputs import as_pose, joints_of, pose_of
-from vla_ros.ros.nodes.policy.needs import Needs, needs_of, tf2_is_there
+from vla_ros.ros.nodes.policy.needs import FrameStreams, needs_of, tf2_is_there
 from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows
 
 OFT = PolicyInfo("vla", cameras=2, state_dim=8)
 FINGERS = {"state_layout": "libero_oft", "joint_names": ["left", "right"]}
 
 
-def needs(info: PolicyInfo, **given: object) -> Needs:
+def needs(info: PolicyInfo, **given: object) -> FrameStreams:
     return needs_of({row.name: row.default for row in TABLE} | given, info)
 
 

@@ -13,7 +13,7 @@ from vla_ros.msg import PolicyStatus
 from vla_ros.ros.nodes.policy.link import LoopLink
 from vla_ros.ros.nodes.policy.topics import diagnostic_of
 from vla_ros.runtime.worker.wire import (
-    Ready,
+    PolicyLoaded,
     SpareLost,
     SpareReady,
     WorkerGaveUp,
@@ -22,7 +22,7 @@ from vla_ros.runtime.worker.wire import (
     WorkerSwitched,
 )
 
-READY = Ready(PolicyInfo("zero"), 7)
+READY = PolicyLoaded(PolicyInfo("zero"), 7)
 
 
 class Log:
@@ -63,7 +63,7 @@ def test_each_change_is_told_the_loop_and_shown() -> None:
     link.attach(Any, READY, control)  # type: ignore[arg-type]
     for event, shown in (
         (SpareReady(8, 2.0), "pid 8"),
-        (WorkerSwitched("killed", Ready(PolicyInfo("zero"), 8)), "loading"),
+        (WorkerSwitched("killed", PolicyLoaded(PolicyInfo("zero"), 8)), "loading"),
         (SpareReady(9, 2.0), "pid 9"),
         (SpareLost("killed", final=False), "loading"),
         (WorkerLost("killed"), "waits for the worker"),

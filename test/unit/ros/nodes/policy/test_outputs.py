@@ -17,7 +17,7 @@ from vla_ros.core.clock import MS, Moment
 from vla_ros.core.types import Command, CommandKind, StaleAction
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.nodes.policy.outputs import (
-    Robot,
+    OutputSpace,
     check_outputs,
     gripper_ends,
     joint_outputs,
@@ -82,7 +82,7 @@ class Arm:
         out = Recorder()
         self.bench = Bench(limits=limits, out=out, chunking=how)
         self.bench.loop.outputs = joint_outputs(values)
-        robot = Robot(
+        robot = OutputSpace(
             space,
             limits.period_s,
             "base",
