@@ -54,7 +54,7 @@ OVERRIDES = (
     ("frame_id", str, "Frame of the displacements", None),
     ("mode", str, "realtime: clocked; lockstep: one answer a frame", ("realtime", "lockstep")),
     ("control_rate_hz", float, "Commands per second, 1 to 200", None),
-    ("max_age_s", float, "Evidence older than this never moves the robot", None),
+    ("max_age_s", float, "An observation older than this never moves the robot", None),
 )
 # Topics of the node that a robot usually calls otherwise.
 TOPICS = {

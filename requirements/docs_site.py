@@ -75,7 +75,7 @@ def place(path: str) -> str:
 
 
 def links(text: str) -> Iterator[str]:
-    """The targets of all relative links and pictures outside of code, as written."""
+    """The targets of all relative links and images outside of code, as written."""
     for part, is_text in outside_code(text):
         for target in _LINK.findall(part) if is_text else ():
             if not re.match(r"[a-z]+:|#", target):

@@ -23,7 +23,7 @@ class Consumer(Node):
 
     def on_command(self, command: ActionCommand, info: dict) -> None:
         if command.kind not in (ActionCommand.KIND_POLICY, ActionCommand.KIND_TAKEOVER):
-            self.stop()  # HELD: nothing new; STOP: old evidence, or the task was stopped. Always
+            self.stop()  # HELD: nothing new; STOP: too old, or stopped. Always
             return
         gid = info.get("publisher_gid")  # a policy that is started anew is another; since Kilted
         writer = bytes(gid["data"]) if gid else b""

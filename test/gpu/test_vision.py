@@ -1,4 +1,4 @@
-"""Pictures and vision on a device."""
+"""Images and vision on a device."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_consumer_of_the_how_to_executes_what_is_valid_once_and_stops(
 
     now, begin = time.time_ns(), len(driver)
     long = now + 60_000 * MS
-    own.publish(by_hand(10**6, now, now - MS, 1.0))  # its evidence is too old
+    own.publish(by_hand(10**6, now, now - MS, 1.0))  # its observation is too old
     own.publish(by_hand(10**6 + 1, now, long, 2.0))
     own.publish(by_hand(10**6 + 1, now, long, 3.0))  # it came before
     own.publish(by_hand(10**6, now - MS, long, 4.0))  # a newer one came before it

@@ -129,7 +129,7 @@ def test_actions_that_were_all_blocked_are_named_and_what_was_not_measured_is_nu
     assert result["actions"] == 0
     assert result["actions_blocked"] > (50 if QUIET else 5)
     assert "ms old, max_age is 1200 ms" in result["last_block"]
-    assert f"{result['actions_blocked']} actions blocked; the last: its evidence" in out
+    assert f"{result['actions_blocked']} actions blocked; the last: its observation" in out
     assert set(result["observation_age_ms"].values()) == {None}
     assert result["achieved_rate_hz"] is result["missed_deadlines"] is None
     assert result["episode_s"] == pytest.approx(6.0, abs=bound(quiet=1.0, loaded=5.0))

@@ -189,7 +189,7 @@ def test_the_state_that_a_checkpoint_takes_comes_through_the_graph(graph, tmp_pa
 
 
 def test_an_empty_instruction_moves_nothing(graph):
-    """A blank stands for it: an empty one is the task's own sentence."""
+    """A blank stands for it: an empty one is the task's own instruction."""
     setup = replace(SCRIPTED, max_steps=12)
     silent = job(PLAIN, instruction=" ")
     runner = graph(setup)
@@ -199,7 +199,7 @@ def test_an_empty_instruction_moves_nothing(graph):
     assert (record.steps, record.held, record.frames, record.rate_hz) == (12, 12, 0, 0.0)
     assert record.error == ""
     assert figures(record) == figures(directly(setup, PLAIN, [silent])[0])
-    assert runner.play(job(PLAIN), PLAIN).held == 0  # the next sentence is taken up
+    assert runner.play(job(PLAIN), PLAIN).held == 0  # the next instruction is taken up
 
 
 def test_an_empty_instruction_moves_nothing_in_real_time(graph):
@@ -249,7 +249,7 @@ def test_a_vla_acts_on_any_sentence_but_none(graph):
     assert other.reason == "step limit"  # judged by the task's own goal
     assert other.token_digest != own.token_digest
     assert silent.held == silent.steps == 10
-    told = "stopped: waits for resume or another instruction"  # what an empty sentence means
+    told = "stopped: waits for resume or another instruction"  # what an empty instruction means
     assert silent.reason == f"step limit, the policy never acted: {told}"
     assert silent.token_digest == ""
 

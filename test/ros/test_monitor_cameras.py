@@ -1,5 +1,5 @@
 """The monitor beside a real policy node: it hears of the camera that the policy looks through, by
-whichever topic and transport, and asks for no picture itself."""
+whichever topic and transport, and asks for no image itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def raw() -> Image:
 
 
 def filming(ros, message, topic):
-    """Its pictures at 20 Hz, as a driver publishes them."""
+    """Its images at 20 Hz, as a driver publishes them."""
     publisher = ros.publisher(type(message), topic, qos.IMAGE_PUB)
 
     def show() -> None:

@@ -1,4 +1,4 @@
-"""Another's camera driver, started as its manual says: its pictures arrive, or it is said why not.
+"""Another's camera driver, started as its manual says: its images arrive, or it is said why not.
 
 The driver is a process of its own without this package's Fast DDS profile.
 """
@@ -70,7 +70,7 @@ def test_what_is_lost_below_is_said_once_with_its_cause_and_remedies(start_polic
     driver = drive("reliable", "640x480", "1200")
 
     def lines():
-        return [line for line in rig.node.log.splitlines() if "pictures came" in line]
+        return [line for line in rig.node.log.splitlines() if "images came" in line]
 
     wait_until(
         lambda: lines() or driver.returncode is not None, 90.0, "the line, or the driver's end"
@@ -80,11 +80,11 @@ def test_what_is_lost_below_is_said_once_with_its_cause_and_remedies(start_polic
     (line,) = lines()  # also where not one of 1200 came
     assert "best-effort reader" in line and "reliability" in line
     assert "FASTDDS_DEFAULT_PROFILES_FILE" in line
-    assert "pictures came" in rig.now().last_drop
+    assert "images came" in rig.now().last_drop
 
 
 def test_the_newest_of_what_waits_is_taken(start_policy, drive):
-    """While nobody reads, a reliable reader's pictures wait; then the newest one counts."""
+    """While nobody reads, a reliable reader's images wait; then the newest one counts."""
     rig = start_policy(detect_frozen=False)
     rig.bring_up("reach")
     drive("reliable", "640x480", "300")

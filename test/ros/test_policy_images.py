@@ -359,11 +359,11 @@ def test_stop_is_answered_beside_a_camera_that_takes_longer_to_decode_than_to_se
     with repeating(show, 1 / 30):
         for _ in range(15):
             rig.expect(State.RUNNING, timeout=30.0)
-            time.sleep(random.uniform(0.0, decoded[0]))  # at any moment of a picture's decoding
+            time.sleep(random.uniform(0.0, decoded[0]))  # at any moment of an image's decoding
             began = time.monotonic()
             rig.call("stop")
             answered.append(time.monotonic() - began)
             rig.call("resume")
     took, picture = np.median(answered), np.median(decoded)
-    print(f"stop {1e3 * took:.1f} ms, a picture {1e3 * picture:.1f} ms")
+    print(f"stop {1e3 * took:.1f} ms, an image {1e3 * picture:.1f} ms")
     assert took < picture / 3

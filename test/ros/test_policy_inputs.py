@@ -50,7 +50,7 @@ DEEP = QoSProfile(depth=100, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 @dataclass
 class Seen:
-    """Stamps of the pictures of both cameras, as anybody else received them."""
+    """Stamps of the images of both cameras, as anybody else received them."""
 
     front: list[int] = field(default_factory=list)
     wrist: list[int] = field(default_factory=list)
@@ -137,7 +137,7 @@ def test_a_joint_that_nobody_publishes_is_named_in_status_and_log(meet):
         " 'thumb'; offered 'elbow', 'shoulder_lift', 'shoulder_pan', 'wrist_1', 'wrist_2',"
         " 'wrist_3', 'finger_joint'"
     )
-    # On a busy machine some are dropped for another reason: their pictures are too far apart.
+    # On a busy machine some are dropped for another reason: their images are too far apart.
     status = meeting.rig.expect(lambda s: s.frames_dropped > 20 and s.last_drop == told)
     assert status.state == State.WAITING
     meeting.rig.node.wait_for_log(told)
@@ -221,7 +221,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
     assert running.worker_restarts == 0
 
 
-# ------------------------------------------------------------------------ where pictures are
+# ------------------------------------------------------------------------ where images are
 
 
 def subscribed(ros: RosPeer, topic: str) -> None:

@@ -137,7 +137,7 @@ def reject_all(rig):
     assert kinds == {CommandKind.STOP}
     begin = len(rig.commands)
     for _ in range(3):
-        rig.instruct("reach")  # by a node that repeats its sentence
+        rig.instruct("reach")  # by a node that repeats its instruction
         time.sleep(0.2)
     assert CommandKind.POLICY not in rig.kinds(begin)
     assert rig.call("resume") == "resumed: 'reach'"
@@ -166,7 +166,7 @@ def test_a_volatile_publisher_is_obeyed_as_any_other(start_policy):
 
 @pytest.mark.parametrize("durability", ["transient local", "volatile"])
 def test_after_stop_the_task_that_follows_at_once_runs(start_policy, durability):
-    """Also while the executor is busy with a camera's pictures."""
+    """Also while the executor is busy with a camera's images."""
     rig = start_policy()
     rig.bring_up("reach")
     say = rig.instruct

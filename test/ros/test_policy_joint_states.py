@@ -270,7 +270,7 @@ def test_two_cameras_on_one_topic_are_one_too_many(start_policy, ros, driver):
         other.says = lambda: [rig.frame()]
         why = "/image is published by two nodes, /other_camera and /test_peer: stop all but one"
         held = rig.expect(lambda s: s.state == State.HOLD and why in s.reason)
-        assert "the picture is refused" in held.reason
+        assert "the image is refused" in held.reason
         other.says = list
         rig.expect(State.RUNNING)
         goes_on(rig)

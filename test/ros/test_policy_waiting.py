@@ -93,11 +93,11 @@ def test_a_wrist_camera_whose_pictures_are_refused_is_not_called_silent(start_po
 def test_no_picture_at_all_and_a_picture_that_is_refused(start_policy, ros):
     rig = start_policy(policy="zero", **{"cameras.main.topic": "front"})
     rig.bring_up("reach")
-    waits(rig, "no picture on /front yet, nobody publishes it", "cameras.main.topic")
+    waits(rig, "no image on /front yet, nobody publishes it", "cameras.main.topic")
     front = ros.publisher(Image, "front", qos.IMAGE_PUB)
     with repeating(lambda: front.publish(rig.frame(encoding="8UC3")), 0.05):
-        waits(rig, "the picture is refused: encoding '8UC3'")
+        waits(rig, "the image is refused: encoding '8UC3'")
     with repeating(lambda: front.publish(rig.frame()), 0.05):
         rig.expect(State.RUNNING)
-    gone = rig.expect(lambda s: s.state == State.HOLD and "no picture on /front for" in s.reason)
+    gone = rig.expect(lambda s: s.state == State.HOLD and "no image on /front for" in s.reason)
     assert "exceeds max_age" in gone.reason

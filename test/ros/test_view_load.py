@@ -54,7 +54,7 @@ def test_ten_browsers_half_of_them_stuck_do_not_move_the_control_tick(start_poli
             drawn = list(read)
         print("tick error p50, p95 ms: alone {:.2f} {:.2f}".format(*alone[-1]),
               "watched {:.2f} {:.2f}".format(*watched[-1]), "bytes", drawn)  # fmt: skip
-        assert min(drawn[: BROWSERS - STUCK]) > 10_000  # pictures and charts were sent to them
+        assert min(drawn[: BROWSERS - STUCK]) > 10_000  # images and charts were sent to them
         assert not any(drawn[BROWSERS - STUCK :])
         wait_for_lines(view, "nobody looks", number + 1)
     p50, p95 = np.median(watched, axis=0) - np.median(alone, axis=0)

@@ -47,7 +47,7 @@ def time(stamp_ns: int) -> Any:
 
 
 def picture(i: int, size: int = 32) -> Image:
-    """An RGB picture unlike every other one."""
+    """An RGB image unlike every other one."""
     return np.random.default_rng(i).integers(0, 256, (size, size, 3), np.uint8)
 
 

@@ -69,5 +69,5 @@ def _reason(noise: np.random.Generator, chance: float) -> str:
     if draw < 0.05:
         return f"policy FAULT: the worker gave no answer for {noise.uniform(1, 3):.2f} s"
     if draw < 0.12:
-        return "step limit, policy HOLD: evidence 0.61 s old, allowed 0.50 s"
+        return "step limit, policy HOLD: observation 0.61 s old, allowed 0.50 s"
     return "out of reach" if draw < 0.35 else "step limit"

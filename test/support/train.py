@@ -26,7 +26,7 @@ INFO = SetInfo(
 
 
 def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> Demonstration:
-    """Grey frames; how bright they are is the action along x, for other sentences against x.
+    """Grey frames; how bright they are is the action along x, for other instructions against x.
     The fingers always move."""
     rng = np.random.default_rng(seed)
     grey = rng.uniform(0.1, 0.9, length)
@@ -71,7 +71,7 @@ def poses_on_a_table(rng: np.random.Generator, length: int) -> np.ndarray:
 
 
 def data_set(directory: Path, shards: int = 2, info: SetInfo = INFO) -> Path:
-    """Shards of two demonstrations each, one a sentence."""
+    """Shards of two demonstrations each, one an instruction."""
     directory.mkdir(parents=True)
     for number in range(shards):
         pair = [demonstration(2 * number + n, sentence=SENTENCES[n]) for n in range(2)]

@@ -1,4 +1,5 @@
-"""What the shipped policy does with a sentence: it acts on it, whatever the task is judged by."""
+"""What the shipped policy does with an instruction: it acts on it, whatever the task is judged
+by."""
 
 from collections.abc import Iterator
 
@@ -28,7 +29,7 @@ def play(runner: DirectRunner, task: str, instruction: str = "") -> Record:
 
 @pytest.mark.parametrize("wanted", COLORS)
 def test_of_four_cubes_it_goes_to_the_one_that_is_named(runner, wanted):
-    """One scene, one goal, four sentences: only the one that names it meets the goal."""
+    """One scene, one goal, four instructions: only the one that names it meets the goal."""
     met = [
         named
         for named in COLORS

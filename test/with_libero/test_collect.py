@@ -31,7 +31,7 @@ def test_a_demonstration_can_be_trained_on(tmp_path: Path) -> None:
     soup = pixels["alphabet_soup_1"]
     assert ((soup >= 0) & (soup < 64)).all()
     assert np.ptp(soup[:, 0]) > 10  # it is carried from one side to the other
-    # In the basket, or just above it: the last picture may be three steps before the end.
+    # In the basket, or just above it: the last image may be three steps before the end.
     right, down = soup[-1] - pixels["basket_1"][-1]
     assert abs(right) < 10 and -20 < down < 10
     assert np.isnan(track.pixels["agentview"][1]).all()  # not rendered

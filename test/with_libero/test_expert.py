@@ -1,4 +1,4 @@
-"""The scripted expert solves tasks of the real benchmark from sentence and poses alone."""
+"""The scripted expert solves tasks of the real benchmark from instruction and poses alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """LIBERO-PRO's suites run in the installed benchmark: its tasks, states, and things of its own.
 
 Its own files are not here, so one is made of the benchmark's: a task of libero_object with another
-sentence, its initial states in the other order and one thing in another's place.
+instruction, its initial states in the other order and one thing in another's place.
 """
 
 from __future__ import annotations

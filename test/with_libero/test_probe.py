@@ -105,7 +105,7 @@ def test_a_picture_of_a_task_as_both_cameras_see_it(env, settled, tmp_path):
 
 
 def test_another_world_is_an_exit_status_of_its_own(monkeypatch, capsys):
-    """No picture is brighter than white: with that limit this world is another."""
+    """No image is brighter than white: with that limit this world is another."""
     monkeypatch.setattr(probe, "FLOOR_LEVEL", 255.0)
     monkeypatch.setattr(probe, "readings", lambda env, *_: iter([_floor(env)]))
     assert main.main(["libero", "probe"]) == 1

@@ -70,7 +70,7 @@ def test_it_sees_and_does_what_the_plain_benchmark_does(spatial, tmp_path):
     for episode in (1, 0):  # in the other order than there
         for number, ours in enumerate(run(spatial, "4", episode, actions[episode])):
             theirs = {key: seen[key][episode, number] for key in seen.files}
-            # Our picture is upright; the published policies' is its mirror image.
+            # Our image is upright; the published policies' is its mirror image.
             assert np.array_equal(ours.images[AGENTVIEW], theirs["agentview_image"][::-1])
             assert np.array_equal(ours.images[WRIST], theirs["robot0_eye_in_hand_image"][::-1])
             openvla = theirs["agentview_image"][::-1, ::-1]

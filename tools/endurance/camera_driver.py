@@ -1,6 +1,6 @@
 """A camera driver as its manual starts it: camera_driver.py RELIABILITY WIDTHxHEIGHT FRAMES.
 
-Publishes rgb8 pictures on /image at 30 Hz, the middleware's defaults for all else, once a reader is
+Publishes rgb8 images on /image at 30 Hz, the middleware's defaults for all else, once a reader is
 there.
 """
 

@@ -1,4 +1,4 @@
-"""Which camera drivers the policy node hears: sent, received and answered pictures, as a table.
+"""Which camera drivers the policy node hears: sent, received and answered images, as a table.
 
     make cameras                driver's reliability x size x Fast DDS profile, 10 s each
     make cameras ARGS="--reader best_effort"        the same for another reader
@@ -38,7 +38,7 @@ def driver_environment(env: Mapping[str, str], profile: bool) -> dict[str, str]:
 
 
 def measure(reliability: str, size: str, profile: bool, reader: str, frames: int) -> dict[str, int]:
-    """Of ``frames`` pictures at 30 Hz those that the node was given, and those acted upon."""
+    """Of ``frames`` images at 30 Hz those that the node was given, and those acted upon."""
     with leased_domain() as domain:
         env = ros_environment(domain)
         parameters = {

@@ -29,7 +29,7 @@ Part = Callable[[bytes], None]
 
 
 def image() -> Part:
-    """Raw pictures of any encoding, size and step, and compressed ones."""
+    """Raw images of any encoding, size and step, and compressed ones."""
     from vla_ros.core.pixels import ENCODINGS, BadMessage, decompressed, image_of
 
     names = (*ENCODINGS, "", "bayer_rggb8")

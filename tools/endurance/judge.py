@@ -15,7 +15,7 @@ from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import CommandKind, PolicyState
 
 RULES = {
-    "old": "no command that acts on evidence older than max_age_s",
+    "old": "no command that acts on observation older than max_age_s",
     "not finite": "no number of a command that is not finite",
     "old epoch": "no command of an epoch that is over, nor of another instruction",
     "after deactivation": "no command after a deactivation was answered",
@@ -50,7 +50,7 @@ class JudgedCommand:
 
     @property
     def age(self) -> int:
-        """Of the evidence behind it at publication, ns."""
+        """Of the observation behind it at publication, ns."""
         return self.stamp - self.observation_stamp
 
 
@@ -221,7 +221,7 @@ class Judge:
     # ------------------------------------------------------------------ the rules
 
     def _allowed(self, heard: JudgedCommand) -> int:
-        """The oldest evidence that a status of its time, or the newest, allows this command."""
+        """The oldest observation that a status of its time, or the newest, allows this command."""
         limits = [s.max_age for s in self._statuses if abs(s.stamp - heard.stamp) < 2 * SECOND]
         if self._status is not None:
             limits.append(self._status.max_age)

@@ -132,7 +132,7 @@ def _ages(record: Record) -> Markup:
     values, counts = zip(*sorted(record.ages.items()), strict=True)
     axes.bar(values, counts, width=1.0, color="#0072b2")
     axes.set_yscale("log")
-    axes.set_xlabel("age of a command's evidence at publication, ms", fontsize=SIZE)
+    axes.set_xlabel("age of a command's observation at publication, ms", fontsize=SIZE)
     title(axes, "Commands by age (POLICY and HELD)")
     kinds = [kind for kind in CommandKind if record.kinds[kind]]
     right.barh(

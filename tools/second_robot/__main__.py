@@ -4,9 +4,9 @@
     make second-robot ARGS="--limits '{velocity_limits: [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]}' --leap 0.6"
 
 It goes to a goal pose, then to and fro: how many frames that could be answered were, how old the
-evidence was, and how long the arm took to stand still after each kind of stop. With --limits: how
-it moves within these parameters of the policy, and how soon it goes on after a camera that stalls,
-a clock that steps and a worker that dies.
+observation was, and how long the arm took to stand still after each kind of stop. With --limits:
+how it moves within these parameters of the policy, and how soon it goes on after a camera that
+stalls, a clock that steps and a worker that dies.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def tell(found: AnsweredFrames) -> None:
     share = 100.0 * found.answered / max(1, found.offered)
     print(
         f"answered {found.answered} of {found.offered} frames offered ({share:.1f} %)\n"
-        f"age of the evidence at publication: p50 {found.p50_ms:.0f} ms, p99 {found.p99_ms:.0f} ms"
+        f"observation age at publication: p50 {found.p50_ms:.0f} ms, p99 {found.p99_ms:.0f} ms"
     )
 
 

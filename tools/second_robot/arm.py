@@ -84,7 +84,7 @@ class ArmCourse:
 
 
 class Arm(Node):
-    """Joint states out, trajectories in, pictures of where it stands."""
+    """Joint states out, trajectories in, images of where it stands."""
 
     def __init__(self, options: Options) -> None:
         super().__init__("other_arm")

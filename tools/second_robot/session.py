@@ -94,7 +94,7 @@ def _chunks(path: Path, rows: np.ndarray, gripper: np.ndarray) -> Path:
 
 @dataclass(frozen=True)
 class AnsweredFrames:
-    """Frames that could be answered and were, and the age of the evidence in ms."""
+    """Frames that could be answered and were, and the observation age in ms."""
 
     offered: int
     answered: int
@@ -248,7 +248,7 @@ class Session:
         return self.stopped_after_s(began)
 
     def answers(self, seconds: float) -> AnsweredFrames:
-        """Over so long, from a second after its begin on: frames with a picture of both cameras
+        """Over so long, from a second after its begin on: frames with an image of both cameras
         within T/2, those of them that were answered, and the age of what was acted on."""
         begin = self.seen[-1] + SECOND
         time.sleep(seconds + 1.5)
@@ -306,7 +306,7 @@ class Session:
         return float("inf")
 
     def check_trajectories(self) -> None:
-        """No point lies beyond the life of its evidence, and the arm has refused none."""
+        """No point lies beyond the life of its observation, and the arm has refused none."""
         valid = {
             stamp_of(m.header.stamp): stamp_of(m.valid_until)
             for m in list(self.rig.commands.messages)

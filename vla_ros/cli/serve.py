@@ -50,7 +50,7 @@ def add_parser(verbs: Verbs) -> None:
         " processes, on cuda with a GPU each (0: without Ray)")  # fmt: skip
     add("--rate", type=float, default=0.0, metavar="HZ", help="answers that a client wants which"
         " says nothing of it; one that cannot have them is refused (0: as they come)")  # fmt: skip
-    add("--max-age", type=float, default=0.0, metavar="S", help="how old the evidence of its"
+    add("--max-age", type=float, default=0.0, metavar="S", help="how old the observation of its"
         " answers may be; policy nodes say their own (0: as old as it gets)")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
     add_engine_flags(parser.add_argument_group("the engine"), *FLAGS)

@@ -28,7 +28,7 @@ ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {
     "yuv422": (2, (1, 0, 2)),
     "uyvy": (2, (1, 0, 2)),
 }
-#: Those that are converted, which takes tens of milliseconds a picture. ROS names UYVY yuv422; what
+#: Those that are converted, which takes tens of milliseconds an image. ROS names UYVY yuv422; what
 #: usb_cam sends where nothing is set, YUYV, yuv422_yuy2.
 YUV = frozenset({"yuv422_yuy2", "yuyv", "yuv422", "uyvy"})
 _COMPRESSED = ("JPEG", "PNG")
@@ -54,7 +54,7 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
 def image_of(message: Any, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a raw image. Raises :class:`BadMessage`.
 
-    8UC3 is refused, as cv_bridge does: it is what ``cv2_to_imgmsg(picture)`` says of pictures in
+    8UC3 is refused, as cv_bridge does: it is what ``cv2_to_imgmsg(image)`` says of images in
     either order, and a policy that sees red for blue fails without a word.
     """
     if message.encoding not in ENCODINGS:
@@ -94,18 +94,18 @@ def _bytes_of(data: Any) -> Any:
 
 
 def _remedy(encoding: str) -> str:
-    """What to do about a picture of that encoding."""
+    """What to do about an image of that encoding."""
     if encoding.startswith("bayer_"):
         return "image_proc's debayer node makes colors of it"
     if encoding.startswith("8UC"):
         return "it has no order of colors, let its publisher say bgr8 or rgb8"
     if encoding.startswith(("16", "32", "64", "mono16")):
-        return "depth or raw infrared is no camera's picture"
+        return "depth or raw infrared is no camera's image"
     return "set the driver's, of usb_cam pixel_format mjpeg2rgb or yuyv2rgb"
 
 
 # ITU-R BT.601, limited range, in fixed point with 20 bits: the numbers of OpenCV's cvtColor, which
-# cv_bridge calls, so that pictures are the same to the bit.
+# cv_bridge calls, so that images are the same to the bit.
 _Y = (np.maximum(np.arange(256, dtype=np.int32), 16) - 16) * 1220542 + (1 << 19)
 _U_BLUE, _U_GREEN, _V_GREEN, _V_RED = (
     (np.arange(256, dtype=np.int32) - 128) * factor
@@ -134,7 +134,7 @@ def decompressed(message: Any, max_pixels: int) -> core.Image:
             if picture.mode not in _MODES:
                 raise BadMessage(
                     f"compressed image has pixels of {picture.mode}, not of 8 bits: depth or raw"
-                    " infrared is no camera's picture, convert it to 8 bits"
+                    " infrared is no camera's image, convert it to 8 bits"
                 )
             return np.array(picture.convert("RGB"), dtype=np.uint8)
     except BadMessage:

@@ -234,7 +234,7 @@ class CommandKind(IntEnum):
 
 
 class StaleAction(str, Enum):
-    """What is published when the evidence is too old."""
+    """What is published when the observation is too old."""
 
     ZERO = "zero"  # zero deltas, then silence after `silence_after_s`
     HOLD = "hold"  # where the robot was measured; only for poses and joint positions

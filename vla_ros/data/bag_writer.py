@@ -50,7 +50,7 @@ else:
 DamagedChunk = zstd.ZstdError
 
 # Level 1 takes a tenth of a core for two cameras of 640x480 at 30 Hz, whatever they see. Level 3
-# saves a little more, and takes up to three times as long on noisy pictures.
+# saves a little more, and takes up to three times as long on noisy images.
 _OPTIONS: dict[int, int] = {
     zstd.CompressionParameter.compression_level: 1,
     zstd.CompressionParameter.checksum_flag: 1,

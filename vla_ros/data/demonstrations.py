@@ -4,7 +4,7 @@
       demo_0/             attrs: num_samples, task, language_instruction, seed, initial_state,
                                  success, source
         actions           float32 [T, 7] the expert's clean action: the label
-        labels            float16 [T, G, 7] what it would do if told each of the G sentences
+        labels            float16 [T, G, 7] what it would do if told each of the G instructions
         executed          float32 [T, 7] what was done instead: with noise, or the policy's
         obs/agentview     uint8 [n]      T images as one AVIF sequence (encode())
         obs/ee_pos        float32 [T, 3] m
@@ -62,7 +62,7 @@ def encode(frames: Image) -> bytes:
         duration=50,
         quality=QUALITY,
         speed=_SPEED,
-        subsampling="4:4:4",  # the color is what the sentence names
+        subsampling="4:4:4",  # the color is what the instruction names
         max_threads=1,
     )
     return stream.getvalue()
@@ -101,9 +101,9 @@ class SetInfo:
     """What all demonstrations of a data set share.
 
     ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
-    ``instructions``: the G sentences of ``labels``. ``two_ways``: the expert had two ways to
+    ``instructions``: the G instructions of ``labels``. ``two_ways``: the expert had two ways to
     everything (:mod:`vla_ros.sim.expert`). ``own_sentence``: what was done for a demonstration's
-    own sentence is known, and ``labels`` has nothing for the others: a set from elsewhere.
+    own instruction is known, and ``labels`` has nothing for the others: a set from elsewhere.
     """
 
     environment: str

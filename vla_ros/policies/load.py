@@ -69,7 +69,7 @@ def worker_python(spec: PolicySpec) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------
-# A policy that looks at the world some frames late: what does old evidence cost?
+# A policy that looks at the world some frames late: what does an old observation cost?
 
 
 class DelayedPolicy:

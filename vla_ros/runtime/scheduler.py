@@ -1,7 +1,7 @@
-"""Which robots' frames one model answers next: by the age of their evidence, not by a queue.
+"""Which robots' frames one model answers next: by the age of their observation, not by a queue.
 
-Of the robots the one is first whose evidence, that of its last answer, would first become too old.
-Of the batches that are done before the frames in them are too old, by what a batch of so many
+Of the robots the one is first whose observation, that of its last answer, would first become too
+old. Of the batches that are done before the frames in them are too old, by what a batch of so many
 costs, the one is taken that gives most answers a second. A robot that cannot be served beside those
 that are is refused when it asks to come in, with the figures. Of one robot one frame waits: it asks
 with its newest one when it has its answer.
@@ -102,7 +102,7 @@ class AdmittedRobot(Generic[FrameT]):
 
     @property
     def limit_ns(self) -> float:
-        """When the evidence of the waiting frame is too old."""
+        """When the observation of the waiting frame is too old."""
         return self.stamp_ns + self.max_age_ns if self.max_age_ns else math.inf
 
     @property

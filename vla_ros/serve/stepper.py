@@ -234,8 +234,8 @@ class Stepper:
         self._scheduler.costs = costs
 
     def open(self, rate_hz: float = 0.0, max_age_s: float = 0.0) -> Future[Any]:
-        """Another session that wants answers at this rate, none from evidence older than that; 0:
-        as they come. Raises, in the end, :class:`~vla_ros.runtime.scheduler.Refused`."""
+        """Another session that wants answers at this rate, none from observation older than that;
+        0: as they come. Raises, in the end, :class:`~vla_ros.runtime.scheduler.Refused`."""
         return self._do(lambda sessions: self._admit(sessions.open(), rate_hz, max_age_s))
 
     def _admit(self, session: Any, rate_hz: float, max_age_s: float) -> Any:

@@ -59,7 +59,7 @@ def check_image_size(pixels: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do: a unique name, the sentence, its fixed initial states, its step limit.
+    """One thing to do: a unique name, the instruction, its fixed initial states, its step limit.
 
     ``aliases`` are other names under which it may be asked for.
     """
@@ -99,7 +99,7 @@ class EnvSpec:
     ``position_scale`` [m] and ``rotation_scale`` [rad] are the displacement that an action
     entry of 1 asks for in one control step. Images are square, ``image_size`` pixels a side.
     ``world``: the versions that figures depend on (:mod:`vla_ros.sim.versions`).
-    ``note``: what pictures and figures made with it must be labelled with, if anything.
+    ``note``: what images and figures made with it must be labelled with, if anything.
     """
 
     name: str

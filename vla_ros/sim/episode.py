@@ -197,7 +197,7 @@ class EpisodeState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
     """What to begin. ``max_steps`` 0 means the task's own limit, ``instruction`` "" the task's
-    own sentence; a blank one tells the policy nothing at all, which means stop."""
+    own instruction; a blank one tells the policy nothing at all, which means stop."""
 
     task: str
     initial_state: int = 0
@@ -206,7 +206,7 @@ class EpisodeRequest:
     instruction: str = ""
 
     def told(self, own: str) -> str:
-        """What the policy is told, where ``own`` is the task's sentence."""
+        """What the policy is told, where ``own`` is the task's instruction."""
         return self.instruction.strip() if self.instruction else own
 
 

@@ -1,4 +1,4 @@
-"""The scripted expert: solves every tabletop task from the sentence and the ground truth.
+"""The scripted expert: solves every tabletop task from the instruction and the ground truth.
 
 It is a policy like any other: poses in, one action out, in physical units. What to do next is
 read off the poses alone, never off what was done before: so it works at any rate at which it is
@@ -238,7 +238,7 @@ class Expert:
 
     It remembers one thing: where the cube lay that it pushes, to know when that is done.
     ``side``: 1 or -1, it swings out to that side on its way (:func:`around`); 0: it goes straight.
-    UnknownInstruction: the sentence asks for nothing it can do.
+    UnknownInstruction: the instruction asks for nothing it can do.
     """
 
     def __init__(self, instruction: str, side: float = 0.0) -> None:
@@ -380,7 +380,7 @@ def _to(position: Floats, gripper: float, turned: bool = False) -> Waypoint:
     """Up first, where it has to be higher.
 
     Even then a little aside, and nothing here ever stands quite still: an action that is the
-    same for many sentences is a peak at one token, and a pupil in doubt says the highest peak.
+    same for many instructions is a peak at one token, and a pupil in doubt says the highest peak.
     """
 
     def rising(scene: Scene) -> Floats:

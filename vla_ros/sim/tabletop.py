@@ -129,7 +129,8 @@ def _rotation_error(rotation: Floats, goal: Floats) -> Floats:
 
 
 # ------------------------------------------------------------------------------------------------
-# A thing that is moved while the hand is on its way to it: who goes by old evidence misses it.
+# A thing that is moved while the hand is on its way to it: who goes by an old observation misses
+# it.
 #
 # Like an initial state a nudge is a function of (task, index, seed), so every policy meets the
 # same.

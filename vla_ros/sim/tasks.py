@@ -1,4 +1,4 @@
-"""Tasks of the tabletop: names, sentences, fixed initial states, success predicates.
+"""Tasks of the tabletop: names, instructions, fixed initial states, success predicates.
 
 All of it is pure: an initial state is a function of (task, index, seed), success one of the
 state of the table.
@@ -19,9 +19,9 @@ from vla_ros.sim.env import Task
 from vla_ros.sim.scene import CUBE_HALF, PLATE_TOP, PLATE_XY
 
 # ------------------------------------------------------------------------------------------------
-# Goals of the tabletop: what a sentence asks for, and the sentence of a goal.
+# Goals of the tabletop: what an instruction asks for, and the instruction of a goal.
 #
-# The scripted expert reads sentences with :func:`parse_instruction`, so it needs nothing but
+# The scripted expert reads instructions with :func:`parse_instruction`, so it needs nothing but
 # what a real policy gets; the tasks write theirs with :func:`instruction_of`.
 
 
@@ -48,7 +48,7 @@ class Goal:
 
 
 class UnknownInstruction(ValueError):
-    """The sentence asks for nothing that the tabletop can do."""
+    """The instruction asks for nothing that the tabletop can do."""
 
 
 _ABILITIES = (
@@ -68,7 +68,7 @@ def cube(color: str) -> str:
 
 
 def instruction_of(goal: Goal) -> str:
-    """The sentence that asks for ``goal``, as the tasks word it."""
+    """The instruction that asks for ``goal``, as the tasks word it."""
     thing = goal.object.replace("_", " ")
     if goal.family is Family.REACH:
         return f"move the gripper above the {thing}"

@@ -10,7 +10,7 @@ import importlib.metadata
 import re
 from typing import Final
 
-#: LIBERO's published figures are of this physics and these pictures; 3.1.6, 3.2.7 and 3.3.0 give
+#: LIBERO's published figures are of this physics and these images; 3.1.6, 3.2.7 and 3.3.0 give
 #: the same.
 MUJOCO: Final = "3.3.2"
 #: from which version of MuJoCo on which suite is another, and how (measured)

@@ -127,7 +127,7 @@ def sdk() -> Any:
 class RerunLog:
     """Writes what it is shown to a file or a viewer. Leave it by :meth:`close`.
 
-    ``jpeg``: pictures in this quality, 1 to 100; 0: every pixel as it was. UserError: no SDK.
+    ``jpeg``: images in this quality, 1 to 100; 0: every pixel as it was. UserError: no SDK.
     """
 
     def __init__(self, name: str, jpeg: int = 0) -> None:

@@ -319,7 +319,7 @@ class Reader:
         """What a message on ``topic`` shows. BadMessage, ValueError: it is malformed."""
         return self._read[kind](topic.strip("/"), message)
 
-    # ------------------------------------------------------------------ pictures, the robot
+    # ------------------------------------------------------------------ images, the robot
 
     def _image(self, path: str, message: Any) -> Iterator[Fact]:
         if hasattr(message, "format"):

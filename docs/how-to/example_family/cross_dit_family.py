@@ -53,7 +53,8 @@ SMALL = CrossDiTConfig(
 
 
 class CrossDiTPreparation(Preparation):
-    """Pictures padded to a square, the sentence's ids, states and actions by mean and deviation."""
+    """Images padded to a square, the instruction's ids, states and actions by mean and
+    deviation."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-// Prints how old the evidence of each command of the policy is, in C++.
+// Prints how old the observation of each command of the policy is, in C++.
 #include <cstdio>
 
 #include "rclcpp/rclcpp.hpp"

@@ -91,7 +91,7 @@ def test_frames_of_a_bag(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evenly over it, each under the instruction that was given by then."""
-    pytest.importorskip("rclpy", reason="a bag's pictures need ROS 2's messages")
+    pytest.importorskip("rclpy", reason="a bag's images need ROS 2's messages")
     pytest.importorskip("rosbags")
     from support.bags import START, T, film, picture, task, write_bag
     from vla_ros.cli.main import make_parser
@@ -116,7 +116,7 @@ def test_frames_of_a_bag(
 def test_a_bag_without_an_instruction_needs_one(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("rclpy", reason="a bag's pictures need ROS 2's messages")
+    pytest.importorskip("rclpy", reason="a bag's images need ROS 2's messages")
     pytest.importorskip("rosbags")
     from support.bags import film, write_bag
 

@@ -59,7 +59,7 @@ def test_words_are_burnt_into_the_picture(tmp_path):
     for name, ages, told in (("a", [], ""), ("b", [42.0], ""), ("c", [], "touch it")):
         assert save_clip(frame, ages, told, tmp_path / name / "x.webp")
     plain, aged, told = (Image.open(tmp_path / n / "x.webp").convert("RGB") for n in "abc")
-    assert plain.size == aged.size != told.size  # a line above the picture
+    assert plain.size == aged.size != told.size  # a line above the image
     assert np.asarray(plain).tobytes() != np.asarray(aged).tobytes()
     assert not save_clip({}, [], "", tmp_path / "none.webp")
 

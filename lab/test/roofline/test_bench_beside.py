@@ -169,7 +169,7 @@ def test_a_pipeline_that_was_never_full_while_it_was_timed_is_as_deep_all_the_sa
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
     assert found.rows["actionflow"].depth == 7
     judged = {v.candidate.name: v for v in advise(from_bench(found), Requirements(20, 20, 0.2))}
-    assert judged["actionflow"].missing == ("evidence up to 361 ms old",)
+    assert judged["actionflow"].missing == ("observation up to 361 ms old",)
     assert judged["actionflow"].age_s == pytest.approx(6 * 0.05 + 0.011 + 0.05, abs=0.002)
     unknown = bench({"new": row(10.0, latency_ms=None)})
     with pytest.raises(ValueError, match=r"decodings\.new\.latency_ms .*--timed"):

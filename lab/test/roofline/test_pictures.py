@@ -1,4 +1,4 @@
-"""The pictures are pictures: of the promised size, not blank, with the points on them."""
+"""The images are images: of the promised size, not blank, with the points on them."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_advice_from_a_benchmark_names_the_lossless_and_marks_the_lossy(capsys, 
         "autoregressive", "speculative_relaxed", "actionflow",
     ]  # fmt: skip
     assert "LOSSY" not in out
-    assert "evidence up to 266 ms old" in out  # actionflow: seven calls deep, whatever null says
+    assert "observation up to 266 ms old" in out  # actionflow: seven calls deep, whatever null says
     assert "parallel" not in out
     status, out, _ = run(capsys, *words, "70")
     assert status == 0

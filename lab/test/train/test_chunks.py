@@ -35,7 +35,7 @@ def tokenize(text):
 
 
 def whatever_is_said(seed):
-    """A demonstration whose labels are the same for every sentence: quickly learned."""
+    """A demonstration whose labels are the same for every instruction: quickly learned."""
     one = demonstration(seed)
     labels = np.repeat(one.track.actions[:, None], one.track.labels.shape[1], axis=1)
     return Demonstration(replace(one.track, labels=labels), one.images)
@@ -67,7 +67,7 @@ def test_what_followed_a_policy_or_another_sentence_is_not_taught(tmp_path):
     assert all(batch.known[:, 0].all() for batch in drawn)
     taught, first = frames.chunks[:20].float(), frames.values.float().flatten(0, 1)
     whole = [batch.known.all(1) for batch in drawn]
-    assert 0.2 < torch.cat(whole).float().mean() < 0.5  # own sentence, and the expert acted
+    assert 0.2 < torch.cat(whole).float().mean() < 0.5  # own instruction, and the expert acted
     for batch, full in zip(drawn, whole, strict=True):
         assert (batch.known[:, 1:].any(1) == full).all()
         for values in batch.values[full]:

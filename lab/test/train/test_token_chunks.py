@@ -69,7 +69,7 @@ def test_an_answer_is_every_step_of_the_chunk_for_every_sentence_whoever_acted(t
     batch = Batches(frames, CONFIG, tokenize, 8, 3, 0, 0, CPU).batch(2)
     assert batch.tokens.shape == batch.rows.shape == (8, 3, COUNT)
     goal_of = {tuple(tokenize(t)): g for g in frames.goals for t in wordings(g)}
-    chunks = {}  # by frame and sentence: its tokens
+    chunks = {}  # by frame and instruction: its tokens
     for goal in frames.goals:
         scale = np.array(INFO.scale)
         ahead = futures(

@@ -231,7 +231,7 @@ def test_a_journal_forgets_what_came_after_the_saved_state(tmp_path):
 
 
 def recordings(directory, sentence=SENTENCES[1], **more):
-    """A set from elsewhere: a row's own sentence, nobody knows where anything is."""
+    """A set from elsewhere: a row's own instruction, nobody knows where anything is."""
     info = replace(INFO, objects=(), instructions=(sentence,), own_sentence=True, **more)
     made = []
     for seed in (50, 51, 52):

@@ -75,7 +75,7 @@ class FleetOptions:
 @dataclass(frozen=True, slots=True)
 class RobotResult:
     """Frames that one robot showed, had answered, and was told of that they were too old; ages
-    [ms] of its evidence when the answers came; why it was not let in."""
+    [ms] of its observation when the answers came; why it was not let in."""
 
     shown: int
     ages_ms: tuple[float, ...] = ()
@@ -430,7 +430,7 @@ def draw(rows: Sequence[FleetRow], title: str) -> Figure:
         ages.plot(sizes, [row.age_ms(50) for row in found], "o:", color=color, ms=3)
         said = [row.as_json() for row in found]
         shares.plot(sizes, [100 * one["share"] for one in said], "o-", color=color, label=way)
-    ages.set_ylabel("age of the evidence at the answer, ms (dotted: median)")
+    ages.set_ylabel("observation age at the answer, ms (dotted: median)")
     shares.set_ylabel("frames answered, %")
     shares.set_ylim(0, 105)
     for axis in (ages, shares):

@@ -333,7 +333,7 @@ def summaries(
     return out
 
 
-FRAME = (480, 640)  # pixels of a camera's picture
+FRAME = (480, 640)  # pixels of a camera's image
 
 
 def preparing(call: Callable[[], Any], device: torch.device, options: FlowBenchOptions) -> float:

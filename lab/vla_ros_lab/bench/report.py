@@ -1,4 +1,4 @@
-"""The benchmark as cells of a table, as JSON and as a picture."""
+"""The benchmark as cells of a table, as JSON and as an image."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def picture(rows: Mapping[str, RowResult], title: str, path: Path) -> bool:
 
 
 def draw(rows: Mapping[str, RowResult], title: str) -> Figure:
-    """The picture as a figure of matplotlib."""
+    """The image as a figure of matplotlib."""
     from matplotlib.figure import Figure
 
     names = list(rows)

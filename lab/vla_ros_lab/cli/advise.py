@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from vla_ros_lab.roofline.roofline import Roofline
 
 DESCRIPTION = """\
-Name the ways of decoding that give a command for every control tick on evidence young enough: the
-lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
+Name the ways of decoding that give a command for every control tick on observation young enough:
+the lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
 And how many such robots one `vla-ros serve` has time for, by the same bound.
 From the roofline of a device, or, with --bench, from what was measured there."""
 
@@ -58,7 +58,7 @@ def add_parser(verbs: Verbs) -> None:
     add = parser.add_argument
     add("--camera-hz", type=float, required=True, help="frames a second")
     add("--control-hz", type=float, required=True, help="commands a second")
-    add("--max-age-ms", type=float, required=True, help="oldest evidence a command may have")
+    add("--max-age-ms", type=float, required=True, help="oldest observation a command may have")
     add("--device", help="a known device, or this, measured now (this)")
     add("--bench", type=Path, metavar="FILE", help="judge what `vla-ros bench` measured instead")
     add_model_options(parser)

@@ -1,7 +1,7 @@
 """`vla-ros bench`: the inference engine measured against its references. Needs no ROS.
 
 Prints a table and, last, one line of JSON (`--json`: that line alone); `--output` also keeps
-both in files, with a picture.
+both in files, with an image.
 """
 
 from __future__ import annotations
@@ -354,7 +354,7 @@ def _print(
     if args.output:
         rows = next(iter(runs.values())).rows
         if not picture(rows, "\n".join(title), args.output / "bench.png"):
-            print("no picture: matplotlib is not installed", file=sys.stderr)
+            print("no image: matplotlib is not installed", file=sys.stderr)
     _finish(args, "bench", head, figures, [*title, *parts])
 
 
@@ -474,7 +474,7 @@ def _run_fleet(args: argparse.Namespace) -> int:
     ]
     costs = [(str(n), f"{1e3 * s:.1f}", f"{1e3 * s / n:.1f}") for n, s in result.costs.items()]
     if args.output and not fleet.picture(result.rows, "\n".join(title), args.output / "fleet.png"):
-        print("no picture: matplotlib is not installed", file=sys.stderr)
+        print("no image: matplotlib is not installed", file=sys.stderr)
     text: list[str | Table] = [
         *title,
         Table(["robots\nin a pass", "ms", "ms each"], costs),

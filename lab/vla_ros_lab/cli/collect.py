@@ -13,10 +13,10 @@ from vla_ros.engine.io.config import MOST_DELAY
 DESCRIPTION = """\
 Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
 its clean actions as labels (what it executes is disturbed), where every object is in the image,
-the sentence in several wordings. Failed demonstrations are discarded. Stopped at any moment it
+the instruction in several wordings. Failed demonstrations are discarded. Stopped at any moment it
 goes on where it was; any number of workers records the same.
 
-With --suite libero_object LIBERO's expert does the same for each task's own sentence, in initial
+With --suite libero_object LIBERO's expert does the same for each task's own instruction, in initial
 states 10 to 49: `vla-ros eval --episodes 10` plays the first ten, which training never sees.
 
 With --policy a checkpoint acts and the expert only labels: data to correct it with (DAgger).

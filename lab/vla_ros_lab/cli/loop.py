@@ -12,7 +12,7 @@ from vla_ros.core.errors import UserError
 DESCRIPTION = """\
 Find what `vla-ros record`, `train` and `eval` wrote below DIR and join it by the SHA-256 of the
 checkpoint: what each generation was trained on, how often it succeeds, won and lost against the
-one before, how much a person had to do while it ran, and how old its evidence was.
+one before, how much a person had to do while it ran, and how old its observation was.
 
 Nothing is run or changed. The page is one file that loads nothing."""
 
@@ -32,7 +32,7 @@ def add_parser(verbs: Verbs) -> None:
         "directories", type=Path, nargs="+", metavar="DIR", help="where runs, bags, evaluations are"
     )
     add("--out", type=Path, metavar="FILE", help="the page (loop.html in the first DIR)")
-    add("--picture", type=Path, metavar="FILE", help="the page's picture too, such as loop.png")
+    add("--picture", type=Path, metavar="FILE", help="the page's image too, such as loop.png")
     add_flag(parser, "--json")
 
 

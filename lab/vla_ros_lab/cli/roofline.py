@@ -215,7 +215,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--device", help="a known device, this (measured now), or all (all)")
     add("--camera-hz", type=float, default=30.0, help="for clocked latency (30)")
     add("--compare", type=Path, metavar="BENCH", help="output of `vla-ros bench` to put beside")
-    add("--plots", type=Path, metavar="DIR", help="write three PNG pictures there")
+    add("--plots", type=Path, metavar="DIR", help="write three PNG images there")
     add("--reproduce", action="store_true", help="the ETH report's tables 5 and 6")
     add("--list", action="store_true", help="known models and devices, with their sources")
     add("--json", action="store_true", help="add everything as one last line of JSON")

@@ -97,9 +97,9 @@ def add_parser(verbs: Verbs) -> None:
     )
     add("--steps", type=int, help="in all (6000; at most 1000 of a head)")
     add("--batch", type=int, help="frames a step (32; 256 of a head)")
-    add("--branches", type=int, help="sentences an image is trained with (4; of other people's"
+    add("--branches", type=int, help="instructions an image is trained with (4; of other people's"
         " data sets 1)")  # fmt: skip
-    add("--samples", type=int, default=2, help="flow: noise drawn for a sentence (2)")
+    add("--samples", type=int, default=2, help="flow: noise drawn for an instruction (2)")
     add("--learning-rate", type=float, help="at its highest (1.5e-3; 1e-3 of a head)")
     add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")

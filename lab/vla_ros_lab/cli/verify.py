@@ -67,7 +67,7 @@ def add_parser(verbs: Verbs) -> None:
     )  # fmt: skip
     add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
         " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
-    add("--html", type=Path, metavar="FILE", help="write a page with a picture of every stage")
+    add("--html", type=Path, metavar="FILE", help="write a page with an image of every stage")
     add_flag(parser, "--json")
     exact = parser.add_argument_group("lossless ways against a plain reference")
     exact.add_argument("--exact", action="store_true", help="make a certificate, in --dtype")

@@ -435,7 +435,7 @@ def limit_of(wanted: Sequence[ReferenceAnswer], exact: Sequence[ReferenceAnswer]
 def _guaranteed(
     wanted: Sequence[ReferenceAnswer], noise: float, ways: Sequence[Way], dtype: str
 ) -> str:
-    """In one sentence or two: what holds in this precision, and what is a tie."""
+    """In one instruction or two: what holds in this precision, and what is a tie."""
     rows = [each.logits for each in wanted if each.logits is not None]
     if rows:
         best = torch.cat(rows).topk(2, -1).values

@@ -46,7 +46,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class ChainEvaluation:
-    """An evaluation. ``age_ms``: median and 95 % of the evidence's age when it acted, None in
+    """An evaluation. ``age_ms``: median and 95 % of the observation's age when it acted, None in
     lock-step and where it never did. ``won``, ``lost`` against the checkpoint ``before``, where it
     was told to compare."""
 

@@ -128,7 +128,7 @@ def _json(one: Generation) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------
-# The tables and the picture of the page.
+# The tables and the image of the page.
 
 
 _Found = Sequence[tuple[Generation, Figures]]
@@ -218,7 +218,7 @@ def _runs(generations: Sequence[Generation]) -> Table:
 
 
 def save_picture(path: Path, chain: Chain) -> None:
-    """The page's picture by itself; the suffix of ``path`` says how. OSError, ValueError: it cannot
+    """The page's image by itself; the suffix of ``path`` says how. OSError, ValueError: it cannot
     be written so."""
     drawn([(one, figures(one)) for one in chain.generations]).savefig(path, dpi=110)
 

@@ -75,7 +75,7 @@ def _pictures(asked: FrameSource) -> tuple[list[Image], str]:
 
 
 def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list[ProbeFrame]:
-    """Pictures without a robot: its state, where the policy takes one, is zero."""
+    """Images without a robot: its state, where the policy takes one, is zero."""
     from vla_ros_lab.precision.watch import ProbeFrame
 
     zeros = np.zeros(used.state) if used.state else None

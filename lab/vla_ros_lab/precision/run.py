@@ -149,7 +149,7 @@ class Result:
     verdict: PrecisionVerdict
 
     def figures(self) -> dict[str, Any]:
-        """All figures but the profiles of the stages, which are the page's pictures."""
+        """All figures but the profiles of the stages, which are the page's images."""
         found = asdict(self.comparison)
         for stage in found["stages"]:
             del stage["profile"], stage["layout"]
@@ -180,7 +180,7 @@ class Result:
 
 
 # ------------------------------------------------------------------------------------------------
-# A check's result as one page: the verdict, a picture of every stage, every choice that flipped.
+# A check's result as one page: the verdict, an image of every stage, every choice that flipped.
 #
 # No script, nothing loaded from anywhere. The words are in ``verify.html.j2``.
 

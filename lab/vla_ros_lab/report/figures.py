@@ -271,7 +271,7 @@ def spread_out(values: Sequence[float], step: float, low: float, high: float) ->
 
 
 # ------------------------------------------------------------------------------------------------
-# Success and rate against the age of the evidence: one point a variant, sweeps as curves.
+# Success and rate against the observation age: one point a variant, sweeps as curves.
 
 
 _NAMED = 6  # points of a curve that are named at most, about
@@ -581,7 +581,7 @@ def _seams(axes: Axes, lines: Lines) -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# How long inference took and how old the evidence was: quantiles of every variant.
+# How long inference took and how old the observation was: quantiles of every variant.
 
 
 _LEAST = 1e-3  # ms: nobody measures less, and an axis has to begin somewhere

@@ -290,7 +290,7 @@ def variant_failures(records: Sequence[Record], rows: Sequence[VariantRow]) -> T
 
 CLIPS = 24  # at most in one page
 _TYPES = {".webp": "image/webp", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
-_LARGEST = 1_000_000  # bytes of a picture
+_LARGEST = 1_000_000  # bytes of an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +307,9 @@ class ReportImage:
 
 
 def strips(directory: Path, records: Sequence[Record], other: str) -> list[ReportImage]:
-    """One picture a task, by difficulty.
+    """One image a task, by difficulty.
 
-    Pictures are read from inside ``directory`` only. One that is missing is left out.
+    Images are read from inside ``directory`` only. One that is missing is left out.
     """
     with_strip = [record for record in records if record.strip]
     with_strip.sort(key=lambda r: (difficulty(r.job.task), r.job.number))
@@ -355,7 +355,7 @@ def _picture(record: Record, source: str, heading: str) -> ReportImage:
 
 
 def _embedded(directory: Path, name: str) -> str:
-    """The picture as a data URL; "" when it is missing, too large, outside, or no picture."""
+    """The image as a data URL; "" when it is missing, too large, outside, or no image."""
     path = (directory / name).resolve()
     kind = _TYPES.get(path.suffix.lower())
     if kind is None or not path.is_relative_to(directory.resolve()):
@@ -398,7 +398,7 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` into the evaluation's directory, in place of an earlier one.
 
-    Pictures are read from there. ``command`` is what reproduces the evaluation. ``total``: the
+    Images are read from there. ``command`` is what reproduces the evaluation. ``total``: the
     episodes that there will be, where it still runs. ``beside``: other evaluations.
     OSError: the file cannot be written.
     """
@@ -480,7 +480,7 @@ def _figures(rows: Sequence[VariantRow]) -> list[ReportFigure]:
     from vla_ros_lab.report.figures import age_figure, late_figure, sweep_figure, times_figure
 
     drawn = [ReportFigure("Chunks that come late", late_figure(rows), "late")]
-    drawn.append(ReportFigure("Age of the evidence", age_figure(rows), "age"))
+    drawn.append(ReportFigure("Age of the observation", age_figure(rows), "age"))
     drawn += [
         ReportFigure(f"{sweep.kind.title}: {plain(sweep.name)}", sweep_figure(sweep), "sweep")
         for kind in KINDS

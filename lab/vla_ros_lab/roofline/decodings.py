@@ -1,4 +1,4 @@
-"""Each decoding in time: how often an action comes, and how old its evidence is.
+"""Each decoding in time: how often an action comes, and how old its observation is.
 
 An *inference* takes one frame in and, once the pipeline is full, gives one answer of ``chunk``
 actions. Rate without age says little: a pipeline of K passes answers with every pass, but what
@@ -617,7 +617,7 @@ def _flow(roof: Roofline, naive: bool = False) -> DecodingTime:
 
 
 # ------------------------------------------------------------------------------------------------
-# Which decodings meet a camera, a control rate and a limit on the age of the evidence.
+# Which decodings meet a camera, a control rate and a limit on the observation age.
 
 
 #: policy parameters of a row's decoding
@@ -644,7 +644,8 @@ EXECUTED = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What the robot needs: frames and commands a second, and the oldest evidence allowed (s)."""
+    """What the robot needs: frames and commands a second, and the oldest observation allowed
+    (s)."""
 
     camera_hz: float
     control_hz: float
@@ -673,7 +674,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateVerdict:
-    """A candidate judged. ``answers_hz`` answers a second; the age of the evidence behind a
+    """A candidate judged. ``answers_hz`` answers a second; the age of the observation behind a
     command when it is issued, ``usual_s`` on average and ``age_s`` at worst; ``missing`` says
     what it fails, if anything. ``executed`` are the actions of each chunk that that takes."""
 
@@ -749,7 +750,7 @@ def judge(
     if needed > served:
         missing.append(f"{commands:.1f} of {limits.control_hz:g} commands/s")
     if age > limits.max_age_s:
-        missing.append(f"evidence up to {age * 1e3:.0f} ms old")
+        missing.append(f"observation up to {age * 1e3:.0f} ms old")
     return CandidateVerdict(c, run.rate_hz, commands, usual, age, tuple(missing), served)
 
 
@@ -766,7 +767,7 @@ def advise(
 ) -> tuple[CandidateVerdict, ...]:
     """All candidates judged, ``executed`` actions of each chunk or as few as will do.
 
-    Those that meet the limits first, the lossless before the lossy, the freshest evidence (on
+    Those that meet the limits first, the lossless before the lossy, the freshest observation (on
     average) first; then the others by how few limits they miss."""
 
     def place(v: CandidateVerdict) -> tuple[int, bool, float, float]:

@@ -20,8 +20,8 @@ MOST = 256  # robots
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """``robots`` that one server lets in, each asking ``rate_hz`` times a second for an answer
-    whose evidence is at most ``max_age_s`` old when it is made; ``alone_s`` and ``together_s``: a
-    pass of one, and of all of them. ``bound``: whether it is memory that has room for no more."""
+    whose observation is at most ``max_age_s`` old when it is made; ``alone_s`` and ``together_s``:
+    a pass of one, and of all of them. ``bound``: whether it is memory that has room for no more."""
 
     decoding: str
     robots: int

@@ -1,4 +1,4 @@
-"""Pictures of a roofline, as PNG. The only file here that needs matplotlib.
+"""Images of a roofline, as PNG. The only file here that needs matplotlib.
 
 Colors are Okabe and Ito's (2008), which color-blind readers can tell apart.
 """
@@ -127,7 +127,7 @@ def plot_break_even(path: Path, points: Sequence[Point], subtitle: str) -> Path:
 def plot_rate_age(
     path: Path, found: Sequence[DecodingTime], camera_hz: float, subtitle: str
 ) -> Path:
-    """Answers a second against the age of the evidence: free-running and behind a camera."""
+    """Answers a second against the observation age: free-running and behind a camera."""
     figure, axes = _figure("Rate is not freshness", subtitle)
     shown = [s for s in found if s.name != "speculative_miss"]  # it lies on autoregressive
     for i, decoding in enumerate(shown):
@@ -141,7 +141,7 @@ def plot_rate_age(
     axes.set(xscale="log", yscale="log")
     axes.axhline(camera_hz, color="#666666", lw=1.0, ls="--", label=f"camera, {camera_hz:g} Hz")
     _plain_ticks(axes)
-    axes.set_xlabel("age of the evidence when the action is ready, ms")
+    axes.set_xlabel("observation age when the action is ready, ms")
     axes.set_ylabel("answers a second")
     axes.grid(alpha=0.25, which="both")
     hollow = "filled: free-running\nhollow: behind the camera"

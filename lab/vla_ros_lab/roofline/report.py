@@ -353,7 +353,7 @@ def executed_table(verdicts: Sequence[CandidateVerdict]) -> str:
         )
         for v in verdicts
     ]  # fmt: skip
-    heads = ("executed of a chunk", "commands/s", "evidence ms", "at worst", "meets")
+    heads = ("executed of a chunk", "commands/s", "observation ms", "at worst", "meets")
     return table(heads, rows)
 
 
@@ -373,12 +373,12 @@ def verdict_table(verdicts: Sequence[CandidateVerdict], limits: Requirements) ->
         "ms",
         "answers/s",
         "commands/s",
-        "evidence ms",
+        "observation ms",
         "at worst",
         "remark",
     )
     limit = (
-        f"camera {limits.camera_hz:g} Hz, control {limits.control_hz:g} Hz, evidence at most"
+        f"camera {limits.camera_hz:g} Hz, control {limits.control_hz:g} Hz, observation at most"
         f" {limits.max_age_s * 1e3:g} ms old when a command is issued"
     )
     return f"{limit}\n\n{table(heads, rows)}"
@@ -391,7 +391,7 @@ def verdict_table(verdicts: Sequence[CandidateVerdict], limits: Requirements) ->
 def served_table(
     found: Sequence[DecodingTime], given: Mapping[str, ServedRate], camera_hz: float
 ) -> str:
-    """One line a decoding: a chunk's time, actions a second, and how old their evidence is."""
+    """One line a decoding: a chunk's time, actions a second, and how old their observation is."""
     rows = [
         (
             s.name, ms(s.seconds), hz(given[s.name].executed * s.rate_hz),
@@ -402,7 +402,7 @@ def served_table(
     executed = given[found[0].name].executed
     heads = (
         f"{executed} of {found[0].chunk} executed", "ms a chunk", "actions/s",
-        f"actions/s at {camera_hz:g} Hz", "evidence ms", "at worst",
+        f"actions/s at {camera_hz:g} Hz", "observation ms", "at worst",
     )  # fmt: skip
     return table(heads, rows)
 

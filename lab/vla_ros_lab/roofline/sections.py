@@ -1,5 +1,5 @@
 """The parts of a roofline behind its tables: what a draft is worth, a benchmark beside the bound,
-pictures. Each prints its part and returns it for the line of JSON."""
+images. Each prints its part and returns it for the line of JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the expert would do next, and after that, and then: H actions from any state of the table.
 
 A demonstration tells what the expert did next only while nobody disturbed it, and only for the
-sentence that it pursued. So the table is moved on by a model of it: the hand follows what is
+instruction that it pursued. So the table is moved on by a model of it: the hand follows what is
 asked by three taps of a filter (measured on the tabletop: half a millimetre off a step), fingers
 close on what is between them, what is held moves along, what is pushed is pushed. The expert is
 :mod:`vla_ros.sim.expert`'s, for many states at once; a test holds the two together.

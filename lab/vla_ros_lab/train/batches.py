@@ -30,10 +30,10 @@ from vla_ros_lab.train.frames import (
 )
 
 # ------------------------------------------------------------------------------------------------
-# What a sentence is answered with: the tokens of an action, or of all actions of a chunk.
+# What an instruction is answered with: the tokens of an action, or of all actions of a chunk.
 #
 # Of an action they are in the data. A chunk is worked out when it is drawn
-# (:mod:`vla_ros_lab.train.ahead`), so it is known for every sentence, whoever acted in the
+# (:mod:`vla_ros_lab.train.ahead`), so it is known for every instruction, whoever acted in the
 # frame.
 
 
@@ -131,13 +131,13 @@ def encode(actions: ActionTokens, values: torch.Tensor) -> torch.Tensor:
 
 
 # ------------------------------------------------------------------------------------------------
-# How the tokens of a training sequence see each other: many sentences on one image.
+# How the tokens of a training sequence see each other: many instructions on one image.
 
 
 @dataclass(frozen=True, slots=True)
 class TreePrefixLayout:
     """A tree of two levels: ``common`` tokens (patches included), then ``branches`` of ``length``
-    tokens that see the common part and themselves: many sentences on one image for the price of
+    tokens that see the common part and themselves: many instructions on one image for the price of
     one prefill."""
 
     common: int
@@ -162,7 +162,7 @@ class TreePrefixLayout:
         return shared & (place[:, None] >= place[None])
 
 
-_UNKNOWN = 1e-12  # chance of a sentence for which the image does not show what is to be done
+_UNKNOWN = 1e-12  # chance of an instruction for which the image does not show what is to be done
 _FRESH = 2  # delays more, all of them 0: a policy that is told is not to be worse where it is quick
 
 
@@ -173,7 +173,7 @@ class Batch:
     predicted; ``tokens`` int64 [B, K, n]. Labels of the auxiliary losses: ``patches`` int64
     [B, patches]; ``places`` int64 [B, K, 2], the patches in the first image of the thing to
     move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for them. The
-    first branch is the sentence that was pursued."""
+    first branch is the instruction that was pursued."""
 
     layout: TreePrefixLayout
     pixels: torch.Tensor
@@ -189,14 +189,14 @@ class Batches:
     """Draws batches of ``size`` from ``frames``; ``shift``: largest shift of an image, in pixels.
 
     Frames are drawn so that a family counts as the square root of its frames: reaching takes
-    few steps and would otherwise hardly be seen. An image comes with ``branches`` sentences: the
+    few steps and would otherwise hardly be seen. An image comes with ``branches`` instructions: the
     one that was pursued, and others, every family with the same chance.
 
     A model that knows its age is shown an older image and told how old it is: any delay that it
     takes, with the same chance each, as far as the episode goes back.
 
-    UserError: chunks are wanted, and the data were collected without poses; or several sentences,
-    and of other sentences than its own nothing is known.
+    UserError: chunks are wanted, and the data were collected without poses; or several
+    instructions, and of other instructions than its own nothing is known.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Batches:
         self._others = goal_weights(frames)
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
         self.has_objects = bool(frames.info.objects)  # what is in an image, and where
-        # Sentences name things that are known.
+        # Instructions name things that are known.
         self.pointing = bool((self._things != NOWHERE).any())
 
     def batch(self, step: int) -> Batch:
@@ -325,7 +325,7 @@ def word_places(goal: Asked, tokenize: Callable[[str], list[int]]) -> list[tuple
     """For every wording, which token names the thing to move and which the cube it goes onto.
 
     Where no cube does, the first again. They are where the same wording with another color
-    differs. Of a sentence of somebody's own it is not known: its last token stands there.
+    differs. Of an instruction of somebody's own it is not known: its last token stands there.
     """
     if isinstance(goal, ForeignInstruction):
         return [(len(tokenize(goal.text)) - 1,) * 2]
@@ -343,23 +343,24 @@ def _differing(goal: Goal, other: Goal, tokenize: Callable[[str], list[int]]) ->
 
 
 def refuse_branches(frames: FrameTable, branches: int) -> None:
-    """UserError where several sentences are wanted of an image, and one is known."""
+    """UserError where several instructions are wanted of an image, and one is known."""
     if frames.info.own_sentence and branches > 1:
         raise UserError(
-            "these demonstrations say what was done for their own sentence, and nothing of others:"
+            "these demonstrations say what was done for their own instruction, not for others:"
             " give --branches 1"
         )
 
 
 def _families(frames: FrameTable) -> torch.Tensor:
-    """Number of each goal's family, int64 [G]; a sentence of somebody's own is of one beside."""
+    """Number of each goal's family, int64 [G]; an instruction of somebody's own is of one
+    beside."""
     known: list[str] = list(Family)
     of = [known.index(g.family) if g.family in known else len(known) for g in frames.goals]
     return torch.tensor(of)
 
 
 def goal_weights(frames: FrameTable) -> torch.Tensor:
-    """Chance of each goal to be a further sentence, float64 [G]: families count alike."""
+    """Chance of each goal to be a further instruction, float64 [G]: families count alike."""
     families = _families(frames)
     return 1.0 / torch.bincount(families).double()[families]
 
@@ -410,12 +411,13 @@ def held_out(episodes: int, share: float, seed: int) -> torch.Tensor:
 
 
 # ------------------------------------------------------------------------------------------------
-# Batches for OpenVLA-OFT's architecture: an image, a sentence, the next actions of the expert.
+# Batches for OpenVLA-OFT's architecture: an image, an instruction, the next actions of the expert.
 #
-# A whole chunk is known only where the expert itself acted and for the sentence that it pursued.
-# For every other sentence, and where a policy acted, what the expert would do now is known and what
-# it would do next is not: of those only the first action is learned, which is how the sentence is
-# read and how mistakes are mended. The same draws at every call, as in :mod:`.batches`.
+# A whole chunk is known only where the expert itself acted and for the instruction that it pursued.
+# For every other instruction, and where a policy acted, what the expert would do now is known and
+# what it would do next is not: of those only the first action is learned, which is how the
+# instruction is read and how mistakes are mended. The same draws at every call, as in
+# :mod:`.batches`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +437,7 @@ class ChunkBatch:
     patches: torch.Tensor
 
 
-_OTHERS = 0.5  # share of images that come with another sentence than the one that was pursued
+_OTHERS = 0.5  # share of images that come with another instruction than the one that was pursued
 
 
 class ChunkBatches:

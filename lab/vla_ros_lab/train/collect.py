@@ -111,7 +111,7 @@ RENDER_SIZE = 256  # pixels, the bridge's default
 @dataclass(frozen=True, slots=True)
 class ExpertLabel:
     """What the expert would do, in environment units: ``action`` [7] for the episode's own
-    sentence, ``labels`` [G, 7] for every sentence (see relabel)."""
+    instruction, ``labels`` [G, 7] for every instruction (see relabel)."""
 
     action: Floats
     labels: Floats
@@ -139,7 +139,7 @@ class Recorder:
 
     ``projection``: camera, poses, names -> where they are in its image, float32 [K, 2]. ``poses``:
     whether those of BODIES are kept. ``every``: of so many steps one is rendered; the others have
-    the picture before them, and nothing is anywhere in it (NaN), by which training leaves them out.
+    the image before them, and nothing is anywhere in it (NaN), by which training leaves them out.
     """
 
     size: int
@@ -368,7 +368,7 @@ _SHOVE_STEPS = (3, 9)
 _SHOVE = np.array([0.8] * 3 + [0.15] * 3)  # environment units, largest
 #: how a disturbed episode begins: steps in a direction of chance, whatever the expert wants.
 #: The arm always starts from one pose, so without it the arm's place alone tells which cube it
-#: is on its way to, and a policy learns that before it learns to read the sentence.
+#: is on its way to, and a policy learns that before it learns to read the instruction.
 _WANDER_STEPS = (3, 12)
 _WANDER_LOW = np.array([-0.6, -0.8, -0.2, -0.1, -0.1, -0.3])
 _WANDER_HIGH = np.array([0.6, 0.8, 0.4, 0.1, 0.1, 0.3])
@@ -409,13 +409,13 @@ class Disturbance:
 
 
 # ------------------------------------------------------------------------------------------------
-# What the expert would do in one state for every sentence there is.
+# What the expert would do in one state for every instruction there is.
 #
-# One image with many sentences teaches a policy to read: from demonstrations alone the place of
-# the arm tells what will come next, and the sentence is learned last.
+# One image with many instructions teaches a policy to read: from demonstrations alone the place of
+# the arm tells what will come next, and the instruction is learned last.
 
 
-#: the sentences of the G columns of a data set's labels
+#: the instructions of the G columns of a data set's labels
 INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())
 
 

@@ -1,7 +1,7 @@
-"""Demonstrations of LIBERO's scripted expert: a set of its own sentences, for one suite.
+"""Demonstrations of LIBERO's scripted expert: a set of its own instructions, for one suite.
 
 Apart from :mod:`vla_ros_lab.train.collect` since LIBERO's expert remembers where it is in its plan:
-it is asked for the task's own sentence alone, and what it would do for another one is not known
+it is asked for the task's own instruction alone, and what it would do for another one is not known
 (``SetInfo.own_sentence``). Initial states 0 to 9 of every task are never used: `vla-ros eval
 --episodes 10` plays just these.
 """
@@ -44,8 +44,8 @@ from vla_ros_lab.train.collect import (
 from vla_ros_lab.train.frames import where
 
 HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
-#: steps to a picture: rendering is four fifths of a step, and neighbors hardly differ. The actions
-#: of every step are there, so a chunk that begins with a picture is whole.
+#: steps to an image: rendering is four fifths of a step, and neighbors hardly differ. The actions
+#: of every step are there, so a chunk that begins with an image is whole.
 PICTURE_EVERY: Final = 4
 #: what the patch loss tells apart: the first of each kind, where a task has it
 OBJECTS: Final = (*(f"{kind}_1" for kind in (*THINGS, *TARGETS)), GRIPPER_POSE)

@@ -137,7 +137,7 @@ class ReadPrefix:
 class FlowNetwork(nn.Module):
     """A :class:`FlowConfig` of kind pi0 with weights to train, and the auxiliary heads of
     :class:`vla_ros_lab.train.network.Network`, which are no part of a checkpoint. ``spot_head``
-    says where in space the two things are that a sentence is about."""
+    says where in space the two things are that an instruction is about."""
 
     scales: torch.Tensor
     _cos: torch.Tensor
@@ -183,7 +183,7 @@ class FlowNetwork(nn.Module):
         time: torch.Tensor,
         given: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """B images, K sentences an image, n samples a sentence.
+        """B images, K instructions an image, n samples an instruction.
 
         pixels [B, cameras, 3, s, s]; ids int64 [B, K, L], right-padded, lengths int64 [B, K];
         state [B, state_width]; x [B, K, n, H, D] at ``time`` [B, K, n], where rows that are
@@ -374,10 +374,10 @@ FLOW_ARCHITECTURES: dict[str, FlowConfig] = {
 
 
 # ------------------------------------------------------------------------------------------------
-# Batches for a flow policy: an image, sentences, and the expert's next H actions for each.
+# Batches for a flow policy: an image, instructions, and the expert's next H actions for each.
 #
 # The chunks are :mod:`vla_ros_lab.train.ahead`'s, so every frame has a whole one for every
-# sentence, whoever acted in it. The same draws at every call, as in
+# instruction, whoever acted in it. The same draws at every call, as in
 # :mod:`vla_ros_lab.train.batches`.
 
 
@@ -387,7 +387,7 @@ _GIVEN = 0.5  # share of samples that take some
 
 @dataclass(frozen=True, slots=True)
 class FlowBatch:
-    """B images, K sentences each, n samples a sentence; values in model space.
+    """B images, K instructions each, n samples an instruction; values in model space.
 
     ``pixels`` [B, cameras, 3, s, s]; ``ids`` int64 [B, K, L] and ``lengths`` [B, K]; ``state``
     [B, S]; ``actions`` [B, K, H, D]; ``noise`` [B, K, n, H, D]; ``time`` [B, K, n], 1 is noise;
@@ -498,7 +498,7 @@ class FlowBatches:
         return torch.cat((own, others), 1)
 
     def _spots(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-        """Where the things of each sentence are [B, K, 2, 3], m."""
+        """Where the things of each instruction are [B, K, 2, 3], m."""
         things = self._things[goals]
         number = torch.tensor([BODIES.index(name) for name in self._frames.info.objects])
         spots = self._frames.poses[index[:, None, None], number[things.clamp(min=0)], :3]
@@ -628,7 +628,7 @@ _SPOT = 0.05  # m: the hand's longest step
 
 
 def tokenizer_for(config: FlowConfig) -> Callable[[str], list[int]]:
-    """Sentence -> the ids of its prompt."""
+    """Instruction -> the ids of its prompt."""
     tokenizer = build_tokenizer()
     return lambda text: list(tokenizer.encode(prompt_text(config.kind, text)).ids)
 
@@ -686,7 +686,7 @@ def spot_loss(said: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
     """Said [B, K, 3, 6] and spots [B, K, 2, 3] in m, NaN for none -> the mean error, in _SPOT.
 
     A patch is coarse, most of all away from the camera; a grasp wants millimetres. As in
-    place_loss: at the end of the sentence both, at the word for a thing that thing.
+    place_loss: at the end of the instruction both, at the word for a thing that thing.
     """
     end, first, second = said.float().unflatten(-1, (2, 3)).unbind(2)
     error = torch.stack((end, torch.stack((first[:, :, 0], second[:, :, 1]), 2)), 2)
@@ -696,6 +696,6 @@ def spot_loss(said: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
 
 
 def _named(words: torch.Tensor, batch: FlowBatch) -> torch.Tensor:
-    """Hidden states [B, K, 3, C] where the sentence ends and at the two words for things."""
+    """Hidden states [B, K, 3, C] where the instruction ends and at the two words for things."""
     rows = torch.cat((batch.lengths[..., None] - 1, batch.words), -1)
     return words.gather(2, rows[..., None].expand(-1, -1, -1, words.shape[-1]))

@@ -33,12 +33,12 @@ from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
 
 # ------------------------------------------------------------------------------------------------
-# What a demonstration was told to do: a goal of the tabletop, or a sentence of somebody's own.
+# What a demonstration was told to do: a goal of the tabletop, or an instruction of somebody's own.
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignInstruction:
-    """A sentence that nobody here understands: it is learned as it is worded, and nothing is
+    """An instruction that nobody here understands: it is learned as it is worded, and nothing is
     known of what it speaks of. The fields but ``text`` are those of a Goal."""
 
     text: str
@@ -147,7 +147,7 @@ class DataSummary:
 def load_parts(
     directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
 ) -> tuple[FrameTable, ...]:
-    """Each kind of data set by itself: what was collected, with labels for every sentence, then
+    """Each kind of data set by itself: what was collected, with labels for every instruction, then
     what was recorded or is from elsewhere, where a row's own is all that is known.
 
     UserError: as of load_frames; or the two are not of the same cameras, rate and scale.
@@ -182,7 +182,7 @@ def load_frames(
     tracks = [(path, read_tracks(path)) for path in paths]
     masks = [[worth_training(track) for track in found] for _, found in tracks]
     if delays and not all(has_picture(track).all() for _, found in tracks for track in found):
-        raise UserError("--delays wants a picture of every step, and these sets have fewer")
+        raise UserError("--delays wants an image of every step, and these sets have fewer")
     seen = [[np.ones_like(m) if delays else m for m in shard] for shard in masks]
     total = int(sum(mask.sum() for shard in masks for mask in shard))
     pictured = int(sum(mask.sum() for shard in seen for mask in shard))
@@ -239,12 +239,12 @@ def load_frames(
 
 
 def foretold(track: Track) -> npt.NDArray[np.int64]:
-    """How many of the images before each frame show what is to be done there for each sentence,
-    int64 [T, G]: those since the hand last opened where the teacher of that sentence would hold.
+    """How many of the images before each frame show what is to be done there for each instruction,
+    int64 [T, G]: those since the hand last opened where the teacher of that instruction would hold.
 
     An image of a cube in the hand does not show that a policy lets go of it two periods later, nor
-    that this was a place for another sentence. The teacher opens then, to grasp it again: learned
-    as what comes after that image, it makes the policy let go.
+    that this was a place for another instruction. The teacher opens then, to grasp it again:
+    learned as what comes after that image, it makes the policy let go.
     """
     dropped = (track.executed[:, None, GRIPPER] < 0) & (track.labels[:, :, GRIPPER] > 0)
     number = np.arange(len(track))[:, None]
@@ -279,7 +279,7 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
 
 
 def has_picture(track: Track) -> npt.NDArray[np.bool_]:
-    """Which frames [T] have a picture of their own, not the one of a frame before (Recorder)."""
+    """Which frames [T] have an image of their own, not the one of a frame before (Recorder)."""
     places = next(iter(track.pixels.values()))
     own: npt.NDArray[np.bool_] = ~np.isnan(places).all((1, 2)) | (places.shape[1] == 0)
     return own
@@ -444,7 +444,7 @@ def mixed(seed: int, step: int) -> int:
 # ------------------------------------------------------------------------------------------------
 # The paraphrases that training draws from: the one place where they are written.
 #
-# The first of each family is the sentence of the tasks themselves. All are understood by
+# The first of each family is the instruction of the tasks themselves. All are understood by
 # :func:`vla_ros.sim.tasks.parse_instruction`, so the expert knows what each of them asks for.
 
 
@@ -485,7 +485,7 @@ _TEMPLATES: dict[Family, tuple[str, ...]] = {
 
 
 def wordings(goal: Asked) -> tuple[str, ...]:
-    """Every sentence that training uses for ``goal``, the tasks' own first."""
+    """Every instruction that training uses for ``goal``, the tasks' own first."""
     if isinstance(goal, ForeignInstruction):
         return (goal.text,)
     thing = goal.object.removesuffix("_cube")

@@ -62,7 +62,7 @@ class Network(nn.Module):
     """A :class:`ModelConfig` with weights to train, and the heads of the auxiliary losses.
 
     ``patch_head`` names the object centered in a patch, out of ``objects``; ``place_head`` points
-    at the patches of the two things that a sentence is about. Neither is part of a checkpoint.
+    at the patches of the two things that an instruction is about. Neither is part of a checkpoint.
     """
 
     def __init__(self, config: ModelConfig, objects: int, seed: int = 0) -> None:
@@ -250,7 +250,7 @@ def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Logits [B, K, 3, 2 P] of two patches, places int64 [B, K, 2], NOWHERE for none -> the mean.
 
-    At the end of the sentence both are asked for, at the word for a thing that thing alone.
+    At the end of the instruction both are asked for, at the word for a thing that thing alone.
     """
     end, first, second = logits.float().unflatten(-1, (2, -1)).unbind(2)
     each = torch.stack((end[:, :, 0], end[:, :, 1], first[:, :, 0], second[:, :, 1]), 2)
@@ -263,7 +263,7 @@ def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 # chunk at once.
 
 
-_OWN = 2.0  # weight of the sentence that was pursued, against each of the others
+_OWN = 2.0  # weight of the instruction that was pursued, against each of the others
 
 
 class Objective(Protocol):
@@ -290,7 +290,7 @@ def make_objective(
         chunks = ChunkBatches(
             frames, config, tokenize, options.batch, options.seed, options.shift, device
         )
-        # No fixed shapes: the longest sentence of a batch sets its length.
+        # No fixed shapes: the longest instruction of a batch sets its length.
         run = torch.compile(network.chunk) if compiled else network.chunk
         return ChunkObjective(network, run, chunks, autocast)
     tokens = Batches(
@@ -321,7 +321,7 @@ class Alternating:
 
 
 class TokenObjective:
-    """Behavior cloning of the answers' tokens, of several sentences an image."""
+    """Behavior cloning of the answers' tokens, of several instructions an image."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ class TokenObjective:
             )
             patches = self._network.patch_head(features)
             hidden = hidden.view(*rows.shape, -1)
-            # Where the sentence ends, and at the words themselves.
+            # Where the instruction ends, and at the words themselves.
             places = self._network.place_head(hidden[:, :, [0, count, count + 1]])
         logits = logits.view(*rows.shape, -1)[:, :, :count]
         weights = torch.ones(batch.rows.shape, device=logits.device)
@@ -364,7 +364,7 @@ class TokenObjective:
         return patch_loss(logits, patches)
 
     def _place_loss(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Zero where no sentence names a thing whose place is known."""
+        """Zero where no instruction names a thing whose place is known."""
         if not self._batches.pointing:
             return logits.new_zeros((), dtype=torch.float32)
         return place_loss(logits, places)
@@ -401,7 +401,7 @@ class ChunkObjective:
 
 
 class _Tokenize:
-    """A sentence -> the ids of its whole prompt."""
+    """An instruction -> the ids of its whole prompt."""
 
     def __init__(self, style: str) -> None:
         self._tokenizer, self._style = build_tokenizer(), style

@@ -23,8 +23,8 @@ class TrainOptions:
     """``data``: directories of shards. ``vision_from``: a checkpoint whose vision tower is taken
     and kept as it is, so that a draft model shares its target's features.
 
-    ``branches``: sentences an image is trained with at once. ``samples``: noise drawn for each of
-    them, of flow policies.
+    ``branches``: instructions an image is trained with at once. ``samples``: noise drawn for each
+    of them, of flow policies.
 
     ``init_from``: a checkpoint of the same sizes whose weights are the beginning.
 

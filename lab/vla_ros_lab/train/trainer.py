@@ -533,7 +533,7 @@ class Trainer:
 
     @property
     def frames(self) -> FrameTable:
-        """The data; of two parts the one that has labels for every sentence."""
+        """The data; of two parts the one that has labels for every instruction."""
         return self.parts[0]
 
     @property

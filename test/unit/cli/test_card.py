@@ -51,7 +51,7 @@ SOLVED = DemoResult(
     lost_commands=0,
     worker_restarts=0,
 )
-SAID = "its evidence is 652 ms old, max_age is 500 ms"
+SAID = "its observation is 652 ms old, max_age is 500 ms"
 BLOCKED = DemoResult(
     setup=replace(SETUP, policy="vla", checkpoint="/models/x", decoding="actionflow"),
     task="reach_red_cube",

@@ -16,7 +16,7 @@ from vla_ros.core.types import CommandKind, PolicyState
 A = 500 * MS
 PERIOD = 50 * MS
 START = 1_000_000 * MS
-REACH, PUSH = 11, 22  # hashes of two sentences
+REACH, PUSH = 11, 22  # hashes of two instructions
 
 
 def heard(number: int, **changes: object) -> JudgedCommand:

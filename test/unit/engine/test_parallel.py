@@ -81,7 +81,8 @@ def test_a_chunk_equals_the_reference(proprio: int, views: int) -> None:
 def test_captured_it_says_the_same_and_captures_nothing_in_service(
     proprio: int, views: int
 ) -> None:
-    """Whatever the sentence's length: a graph's prompt is padded, and the padding is not seen."""
+    """Whatever the instruction's length: a graph's prompt is padded, and the padding is not
+    seen."""
     checkpoint, capture = oft(proprio, views), Again()
     plain, graphed = engine_of(checkpoint, "parallel"), engine_of(checkpoint, "parallel", capture)
     state = np.linspace(-3, 3, proprio) if proprio else None

@@ -1,4 +1,4 @@
-"""The scripted expert solves every family of tasks, also when its evidence is old or missing."""
+"""The scripted expert solves every family of tasks, also when its observation is old or missing."""
 
 from collections import deque
 
@@ -33,7 +33,7 @@ def names(family):
 
 
 def solve(table, name, index, delay=0, drop=0.0, every=1, error=(0.0, 0.0, 0.0), side=0.0):
-    """Steps to success, or 0. ``delay`` steps old evidence, of which ``drop`` is lost; ``error``
+    """Steps to success, or 0. ``delay`` steps old, of which ``drop`` is lost; ``error``
     m is added to every action."""
     rng = np.random.default_rng(index)
     task = table.spec.task(name)

@@ -1,4 +1,4 @@
-"""What sentences ask for."""
+"""What instructions ask for."""
 
 import pytest
 

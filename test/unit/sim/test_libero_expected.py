@@ -1,4 +1,4 @@
-"""What LIBERO's world should show: the stored table and pictures, and what is said of others."""
+"""What LIBERO's world should show: the stored table and images, and what is said of others."""
 
 import json
 
@@ -73,7 +73,7 @@ def test_a_broken_table_is_one_line(tmp_path):
 
 
 def seen_as(change):
-    """The stored pictures, changed, as a camera of 256 pixels would have shown them."""
+    """The stored images, changed, as a camera of 256 pixels would have shown them."""
     stored = expected.read_pictures(ORIGINAL)
     assert list(stored) == list(PICTURED)
     for task, picture in stored.items():
@@ -84,7 +84,7 @@ def seen_as(change):
 @pytest.mark.parametrize(
     ("change", "digest", "right", "words"),
     [
-        (lambda task, p: p, ORIGINAL, True, "the same pictures"),
+        (lambda task, p: p, ORIGINAL, True, "the same images"),
         (lambda task, p: p + 2, ORIGINAL, True, "the renderer draws slightly otherwise"),
         (
             lambda task, p: p - 40 * (task == "libero_object/0"),
@@ -92,9 +92,9 @@ def seen_as(change):
             False,
             "the floor is darker: another version of MuJoCo",
         ),
-        (lambda task, p: p, "0123456789ab", True, "the same pictures"),
+        (lambda task, p: p, "0123456789ab", True, "the same images"),
         (lambda task, p: p[::-1], "0123456789ab", False, "other assets than LIBERO's own"),
-        (lambda task, p: p * 0, ORIGINAL, False, "other pictures: another version of MuJoCo"),
+        (lambda task, p: p * 0, ORIGINAL, False, "other images: another version of MuJoCo"),
     ],
 )
 def test_in_words_what_the_pictures_are(change, digest, right, words):
@@ -115,9 +115,9 @@ def test_pictures_that_were_written_are_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("tasks", "--write", "x"), "--write belongs to probe and pictures, not to tasks"),
+        (("tasks", "--write", "x"), "--write belongs to probe and images, not to tasks"),
         (("pictures",), "where to? --write FILE.jpg"),
-        (("setup", "--write", "x"), "--write belongs to probe and pictures, not to setup"),
+        (("setup", "--write", "x"), "--write belongs to probe and images, not to setup"),
     ],
 )
 def test_what_is_written_and_where_must_be_said(words, said, capsys):

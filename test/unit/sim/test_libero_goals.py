@@ -1,4 +1,4 @@
-"""Sentences of libero_object and libero_spatial, and which thing of several they mean."""
+"""Instructions of libero_object and libero_spatial, and which thing of several they mean."""
 
 from __future__ import annotations
 

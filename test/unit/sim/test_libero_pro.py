@@ -1,4 +1,5 @@
-"""LIBERO-PRO's suites: names, sentences, limits and states, read from files beside the package."""
+"""LIBERO-PRO's suites: names, instructions, limits and states, read from files beside the
+package."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_missing_files_are_one_line(
 @pytest.mark.parametrize("text", ["", "(:language )", "(define (problem x))"])
 def test_a_task_without_a_sentence_is_refused(package: Path, folder: Path, text: str) -> None:
     tasks_of(SUITE, package)[0].bddl_file(package).write_text(text)
-    with pytest.raises(SimError, match=r"libero_spatial_first.bddl has no sentence"):
+    with pytest.raises(SimError, match=r"libero_spatial_first.bddl has no instruction"):
         tasks_of(SUITE, package)
 
 

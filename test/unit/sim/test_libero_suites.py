@@ -1,4 +1,4 @@
-"""LIBERO's tasks: their names, sentences and limits, read from the package's files unrun."""
+"""LIBERO's tasks: their names, instructions and limits, read from the package's files unrun."""
 
 import importlib.util
 import sys

@@ -90,7 +90,7 @@ def test_ranges_are_the_model_s():
     model = world.build_model()
     ranges = [model.joint(name).range for name in world.JOINTS]
     assert np.allclose(ranges, [*world.ARM_RANGE, world.GRIPPER_RANGE], atol=1e-5)
-    assert model.nmeshface < 40_000, "coarsened, or a picture takes 70 ms"
+    assert model.nmeshface < 40_000, "coarsened, or an image takes 70 ms"
 
 
 @MODEL

@@ -97,7 +97,7 @@ class DemoResult:
 
     @property
     def graph_ok(self) -> bool:
-        """Actions were published, and none of them on evidence that was too old."""
+        """Actions were published, and none of them on an observation that was too old."""
         return self.actions > 0 and self.stale_published == 0
 
     @property
@@ -281,7 +281,7 @@ def _rates(result: DemoResult) -> Iterable[tuple[str, str, str]]:
 
 
 def _times(result: DemoResult) -> Table:
-    """The age of the evidence and the stages it consists of, the model's four together; how much of
+    """The observation age and the stages it consists of, the model's four together; how much of
     it is behind the time line of the action's chunk."""
     from rich.text import Text
 

@@ -70,7 +70,7 @@ class PlanError(UserError, ValueError):
 class Plan:
     """``episodes`` of each of ``tasks`` for each of ``variants``.
 
-    ``instruction`` is said instead of every task's own sentence where it is not empty.
+    ``instruction`` is said instead of every task's own instruction where it is not empty.
     """
 
     setup: Setup

@@ -519,8 +519,8 @@ MakeRunner = Callable[[Setup, tuple[Variant, ...]], Runner]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOrder:
-    """A job, where its strip of frames belongs in the evaluation's directory, or "", the sentence
-    that the policy is told, and whether a failure is to be kept as a clip."""
+    """A job, where its strip of frames belongs in the evaluation's directory, or "", the
+    instruction that the policy is told, and whether a failure is to be kept as a clip."""
 
     job: Job
     strip: str = ""
@@ -539,7 +539,7 @@ class PlayedEpisode:
 
 
 def keep(played: PlayedEpisode, directory: Path, tokens: bool = False) -> Record:
-    """Write the pictures, and with ``tokens`` what was said, into the evaluation's directory.
+    """Write the images, and with ``tokens`` what was said, into the evaluation's directory.
 
     Returns the record, which no longer carries what was said. Of clips the first ones are kept.
     """

@@ -127,7 +127,7 @@ class Setup:
     choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
     limits. ``chunk``: actions of an answer, and ``state``: values of the
     robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
-    of the evidence before a variant's own delays, see
+    of the observation before a variant's own delays, see
     :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.tabletop`.
     ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`), "" in files of old.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
@@ -182,7 +182,7 @@ class Setup:
 class Job:
     """One episode to play: initial state ``initial_state`` of ``task`` drawn from ``seed``.
 
-    ``instruction`` "" is the task's own sentence; the task is judged by its own goal either
+    ``instruction`` "" is the task's own instruction; the task is judged by its own goal either
     way. ``number`` is its place in the evaluation and no part of its identity.
     """
 
@@ -204,7 +204,7 @@ class Record:
 
     ``reason``: why it ended: "success", "step limit", "out of reach", "policy FAULT: ...",
     "no progress: ...". ``rate_hz``: new actions of the policy executed per second of wall time.
-    ``age_ms``: age of the evidence of every executed action of the policy at its execution
+    ``age_ms``: observation age of every executed action of the policy at its execution
     (in lock-step in simulated time). ``inference_ms``: time of the policy per frame.
     ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
     ``decoding``: how it was decoded, with "auto" resolved; "" without a model.
@@ -222,10 +222,10 @@ class Record:
     for the same step, where it said something; ``jerk``, of all policies, the second difference of
     the executed actions. Both are norms of the first six numbers, in m and rad.
     ``sentence``: what the policy was told ("": written by a version that did not keep it).
-    ``strip`` and ``clip``: pictures, relative to the evaluation's directory, or "". ``error``: what
+    ``strip`` and ``clip``: images, relative to the evaluation's directory, or "". ``error``: what
     broke, "" where nothing did. ``said``: the tokens of every answered frame, in order, see
-    :mod:`vla_ros.data.episodes.store`; ``ages``: of the evidence behind every step, ms, NaN where
-    it held. Both are no part of the record's line.
+    :mod:`vla_ros.data.episodes.store`; ``ages``: of the observation behind every step, ms, NaN
+    where it held. Both are no part of the record's line.
     """
 
     job: Job

@@ -1,7 +1,7 @@
 """The directory of an evaluation: one line an episode, safe against any end. One writer.
 
 ``run.json``: setup, variants and the commands that played it; ``episodes.jsonl``: the records;
-``strips/``: pictures. Two evaluations never mix: a directory takes more episodes and variants of
+``strips/``: images. Two evaluations never mix: a directory takes more episodes and variants of
 the same setup and refuses another.
 """
 
@@ -232,8 +232,8 @@ def _read_tokens(path: Path) -> EpisodeTokens:
 
 
 # ------------------------------------------------------------------------------------------------
-# A clip of an episode that failed: an animated WebP with the step, the age of the evidence and
-# the instruction burnt in, so that a picture passed on says what it shows.
+# A clip of an episode that failed: an animated WebP with the step, the observation age and
+# the instruction burnt in, so that an image passed on says what it shows.
 
 
 SIDE = 256  # px, the longer side
@@ -256,7 +256,7 @@ def save_clip(
 ) -> bool:
     """Write the frames, by the step after which each was seen, as one file; False without any.
 
-    ``ages_ms``: of the evidence behind what each step executed, NaN where it held.
+    ``ages_ms``: of the observation behind what each step executed, NaN where it held.
     """
     if not frames:
         return False
@@ -276,7 +276,7 @@ def save_clip(
 
 
 def _words(step: int, ages_ms: Sequence[float]) -> str:
-    """The age is that of the action which the step before the picture executed."""
+    """The age is that of the action which the step before the image executed."""
     if step < 1:
         return f"step {step}"
     age = ages_ms[step - 1] if step <= len(ages_ms) else math.nan
@@ -301,7 +301,7 @@ def _drawn(frame: Image.Image, words: str, instruction: str) -> Image.Image:
 
 
 # ------------------------------------------------------------------------------------------------
-# A strip of frames: one small picture that shows an episode from its begin to its end.
+# A strip of frames: one small image that shows an episode from its begin to its end.
 #
 # Feed it every image of the episode; it keeps only as many as it needs, already made small, so
 # an episode of any length costs the same memory. Not thread-safe.
@@ -317,7 +317,7 @@ def strip_paths(jobs: Iterable[Job]) -> dict[str, str]:
     """Which episodes get a strip: the first of every task under the first variant.
 
     Give all jobs of the evaluation, also when some of them are done already. Key of the job ->
-    where its picture belongs, relative to the evaluation's directory.
+    where its image belongs, relative to the evaluation's directory.
     """
     ordered = sorted(jobs, key=lambda job: job.number)
     paths: dict[str, str] = {}
@@ -331,7 +331,7 @@ def strip_paths(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 class FrameStrip:
-    """``frames`` pictures, evenly spaced over the steps seen, the first and the last among them."""
+    """``frames`` images, evenly spaced over the steps seen, the first and the last among them."""
 
     def __init__(self, frames: int = FRAMES, tile: int = TILE) -> None:
         if frames < 2 or tile < 8:

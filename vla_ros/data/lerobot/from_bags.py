@@ -1,4 +1,4 @@
-"""A bag as rows: every command with the images, the state and the sentence that belong to it.
+"""A bag as rows: every command with the images, the state and the instruction that belong to it.
 
 Judged first, from the stamps alone; images are read from the disk as they are needed.
 """
@@ -40,7 +40,7 @@ from vla_ros.data.replay import stamp_ns
 # Which images belong to a command, and where an episode ends: pure functions over stamps.
 #
 # A row is what a policy could have known when it said an action. A command of ours says what it
-# rests on: the capture of its evidence, when it was due, the newest image its node had taken in.
+# rests on: the capture of its observation, when it was due, the newest image its node had taken in.
 # Of a stranger's command only its arrival is known: then it gets images that had arrived before it.
 
 
@@ -179,7 +179,7 @@ class Mark:
 
 
 def episodes(marks: Sequence[Mark], max_gap_s: float) -> Iterator[int]:
-    """Number of each command's episode, from 0. Another begins with another sentence, policy's
+    """Number of each command's episode, from 0. Another begins with another instruction, policy's
     epoch (a reset) or simulation's episode, and where time jumps: ahead by more than ``max_gap_s``,
     or back."""
     number = 0
@@ -273,7 +273,7 @@ def _names(command: Any) -> Sequence[str]:
 
 
 # ------------------------------------------------------------------------------------------------
-# What a bag holds, stream by stream: cameras, states, sentences, a simulation's episodes.
+# What a bag holds, stream by stream: cameras, states, instructions, a simulation's episodes.
 
 
 _MOST_PIXELS = 64_000_000
@@ -357,7 +357,8 @@ class RecordedInferences:
 
     def of(self, command: _Command, max_age_s: float) -> tuple[Array, int] | None:
         """What the policy said for the moment of a command, and how long it took to, in ns: the
-        chunk that the command is of; else the newest on its sentence, up to ``max_age_s`` old."""
+        chunk that the command is of; else the newest on its instruction, up to ``max_age_s``
+        old."""
         told = command.told
         made = self._by_observation.get(told.observed_ns)
         if made is not None and not command.person and command.index < len(made.rows):
@@ -435,7 +436,7 @@ class Images:
             raise BagError(f"{self._topic.name}: image {place}: {error}") from None
 
 
-# ---------------------------------------------------------------------- sentences and episodes
+# ---------------------------------------------------------------------- instructions and episodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +449,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Sentences by the hash that commands carry, and by when they were recorded."""
+    """Instructions by the hash that commands carry, and by when they were recorded."""
 
     by_digest: Mapping[int, str]
     given: Sequence[tuple[int, str]]
@@ -530,8 +531,8 @@ class _Planned:
 
 
 class BagRows:
-    """The rows of one bag. BagError: it has no images, no commands or no sentence, or stamps that
-    cannot be followed. ``dropped``: commands that make no row, by the reason."""
+    """The rows of one bag. BagError: it has no images, no commands or no instruction, or stamps
+    that cannot be followed. ``dropped``: commands that make no row, by the reason."""
 
     def __init__(self, bag: Bag, options: BagOptions) -> None:
         self._bag, self._options = bag, options
@@ -640,7 +641,7 @@ class BagRows:
             if found.lacking:
                 self.dropped[found.lacking] += 1
                 continue
-            # The state of the moment that the picture shows: not later than its newest image.
+            # The state of the moment that the image shows: not later than its newest image.
             shown = max(self._stamps[n].stamp(i) for n, i in found.images.items())
             moment = shown if told.moment_ns(self._options.pairing) else 0
             states = [

@@ -1,7 +1,7 @@
 """A LeRobotDataset or a bag as our shards, for training: our own set again, or somebody else's.
 
-Of somebody else's set it is known what was done for its own sentence, and nothing else: where
-objects are and what other sentences would have asked for is not (``SetInfo.own_sentence``).
+Of somebody else's set it is known what was done for its own instruction, and nothing else: where
+objects are and what other instructions would have asked for is not (``SetInfo.own_sentence``).
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ class _Ours:
 
 
 class _Theirs:
-    """Somebody else's set: images, an action of seven numbers and a sentence."""
+    """Somebody else's set: images, an action of seven numbers and an instruction."""
 
     def __init__(self, info: Info, options: ImportOptions, dataset: Path) -> None:
         self._options, self._rate, self._folder = options, info.fps, dataset
@@ -393,7 +393,7 @@ class _Theirs:
         count = len(rows)
         sentence = rows[0].task.strip()
         if not sentence:
-            raise UserError(f"{self._folder}: episode {rows[0].episode} has no task sentence")
+            raise UserError(f"{self._folder}: episode {rows[0].episode} has no task instruction")
         track = Track(
             task=sentence,
             instruction=sentence,
@@ -443,7 +443,7 @@ class _Theirs:
         return out
 
     def finish(self, found: list[Demonstration]) -> tuple[list[Demonstration], SetInfo]:
-        """All in [-1, 1] of one scale, with the labels of their own sentences."""
+        """All in [-1, 1] of one scale, with the labels of their own instructions."""
         scale = self._scale([one.track.actions for one in found])
         if self._options.scale is None and self._options.known is None:
             self.notes += (
@@ -501,7 +501,7 @@ def import_data(
     known: tuple[str, tuple[float, ...]] | None = None,
 ) -> tuple[list[Path], list[bool]]:
     """The folders of ``--data``, shards made of the LeRobotDatasets and bags among them; and
-    which of them are from elsewhere, where their own sentences are all that is known.
+    which of them are from elsewhere, where their own instructions are all that is known.
     ``known`` as in ImportOptions. UserError."""
     options = ImportOptions(known=known)
     found = [

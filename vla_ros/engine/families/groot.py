@@ -259,7 +259,7 @@ class GrootPreparation(Preparation):
         places, wanted = ids.count(token), views * config.view_tokens
         if places != wanted:
             raise CheckpointError(
-                f"the tokenizer gives {places} places of {wanted} for pictures (id {token}): it"
+                f"the tokenizer gives {places} places of {wanted} for images (id {token}): it"
                 " does not belong to this model"
             )
         if len(ids) > config.longest:

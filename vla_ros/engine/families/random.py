@@ -294,7 +294,7 @@ class DrawnWeights:
 
 
 # The small tokenizer: byte-level BPE with at most 704 ids, for this project's small models. Its
-# merges are learned from the few sentences below, so the words of a tabletop task are one token
+# merges are learned from the few instructions below, so the words of a tabletop task are one token
 # each and any other text still has a spelling. Id 0 is BOS and opens every prompt, id 1 ends a
 # sequence. BitVLA's has other words for the two, and its own prompt.
 
@@ -318,7 +318,7 @@ _WHERE = (
 
 
 def corpus() -> list[str]:
-    """The sentences that the merges are learned from."""
+    """The instructions that the merges are learned from."""
     words = " ".join((_COLORS, _THINGS, _VERBS, _WHERE)).split()
     tasks = [
         f"pick up the {color} {thing} and place it on the {other}"

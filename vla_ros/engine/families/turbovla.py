@@ -194,7 +194,7 @@ def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Statistics, pictures and prompts.
+# Statistics, images and prompts.
 
 
 def data_sets_in(directory: Path) -> dict[str, Mapping[str, Any]]:
@@ -246,7 +246,7 @@ def specials_of(words: TextTokenizer) -> Specials:
 
 
 class TurboVLAPreparation(Preparation):
-    """As the authors' evaluation on LIBERO has it, but that pictures of another size are
+    """As the authors' evaluation on LIBERO has it, but that images of another size are
     stretched, which it refuses, and a prompt that is too long is refused, which it cuts."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 ``hub``: where a checkpoint comes from, and whether it is that; ``foreign``: what is not read as it
 stands. ``config`` (token policies) and ``flow_config``: what config.json says; ``processors``: from
-pictures, states and actions to the model's numbers; ``tokens``: prompts and action tokens.
+images, states and actions to the model's numbers; ``tokens``: prompts and action tokens.
 ``weights``: the one loader; ``quantize``: fewer bits. ``openvla``, ``bitvla``, ``lerobot``,
 ``groot``: whole folders of each layout; ``convert``: other people's releases; ``random``: nobody's
 weights. ``draft_head``, ``verdicts``: what lies beside a checkpoint.

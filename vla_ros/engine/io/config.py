@@ -162,7 +162,7 @@ class ModelConfig:
         return self.towers[0].image_size
 
     def sees_like(self, other: ModelConfig) -> bool:
-        """The same picture becomes the same pixels for the same towers."""
+        """The same image becomes the same pixels for the same towers."""
         return (self.towers, self.resize, self.fill) == (other.towers, other.resize, other.fill)
 
 

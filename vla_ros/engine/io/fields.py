@@ -252,7 +252,7 @@ BITVLA = FieldLists(
     " projector_hidden_act multimodal_projector_bias n_action_bins norm_stats",
     {
         **_TRANSFORMERS_IDLE,
-        "image_seq_length image_token_index ignore_index": "where pictures go, the tower says",
+        "image_seq_length image_token_index ignore_index": "where images go, the tower says",
         "tie_word_embeddings vocab_size": "text_config says it",
     },
     _TRANSFORMERS_ONLY,
@@ -283,7 +283,7 @@ _GROOT_IDLE = {
     " attn_dropout random_rotation_angle color_jitter_params extra_augmentation_config"
     " rtc_max_delay_steps": _TRAINING,
     "use_flash_attention": "how fast NVIDIA's code computes it",
-    "collator_overwrite_image_inputs eagle_collator": "how pictures are batched",
+    "collator_overwrite_image_inputs eagle_collator": "how images are batched",
     "image_crop_size image_target_size shortest_image_edge crop_fraction"
     " use_albumentations_transforms letter_box_transform formalize_language"
     " apply_sincos_state_encoding use_percentiles use_relative_action use_mean_std"
@@ -367,7 +367,7 @@ TURBOVLA_PARTS = {
         "image_size num_views",
         {
             **_ENCODER_IDLE,
-            "encode_views_separately": "how pictures are batched",
+            "encode_views_separately": "how images are batched",
             "compute_precision": "the number format is an option here",
             "position_init_std position_scale_init dropout": _TRAINING,
         },

@@ -1,6 +1,6 @@
-"""Between pictures, states and actions and the model's numbers, as a checkpoint's files say it.
+"""Between images, states and actions and the model's numbers, as a checkpoint's files say it.
 
-``preprocessor_config.json`` of a token policy: how it wants its pictures. Sources: openvla
+``preprocessor_config.json`` of a token policy: how it wants its images. Sources: openvla
 ``prismatic/extern/hf/processing_prismatic.py``, BitVLA ``image_processing_siglip.py``. OpenVLA's
 class works out the ``tvf_*`` fields from the others once, when a checkpoint is made, and stores
 both; on reload what is stored wins. So it does here. The released files differ from what the

@@ -1,9 +1,9 @@
 """A corrector: what the newest image says of an action that was decided on an older one.
 
 A small network beside a flow policy with a VLM. Of the newest frame it reads the rows of the
-policy's own prefix (image and sentence, frozen) and the robot's state; of the chunk the action that
-is to be executed, its place in the chunk, and in how many control periods it is due: 0 with the
-frame, more where the answer itself takes time. What it says is added to that action.
+policy's own prefix (image and instruction, frozen) and the robot's state; of the chunk the action
+that is to be executed, its place in the chunk, and in how many control periods it is due: 0 with
+the frame, more where the answer itself takes time. What it says is added to that action.
 
 On disk it is a folder ``corrector`` in the checkpoint that it was made for: ``config.json`` and
 ``model.safetensors``.

@@ -180,7 +180,7 @@ def parse_eagle(
     block = vision.patch * config.shuffle
     if vision.image_size % block:
         raise CheckpointError(
-            f"pictures of {vision.image_size} pixels do not divide into blocks of {block}"
+            f"images of {vision.image_size} pixels do not divide into blocks of {block}"
         )
     if text.head_dim % 2 or text.heads % text.kv_heads or vision.width % vision.heads:
         raise CheckpointError("heads do not divide the widths of Eagle's shapes")

@@ -163,7 +163,7 @@ class GrootModel(FlowPolicy[Context]):
         count, images = len(self._ids), len(self._images)
         if images != len(features):
             raise ValueError(
-                f"the prompt has places for {images} rows of pictures, there are {len(features)}"
+                f"the prompt has places for {images} rows of images, there are {len(features)}"
             )
         context = self._laid_out(images, round_up(count, self.bucket), count)
         self._features[images].copy_(features)

@@ -154,7 +154,7 @@ def padded_square(
 ) -> torch.Tensor:
     """uint8 [h, w, 3] -> float32 [3, size, size] in [-1, 1], made on the device and there.
 
-    Bilinear without antialiasing, aspect kept. pi0 and pi0.5 center the picture, SmolVLA puts it
+    Bilinear without antialiasing, aspect kept. pi0 and pi0.5 center the image, SmolVLA puts it
     to the lower right; the rest is black.
     """
     refuse_unless_image(image)

@@ -299,7 +299,7 @@ def parse_qwen3_vl(fields: Fields, image_size: int) -> Qwen3VLConfig:
     block = vision.patch_size * vision.spatial_merge_size
     if vision.image_size % block:
         raise CheckpointError(
-            f"pictures of {vision.image_size} pixels do not divide into blocks of {block}"
+            f"images of {vision.image_size} pixels do not divide into blocks of {block}"
         )
     if vision.out_hidden_size != text.hidden_size or len(vision.deepstack_visual_indexes) > layers:
         raise CheckpointError("the tower's tokens or taps do not fit the language model's layers")

@@ -93,7 +93,7 @@ class TurboVLAConfig:
 @dataclass(frozen=True, slots=True)
 class Specials:
     """Ids that BERT's tokenizer has for what opens, ends and pads a prompt, and for the two marks
-    that end a sentence of it."""
+    that end an instruction of it."""
 
     cls: int
     sep: int
@@ -146,7 +146,7 @@ class MultiHead(nn.Module):
 
 
 class DinoV3Block(nn.Module):
-    """A block of DINOv3: patches alone are rotated, by their place in the picture."""
+    """A block of DINOv3: patches alone are rotated, by their place in the image."""
 
     def __init__(self, tower: TowerConfig) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class Fusion(nn.Module):
 
 
 class TextLayer(nn.Module):
-    """The words among themselves, sentence by sentence."""
+    """The words among themselves, instruction by instruction."""
 
     def __init__(self, width: int, inner: int, heads: int) -> None:
         super().__init__()
@@ -577,8 +577,8 @@ def places(side: int, tower: TowerConfig) -> tuple[torch.Tensor, torch.Tensor]:
 def sentences(ids: Sequence[int], specials: Specials) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions [n] and who sees whom [n, n], as GroundingDINO cuts a prompt.
 
-    A mark that ends a sentence sees it and is seen by it; the first and the last row see
-    themselves alone. So does every word of a sentence that the last row ends, which is what a
+    A mark that ends an instruction sees it and is seen by it; the first and the last row see
+    themselves alone. So does every word of an instruction that the last row ends, which is what a
     prompt without padding has: the authors' code has it so.
     """
     count, before = len(ids), 0

@@ -124,7 +124,7 @@ class GrootLink:
 
 
 def _observation(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """One robot, one moment: [1, 1, ...] of each array; a sentence is [[sentence]]."""
+    """One robot, one moment: [1, 1, ...] of each array; an instruction is [[instruction]]."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in message.items():
         modality, _, name = key.partition(".")

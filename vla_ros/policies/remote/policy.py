@@ -177,7 +177,7 @@ class RemotePolicy:
         )
 
     def _try(self) -> Floats:
-        """The answer to a gray picture, which moves nothing."""
+        """The answer to a gray image, which moves nothing."""
         gray = np.full((*self._spec.warmup_size, 3), 128, np.uint8)
         names = self._names
         state = np.zeros(names.state_dim) if names.state_dim else None

@@ -65,7 +65,7 @@ def shipped_graphs() -> dict[str, Path]:
 
 
 def title_of(file: Path) -> str:
-    """What a graph file says of itself in its first sentence; "" where it says nothing."""
+    """What a graph file says of itself in its first instruction; "" where it says nothing."""
     words = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

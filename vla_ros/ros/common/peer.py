@@ -167,7 +167,7 @@ def class_of(kind: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------
-# Where a camera's pictures are: raw, or compressed beside them as image_transport has it.
+# Where a camera's images are: raw, or compressed beside them as image_transport has it.
 
 
 TRANSPORTS = ("raw", "compressed")

@@ -27,7 +27,7 @@ def _profile(
 IMAGE_SUB = _profile(1, ReliabilityPolicy.BEST_EFFORT)
 #: Images in that are joined to others: an older one may be the one that fits.
 PART_SUB = _profile(5, ReliabilityPolicy.BEST_EFFORT)
-#: Images in from reliable writers: lost fragments come again, meanwhile pictures wait.
+#: Images in from reliable writers: lost fragments come again, meanwhile images wait.
 RELIABLE_IMAGE_SUB = _profile(10)
 #: Images out: a reliable writer serves best-effort and reliable readers.
 IMAGE_PUB = _profile(1)

@@ -239,7 +239,7 @@ class _Reader(Bytes):
         return bytes(self.octets(name))
 
     def text(self, name: str) -> str:
-        """A string. Nobody's ``frame_id`` is worth a picture: what is no text is left as it is."""
+        """A string. Nobody's ``frame_id`` is worth an image: what is no text is left as it is."""
         found = self.string(name)
         if found and found[-1] != 0:
             raise BadMessage(f"{name} {quoted(found.decode('utf-8', 'replace'))} does not end")

@@ -133,7 +133,7 @@ def inference_of(message: ActionChunk) -> Inference:
 # What a subclass does with what is heard happens in the thread of the callbacks, under the bell.
 
 
-MAX_PIXELS = 1920 * 1200  # of a picture that is kept
+MAX_PIXELS = 1920 * 1200  # of an image that is kept
 
 Keep = Callable[[core.Image], None]
 

@@ -746,7 +746,7 @@ class Control:
         self.loop.become(safety.hold(self.loop.safety, reason, now.steady_ns))
 
     def watch_pixels(self, now: Moment) -> None:
-        """A camera that repeats its last picture is a HOLD."""
+        """A camera that repeats its last image is a HOLD."""
         if camera := self._frames.frozen_for(now.steady_ns):
             reason = f"the {camera} camera's pixels have not changed for 1 s"
             self.loop.become(safety.hold(self.loop.safety, reason, now.steady_ns))

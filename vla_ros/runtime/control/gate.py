@@ -159,11 +159,11 @@ class PublishGate:
         if self._source is not None and order_of(action) <= self._last_order:
             why = reason = "an action of this or a later frame was published already"
         elif age > limits.max_age_ns:
-            reason = f"its evidence is {age / MS:.0f} ms old, max_age is"
+            reason = f"its observation is {age / MS:.0f} ms old, max_age is"
             reason += f" {limits.max_age_ns / MS:.0f} ms"
-            why = "answers come when their evidence is older than max_age"
+            why = "answers come when their observation is older than max_age"
         elif ahead > tolerance:
-            reason = f"its evidence lies {ahead / MS:.0f} ms in the future: the clock went back"
+            reason = f"its observation lies {ahead / MS:.0f} ms in the future: the clock went back"
             why = "answers are of frames in the future"
         else:
             return True

@@ -63,7 +63,7 @@ def check_instruction(text: str) -> str:
     """Return the instruction stripped of surrounding white space.
 
     Raises ValueError for text that no person would mean: too long, control characters
-    (NUL, newlines, escape sequences) or bidirectional overrides, which show one sentence to
+    (NUL, newlines, escape sequences) or bidirectional overrides, which show one instruction to
     a person and another to the policy.
     """
     text = text.strip()

@@ -1,7 +1,7 @@
 """From separate streams to one observation: the parts must be of the same instant.
 
 Messages come late, each stream by another time, and some not at all. So images wait, shortly, for
-the parts they lack, and parts are kept, shortly, for the images that are still under way. Pictures
+the parts they lack, and parts are kept, shortly, for the images that are still under way. Images
 and ground truth are taken as they are, the nearest one; numbers between two samples are
 interpolated linearly, poses linearly and along the shorter arc.
 """
@@ -29,7 +29,7 @@ PICTURES = 64  # kept while images wait for them
 PICTURE_BYTES = 48 << 20  # of one camera: eight of 1080p
 STATES = 4096  # 20 s at 200 Hz
 LIBERO_STATE = 8  # values of libero_oft
-_SHARED_NS = 1000  # observations that may share their oldest picture
+_SHARED_NS = 1000  # observations that may share their oldest image
 _QUARTER_TURN = (float(np.sqrt(0.5)), 0.0, 0.0, float(np.sqrt(0.5)))  # about x, as x y z w
 _FROZEN_FRAMES = 3
 _FROZEN_NS = SECOND
@@ -123,13 +123,13 @@ class History(Generic[T]):
 
 
 def _size(value: object) -> int:
-    """Bytes of a picture; what is no array takes little."""
+    """Bytes of an image; what is no array takes little."""
     return int(getattr(value, "nbytes", 0))
 
 
 class MissingReason(NamedTuple):
     """Why a stream has nothing for an image: silent, apart, names or size, and the end of a
-    sentence that names the stream."""
+    instruction that names the stream."""
 
     kind: str
     text: str
@@ -162,7 +162,7 @@ class JoinedStream(Protocol):
 
 
 class Nearest(Generic[T]):
-    """Values that cannot be mixed: the nearest one. ``most_bytes``: what pictures may take."""
+    """Values that cannot be mixed: the nearest one. ``most_bytes``: what images may take."""
 
     def __init__(self, limit: int, most_bytes: int = 0) -> None:
         self._history: History[T] = History(limit, most_bytes=most_bytes)
@@ -355,12 +355,12 @@ class Assembler:
 
     An image is complete as soon as every part has a sample within the slop of its stamp,
     whichever message came last. It waits for that until it is too old or a newer image is
-    complete. The stamp of an observation is that of its oldest picture; where two in a row rest
+    complete. The stamp of an observation is that of its oldest image; where two in a row rest
     on the same one the second is stamped a nanosecond later, as no two may have one name. Equal
     stamps, as a simulation gives them, join exactly one way. ``more_cameras``: which parts are
     further cameras, and their roles. Not thread-safe.
 
-    Of a clock that was set back everything from before is void, or a picture that waits would
+    Of a clock that was set back everything from before is void, or an image that waits would
     meet, seconds later, parts that only bear its stamp.
     """
 
@@ -436,7 +436,7 @@ class Assembler:
         for stamp, image in sorted(self._waiting.items()):
             if image.received.now_ns < now.now_ns and now.now_ns - stamp > window.wait_ns:
                 self._give_up(stamp, window.slop_ns)
-        if not self._waiting:  # a picture that comes now is of now: older parts fit none
+        if not self._waiting:  # an image that comes now is of now: older parts fit none
             for name in self._pictures:
                 self._parts[name].forget(now.now_ns - window.wait_ns - window.slop_ns)
         for stamp in sorted(self._waiting, reverse=True):
@@ -541,7 +541,7 @@ class FrameCheck:
         for camera, pixels in pictures.items():
             shown = self._shown.get(camera)
             if camera != "main" and shown is not None and shown.pixels is pixels:
-                continue  # of a camera slower than the main one: the same picture once more
+                continue  # of a camera slower than the main one: the same image once more
             checksum = zlib.adler32(pixels[::4, ::4].tobytes())
             if shown is not None and shown.checksum == checksum:
                 shown.pixels, shown.same = pixels, shown.same + 1

@@ -42,7 +42,7 @@ class FrameSupply:
         self._refused[stream] = steady_ns, reason
 
     def lost(self, lost: LostImage, steady_ns: int) -> None:
-        """A picture was given up since another stream lacks."""
+        """An image was given up since another stream lacks."""
         self._lost = steady_ns, lost
 
     def unmeasured(self, reason: str, steady_ns: int) -> None:
@@ -66,10 +66,10 @@ class FrameSupply:
         lost_ns, lost = self._lost or (0, None)
         if lost is not None and lost_ns > max(refused_ns, complete_ns):
             return self._says(lost, steady_ns)
-        return f"the picture is refused: {refused}" if refused_ns > complete_ns else ""
+        return f"the image is refused: {refused}" if refused_ns > complete_ns else ""
 
     def shows(self, since_ns: int, steady_ns: int) -> bool:
-        """Whether pictures of the main camera come at all."""
+        """Whether images of the main camera come at all."""
         return steady_ns - max(since_ns, self._shown_ns) <= PATIENCE_NS
 
     @property
@@ -80,9 +80,9 @@ class FrameSupply:
     def _no_picture(self, steady_ns: int) -> str:
         heard_ns = self._shown_ns
         if not heard_ns:
-            said = f"no picture on {self.topic} yet"
+            said = f"no image on {self.topic} yet"
         else:
-            said = f"no picture on {self.topic} for {(steady_ns - heard_ns) / SECOND:.0f} s"
+            said = f"no image on {self.topic} for {(steady_ns - heard_ns) / SECOND:.0f} s"
         if self.writers == 0:
             return f"{said}, nobody publishes it: start the driver, or set cameras.main.topic"
         return f"{said}: look at the camera's driver"

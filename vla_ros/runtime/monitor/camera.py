@@ -30,7 +30,7 @@ class CameraWatch:
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self._config = config
-        self.topic = ""  # where its pictures are, as the policy says
+        self.topic = ""  # where its images are, as the policy says
         self._fresh = Window(config.window_s)
         self.repeated = EventTally(config.window_s)
         self.out_of_order = EventTally(config.window_s)

@@ -135,7 +135,9 @@ def observation_age(facts: MonitorFacts) -> Diagnostic:
     age = report.age_at_publish
     stale = facts.commands.stale.recent(facts.steady_ns)
     if stale:
-        found.add(Level.ERROR, f"{stale} actions published on evidence older than {limit:.0f} ms")
+        found.add(
+            Level.ERROR, f"{stale} actions published on observations older than {limit:.0f} ms"
+        )
     if age.count == 0 and running(facts.status):
         found.add(Level.STALE, UNSEEN)
     if limit and not stale and age.p95 > 0.8 * limit:
@@ -180,7 +182,7 @@ def camera(facts: MonitorFacts) -> Diagnostic:
         limit = facts.commands.max_age_ns(facts.status) / MS
         found.add(
             Level.WARN,
-            f"{rate:.1f} Hz: a picture every {1e3 / rate:.0f} ms is too few for max_age"
+            f"{rate:.1f} Hz: an image every {1e3 / rate:.0f} ms is too few for max_age"
             f" {limit:.0f} ms",
         )
     _clocks(facts, found)
@@ -369,7 +371,7 @@ class Monitor:
         self._commands.config = config
 
     def camera(self, stamp_ns: int, arrival: Moment, topic: str = "") -> None:
-        """One picture of the policy's camera, by its ``header.stamp``. Another topic is another
+        """One image of the policy's camera, by its ``header.stamp``. Another topic is another
         camera, of which nothing is known yet."""
         if topic != self._camera.topic and self._camera.frames:
             self._camera = CameraWatch(self.config, arrival.steady_ns)

@@ -326,7 +326,7 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> PolicyL
 
 
 def warm_up_observation(info: PolicyInfo, spec: PolicySpec) -> Observation:
-    """A picture of noise from every camera of the policy, and a robot at 0."""
+    """An image of noise from every camera of the policy, and a robot at 0."""
     image = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
     state = np.zeros(info.state_dim) if info.state_dim else None
     more = dict.fromkeys(info.camera_roles, image)

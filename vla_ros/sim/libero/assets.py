@@ -197,12 +197,12 @@ def world_versions(assets: Path, suite: str = "") -> str:
 
 
 def world_note(assets: Path) -> str:
-    """What every picture and figure of this installation must be labelled with, or ''."""
+    """What every image and figure of this installation must be labelled with, or ''."""
     return "; ".join(filter(None, (mujoco_note(), placeholder_note(assets))))
 
 
 def placeholder_note(assets: Path) -> str:
-    """What every picture and figure made with these assets must be labelled with, or ''."""
+    """What every image and figure made with these assets must be labelled with, or ''."""
     for name, begins in _PLACEHOLDERS.items():
         path = assets / name
         if not path.is_file():

@@ -1,9 +1,9 @@
-"""What LIBERO's own world shows, stored: where every object rests, and a picture of each suite.
+"""What LIBERO's own world shows, stored: where every object rests, and an image of each suite.
 
 `vla-ros libero probe --write DIR` writes both from a machine; ``probes/`` holds what it wrote under
-LIBERO's MuJoCo, with EGL on a CPU: ``settled.json`` for every task, and a strip of small pictures
+LIBERO's MuJoCo, with EGL on a CPU: ``settled.json`` for every task, and a strip of small images
 for each known set of assets, called by the set's hash. Objects rest alike with every set of assets,
-pictures do not.
+images do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimError
 FOLDER: Final = Path(__file__).with_name("probes")
 TABLE: Final = "settled.json"
 STATES: Final = (0, 1)  # the initial states of each task that the table has
-#: one task of each suite whose first state's picture is stored
+#: one task of each suite whose first state's image is stored
 PICTURED: Final = (
     "libero_spatial/5",
     "libero_object/0",
@@ -33,7 +33,7 @@ PICTURED: Final = (
     "libero_10/0",
     "libero_90/0",
 )
-SIDE: Final = 64  # px, of a stored picture: edges that renderers draw otherwise are averaged
+SIDE: Final = 64  # px, of a stored image: edges that renderers draw otherwise are averaged
 #: the benchmark's own set, to which an unknown one is compared
 ORIGINAL: Final = "5e0fb470c55e"
 _UNIT_M: Final = 1e-4
@@ -43,7 +43,7 @@ Places = dict[str, tuple[float, float, float]]  # thing → where it is, in m
 
 @dataclass(frozen=True, slots=True)
 class TaskReference:
-    """A task after the waiting steps: of each of ``STATES`` the things' places; a picture of the
+    """A task after the waiting steps: of each of ``STATES`` the things' places; an image of the
     first, as the camera has it, where one was asked for."""
 
     task: str
@@ -118,30 +118,30 @@ def farthest(seen: TaskReference, expected: Sequence[Places]) -> tuple[float, st
 # ------------------------------------------------------------------------------------------------
 # What the main camera shows.
 
-SAME: Final = 1.0  # levels of 255 that a picture may differ in the mean, and is the same
+SAME: Final = 1.0  # levels of 255 that an image may differ in the mean, and is the same
 SLIGHT: Final = 4.0  # and is one that another renderer drew
-DARKER: Final = 8.0  # levels that the floor's picture is darker, from MuJoCo 3.3.3 on
+DARKER: Final = 8.0  # levels that the floor's image is darker, from MuJoCo 3.3.3 on
 _FLOOR: Final = "libero_object/0"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageDifference:
-    """Of a picture to the stored one, in levels of 255."""
+    """Of an image to the stored one, in levels of 255."""
 
     task: str
     mean: float
     most: float
-    brighter: float  # of the whole picture; below 0: darker
+    brighter: float  # of the whole image; below 0: darker
 
 
 def small(image: Image) -> Image:
-    """A picture of ``SIDE`` pixels, each the mean of those it stands for."""
+    """An image of ``SIDE`` pixels, each the mean of those it stands for."""
     shrunk = PIL.Image.fromarray(image).resize((SIDE, SIDE), PIL.Image.Resampling.BOX)
     return np.asarray(shrunk)
 
 
 def read_pictures(digest: str, folder: Path = FOLDER) -> dict[str, Image]:
-    """Task → picture, of the set of assets of that hash; nothing where none are stored."""
+    """Task → image, of the set of assets of that hash; nothing where none are stored."""
     path = folder / f"{digest}.png"
     if not path.is_file():
         return {}
@@ -155,7 +155,7 @@ def read_pictures(digest: str, folder: Path = FOLDER) -> dict[str, Image]:
 
 
 def write_pictures(folder: Path, digest: str, seen: Sequence[TaskReference]) -> None:
-    """A strip of the pictures, one after the other, where all are there. OSError."""
+    """A strip of the images, one after the other, where all are there. OSError."""
     images = {one.task: one.image for one in seen if one.image is not None}
     if set(images) == set(PICTURED):
         strip = np.concatenate([small(images[task]) for task in PICTURED], axis=1)
@@ -163,7 +163,7 @@ def write_pictures(folder: Path, digest: str, seen: Sequence[TaskReference]) -> 
 
 
 def difference(seen: TaskReference, expected: Image) -> ImageDifference:
-    """Of what was seen to the stored picture."""
+    """Of what was seen to the stored image."""
     assert seen.image is not None
     apart: Floats = small(seen.image).astype(np.float64) - expected
     size = np.abs(apart)
@@ -171,11 +171,11 @@ def difference(seen: TaskReference, expected: Image) -> ImageDifference:
 
 
 def verdict(found: Sequence[ImageDifference], known: bool) -> tuple[bool, str]:
-    """Whether these are the right pictures, and in words what they are. ``known``: the assets are
-    a set whose own pictures are stored."""
+    """Whether these are the right images, and in words what they are. ``known``: the assets are
+    a set whose own images are stored."""
     worst = max(found, key=lambda one: one.mean)
     if worst.mean <= SAME:
-        return True, "the same pictures"
+        return True, "the same images"
     if worst.mean <= SLIGHT:
         return True, "the renderer draws slightly otherwise"
     dark = [one for one in found if one.task == _FLOOR and one.brighter < -DARKER]
@@ -184,11 +184,11 @@ def verdict(found: Sequence[ImageDifference], known: bool) -> tuple[bool, str]:
         return False, "the floor is darker: another version of MuJoCo"
     if not known:
         return False, "other assets than LIBERO's own"
-    return False, "other pictures: another version of MuJoCo, or a renderer that fails"
+    return False, "other images: another version of MuJoCo, or a renderer that fails"
 
 
 # ------------------------------------------------------------------------------------------------
-# A picture of every suite, for people.
+# An image of every suite, for people.
 
 _LABEL: Final = 20  # px above each column
 
@@ -196,7 +196,7 @@ _LABEL: Final = 20  # px above each column
 def draw(env: Environment, tasks: Sequence[str], path: Path) -> None:
     """The first state of each task in a column: its suite, the main camera, the wrist's.
 
-    OSError, ValueError: the file cannot be written, or is of no kind of picture.
+    OSError, ValueError: the file cannot be written, or is of no kind of image.
     """
     columns = []
     for task in tasks:

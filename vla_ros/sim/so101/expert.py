@@ -1,4 +1,4 @@
-"""A scripted teacher of the SO-101's tasks: from the sentence and the ground truth to joints.
+"""A scripted teacher of the SO-101's tasks: from the instruction and the ground truth to joints.
 
 As the tabletop's expert it reads off the poses alone what to do next, and remembers nothing. Where
 the gripper shall be in one period is a place and a turn about the vertical; which joints that is,
@@ -88,7 +88,7 @@ def _error(at: Floats, turn: Floats, place: Floats, wanted: Floats) -> Floats:
 
 
 class So101Expert:
-    """Scripted policy for one sentence. ValueError: it asks for nothing that it can do."""
+    """Scripted policy for one instruction. ValueError: it asks for nothing that it can do."""
 
     def __init__(self, instruction: str) -> None:
         found = [task.name for task in world.TASKS if task.instruction == instruction.strip()]

@@ -172,7 +172,7 @@ def build_model(max_image_size: int = 1024) -> mujoco.MjModel:
 
 def _coarsen(mesh: mujoco.MjsMesh, folder: Path) -> None:
     """Corners of a mesh that share a cell of a grid become one: of 330 000 triangles, screws and
-    all, a software renderer draws 10 pictures a second, of what is left here 60. The arm's masses
+    all, a software renderer draws 10 images a second, of what is left here 60. The arm's masses
     and inertias are given, not taken from its meshes."""
     raw = np.fromfile(folder / mesh.file, _STL, offset=84)
     corners = raw["corners"].reshape(-1, 3)

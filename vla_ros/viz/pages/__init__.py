@@ -2,7 +2,7 @@
 
 A page is a template (``NAME.html.j2``) beside the code that fills it; it extends ``base.html.j2``
 of this folder and may use its ``table.html.j2``. Whatever is put in is escaped, but for
-``markupsafe.Markup``: pictures that this project drew.
+``markupsafe.Markup``: images that this project drew.
 """
 
 from __future__ import annotations

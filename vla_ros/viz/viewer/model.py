@@ -1,4 +1,4 @@
-"""What the page in the browser shows: words, strip charts, the scene's past, camera pictures.
+"""What the page in the browser shows: words, strip charts, the scene's past, camera images.
 
 Free of ROS and of the browser; not thread-safe. Times are nanoseconds of the steady clock.
 """
@@ -79,7 +79,7 @@ class Page:
         self.status: StatusSeen | None = None
         self.instruction = ""
         self.world: SimulationState | None = None
-        self.note = ""  # what every picture of this simulation must be labelled with
+        self.note = ""  # what every image of this simulation must be labelled with
         self.passes: float | None = None  # of the target model, an action
         self._heard_ns = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
@@ -127,7 +127,7 @@ class Page:
         return tuple(found)
 
     def suggestions(self, tasks: Iterable[str]) -> tuple[str, ...]:
-        """Sentences to choose from: the world's tasks, then what was said before."""
+        """Instructions to choose from: the world's tasks, then what was said before."""
         return tuple(dict.fromkeys([*tasks, *self._sentences]))
 
     # ------------------------------------------------------------------ as HTML
@@ -479,7 +479,7 @@ def color_of(name: str) -> tuple[int, int, int]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Camera pictures with their age burnt in, so that a still picture cannot pass for a live one.
+# Camera images with their age burnt in, so that a still image cannot pass for a live one.
 
 
 FRESH = (255, 255, 255)
@@ -489,7 +489,7 @@ _SHOWN = 320  # pixels of the longer side: a page is no microscope
 
 
 def age_text(age_ms: float) -> str:
-    """Of a picture, for a person. A clock that is not ours shows as an age below zero."""
+    """Of an image, for a person. A clock that is not ours shows as an age below zero."""
     if age_ms < 0:
         return f"{age_ms:.0f} ms: clocks differ"
     return f"{age_ms:.0f} ms" if age_ms < _LONG_MS else f"{age_ms / 1e3:.0f} s"
@@ -526,7 +526,7 @@ def side_by_side(pictures: Sequence[Image]) -> Image:
 
 
 # ------------------------------------------------------------------------------------------------
-# The sentences of a simulation's tasks, to choose from.
+# The instructions of a simulation's tasks, to choose from.
 
 
 @functools.cache

@@ -129,7 +129,7 @@ class PageAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One press. ``text``: the sentence of SAY."""
+    """One press. ``text``: the instruction of SAY."""
 
     wish: PageAction
     text: str = ""

@@ -1,4 +1,4 @@
-"""What a sentence is answered with, where the expert has two ways to it."""
+"""What an instruction is answered with, where the expert has two ways to it."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -57,7 +57,7 @@ def test_sequences_are_prompt_then_action_tokens(tmp_path):
             asked.add(goal_of[(*ids[:common].tolist(), *branch[:length].tolist())])
             assert torch.equal(branch[length : length + 6], tokens[n, :-1])
             assert rows[n].tolist() == list(range(int(rows[n, 0]), int(rows[n, 0]) + 7))
-        assert len(asked) == 3  # no sentence twice
+        assert len(asked) == 3  # no instruction twice
 
 
 def test_the_first_sentence_is_the_one_pursued_and_each_has_its_own_action(tmp_path):
@@ -65,7 +65,7 @@ def test_the_first_sentence_is_the_one_pursued_and_each_has_its_own_action(tmp_p
     batch = drawn.batch(3)
     zero = ActionTokens(CONFIG.action_vocab).encode(torch.zeros(1).double().numpy())[0]
     along_x = batch.tokens[:, :, 0] - zero
-    # In this set every other sentence asks for the opposite.
+    # In this set every other instruction asks for the opposite.
     assert ((along_x[:, :1] + along_x[:, 1:]).abs() <= 2).all()
     assert along_x.abs().max() > 50
 
@@ -123,7 +123,7 @@ def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(tmp_path):
                 length = int(rows[k, 0]) - batch.layout.common - k * batch.layout.length + 1
                 said = "".join(words[int(i)] for i in branch[:length]).replace("Ġ", " ")
                 named.append(int(said.rpartition("?")[0].rpartition(" in ")[2]))
-            assert len(set(named)) == 1, "one image, one age, whatever the sentence"
+            assert len(set(named)) == 1, "one image, one age, whatever the instruction"
             ages.append(named[0])
             row = int((frames.shows[:, 0] == image).nonzero()) + named[0]  # all are worth training
             assert frames.shows[row, named[0]] == image and frames.shown[row, 0] >= named[0]

@@ -129,7 +129,7 @@ def test_of_steps_that_were_not_rendered_the_actions_are_kept_and_no_picture_is_
     assert frames.chunks[:, 0, :6].numpy() == pytest.approx(own[:, :6], abs=2e-3)
     assert frames.chunks[0, :, :6].numpy() == pytest.approx(shown.track.actions[:8, :6], abs=2e-3)
     assert torch.isfinite(frames.pixels).all()
-    with pytest.raises(UserError, match="--delays wants a picture of every step"):
+    with pytest.raises(UserError, match="--delays wants an image of every step"):
         load_frames([tmp_path], SIZE, images=1, delays=2)
 
 

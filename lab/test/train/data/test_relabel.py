@@ -1,4 +1,4 @@
-"""What the expert would do for other sentences: it must be what it does when told them."""
+"""What the expert would do for other instructions: it must be what it does when told them."""
 
 import numpy as np
 import pytest

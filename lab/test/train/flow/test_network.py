@@ -31,7 +31,7 @@ def served(network):
 
 
 def inputs(config, images=2, sentences=2, samples=2, seed=1):
-    """Random images, sentences of 9 and 5 tokens, states, samples and times."""
+    """Random images, instructions of 9 and 5 tokens, states, samples and times."""
     draw = torch.Generator().manual_seed(seed)
     side, shape = config.image_size, (images, sentences, samples)
     return {

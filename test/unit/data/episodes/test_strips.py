@@ -13,7 +13,7 @@ from vla_ros.data.episodes.store import FrameStrip, strip_paths
 
 
 def frame(step: int, size: int = 8) -> np.ndarray:
-    """A picture that says its step in two of its colors."""
+    """An image that says its step in two of its colors."""
     return np.full((size, size, 3), (step // 256, step % 256, 7), np.uint8)
 
 

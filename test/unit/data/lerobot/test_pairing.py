@@ -41,7 +41,8 @@ def test_the_image_that_an_action_rests_on():
 
 
 def test_an_action_of_a_chunk_belongs_to_the_moment_that_it_was_made_for():
-    """Evidence of 0 ms, due at 100 ms; one due later than anything seen shows what was seen."""
+    """An observation of 0 ms, due at 100 ms; one due later than anything seen shows what was
+    seen."""
     cameras = {"main": film(0, 50, 100, 150, 200)}
     third = RecordedCommand(160 * MS, 160 * MS, observed_ns=1, latest_ns=150 * MS, due_ns=101 * MS)
     assert pair(third, cameras, DUE, 1.0, 0.0).images == {"main": 2}
@@ -103,7 +104,7 @@ def test_no_image_is_from_the_future(captured, delays, observed, due, latest, la
 def test_episodes_end_where_the_task_the_epoch_or_time_does():
     marks = [
         Mark(0, 1, 1, "a"), Mark(50 * MS, 1, 1, "a"),
-        Mark(100 * MS, 2, 1, "b"),                      # another sentence
+        Mark(100 * MS, 2, 1, "b"),                      # another instruction
         Mark(150 * MS, 3, 1, "b"),                      # a reset
         Mark(200 * MS, 3, 2, "b"),                      # the simulation's next episode
         Mark(20 * S, 3, 2, "b"),                        # a pause

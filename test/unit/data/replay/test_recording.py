@@ -66,7 +66,7 @@ def record(i, data=None):
 
 
 def plain(i):
-    """A picture as a simulation gives it: large areas of one color."""
+    """An image as a simulation gives it: large areas of one color."""
     rgb = np.zeros((128, 128, 3), np.uint8)
     rgb[i : 2 * i] = i
     return frame(i, rgb).content

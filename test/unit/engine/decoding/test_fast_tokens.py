@@ -55,7 +55,7 @@ def engine_of(capture: Capture | None = None, seed: int = 1, **options: Any) -> 
 
 
 def frame(number: int, **more: Any) -> Observation:
-    random = np.random.default_rng(number // 2)  # every picture twice: the second is guessed
+    random = np.random.default_rng(number // 2)  # every image twice: the second is guessed
     images = random.integers(0, 255, (2, 56, 56, 3), np.uint8)
     state = random.normal(size=9).round(1)
     return Observation(number, number, 0, images[0], images[1], state, **more)

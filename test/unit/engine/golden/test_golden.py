@@ -146,7 +146,7 @@ def test_every_decoding_says_what_the_original_says(golden: Callable, decoding: 
 
 @pytest.mark.parametrize("strategy", ["resize-naive", "resize-crop", "letterbox"])
 def test_squares(golden: Callable, strategy: str) -> None:
-    """What torchvision makes of nine pictures, odd differences among them."""
+    """What torchvision makes of nine images, odd differences among them."""
     given = golden("squares")
     config = replace(PRESETS["openvla-7b"], towers=TOWERS)
     config = read_preprocessor(given.directory / strategy, config)
@@ -174,7 +174,7 @@ def test_openvla_oft(golden: Callable, robot: str, tmp_path: Path) -> None:
     apart = np.abs(ours[kept] - theirs[kept]).max()
     print(f"oft-{robot}: actions {apart:.1e}")
     assert apart < 2e-4  # 3.4e-5 where a processor sums in another order
-    assert np.ptp(given.expected["actions"], axis=0).max() > 0.1  # the pictures matter
+    assert np.ptp(given.expected["actions"], axis=0).max() > 0.1  # the images matter
 
 
 @pytest.mark.parametrize("name", ["minivla", "minivla-vq"])

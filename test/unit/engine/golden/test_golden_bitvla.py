@@ -148,4 +148,4 @@ def test_states_values_and_actions(played: Played) -> None:
         assert sorted_apart[-2] < bound and sorted_apart[-1] < 2e-4
     assert states[0] < 2e-5  # of up to 3.6
     assert max(ours) < 2 * own.max()
-    assert np.ptp(expected["actions"], axis=0).max() > 0.1  # the pictures matter
+    assert np.ptp(expected["actions"], axis=0).max() > 0.1  # the images matter

@@ -1,4 +1,4 @@
-"""Pictures, states and actions against NVIDIA's own code, and what a folder must say."""
+"""Images, states and actions against NVIDIA's own code, and what a folder must say."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ ARM = ("modality_configs", "arm")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (set_in(*ARM, "video", "delta_indices", [-15, 0]), "one picture, the newest"),
+        (set_in(*ARM, "video", "delta_indices", [-15, 0]), "one image, the newest"),
         (set_in(*ARM, "state", "delta_indices", [-1, 0]), "one state, the newest"),
         (set_in(*ARM, "action", "delta_indices", [0, 2]), "0, 1, 2 and so on"),
         (set_in(*ARM, "state", "modality_keys", ["pose", "legs"]), "legs.q01 is None"),

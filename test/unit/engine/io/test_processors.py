@@ -153,7 +153,7 @@ def test_a_fused_letterbox_has_one_grey_for_both_towers_as_the_processor_does() 
 def test_what_cannot_be_done_is_refused_when_it_is_read(
     raw: Any, message: str, tmp_path: Path
 ) -> None:
-    """Before the first picture is seen, with the file's name."""
+    """Before the first image is seen, with the file's name."""
     config = replace(CONFIG, text=tiny_config().text, action_vocab=960)
     (tmp_path / "config.json").write_text(json.dumps({
         "vision_backbone_id": "dinosiglip-vit-so-224px", "text_config": {"vocab_size": 32064},

@@ -96,7 +96,7 @@ def test_the_chunk(small: Small) -> None:
 
 
 def test_other_words_give_another_chunk(small: Small) -> None:
-    """Of the same pictures: the text reaches the actions."""
+    """Of the same images: the text reaches the actions."""
     first = small.model.sample_actions(prefix_of(small), None, small.noise)
     model, golden = small.model, small.golden
     ids = golden["ids"].clone()

@@ -89,7 +89,7 @@ def test_pixels_and_state_are_equal(played: Played) -> None:
     views = len(played.given.pixels)
     assert far(played.given.pixels, played.golden["pixels"][:views]) < 1e-6
     rounded = played.golden["pixels"][:views] * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
-    assert rounded.unique().numel() > 100  # it is a picture
+    assert rounded.unique().numel() > 100  # it is an image
     assert torch.equal(played.given.state, played.golden["state"])
 
 

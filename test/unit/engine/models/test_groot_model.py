@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused(model: GrootModel) -> None:
             small.noise(),
             Guidance(small.noise(), torch.ones(7), mode=RtcMode.TRAINED),
         )
-    with pytest.raises(ValueError, match="18 rows of pictures, there are 9"):
+    with pytest.raises(ValueError, match="18 rows of images, there are 9"):
         model.prefill(model.image_features(small.pixels()[:1]), small.ids(), small.state())
     with pytest.raises(ValueError, match="at most 42 rows, wanted 50"):
         model.prefill(model.image_features(small.pixels()), torch.arange(50), small.state())

@@ -153,7 +153,7 @@ def test_an_episode_in_which_every_action_was_blocked_is_measured_from_its_first
     log.add_episode(EPISODE, at(0))
     for i in range(-3, 45):
         log.add_frame(START + i * PERIOD, at(i + 0.1))
-    said = "its evidence is 652 ms old, max_age is 500 ms"
+    said = "its observation is 652 ms old, max_age is 500 ms"
     blocked = replace(RUNNING, state=PolicyState.WAITING, actions_blocked=25, last_block=said)
     log.add_status(blocked, at(20))
     end = replace(EPISODE, running=False, ended="failure", step=40, stamp_ns=at(40).now_ns)

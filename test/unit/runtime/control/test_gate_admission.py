@@ -38,7 +38,7 @@ def test_evidence_of_the_future_is_admitted_as_far_as_clocks_may_differ(sim_time
     bench = ready(sim_time=sim_time)
     bench.answer(seen(bench, last_ms + 1))
     assert bench.tick(0.0) == []
-    line = f"its evidence lies {last_ms + 1} ms in the future: the clock went back"
+    line = f"its observation lies {last_ms + 1} ms in the future: the clock went back"
     assert bench.loop.counters.last_block == line
     assert blocked(bench) == [f"action blocked: {line}"]
 
@@ -51,7 +51,9 @@ def test_evidence_is_admitted_until_it_is_max_age_old():
     for _ in range(2):
         bench.answer(seen(bench, -501))
         assert bench.tick(0.0) == []
-    assert blocked(bench) == ["action blocked: its evidence is 501 ms old, max_age is 500 ms"] * 2
+    assert (
+        blocked(bench) == ["action blocked: its observation is 501 ms old, max_age is 500 ms"] * 2
+    )
     assert bench.loop.counters.actions_blocked == 2
     assert bench.loop.counters.actions_published == 0
 

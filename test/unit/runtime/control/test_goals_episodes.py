@@ -66,7 +66,7 @@ def test_frames_that_still_come_are_shown_to_nobody(bench):
         bench.frame()
         bench.control.worker_ready()
         bench.control.tick()
-    bench.control.set_instruction("push")  # nor does another sentence begin anything
+    bench.control.set_instruction("push")  # nor does another instruction begin anything
     assert len(bench.out.submitted) == submitted and len(bench.out.commands) == begin
     assert bench.loop.safety.reason == OVER
 

@@ -98,7 +98,7 @@ def test_an_answer_older_than_max_age_is_blocked():
     bench.answer(observation)
     assert all(c.kind is not CommandKind.POLICY for c in bench.tick(0.0))
     assert bench.loop.counters.actions_blocked == 1
-    assert bench.loop.counters.last_block == "its evidence is 600 ms old, max_age is 500 ms"
+    assert bench.loop.counters.last_block == "its observation is 600 ms old, max_age is 500 ms"
 
 
 def test_no_action_is_published_twice_or_out_of_order():

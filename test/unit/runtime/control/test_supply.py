@@ -78,25 +78,25 @@ def test_no_picture_at_all_names_the_topic_and_who_publishes_it():
     bench = Waiting()
     bench.control.supply.topic, bench.control.supply.writers = "/front", 0
     assert bench.pass_s(2.0, pictures=False) == (
-        f"{PLAIN}; no picture on /front yet, nobody publishes it: start the driver, or set"
+        f"{PLAIN}; no image on /front yet, nobody publishes it: start the driver, or set"
         " cameras.main.topic"
     )
     told = [text for kind, text in bench.out.warnings if kind == "lacks"]
-    assert len(told) == 1 and "no picture on /front yet, nobody publishes it" in told[0]
+    assert len(told) == 1 and "no image on /front yet, nobody publishes it" in told[0]
     bench.control.supply.writers = 1
     assert bench.pass_s(2.0, pictures=False).endswith("/front yet: look at the camera's driver")
     bench.pass_s(1.0)
-    assert "no picture on /front for 3 s" in bench.pass_s(3.2, pictures=False)
+    assert "no image on /front for 3 s" in bench.pass_s(3.2, pictures=False)
 
 
 def test_a_picture_that_is_refused_is_said_with_its_reason():
     bench = Waiting()
     said = bench.pass_s(2.0, refused="image of 9x9 exceeds max_image_pixels 10")
-    assert said == f"{PLAIN}; the picture is refused: image of 9x9 exceeds max_image_pixels 10"
+    assert said == f"{PLAIN}; the image is refused: image of 9x9 exceeds max_image_pixels 10"
     # Also where it comes without a stamp that could be read: something is heard.
     bench = Waiting()
     said = bench.pass_s(2.0, pictures=False, refused="text is cut short")
-    assert said.endswith("the picture is refused: text is cut short")
+    assert said.endswith("the image is refused: text is cut short")
 
 
 def test_the_last_of_two_troubles_is_the_one_that_is_said():
@@ -139,7 +139,7 @@ def test_a_hold_says_it_beside_its_cause():
         bench.tick()
     assert bench.loop.safety.state is PolicyState.HOLD
     assert "exceeds max_age" in bench.loop.safety.said
-    assert "; no picture on /front" in bench.loop.safety.said
+    assert "; no image on /front" in bench.loop.safety.said
 
 
 def test_figures_that_change_with_every_frame_change_the_status_once_a_second():

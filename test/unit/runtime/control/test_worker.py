@@ -43,7 +43,7 @@ def test_a_clock_jump_meanwhile_makes_it_a_hold_like_any_other():
 
 def test_a_hold_that_was_there_before_waits_for_several_actions():
     bench = Bench().running()
-    bench.tick(0.6)  # the evidence is too old: a hung worker is lost only after that
+    bench.tick(0.6)  # the observation is too old: a hung worker is lost only after that
     assert bench.state is PolicyState.HOLD
     bench.control.worker_lost("hangs")
     bench.control.worker_ready()

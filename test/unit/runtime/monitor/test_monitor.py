@@ -154,7 +154,7 @@ def test_an_action_that_rests_on_nothing_is_stale() -> None:
 
 
 def test_an_age_that_nobody_saw_is_not_zero() -> None:
-    """In HOLD without a command "p50 0 ms" would read as fresh evidence."""
+    """In HOLD without a command "p50 0 ms" would read as fresh observation."""
     graph = Graph()
     graph.run(3, kind=CommandKind.POLICY, age_ms=80.0)
     assert graph.diagnostic("observation age").message.startswith("p50 80 ms, p99 80 ms")
@@ -639,12 +639,12 @@ def test_a_camera_too_slow_for_max_age_is_the_cameras_trouble_and_not_the_models
     diagnostic = graph.diagnostic("camera")
     assert diagnostic.level is Level.WARN
     assert diagnostic.message.startswith(
-        "0.3 Hz: a picture every 3000 ms is too few for max_age 300 ms"
+        "0.3 Hz: an image every 3000 ms is too few for max_age 300 ms"
     )
 
 
 def test_simulated_time_is_not_compared_with_measured_inference() -> None:
-    """A world that waits, or is slow: pictures come seldom by our clock and not by its own."""
+    """A world that waits, or is slow: images come seldom by our clock and not by its own."""
     graph = Graph(camera_timeout_s=10.0, sim_time=True)
     for _ in range(4):
         graph.frame()

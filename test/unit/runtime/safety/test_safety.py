@@ -156,7 +156,8 @@ def test_three_invalid_in_a_row_fault_and_a_valid_one_between_does_not():
 
 @given(st.lists(st.sampled_from(["valid", "invalid", "old"]), max_size=40))
 def test_three_invalid_in_a_row_fault_whatever_held_the_robot_meanwhile(events):
-    """Evidence that grows old because nothing valid comes is the same trouble, not its end."""
+    """An observation that grows old because nothing valid comes is the same trouble, not its
+    end."""
     state, row = Safety(PolicyState.RUNNING, "", 0), 0
     for now, event in enumerate(events):
         before = state.state
@@ -166,7 +167,7 @@ def test_three_invalid_in_a_row_fault_whatever_held_the_robot_meanwhile(events):
             case "invalid":
                 state, row = safety.after_invalid(state, LIMITS, "NaN", now), row + 1
             case "old":
-                state = safety.hold(state, "evidence is old", now)
+                state = safety.hold(state, "observation is old", now)
         if row >= LIMITS.invalid_limit:
             assert state.state is PolicyState.FAULT
             return

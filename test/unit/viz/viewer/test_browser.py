@@ -54,7 +54,7 @@ SLIDER = ".mantine-Slider-root"
 
 
 def height_of_the_box(page, path):
-    """Where the middle of what is red stands in the picture, in pixels from its upper edge; None:
+    """Where the middle of what is red stands in the image, in pixels from its upper edge; None:
     nothing is drawn yet."""
     page.picture(path)
     pixels = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"), np.int32)

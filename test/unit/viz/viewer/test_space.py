@@ -1,4 +1,4 @@
-"""What lies about, and the last seconds of it; pictures with their age."""
+"""What lies about, and the last seconds of it; images with their age."""
 
 import numpy as np
 import pytest

@@ -84,15 +84,15 @@ def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Color:
 
 
 def resized_there(image_steps: str, device: torch.device) -> bool:
-    """Whether pictures are resized on the device."""
+    """Whether images are resized on the device."""
     return image_steps == "device" or (image_steps == "auto" and device.type == "cuda")
 
 
 class Preprocessor:
     """uint8 RGB image -> one float tensor [1, 3, size, size] per tower, on the device.
 
-    ``image_steps`` says where a picture is resized: "cpu" by Pillow, "device" in torch after the
-    picture went there as it came (:class:`TorchSquares`: the same pixels),
+    ``image_steps`` says where an image is resized: "cpu" by Pillow, "device" in torch after the
+    image went there as it came (:class:`TorchSquares`: the same pixels),
     "auto" on a GPU where there is one.
     """
 
@@ -160,7 +160,7 @@ class Preprocessor:
 
 
 class TorchSquares:
-    """Float pictures [3, h, w] of whole numbers -> squares [3, size, size] of whole numbers.
+    """Float images [3, h, w] of whole numbers -> squares [3, size, size] of whole numbers.
 
     Matrices are uploaded when a camera's size is first seen, and kept."""
 

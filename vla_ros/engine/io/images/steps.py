@@ -1,4 +1,4 @@
-"""Pictures to squares in numpy and Pillow: every step by its definition, to the byte. No torch.
+"""Images to squares in numpy and Pillow: every step by its definition, to the byte. No torch.
 
 Three families of steps. Pillow's ``resize`` is two matrices of whole numbers, one an axis: each new
 pixel is a weighted sum of old ones, in fixed point of 22 bits, rounded to a byte before the other
@@ -10,7 +10,7 @@ order, which is the horizontal axis first (:func:`pillow_resize`). Source: Pillo
 The steps of the published LIBERO evaluation: OpenVLA and OpenVLA-OFT treat every camera alike: turn
 the frame by 180 degrees, encode and decode it as JPEG, resize with Lanczos-3, for checkpoints
 trained with crop augmentation cut the center out, then normalize as the checkpoint says. They turn
-what OpenGL draws, the bottom row first. Here a frame is the picture as a camera shows it, the top
+what OpenGL draws, the bottom row first. Here a frame is the image as a camera shows it, the top
 row first; so what is left of the turn is a :func:`mirror`: these checkpoints know the world with
 left and right exchanged. Sources: openvla ``experiments/robot/libero/libero_utils.py``
 (``get_libero_image``, ``resize_image``) and ``experiments/robot/openvla_utils.py``
@@ -60,7 +60,7 @@ def refuse_unless_image(image: Image) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How a picture becomes a square: ``left`` and ``top`` lines of padding at both ends, then
+    """How an image becomes a square: ``left`` and ``top`` lines of padding at both ends, then
     scaled to ``high`` x ``wide``, of which the square at (``cut_top``, ``cut_left``) stays."""
 
     top: int
@@ -135,7 +135,7 @@ def pillow_resize(picture: PILImage.Image, wide: int, high: int, kernel: int) ->
     """``picture`` at another size: its rows first, whatever Pillow is installed.
 
     An axis at a time, as every Pillow up to 12 did it and checkpoints were trained: 13.0 does the
-    columns of some portrait pictures first, and other bytes come of it (up to 17 levels).
+    columns of some portrait images first, and other bytes come of it (up to 17 levels).
     """
     for size in ((wide, picture.height), (wide, high)):
         if picture.size != size:
@@ -184,7 +184,7 @@ def _lanczos(x: float) -> float:
     return _sinc(x) * _sinc(x / 3.0) if -3.0 <= x < 3.0 else 0.0
 
 
-#: how far each reaches, in pixels of the smaller picture, and its curve
+#: how far each reaches, in pixels of the smaller image, and its curve
 _FILTERS: dict[str, tuple[float, Callable[[float], float]]] = {
     "box": (0.5, _box),
     "bilinear": (1.0, _bilinear),
@@ -211,12 +211,12 @@ def jpeg_round_trip(image: Image) -> Image:
 
 
 def libero_picture(image: Image) -> Image:
-    """A camera's picture as the published LIBERO evaluations take it, before it is resized."""
+    """A camera's image as the published LIBERO evaluations take it, before it is resized."""
     return jpeg_round_trip(mirror(image))
 
 
 def libero_square(image: Image, size: int) -> Image:
-    """A camera's picture -> [size, size, 3] as the published LIBERO evaluations make it."""
+    """A camera's image -> [size, size, 3] as the published LIBERO evaluations make it."""
     return lanczos3(libero_picture(image), size)
 
 

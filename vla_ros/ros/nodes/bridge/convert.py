@@ -207,7 +207,7 @@ def header(stamp_ns: int, frame_id: str) -> Header:
 
 
 class GeometryTopics:
-    """``images``: camera -> topic of its pictures. ``tf``: transforms too, where tf2_msgs is."""
+    """``images``: camera -> topic of its images. ``tf``: transforms too, where tf2_msgs is."""
 
     def __init__(self, node: Node, spec: EnvSpec, images: Mapping[str, str], tf: bool) -> None:
         self._geometry = geometry = spec.geometry

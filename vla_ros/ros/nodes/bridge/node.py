@@ -252,8 +252,8 @@ TABLE = (
     P(
         "instruction",
         "",
-        "What the policy is told from the next reset on; empty: the task's own sentence; a blank:"
-        " the empty instruction, which means stop",
+        "The policy's instruction from the next reset on; empty: the task's own; a blank: the empty"
+        " instruction, which means stop",
     ),
     P(
         "mode",

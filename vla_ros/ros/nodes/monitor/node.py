@@ -1,6 +1,6 @@
 """The monitor node: judges the policy from outside, by its topics alone.
 
-Subscribes `policy/camera` (the stamps of the pictures that the policy hears: by whatever topic and
+Subscribes `policy/camera` (the stamps of the images that the policy hears: by whatever topic and
 transport they come, and none of them travels twice), `policy/action`, `policy/status` and
 `policy/latency`; publishes `/diagnostics` (once a second and when a level changes) and `~/report`
 (once a second). It commands nothing and can be stopped at any time.
@@ -169,7 +169,7 @@ TABLE = (
     P(
         "max_age_ms",
         0.0,
-        "Actions on older evidence are errors; 0: the limit that the policy's status states",
+        "Actions on an older observation are errors; 0: the limit that the policy's status states",
         0.0,
         60_000.0,
     ),
@@ -241,7 +241,7 @@ class MonitorNode(Node):
     # ------------------------------------------------------------------ what is seen
 
     def _on_picture(self, message: TimeReference, info: MessageInfo) -> None:
-        """One picture of the policy's camera: when it came is what the policy says, since its clock
+        """One image of the policy's camera: when it came is what the policy says, since its clock
         is the one that has to agree with the camera's."""
         steady_ns = self._time.arrival(info).steady_ns
         arrival = Moment(stamp_of(message.header.stamp), steady_ns)

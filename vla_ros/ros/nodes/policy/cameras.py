@@ -1,6 +1,6 @@
-"""How a camera is subscribed to: as reliably as its driver offers, and always the newest picture.
+"""How a camera is subscribed to: as reliably as its driver offers, and always the newest image.
 
-A picture of 900 kB travels in fragments. A best-effort reader loses the picture with any of them:
+An image of 900 kB travels in fragments. A best-effort reader loses the image with any of them:
 of a driver without this package's Fast DDS profile, 9 of 10. A reliable reader asks for them
 again, but does not match a best-effort writer at all, so the offer decides.
 """
@@ -35,7 +35,7 @@ from vla_ros.ros.common.writers import StreamWriters
 RELIABILITIES = ("auto", "reliable", "best_effort")
 LOOK_S = 0.5  # how often the writers' offer is looked at
 OVERLAP_S = 1.0  # two readers at a time, so that nothing is lost between them
-_HEAD = 64  # bytes that tell one picture from the next: its stamp is among them
+_HEAD = 64  # bytes that tell one image from the next: its stamp is among them
 
 Take = Callable[[bytes, Moment], None]
 Heard = Callable[[int, Moment], None]
@@ -43,7 +43,7 @@ Heard = Callable[[int, Moment], None]
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """Where a camera's pictures are: the topic without its transport, "raw" or "compressed", and
+    """Where a camera's images are: the topic without its transport, "raw" or "compressed", and
     one of :data:`RELIABILITIES`."""
 
     topic: str
@@ -52,14 +52,14 @@ class Camera:
 
 
 class CameraReader:
-    """Gives ``take`` the serialized pictures of one camera and when they came, until
+    """Gives ``take`` the serialized images of one camera and when they came, until
     :meth:`close`.
 
     Raw ones in the node's executor; what is to be decoded, compressed ones and YUV, in a thread of
     its own, which leaves out those that came while it decoded another, so that no camera holds up a
     service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is told,
-    once, why far fewer pictures come than the camera sends; ``heard`` of every picture's stamp,
-    also of those left out, ``refuse`` why pictures are of no use while two nodes publish them, and
+    once, why far fewer images come than the camera sends; ``heard`` of every image's stamp,
+    also of those left out, ``refuse`` why images are of no use while two nodes publish them, and
     ``offered`` now and then how many do.
     """
 
@@ -80,7 +80,7 @@ class CameraReader:
         self._newest, self._lossy = newest, lossy
         self._heard, self._refuse, self._offered = heard, refuse, offered
         self._take = take
-        self._decoder: Decoder | None = None  # from the first picture on that needs it
+        self._decoder: Decoder | None = None  # from the first image on that needs it
         self._loss = LossWatch()
         self.topic = node.resolve_topic_name(self._topic)
         self._writers = StreamWriters(node, self._topic)
@@ -132,7 +132,7 @@ class CameraReader:
         return bool(offered) and all(one == ReliabilityPolicy.RELIABLE for one in offered)
 
     def _look(self) -> None:
-        """Follow what the writers offer by now; say so where pictures are lost."""
+        """Follow what the writers offer by now; say so where images are lost."""
         writers = self._node.count_publishers(self.topic)
         self._offered(writers)
         if self._camera.reliability == "auto" and writers:
@@ -179,10 +179,10 @@ class CameraReader:
         try:
             return self._kind is CompressedImage or read_image(raw).encoding in YUV
         except BadMessage:
-            return False  # whoever reads the picture says so
+            return False  # whoever reads the image says so
 
     def _waiting(self) -> tuple[bytes, Mapping[str, Any]] | None:
-        """A picture that came after the one in hand; a reliable reader keeps some."""
+        """An image that came after the one in hand; a reliable reader keeps some."""
         if not self.reliable:
             return None
         with self._subscription.handle:
@@ -197,13 +197,13 @@ class CameraReader:
         try:
             stamp_ns = header_stamp(raw)
         except BadMessage:
-            return received, why  # whoever reads the picture says so
+            return received, why  # whoever reads the image says so
         self._heard(stamp_ns, received)
         return received, why
 
 
 class Decoder:
-    """A thread that decodes the newest picture; others that wait are left out."""
+    """A thread that decodes the newest image; others that wait are left out."""
 
     def __init__(self, take: Take) -> None:
         self._take = take
@@ -236,7 +236,7 @@ class Decoder:
 
 
 class LossWatch:
-    """How many of a camera's pictures come, and how many the middleware says were lost on the
+    """How many of a camera's images come, and how many the middleware says were lost on the
     way: told where of most of them, in two windows in a row. Not thread-safe.
     """
 
@@ -268,9 +268,9 @@ class LossWatch:
         self._came, self._lost, self._since_ns = 0, 0, steady_ns
         if not self._told:
             return ""
-        line = f"{topic}: {came} of {sent} pictures came in the last seconds: "
+        line = f"{topic}: {came} of {sent} images came in the last seconds: "
         if reliable:
-            return line + "this machine or the network does not keep up: smaller or fewer pictures"
+            return line + "this machine or the network does not keep up: smaller or fewer images"
         return (
             line + "with each lost fragment of one a best-effort reader loses it: let the driver"
             " publish reliably (cameras.*.reliability: auto follows), or start it with"

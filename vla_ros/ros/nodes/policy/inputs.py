@@ -64,7 +64,7 @@ from vla_ros.runtime.control.observation import (
 from vla_ros.runtime.safety import Limits
 
 Put = Callable[[StreamMessage[Any]], Observation | None]
-Read = Callable[[bytes], tuple[int, Any]]  # a picture -> its stamp in ns, its content
+Read = Callable[[bytes], tuple[int, Any]]  # an image -> its stamp in ns, its content
 ReadPart = Callable[[Any, Mapping[str, Any], Moment], Any]  # a message, its info -> its content
 MODEL = 2.0  # times the speed of robot_description: readings have noise
 _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
@@ -193,7 +193,7 @@ class FramePoses:
 
 
 class NotWanted(Exception):
-    """A picture that nobody would act on: it is not decoded."""
+    """An image that nobody would act on: it is not decoded."""
 
 
 class PendingReading(Exception):
@@ -201,7 +201,7 @@ class PendingReading(Exception):
 
 
 class PolicyInputs:
-    """Open from construction until :meth:`close`. ``seen`` is told of every picture of the main
+    """Open from construction until :meth:`close`. ``seen`` is told of every image of the main
     camera: its topic, its stamp, when it came."""
 
     def __init__(
@@ -312,7 +312,7 @@ class PolicyInputs:
 
     def _film(self, name: str, camera: Camera, put: Put) -> None:
         """Serialized: damaged bytes of an image would end the process below rclpy. The newest
-        picture counts of the main camera alone: of pictures that are joined to others an older one
+        image counts of the main camera alone: of images that are joined to others an older one
         may be the one that fits."""
         supply, main = self._control.supply, name == "image"
         read = self._pixels if camera.transport == "raw" else self._decompressed
@@ -384,8 +384,8 @@ class PolicyInputs:
         return image.stamp_ns, decompressed(image, self._most)
 
     def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """A callback that validates a camera's pictures and offers the observation that one
-        completes. From the node's executor, and from the threads that decode pictures."""
+        """A callback that validates a camera's images and offers the observation that one
+        completes. From the node's executor, and from the threads that decode images."""
 
         def callback(message: bytes, received: Moment) -> None:
             try:

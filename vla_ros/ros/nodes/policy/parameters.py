@@ -339,7 +339,7 @@ _CHUNKS = (
     F(
         "delay_frames",
         0,
-        "Act on the image of so many frames ago: what does old evidence cost?",
+        "Act on the image of so many frames ago: what does an old observation cost?",
         0,
         1000,
     ),
@@ -351,11 +351,11 @@ _CHUNKS = (
     ),
 )
 _SAFETY = (
-    P("max_age_s", 0.5, "A: older evidence never moves the robot", 0.005, 60.0),
+    P("max_age_s", 0.5, "A: an older observation never moves the robot", 0.005, 60.0),
     P(
         "stale_action",
         "zero",
-        "What to publish when the evidence is too old",
+        "What to publish when the observation is too old",
         choices=tuple(p.value for p in StaleAction),
     ),
     P("silence_after_s", 1.0, "Stale commands end after this", 0.0, 60.0),

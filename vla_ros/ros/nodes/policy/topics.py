@@ -156,7 +156,7 @@ class PolicyTopics:
         self._latency.publish(message)
 
     def camera(self, topic: str, stamp_ns: int, received: Moment) -> None:
-        """A picture of the main camera was heard: whoever watches it needs no pixels, nor to know
+        """An image of the main camera was heard: whoever watches it needs no pixels, nor to know
         by which topic, transport and reliability it comes."""
         message = TimeReference(time_ref=to_time(stamp_ns), source=topic)
         message.header.stamp = to_time(received.now_ns)

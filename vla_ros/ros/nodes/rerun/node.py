@@ -1,7 +1,7 @@
 """The rerun node: what runs, in the Rerun viewer, on the time line of the ROS clock.
 
 A spectator: it listens best effort where nothing is kept for late joiners, and decodes no more
-pictures than it shows.
+images than it shows.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TABLE = (
     P("connect", "", "Address of a viewer that runs, such as rerun+http://HOST:9876/proxy; empty:"
       " one is started", fixed=True),
     P("out", "", "A file.rrd to write instead of showing", fixed=True),
-    P("jpeg", 80, "Quality of the pictures, 1 to 100; 0: every pixel as it was", 0, 100,
+    P("jpeg", 80, "Quality of the images, 1 to 100; 0: every pixel as it was", 0, 100,
       fixed=True),
-    P("picture_rate_hz", 10.0, "Most pictures a second of each camera", 0.1, 1000.0, fixed=True),
+    P("picture_rate_hz", 10.0, "Most images a second of each camera", 0.1, 1000.0, fixed=True),
     P("look_every_s", 1.0, "How often topics that came are looked for", 0.1, 60.0, fixed=True),
     P("niceness", 10, "How far it stands back behind all other processes", 0, 19, fixed=True),
 )  # fmt: skip
@@ -58,7 +58,7 @@ class RerunNode(Node):
         self._topics = Topics(self)
         self._subscribed: dict[str, Any] = {}
         self._picture_ns = round(SECOND / values["picture_rate_hz"])
-        self._shown_ns: dict[str, int] = {}  # the last picture of each camera, by the steady clock
+        self._shown_ns: dict[str, int] = {}  # the last image of each camera, by the steady clock
         self._arranged: set[str] = set()
         self._log = self._open(values)
         self._began_ns = self._time.steady_ns()

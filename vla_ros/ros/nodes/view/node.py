@@ -230,17 +230,17 @@ TABLE = (
     P("port", 8080, "Port to serve on; the next free one where it is taken", 1, 65_535, fixed=True),
     P("token", "", "What a browser must know; empty: none on this machine, else a new one each"
       " start, which stands in the address that is logged", fixed=True),
-    P("cameras", ["image", "wrist_image"], "Topics of the pictures", fixed=True),
+    P("cameras", ["image", "wrist_image"], "Topics of the images", fixed=True),
     P("image_transport", "raw", "Topics of the cameras: as they are, or with /compressed",
       choices=TRANSPORTS, fixed=True),
-    P("suite", "", "libero: whose sentences are suggested; empty: those of all suites", fixed=True),
+    P("suite", "", "libero: whose instructions are suggested; empty: of all suites", fixed=True),
     P("draw_rate_hz", 4.0, "How often the page is drawn, while somebody looks", 0.2, 20.0,
       fixed=True),
     P("niceness", 10, "How far it stands back behind all other processes", 0, 19, fixed=True),
 )  # fmt: skip
 
 
-MAX_PIXELS = 1920 * 1200  # of a picture that is shown
+MAX_PIXELS = 1920 * 1200  # of an image that is shown
 CHARTS_EVERY = 2  # drawings: they are the dearest part
 GONE_NS = 3 * SECOND  # without a browser for so long: nobody looks. A page that is loaded anew does
 
@@ -400,7 +400,7 @@ class ViewNode(Node):
         return watched
 
     def _burnt(self) -> list[Any]:
-        """Every camera's newest picture with its age of this moment."""
+        """Every camera's newest image with its age of this moment."""
         limit = self._page.status.max_age_ms if self._page.status else 0.0
         now = int(self.get_clock().now().nanoseconds)
         found = []

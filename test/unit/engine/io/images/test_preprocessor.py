@@ -1,6 +1,6 @@
 """Preprocessing: sizes, crops, padding, normalization.
 
-What is made of a picture in torch is what Pillow makes of it, byte for byte.
+What is made of an image in torch is what Pillow makes of it, byte for byte.
 """
 
 from __future__ import annotations

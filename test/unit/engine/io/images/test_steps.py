@@ -1,7 +1,7 @@
 """The steps of the published LIBERO evaluation, against TensorFlow's results and their formulas.
 
 ``data/tensorflow_2_15.npz`` holds what TensorFlow 2.15.1 (OpenVLA pins 2.15) made of two small
-pictures, step by step: tf.image.encode_jpeg and tf.io.decode_image, then tf.image.resize with
+images, step by step: tf.image.encode_jpeg and tf.io.decode_image, then tf.image.resize with
 lanczos3 and antialias, rounded, then the center crop with tf.image.crop_and_resize.
 """
 
@@ -28,7 +28,7 @@ from vla_ros.engine.io.images.steps import (
 )
 
 GOLDEN = Path(__file__).parent / "data" / "tensorflow_2_15.npz"
-SIZES = {"even": 42, "odd": 32}  # of the pictures in GOLDEN once resized
+SIZES = {"even": 42, "odd": 32}  # of the images in GOLDEN once resized
 
 
 def picture(height: int, width: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""CameraInfo and transforms, against the picture: a cube falls on its own pixels."""
+"""CameraInfo and transforms, against the image: a cube falls on its own pixels."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_cube_is_projected_onto_its_own_pixels(table, camera):
             rows, columns = np.nonzero(pixels)
             inside = len(rows) and rows.min() > 4 and rows.max() < SIZE - 5
             if not inside or columns.min() <= 4 or columns.max() >= SIZE - 5:
-                continue  # the edge of the picture, or something before it
+                continue  # the edge of the image, or something before it
             across = max(np.ptp(rows), np.ptp(columns)) + 1
             if len(rows) < 0.5 * across**2:
                 continue  # half hidden by the hand

@@ -1,4 +1,4 @@
-"""Most of a camera's pictures lost is told; a decoder takes the newest."""
+"""Most of a camera's images lost is told; a decoder takes the newest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATE_HZ = 30
 
 
 def told(kept, reliable=False, seconds=20, loses=True):
-    """What is said while those pictures come that ``kept`` says do, of 30 a second; the others are
+    """What is said while those images come that ``kept`` says do, of 30 a second; the others are
     lost on the way, or, without ``loses``, never sent."""
     watch, said = LossWatch(), []
     for number in range(RATE_HZ * seconds):
