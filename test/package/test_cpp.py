@@ -59,7 +59,7 @@ int main(int, char ** argv)
     if (!calls->cdr_deserialize(stream, &command)) {{return 1;}}
   }}
   std::printf("%s %u %lu %.6f %s", command.decoding.c_str(), unsigned(command.kind),
-    command.sequence, command.stages.total, command.names.at(1).c_str());
+    command.sequence, command.stages.total_s, command.names.at(1).c_str());
   for (double & value : command.action) {{value *= 2;}}
   cdr::FastBuffer buffer;
   cdr::Cdr stream(buffer, cdr::Cdr::DEFAULT_ENDIAN, cdr::CdrVersion::XCDRv1);
@@ -149,7 +149,7 @@ def test_cpp_and_python_read_the_same_command(generated, tmp_path):
         names=["x", "größe"],
         action=[0.25, -1.5],
     )
-    sent.stages.total = 0.0125
+    sent.stages.total_s = 0.0125
     (tmp_path / "sent").write_bytes(serialize_message(sent))
     said = subprocess.run(
         [tmp_path / "program", tmp_path / "sent", tmp_path / "answer"],

@@ -29,7 +29,7 @@ def answer(request, response):
 
 node.create_service(ResetEpisode, "reset", answer)
 message = ActionCommand(check_fields=True, action=[0.1 * i for i in range(7)], decoding="K=3")
-message.stages.total = 12.5
+message.stages.total_s = 0.0125
 node.create_timer(0.05, lambda: publisher.publish(message))
 rclpy.spin(node)
 """
@@ -44,7 +44,7 @@ def test_a_message_and_a_service_between_two_processes(ros, ros_env):
     finally:
         peer.kill()
     assert np.allclose(got.action, np.arange(7) * 0.1)
-    assert (got.decoding, got.stages.total) == ("K=3", 12.5)
+    assert (got.decoding, got.stages.total_s) == ("K=3", 0.0125)
     assert answer.success and answer.message == "stack -1"
 
 

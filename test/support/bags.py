@@ -101,7 +101,7 @@ def status(stamp_ns: int, state: int) -> Entry:
             "instruction", "last_drop", "last_block")  # fmt: skip
     fields = [field for field, _ in STORE.fielddefs[name][1] if field not in ("header", "state")]
     said = {field: "" if field in text else 0 for field in fields}
-    said |= {field: 0.0 for field in fields if field.endswith(("_hz", "_s", "_ms"))}
+    said |= {field: 0.0 for field in fields if field.endswith(("_hz", "_s"))}
     said["acceptance"], said["outputs"] = np.zeros(0), []
     content = _make(name, header=header(stamp_ns), state=state, **said)
     return Entry("/policy/status", stamp_ns, name, content)
@@ -121,10 +121,9 @@ def action(
 ) -> Entry:
     """An ActionCommand that rests on the frame of this stamp."""
     name = "vla_ros/msg/ActionCommand"
-    spent = dict.fromkeys(("transport", "queue", "preprocess", "vision"), 1.0)
-    spent |= {**dict.fromkeys(("prefill", "decode", "gate"), 2.0), "total": 10.0}
-    seconds = {f"{stage}_s": ms / 1e3 for stage, ms in spent.items()}
-    stages = _make("vla_ros/msg/Stages", **spent, **seconds)
+    spent = dict.fromkeys(("transport_s", "queue_s", "preprocess_s", "vision_s"), 0.001)
+    spent |= {**dict.fromkeys(("prefill_s", "decode_s", "gate_s"), 0.002), "total_s": 0.010}
+    stages = _make("vla_ros/msg/Stages", **spent)
     content = _make(
         name,
         header=header(stamp_ns + T // 5, "base"),

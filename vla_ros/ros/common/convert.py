@@ -38,13 +38,9 @@ def to_time(stamp_ns: int) -> Time:
 
 
 def set_times(message: Any, name: str, of_ms: Distribution) -> None:
-    """A distribution of durations into field ``name_s`` and, where a message still has it, the
-    deprecated ``name``, in ms."""
-    for field, share in ((f"{name}_s", 1e-3), (name, 1.0)):
-        if not hasattr(message, field):
-            continue
-        values = {p: share * getattr(of_ms, p) for p in ("p50", "p95", "p99", "max")}
-        setattr(message, field, Percentiles(count=of_ms.count, **values))
+    """A distribution of durations in ms into field ``name_s``, in s."""
+    values = {p: getattr(of_ms, p) / 1e3 for p in ("p50", "p95", "p99", "max")}
+    setattr(message, f"{name}_s", Percentiles(count=of_ms.count, **values))
 
 
 # ------------------------------------------------------------------------------------------------

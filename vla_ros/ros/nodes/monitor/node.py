@@ -147,6 +147,8 @@ def report_message(report: GraphReport) -> MonitorReport:
     """The caller stamps it."""
     out = MonitorReport(clock_offset_s=report.clock_offset_ms / 1e3)
     for name in GraphReport.__slots__:
+        if name == "clock_offset_ms":
+            continue
         value = getattr(report, name)
         if isinstance(value, Distribution):
             set_times(out, name, value)

@@ -246,7 +246,6 @@ def _stages(command: Command) -> Stages:
     for stage in (*STAGES, "total"):
         spent_ms = command.total_ms if stage == "total" else command.stages_ms.get(stage, 0.0)
         setattr(out, f"{stage}_s", spent_ms / 1e3)
-        setattr(out, stage, float(spent_ms))  # deprecated
     return out
 
 
@@ -315,7 +314,7 @@ def chunk_message(
 def latency_message(
     windows: dict[str, Distribution], last: Command | None, window_s: float
 ) -> Latency:
-    """Stage latencies in ms over a window; ``windows`` is keyed by the message's field names
+    """Stage latencies over a window; ``windows``, in ms, is keyed by the message's field names
     without their unit."""
     out = Latency(window_s=window_s)
     if last is not None:
@@ -332,7 +331,6 @@ def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
         values[name] for name in ("policy", "decoding", "checkpoint")
     )
     out.control_rate_hz, out.max_age_s = values["control_rate_hz"], values["max_age_s"]
-    out.max_age_ms = out.max_age_s * 1e3  # deprecated
     return out
 
 
@@ -351,7 +349,6 @@ def status_message(
     out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
     out.instruction, out.epoch = instruction.text, instruction.epoch
     out.control_rate_hz, out.max_age_s = limits.control_rate_hz, limits.max_age_s
-    out.max_age_ms = out.max_age_s * 1e3  # deprecated
     for name in ControlCounts.__slots__:
         setattr(out, name, getattr(counters, name))
     return out
