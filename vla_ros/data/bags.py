@@ -19,16 +19,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rosbags.interfaces import Connection, MessageDefinitionFormat
+from rosbags.interfaces import Connection
 from rosbags.rosbag2 import Reader
 from rosbags.rosbag2.errors import ReaderError
 from rosbags.rosbag2.storage_mcap import MAXSIZE, McapReader
-from rosbags.typesys import get_types_from_idl, get_types_from_msg
-from rosbags.typesys.store import Typestore
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.errors import UserError
-from vla_ros.data.bag_writer import PACKAGE, DamagedChunk, ros_types, typestore
+from vla_ros.data.bag_writer import PACKAGE, DamagedChunk, typestore
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
 # ------------------------------------------------------------------------------------------------
@@ -237,6 +235,13 @@ class Bag:
         if wrong:
             self.close()
             raise BagError(f"{self.path}: serialized as {', '.join(sorted(wrong))}, only cdr is")
+        other = sorted({c.msgtype for c in self._connections() if _redefined(c)})
+        if other:
+            self.close()
+            raise BagError(
+                f"{self.path}: recorded with another definition of {', '.join(other)} than this"
+                " version's: record it again"
+            )
 
     # ------------------------------------------------------------------ reading
 
@@ -280,25 +285,11 @@ class Bag:
     def decode(self, message: BagMessage) -> Any:
         """The message's fields. BagError: it is not what its type says."""
         try:
-            return self._types.deserialize_cdr(message.data, message.kind)
+            return typestore().deserialize_cdr(message.data, message.kind)
         except Exception as error:  # the parser raises whatever malformed bytes make it raise
             raise BagError(
                 f"{self.path}: a message on {message.topic} is no {message.kind}: {_line(error)}"
             ) from None
-
-    @cached_property
-    def _types(self) -> Typestore:
-        """Ours where the bag's messages are the same, the bag's own definitions elsewhere."""
-        ours = typestore()
-        foreign = [c for c in self._connections() if c.msgtype.startswith(f"{PACKAGE}/")]
-        if all(_same(ours, connection) for connection in foreign):
-            return ours
-        store = ros_types()
-        types: dict[str, Any] = {}
-        for connection in foreign:
-            types |= _definitions(connection)
-        store.register({name: types[name] for name in types if name not in store.fielddefs})
-        return store
 
     @cached_property
     def run(self) -> RunInfo | None:
@@ -333,20 +324,12 @@ def _own(reader: Any) -> Any:
     return _opened(Reader(reader.path)) if isinstance(reader, Reader) else reader
 
 
-def _same(store: Typestore, connection: Connection) -> bool:
-    if connection.msgtype not in store.fielddefs:
+def _redefined(connection: Connection) -> bool:
+    """Whether it is a message of ours by its name, and another by its fields."""
+    kind, digest = connection.msgtype, connection.digest
+    if not digest or not isinstance(kind, str) or not kind.startswith(f"{PACKAGE}/"):
         return False
-    return not connection.digest or connection.digest == store.hash_rihs01(connection.msgtype)
-
-
-def _definitions(connection: Connection) -> dict[str, Any]:
-    """The types that a bag says one of its topics has, and all they are made of."""
-    text, form = connection.msgdef.data, connection.msgdef.format
-    if form is MessageDefinitionFormat.MSG:
-        return dict(get_types_from_msg(text, connection.msgtype))
-    if form is MessageDefinitionFormat.IDL:
-        return dict(get_types_from_idl(text))
-    return {}
+    return kind in typestore().fielddefs and digest != typestore().hash_rihs01(kind)
 
 
 def _line(error: Exception) -> str:

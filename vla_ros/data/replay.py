@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import ACTION_DIM, STAGES, CommandKind, Instruction
+from vla_ros.core.types import STAGES, CommandKind, Instruction
 from vla_ros.data.bag_frames import BagFrames, TopicRoles
 from vla_ros.data.bags import Bag, BagError
 from vla_ros.data.replay_compare import PolicyRun, RunCommand
@@ -79,9 +79,8 @@ def _run(
 
 
 def _said(message: Any, at_ns: int, bag: Bag) -> RunCommand:
-    width = len(getattr(message, "names", ())) or ACTION_DIM
-    if len(message.action) != width:
-        count = len(message.action)
+    count, width = len(message.action), len(message.names)
+    if count != width:
         raise BagError(f"{bag.path}: a recorded action has {count} numbers, not {width}")
     try:
         return said_of(message, at_ns)
@@ -90,8 +89,7 @@ def _said(message: Any, at_ns: int, bag: Bag) -> RunCommand:
 
 
 def said_of(message: Any, at_ns: int) -> RunCommand:
-    """An ActionCommand of rosbags, also of the first release, whose actions have no names, or of
-    rclpy. ValueError: a kind that nobody knows."""
+    """An ActionCommand of rosbags or of rclpy. ValueError: a kind that nobody knows."""
     return RunCommand(
         kind=CommandKind(int(message.kind)),
         observed_ns=stamp_ns(message.observation_stamp),
@@ -102,21 +100,15 @@ def said_of(message: Any, at_ns: int) -> RunCommand:
         epoch=int(message.epoch),
         chunk_index=int(message.chunk_index),
         decoding=str(message.decoding),
-        names=tuple(getattr(message, "names", ())),
-        units=tuple(getattr(message, "units", ())),
-        stages_ms={stage: stage_ms(message.stages, stage) for stage in STAGES},
+        names=tuple(message.names),
+        units=tuple(message.units),
+        stages_ms={stage: 1e3 * float(getattr(message.stages, f"{stage}_s")) for stage in STAGES},
     )
 
 
 def stamp_ns(time: Any) -> int:
     """Nanoseconds of a stamp, of rosbags' messages or of rclpy's."""
     return int(time.sec) * SECOND + int(time.nanosec)
-
-
-def stage_ms(stages: Any, stage: str) -> float:
-    """Older bags have it in milliseconds only."""
-    seconds = getattr(stages, f"{stage}_s", None)
-    return float(getattr(stages, stage) if seconds is None else seconds * 1e3)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -143,10 +135,7 @@ class Chunk:
 
 
 def chunk_of(message: Any, at_ns: int) -> Chunk:
-    """An ActionChunk of rosbags or of rclpy. ValueError: it is cut, or of the first release,
-    which did not say what a chunk continues."""
-    if not hasattr(message, "previous_stamp"):
-        raise ValueError("recorded by a release that did not say what its chunks continue")
+    """An ActionChunk of rosbags or of rclpy. ValueError: it is cut."""
     numbers, width = [float(x) for x in message.actions], int(message.width)
     if not width or len(numbers) != width * int(message.length):
         raise ValueError(f"{len(numbers)} numbers, not {message.length} rows of {width}")
@@ -165,7 +154,7 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
         units=tuple(message.units),
         continued=continued,
         tokens=tuple(int(token) for token in message.tokens),
-        conditioning_delay=int(getattr(message, "conditioning_delay", 0)),  # of an older recording
+        conditioning_delay=int(message.conditioning_delay),
     )
 
 

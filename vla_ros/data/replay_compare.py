@@ -24,8 +24,8 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """One command. ``action``: its numbers, ``names`` and ``units`` what they are; empty for those
-    of one end effector, as in recordings of the first release. Stamps in ns, stages in ms.
+    """One command. ``action``: its numbers, ``names`` and ``units`` what they are. Stamps in ns,
+    stages in ms.
 
     ``at_ns``: when it was recorded or received, on a clock that runs evenly.
     """
@@ -40,8 +40,8 @@ class RunCommand:
     chunk_index: int = 0
     decoding: str = ""
     stages_ms: Mapping[str, float] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    units: tuple[str, ...] = ()
+    names: tuple[str, ...] = END_EFFECTOR_DELTA.names
+    units: tuple[str, ...] = END_EFFECTOR_DELTA.units
 
     @property
     def key(self) -> Key:
@@ -85,12 +85,12 @@ class PolicyRun:
     @property
     def names(self) -> tuple[str, ...]:
         """What the numbers of an action are; of a run without actions those of one end effector."""
-        return (self._first.names if self._first else ()) or END_EFFECTOR_DELTA.names
+        return self._first.names if self._first else END_EFFECTOR_DELTA.names
 
     @property
     def units(self) -> tuple[str, ...]:
         """Of :attr:`names`."""
-        return (self._first.units if self._first else ()) or END_EFFECTOR_DELTA.units
+        return self._first.units if self._first else END_EFFECTOR_DELTA.units
 
     @property
     def _first(self) -> RunCommand | None:
@@ -278,8 +278,8 @@ def load_golden(path: Path) -> PolicyRun:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BagError(f"{path} is no golden file: make one with `vla-ros replay BAG --save FILE`")
     try:
-        names = tuple(map(str, content.get("names", END_EFFECTOR_DELTA.names)))
-        units = tuple(map(str, content.get("units", END_EFFECTOR_DELTA.units)))
+        names = tuple(map(str, content["names"]))
+        units = tuple(map(str, content["units"]))
         said = tuple(_said(row, names, units) for row in content["actions"])
         tokens = {int(stamp): tuple(row) for stamp, row in content["tokens"].items()}
         return PolicyRun(
@@ -291,7 +291,12 @@ def load_golden(path: Path) -> PolicyRun:
             checkpoint=content["checkpoint"],
             checkpoint_sha256=content["checkpoint_sha256"],
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except KeyError as error:
+        raise BagError(
+            f"{path} has no {error}: damaged, or of another version; make it again with"
+            " `vla-ros replay BAG --save FILE`"
+        ) from None
+    except (TypeError, ValueError, AttributeError) as error:
         raise BagError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 

@@ -13,11 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import SECOND
 from vla_ros.core.pixels import decompressed, image_of
 from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
-from vla_ros.data.replay import stage_ms, stamp_ns
+from vla_ros.data.replay import stamp_ns
 from vla_ros.viz.robot_model import Robot, Shape, place_of, read
 from vla_ros.viz.viewer.model import STATE_COLORS as COLORS
 from vla_ros.viz.viewer.model import ViewInstant, color_of
@@ -233,7 +232,7 @@ class Scene:
     def commanded(self, message: Any, action: Sequence[float]) -> Iterator[Fact]:
         """Where the displacement, repeated for half a second, leads; nothing for other actions."""
         step = np.array(action[:3], np.float64)
-        delta = int(getattr(message, "action_space", 0)) == 0 and len(step) == 3
+        delta = int(message.action_space) == 0 and len(step) == 3
         known = step if delta and np.isfinite(step).all() else None
         base = self._links.get(_BASE)
         arrow = replace(self._now, step=known).arrow(self.control_rate_hz, base)
@@ -370,24 +369,20 @@ class Reader:
         kind = CommandKind(int(message.kind))
         yield SceneState(f"{path}/kind", kind.name, _KINDS[kind])
         values = tuple(map(float, message.action))
-        names = (
-            tuple(getattr(message, "names", ())) or END_EFFECTOR_DELTA.names
-        )  # older bags have none
+        names = tuple(message.names)
         if len(names) == len(values):
             yield Numbers(f"{path}/numbers", names, values)
         observed = stamp_ns(message.observation_stamp)
         age = (stamp_ns(message.header.stamp) - observed) / SECOND if observed else math.nan
         yield Numbers(f"{path}/age", ("observation age [s]",), (age,))
-        corrected = (
-            stamp_ns(message.correction_stamp) if hasattr(message, "correction_stamp") else 0
-        )
-        if corrected:  # older bags have none
+        corrected = stamp_ns(message.correction_stamp)
+        if corrected:
             age = (stamp_ns(message.header.stamp) - corrected) / SECOND
             yield Numbers(f"{path}/correction_age", ("correction age [s]",), (age,))
         if kind is CommandKind.POLICY:
-            staleness = float(getattr(message, "staleness_s", math.nan))
+            staleness = float(message.staleness_s)
             yield Numbers(f"{path}/staleness", ("staleness [s]",), (staleness,))
-            spent = tuple(stage_ms(message.stages, stage) / 1e3 for stage in STAGES)
+            spent = tuple(float(getattr(message.stages, f"{stage}_s")) for stage in STAGES)
             yield Numbers(f"{path}/stages", tuple(f"{stage} [s]" for stage in STAGES), spent)
         yield from self._scene.commanded(message, values)
 
@@ -400,13 +395,10 @@ class Reader:
         self._scene.control_rate_hz = float(message.control_rate_hz)
         state = PolicyState(int(message.state))
         yield SceneState(f"{path}/state", state.name, COLORS[state])
-        limit = getattr(message, "max_age_s", None)
-        limit = float(message.max_age_ms) / 1e3 if limit is None else float(limit)
-        yield Numbers(f"{path}/limit", ("max_age_s",), (limit,))
+        yield Numbers(f"{path}/limit", ("max_age_s",), (float(message.max_age_s),))
         names = ("missed_deadlines", "frames_dropped", "actions_blocked", "worker_restarts",
                  "graphs_captured")  # fmt: skip
-        # A bag may be of before the last of them.
-        counts = tuple(float(getattr(message, name, 0)) for name in names)
+        counts = tuple(float(getattr(message, name)) for name in names)
         yield Numbers(f"{path}/counts", names, counts)
         if len(message.acceptance):
             places = tuple(f"token {i}" for i in range(len(message.acceptance)))
@@ -419,8 +411,8 @@ class Reader:
 
     def _latency(self, path: str, message: Any) -> Iterator[Fact]:
         for name in _LATENCIES:
-            found = _percentiles(message, name)
-            if found is not None and found.count:
+            found = getattr(message, f"{name}_s")
+            if found.count:
                 values = (float(found.p50), float(found.p95), float(found.max))
                 yield Numbers(f"{path}/{name}", tuple(f"{name} {p} [s]" for p in _SHOWN), values)
 
@@ -429,8 +421,8 @@ class Reader:
         rates = tuple(float(getattr(message, name)) for name in names)
         yield Numbers(f"{path}/rates", names, rates)
         for name in ("age_at_publish", "age_at_arrival", "staleness", "period_error"):
-            found = _percentiles(message, name)
-            if found is not None and found.count:
+            found = getattr(message, f"{name}_s")
+            if found.count:
                 values = (float(found.p50), float(found.p95), float(found.max))
                 yield Numbers(
                     f"{path}/{name}_seen", tuple(f"{name} {p} [s]" for p in _SHOWN), values
@@ -447,8 +439,3 @@ class Reader:
 
 
 _SHOWN = ("p50", "p95", "max")
-
-
-def _percentiles(message: Any, name: str) -> Any:
-    """In seconds; bags of the first release have milliseconds only, of which nothing is shown."""
-    return getattr(message, f"{name}_s", None)

@@ -237,7 +237,7 @@ class Numbers:
 def numbers_of(kind: str, content: Any) -> Numbers:
     """BagError: a type that is not understood, or names and values that do not belong together."""
     if kind == COMMAND:
-        names, values = _names(content), content.action
+        names, values = content.names, content.action
     elif kind == _JOINTS:
         names, values = content.name, content.position
     elif kind == _TRAJECTORY:
@@ -263,13 +263,6 @@ def numbers_of(kind: str, content: Any) -> Numbers:
     if len(names) != len(array):
         raise BagError(f"a {kind} has {len(names)} names and {len(array)} values")
     return Numbers(tuple(map(str, names)), array)
-
-
-def _names(command: Any) -> Sequence[str]:
-    """The first release's actions have none."""
-    from vla_ros.core.action_space import END_EFFECTOR_DELTA
-
-    return tuple(getattr(command, "names", ())) or END_EFFECTOR_DELTA.names
 
 
 # ------------------------------------------------------------------------------------------------
@@ -342,7 +335,7 @@ class RecordedInferences:
             if list(content.names) != list(names):
                 continue  # of another action space than the commands are
             observed, period = stamp_ns(content.observation_stamp), round(content.period_s * SECOND)
-            due = observed + int(getattr(content, "conditioning_delay", 0)) * period
+            due = observed + int(content.conditioning_delay) * period
             rows = np.array(content.actions, np.float64).reshape(-1, len(names))
             said = stamp_ns(content.header.stamp)
             found.append(
@@ -716,13 +709,12 @@ def _command(bag: Bag, kind: str, message: BagMessage, content: Any, numbers: Nu
     said_ns = stamp_ns(content.header.stamp)
     person = int(content.kind) == CommandKind.TAKEOVER  # who looked at the newest there was, or so
     observed = content.latest_observation_stamp if person else content.observation_stamp
-    staleness_s = getattr(content, "staleness_s", None)  # age over the due time
     told = RecordedCommand(
         said_ns,
         at_ns,
         stamp_ns(observed),
         stamp_ns(content.latest_observation_stamp),
-        0 if staleness_s is None or person else said_ns - round(float(staleness_s) * SECOND),
+        0 if person else said_ns - round(float(content.staleness_s) * SECOND),  # when it was due
         stamp_ns(content.receive_stamp),
     )
     digest, index = int(content.instruction_hash), int(content.chunk_index)
