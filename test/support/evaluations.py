@@ -60,6 +60,7 @@ def _record(variant: Variant, job: Job, realtime: bool) -> Record:
         accepted=tuple(int(noise.binomial(steps, a)) for a in accepted) if drafts else (),
         passes=int(steps * (7 if not drafts else 1 + 4.5 * (1 - accepted.mean()))),
         frames=steps,
+        served=steps,
         action_digest=f"{job.task}{job.initial_state}{relaxed}{own}",
     )
 

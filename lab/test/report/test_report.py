@@ -148,7 +148,9 @@ def test_a_draft_of_three_tokens_leaves_the_other_dimensions_open(tmp_path):
 def test_the_drafts_of_solved_episodes_stand_apart(tmp_path):
     def episode(state: int, success: bool, accepted: int) -> Record:
         job = Job(DRAFTS.label, "reach_red_cube", state, 0)
-        return Record(job, success, "", frames=5, passes=20, drafted=(10,), accepted=(accepted,))
+        return Record(
+            job, success, "", frames=5, served=5, passes=20, drafted=(10,), accepted=(accepted,)
+        )
 
     records = [episode(0, True, 2), episode(1, False, 10)]
     page = written(tmp_path, Setup(), [DRAFTS], records)

@@ -114,9 +114,15 @@ def test_a_head_is_trained_on_answers_to_recorded_frames_and_drafts(
     other = [str(tmp_path / "other") if word == str(bag) else word for word in words]
     assert main([*HEAD, *other]) == 2
     assert main([*HEAD, *words[:-1], "2"]) == 2
+    kept = out / "rollouts" / "rollouts.json"
+    content = json.loads(kept.read_text())
+    del content["executed"]
+    kept.write_text(json.dumps(content))
+    assert main([*HEAD, *words]) == 2
     said = capsys.readouterr().err
     assert "holds answers to other frames" in said
     assert "execute 1 actions of a chunk, not 2" in said
+    assert "execute an unknown number of actions of a chunk, not 1: take another --out" in said
 
 
 class Dataset:

@@ -17,7 +17,7 @@ from vla_ros.data.demonstrations import write_shard
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros_lab.train.batches import family_weights, only, weighted
 from vla_ros_lab.train.frames import load_frames
-from vla_ros_lab.train.options import TrainOptions
+from vla_ros_lab.train.options import OPTIONS_FILE, TrainOptions, claim, verify
 from vla_ros_lab.train.run import Machine, Reporter, run
 from vla_ros_lab.train.trainer import (
     Entry,
@@ -189,6 +189,20 @@ def test_a_draft_keeps_its_target_s_vision_tower(data, tmp_path):
 def test_an_unknown_architecture_names_the_known_ones(data, tmp_path):
     with pytest.raises(UserError, match="small"):
         Trainer(TrainOptions((str(data),), "huge"), tmp_path, CPU)
+
+
+def test_a_run_of_other_options_or_without_one_is_not_gone_on_with(tmp_path):
+    options = TrainOptions(("x",), "tiny", steps=5)
+    claim(options, tmp_path)
+    verify(options, tmp_path)
+    with pytest.raises(UserError, match="has steps 5: keep that, or take another --out"):
+        verify(replace(options, steps=6), tmp_path)
+    path = tmp_path / OPTIONS_FILE
+    there = json.loads(path.read_text())
+    del there["dtype"]
+    path.write_text(json.dumps(there))
+    with pytest.raises(UserError, match="has no dtype: keep that, or take another --out"):
+        verify(options, tmp_path)
 
 
 @pytest.mark.parametrize("decay", ["sqrt", "cosine"])

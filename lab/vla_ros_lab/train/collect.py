@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -697,10 +697,9 @@ def _claim(options: CollectOptions, directory: Path) -> None:
         path.write_text(json.dumps(wanted, indent=1) + "\n")
         return
     there = json.loads(path.read_text())
-    new = {f.name: f.default for f in fields(CollectOptions)}  # of sets older than an option
-    differing = sorted(n for n in wanted if wanted[n] != there.get(n, new[n]))
+    differing = sorted(n for n in wanted if n not in there or there[n] != wanted[n])
     if differing:
-        said = ", ".join(f"{n} {there.get(n, new[n])}" for n in differing)
+        said = ", ".join(f"{n} {there[n]}" if n in there else f"no {n}" for n in differing)
         raise UserError(f"{directory} holds a collection with {said}: take another directory")
 
 

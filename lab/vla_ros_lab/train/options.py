@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +130,9 @@ def verify(options: TrainOptions, directory: Path) -> None:
         return
     wanted = options_json(options)
     there = json.loads(path.read_text())
-    new = {f.name: f.default for f in fields(TrainOptions)}  # of runs older than an option
-    differing = sorted(n for n in wanted if wanted[n] != there.get(n, new[n]))
+    differing = sorted(n for n in wanted if n not in there or there[n] != wanted[n])
     if differing:
-        said = ", ".join(f"{n} {there.get(n, new[n])}" for n in differing)
+        said = ", ".join(f"{n} {there[n]}" if n in there else f"no {n}" for n in differing)
         raise UserError(f"the run in {directory} has {said}: keep that, or take another --out")
 
 

@@ -61,11 +61,9 @@ def read_beside(folder: Path, setup: Setup) -> ComparedEvaluation:
         if found.get(name) != getattr(wanted, "value", wanted):
             there = found.get(name) or "none"
             raise UserError(f"--beside {folder}: another {name}, {there}: no comparison")
-    if _simulation(str(found.get("world", ""))) != _simulation(setup.world):
-        raise UserError(
-            f"--beside {folder}: another world, {found.get('world') or 'unknown'}; this is"
-            f" {setup.world}"
-        )
+    there = str(found.get("world") or "unknown")
+    if _simulation(there) != _simulation(setup.world):
+        raise UserError(f"--beside {folder}: another world, {there}; this is {setup.world}")
     return ComparedEvaluation(str(found.get("suite") or found["environment"]), tasks, whole)
 
 

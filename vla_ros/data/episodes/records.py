@@ -129,7 +129,7 @@ class Setup:
     robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
     of the observation before a variant's own delays, see
     :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.tabletop`.
-    ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`), "" in files of old.
+    ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`).
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
@@ -209,8 +209,8 @@ class Record:
     ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
     ``decoding``: how it was decoded, with "auto" resolved; "" without a model.
     ``passes``: of the target model over ``frames`` frames that it answered; they served ``served``
-    actions, where a pipeline's pass serves as many as it is deep and a chunk's all of its own (0:
-    written by a version that did not count). ``staleness_ms``: age less due time of the same
+    actions, where a pipeline's pass serves as many as it is deep and a chunk's all of its own.
+    ``staleness_ms``: age less due time of the same
     actions at their execution, how far each was behind its own chunk's time line;
     ``conditioning_delay``: the periods of delay that a policy was conditioned on (none where it
     never was).
@@ -221,7 +221,7 @@ class Record:
     first executed action of each, ``seam`` how far that action is from what the chunk before said
     for the same step, where it said something; ``jerk``, of all policies, the second difference of
     the executed actions. Both are norms of the first six numbers, in m and rad.
-    ``sentence``: what the policy was told ("": written by a version that did not keep it).
+    ``sentence``: what the policy was told ("": nothing was).
     ``strip`` and ``clip``: images, relative to the evaluation's directory, or "". ``error``: what
     broke, "" where nothing did. ``said``: the tokens of every answered frame, in order, see
     :mod:`vla_ros.data.episodes.store`; ``ages``: of the observation behind every step, ms, NaN
@@ -263,11 +263,16 @@ class Record:
 # ---------------------------------------------------------------------------- files
 
 
+#: of a record: its tokens have a file of their own, and its ages stand in the clip
+_APART = ("said", "ages")
+_ANOTHER = "written by another version; play it again into another directory"
+
+
 def to_json(noun: Variant | Setup | Job | Record | Spread) -> dict[str, Any]:
     """For ``json.dumps``."""
     values = asdict(noun)
-    values.pop("said", None)  # a record's tokens have a file of their own
-    values.pop("ages", None)  # and its ages stand in the clip
+    for name in _APART:
+        values.pop(name, None)
     return values
 
 
@@ -294,15 +299,18 @@ def record_from_json(values: Mapping[str, Any]) -> Record:
         "seam",
         "jerk",
     ):
-        changed[name] = _from(Spread, values.get(name, {}))
+        if name in values:
+            changed[name] = _from(Spread, values[name])
     return _from(Record, changed)
 
 
 def _from(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass from its JSON form; absent fields have their defaults. ValueError."""
-    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    """The dataclass from its JSON form, which has every field. ValueError."""
+    known = {one.name for one in fields(kind)} - set(_APART)  # type: ignore[arg-type]
     if unknown := sorted(set(values) - known):
-        raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}: written by another version")
+        raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}: {_ANOTHER}")
+    if absent := sorted(known - set(values)):
+        raise ValueError(f"{kind.__name__} without {', '.join(absent)}: {_ANOTHER}")
     try:
         return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
     except TypeError as error:

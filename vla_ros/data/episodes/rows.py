@@ -121,7 +121,7 @@ class Drafts:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Drafts:
-        served, passes = sum(r.served or r.frames for r in records), sum(r.passes for r in records)
+        served, passes = sum(r.served for r in records), sum(r.passes for r in records)
         return Drafts(
             _sums(r.drafted for r in records),
             _sums(r.accepted for r in records),

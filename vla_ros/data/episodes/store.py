@@ -166,7 +166,7 @@ def _parse(content: bytes, path: Path) -> list[Record]:
         try:
             record = record_from_json(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path}, line {number} is damaged: {error}") from error
+            raise StoreError(f"{path}, line {number} cannot be read: {error}") from error
         records.setdefault(record.job.key(), record)
     return list(records.values())
 

@@ -301,13 +301,17 @@ def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, 
     assert drawn[:6] == drawn[6:] and len(set(drawn)) > 2 and max(drawn) <= 8
 
 
-def test_a_set_older_than_an_option_is_gone_on_with(reach):
+def test_a_set_of_other_options_or_without_one_is_not_gone_on_with(reach):
     path = reach / "collection.json"
-    old = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in old.items() if name != "delays"}))
-    assert list(collect(REACH, reach)) == []
-    with pytest.raises(UserError, match="delays 0"):
+    written = path.read_text()
+    with pytest.raises(UserError, match="holds a collection with delays 0: take another"):
         list(collect(replace(REACH, delays=2), reach))
+    there = json.loads(written)
+    del there["delays"]
+    path.write_text(json.dumps(there))
+    with pytest.raises(UserError, match="holds a collection with no delays: take another"):
+        list(collect(REACH, reach))
+    path.write_text(written)
 
 
 def test_the_check_plays_held_out_episodes(policy):

@@ -94,7 +94,7 @@ def claim(options: RolloutOptions, directory: Path) -> None:
         raise UserError(f"{directory} holds rollouts of another checkpoint: take another --out")
     if tuple(there.get("data", ())) != options.data:
         raise UserError(f"{directory} holds answers to other frames: take another --out")
-    before = there.get("executed", 1)
+    before = there.get("executed", "an unknown number of")
     if before != options.executed:
         raise UserError(
             f"{directory} holds rollouts that execute {before} actions of a chunk, not"

@@ -66,6 +66,10 @@ def test_a_field_of_another_version_is_one_line():
         variant_from_json(values)
     with pytest.raises(ValueError, match="label"):
         variant_from_json({})
+    values = _through_a_file(Record(Job("a", "reach", 0, 0), True, "success"))
+    for name in ("served", "seam"):
+        with pytest.raises(ValueError, match=f"^Record without {name}: .*; play it again"):
+            record_from_json({n: value for n, value in values.items() if n != name})
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "episodes.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[1][:20], lines[1]]) + "\n")
-    with pytest.raises(StoreError, match="line 2 is damaged"):
+    with pytest.raises(StoreError, match="line 2 cannot be read"):
         fill(tmp_path, ())
     (tmp_path / "run.json").write_text("[]")
     with pytest.raises(StoreError, match=r"run\.json cannot be read"):
