@@ -50,10 +50,10 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
 @pytest.mark.parametrize(
     ("drafter", "gamma"),
-    [("temporal", None), ("temporal", 3), ("model", 3), ("temporal_tree", None)],
+    [("temporal", 0), ("temporal", 3), ("model", 3), ("temporal_tree", 0)],
 )
 def test_fixed_shapes_give_the_same_bits_whatever_came_before(
-    language: str, drafter: str, gamma: int | None, tmp_path: Path
+    language: str, drafter: str, gamma: int, tmp_path: Path
 ) -> None:
     options: dict[str, object] = {"gamma": gamma, "fixed_shapes": True, "drafter": drafter}
     if drafter == "model":
