@@ -26,6 +26,7 @@ BROUGHT = {
     "README.md": "index.md",
     TABLE: "pages.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
     "vla_ros/shipped/README.md": "model-card.md",
     "test/golden/README.md": "golden-references.md",
@@ -37,6 +38,7 @@ MORE = {
     "Model card": "model-card.md",
     "Golden references": "golden-references.md",
     "Changelog": "changelog.md",
+    "Contributing": "contributing.md",
 }
 CONFIG = "docs/zensical.toml"
 STYLE = "docs/site.css"
@@ -50,12 +52,13 @@ class PageError(Exception):
 
 
 def sections(readme: str) -> dict[str, list[tuple[str, str]]]:
-    """The table of docs/README.md: kind → (title, path from docs/) of each page.
+    """The table of docs/README.md: kind → (title, path from docs/) of each page. "how-to, robots":
+    pages of the folder how-to that belong together.
 
     Raises PageError where there is no such table.
     """
     table = readme.partition("\n## Pages\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([a-z-]+) \| (.*) \|$", table, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z][a-z, -]+) \| (.*) \|$", table, re.MULTILINE)
     found = {kind: re.findall(r"\[([^\]]+)\]\(([^)]+)\)", cells) for kind, cells in rows}
     if not found:
         raise PageError(f"{TABLE} has no table of pages under '## Pages'")

@@ -123,7 +123,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             "vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 200 --bench bench.json",
         ),
         Step(DECODING, "vla-ros roofline --alpha 0.55 --device NAME", words={"NAME": "orin-64"}),
-        Step("docs/explanation/decoding-measured.md", "vla-ros roofline --device h200 --head"),
+        Step("docs/lab/decoding-measured.md", "vla-ros roofline --device h200 --head"),
     ),
     "precision": (
         Step(

@@ -19,7 +19,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 #: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/. Other
 #: distributions bring more by entry points, see :mod:`vla_ros.core.extensions`.
 VERBS = {
-    "demo": "run one simulated task through the whole graph and print a card",
+    "demo": "run one simulated task through the whole graph and sum it up",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
     "doctor": "check this machine: every line ok, or what to do about it",
     "contract": "a robot's description: Rosetta's contract as our parameters, and back",

@@ -1,4 +1,4 @@
-"""`vla-ros demo`: one simulated task through the whole graph, headless, with a card at the end."""
+"""`vla-ros demo`: one simulated task through the whole graph, headless, summed up at the end."""
 
 from vla_ros.cli.demo.verb import add_parser, run
 
