@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("h5py", exc_type=ImportError)
 pytest.importorskip("torch", exc_type=ImportError)
 
-from vla_ros.data.demonstrations import BODIES, Demonstration, SetInfo, Track, write_shard
 from vla_ros.sim.tasks import instruction_of, parse_instruction
 from vla_ros_lab.train.collect import INSTRUCTIONS
+from vla_ros_lab.train.demonstrations import BODIES, Demonstration, SetInfo, Track, write_shard
 
 SIZE = 32
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")

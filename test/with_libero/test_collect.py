@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("h5py")
 
-from vla_ros.data.demonstrations import read_images, read_info, read_tracks, shards
 from vla_ros_lab.train.collect_libero import PICTURE_EVERY
+from vla_ros_lab.train.demonstrations import read_images, read_info, read_tracks, shards
 from vla_ros_lab.train.frames import load_frames
 
 

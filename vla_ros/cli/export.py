@@ -15,7 +15,7 @@ from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.data.lerobot.from_bags import BagOptions
-    from vla_ros.data.lerobot.shards import ImportOptions
+    from vla_ros_lab.train.shards import ImportOptions
 
 DESCRIPTION = """\
 --lerobot SOURCE ... makes a LeRobotDataset (v3.0) of bags, or of the demonstrations of `vla-ros
@@ -143,8 +143,8 @@ def _are_shards(sources: list[Path]) -> bool:
 
 def _demonstrations(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
     try:
-        from vla_ros.data.demonstrations import shards
-        from vla_ros.data.lerobot.shards import ShardRows
+        from vla_ros_lab.train.demonstrations import shards
+        from vla_ros_lab.train.shards import ShardRows
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
     from vla_ros.data.lerobot.dataset import write
@@ -225,7 +225,7 @@ def _said(written: Any, notes: list[str]) -> dict[str, Any]:
 
 def _shards(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
     try:
-        from vla_ros.data.lerobot.shards import import_shards
+        from vla_ros_lab.train.shards import import_shards
     except ImportError as error:
         raise UserError(f"{error}: pip install ./lab in the checkout") from error
 
@@ -242,7 +242,7 @@ def _shards(args: argparse.Namespace, python: str, progress: Progress) -> dict[s
 
 
 def _import_options(args: argparse.Namespace) -> ImportOptions:
-    from vla_ros.data.lerobot.shards import ROLES, ImportOptions
+    from vla_ros_lab.train.shards import ROLES, ImportOptions
 
     features = {}
     for item in args.remap:

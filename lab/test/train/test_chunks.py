@@ -10,13 +10,13 @@ from support.engine import CLOCK, engine_of, images, observation
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
-from vla_ros.data.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.openvla import load_checkpoint, save_checkpoint
 from vla_ros.engine.families.random import build_tokenizer, random_tensors, write_tokenizer
 from vla_ros.engine.io.tokens import prompt_text
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.batches import ChunkBatches
+from vla_ros_lab.train.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.network import Network
 from vla_ros_lab.train.options import TrainOptions

@@ -11,7 +11,6 @@ from support.engine import CLOCK, images, observation
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
-from vla_ros.data.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.openvla import load_checkpoint, save_checkpoint
 from vla_ros.engine.families.random import build_tokenizer, random_tensors, write_tokenizer
@@ -21,6 +20,7 @@ from vla_ros.sim.tasks import instruction_of
 from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.batches import Batches
 from vla_ros_lab.train.collect import EnginePolicy
+from vla_ros_lab.train.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.options import TrainOptions
 from vla_ros_lab.train.run import Machine, Reporter, run

@@ -13,9 +13,9 @@ import torch
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
-from vla_ros.data.demonstrations import write_shard
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros_lab.train.batches import family_weights, only, weighted
+from vla_ros_lab.train.demonstrations import write_shard
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.options import OPTIONS_FILE, TrainOptions, claim, verify
 from vla_ros_lab.train.run import Machine, Reporter, run

@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
     if args.suite:
         _check_suite(args)
     try:
-        from vla_ros.data.demonstrations import SUFFIX
         from vla_ros.engine.io.hub import resolve
         from vla_ros_lab.train import collect_libero
         from vla_ros_lab.train.collect import (
@@ -84,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
             make_shard,
             totals,
         )
+        from vla_ros_lab.train.demonstrations import SUFFIX
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
     options = CollectOptions(

@@ -131,11 +131,11 @@ def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
 def _episode(
     environment: Environment, number: int, task: Task, count: int, state: int, seed: int
 ) -> Iterator[ProbeFrame]:
-    from vla_ros.data.demonstrations import scales, to_environment
     from vla_ros.data.episodes.play import robot_state
     from vla_ros.sim.env import AGENTVIEW, WRIST
     from vla_ros.sim.expert import Expert
     from vla_ros_lab.precision.watch import ProbeFrame
+    from vla_ros_lab.train.demonstrations import scales, to_environment
 
     scale = scales(environment.spec)
     seen = environment.reset(task.name, number % task.initial_states, seed)

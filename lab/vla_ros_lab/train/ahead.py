@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats
-from vla_ros.data.demonstrations import BODIES, to_environment, to_values
 from vla_ros.sim import expert as scripted
 from vla_ros.sim import expert as waypoints
 from vla_ros.sim.expert import around, downward
 from vla_ros.sim.tasks import Family, Goal
+from vla_ros_lab.train.demonstrations import BODIES, to_environment, to_values
 
 Bools = npt.NDArray[np.bool_]
 

@@ -25,7 +25,18 @@ import numpy as np
 from vla_ros.core.clock import Clock, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image, Observation, Pose, Timeline
-from vla_ros.data.demonstrations import (
+from vla_ros.data.episodes.plan import dagger_seed, expert_seed
+from vla_ros.data.episodes.play import robot_state
+from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.engine import FlowEngine, TokenEngine
+from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.runtime.control.observation import LIBERO_STATE
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
+from vla_ros.sim.expert import Expert, advise, matrix
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.gl import choose_renderer
+from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
+from vla_ros_lab.train.demonstrations import (
     BODIES,
     EXPERT,
     SUFFIX,
@@ -39,17 +50,6 @@ from vla_ros.data.demonstrations import (
     to_physical,
     write_shard,
 )
-from vla_ros.data.episodes.plan import dagger_seed, expert_seed
-from vla_ros.data.episodes.play import robot_state
-from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.engine import FlowEngine, TokenEngine
-from vla_ros.engine.io.images.preprocessor import fit
-from vla_ros.runtime.control.observation import LIBERO_STATE
-from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
-from vla_ros.sim.expert import Expert, advise, matrix
-from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.gl import choose_renderer
-from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
 from vla_ros_lab.train.frames import where, wordings
 
 # ------------------------------------------------------------------------------------------------

@@ -16,14 +16,6 @@ import numpy as np
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, Floats, Pose
-from vla_ros.data.demonstrations import (
-    Demonstration,
-    Float32,
-    SetInfo,
-    scales,
-    to_environment,
-    write_shard,
-)
 from vla_ros.sim.env import AGENTVIEW, EnvSpec, SimObservation, Task
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.libero.environment import CameraPose, Libero
@@ -40,6 +32,14 @@ from vla_ros_lab.train.collect import (
     ShardReport,
     play,
     shard_path,
+)
+from vla_ros_lab.train.demonstrations import (
+    Demonstration,
+    Float32,
+    SetInfo,
+    scales,
+    to_environment,
+    write_shard,
 )
 from vla_ros_lab.train.frames import where
 

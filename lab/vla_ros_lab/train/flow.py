@@ -19,7 +19,6 @@ from torch import nn
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Pose
-from vla_ros.data.demonstrations import BODIES
 from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_folder
 from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.checkpoint import LANGUAGE, Checkpoint
@@ -55,6 +54,7 @@ from vla_ros_lab.train.batches import (
     things_of,
     word_places,
 )
+from vla_ros_lab.train.demonstrations import BODIES
 from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, mixed, places_of, wordings
 from vla_ros_lab.train.network import Losses, patch_loss, place_loss, sincos
 

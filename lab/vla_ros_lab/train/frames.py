@@ -14,7 +14,10 @@ import torch
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import GRIPPER, Floats
-from vla_ros.data.demonstrations import (
+from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
+from vla_ros_lab.train.demonstrations import (
     BODIES,
     EXPERT,
     Float32,
@@ -28,9 +31,6 @@ from vla_ros.data.demonstrations import (
     shards,
     to_values,
 )
-from vla_ros.engine.io.config import TowerConfig
-from vla_ros.engine.io.images.preprocessor import fit
-from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
 
 # ------------------------------------------------------------------------------------------------
 # What a demonstration was told to do: a goal of the tabletop, or an instruction of somebody's own.

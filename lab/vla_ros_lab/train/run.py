@@ -11,7 +11,6 @@ import torch
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats
-from vla_ros.data.demonstrations import scales, to_environment
 from vla_ros.data.episodes.plan import validation_seed
 from vla_ros.sim.env import SimObservation
 from vla_ros.sim.tasks import Family
@@ -24,6 +23,7 @@ from vla_ros_lab.train.collect import (
     shared_policy,
     tasks_of,
 )
+from vla_ros_lab.train.demonstrations import scales, to_environment
 from vla_ros_lab.train.options import TrainOptions, claim, verify
 from vla_ros_lab.train.trainer import Progress, Trainer
 

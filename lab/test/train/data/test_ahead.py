@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.core.types import Pose
-from vla_ros.data.demonstrations import BODIES, to_environment, to_values
 from vla_ros.sim.expert import advise, matrix, upright_yaw
 from vla_ros.sim.tasks import GOALS
 from vla_ros_lab.train.ahead import (
@@ -19,6 +18,7 @@ from vla_ros_lab.train.ahead import (
     tables_of,
     upright_yaws,
 )
+from vla_ros_lab.train.demonstrations import BODIES, to_environment, to_values
 
 SCALE = np.array([0.05] * 3 + [0.5] * 3)
 EVERY = tuple(GOALS.values())

@@ -12,10 +12,10 @@ pytest.importorskip("h5py", exc_type=ImportError)
 import torch
 
 from support.train import INFO
-from vla_ros.data.demonstrations import BODIES
 from vla_ros.sim.expert import HOME
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.batches import chunks_ahead
+from vla_ros_lab.train.demonstrations import BODIES
 
 GOAL = parse_instruction("move the gripper above the red cube")
 COUNT = 40

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vla_ros.data.demonstrations import decode, encode
+from vla_ros_lab.train.demonstrations import decode, encode
 
 
 def moving_square(count, size=64):

@@ -13,18 +13,6 @@ pytest.importorskip("mujoco")
 from support.train import SIZE
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import (
-    BODIES,
-    SetInfo,
-    digest,
-    norm_stats,
-    read_images,
-    read_tracks,
-    scales,
-    shards,
-    to_environment,
-    write_shard,
-)
 from vla_ros.data.episodes.plan import TRAINING
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine.families.random import write_random
@@ -44,6 +32,18 @@ from vla_ros_lab.train.collect import (
     play,
     shared_environment,
     totals,
+)
+from vla_ros_lab.train.demonstrations import (
+    BODIES,
+    SetInfo,
+    digest,
+    norm_stats,
+    read_images,
+    read_tracks,
+    scales,
+    shards,
+    to_environment,
+    write_shard,
 )
 from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork, write_flow
 from vla_ros_lab.train.frames import load_frames

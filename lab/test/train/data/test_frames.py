@@ -6,9 +6,9 @@ import torch
 
 from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import write_shard
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.collect import INSTRUCTIONS
+from vla_ros_lab.train.demonstrations import write_shard
 from vla_ros_lab.train.frames import load_frames, worth_training
 
 

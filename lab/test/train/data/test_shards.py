@@ -7,7 +7,7 @@ h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, demonstration
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import (
+from vla_ros_lab.train.demonstrations import (
     digest,
     read_images,
     read_info,

@@ -14,7 +14,6 @@ from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Timeline
-from vla_ros.data.demonstrations import BODIES, write_shard
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.base import Placement
 from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors
@@ -22,6 +21,7 @@ from vla_ros.engine.families.openvla import load_checkpoint
 from vla_ros.engine.io.checkpoint import LANGUAGE
 from vla_ros.engine.io.weights import FileWeights, canonical
 from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros_lab.train.demonstrations import BODIES, write_shard
 from vla_ros_lab.train.flow import FlowBatches, scaling_from, scaling_of, spot_loss
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.network import BatchedAttention

@@ -18,7 +18,14 @@ import torch
 
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import GRIPPER, Floats, Image, Observation, Pose, Timeline
-from vla_ros.data.demonstrations import (
+from vla_ros.data.episodes.play import robot_state
+from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.models.corrector import Corrector
+from vla_ros.runtime.control.observation import libero_oft
+from vla_ros.sim.env import AGENTVIEW, SimObservation
+from vla_ros.sim.expert import Expert
+from vla_ros_lab.train.collect import SWITCH, Driver, ExpertLabel
+from vla_ros_lab.train.demonstrations import (
     BODIES,
     Track,
     read_images,
@@ -28,13 +35,6 @@ from vla_ros.data.demonstrations import (
     to_environment,
     to_physical,
 )
-from vla_ros.data.episodes.play import robot_state
-from vla_ros.engine.engine import FlowEngine
-from vla_ros.engine.models.corrector import Corrector
-from vla_ros.runtime.control.observation import libero_oft
-from vla_ros.sim.env import AGENTVIEW, SimObservation
-from vla_ros.sim.expert import Expert
-from vla_ros_lab.train.collect import SWITCH, Driver, ExpertLabel
 from vla_ros_lab.train.frames import SETTLED, STILL, worth_training
 
 _EVERY = 4  # frames of a demonstration from one chunk to the next

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import digest, scales, shards
 from vla_ros.data.episodes.plan import dagger_seed
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import FlowEngine
@@ -23,6 +22,7 @@ from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.collect import RENDER_SIZE, CollectedEpisode, play
 from vla_ros_lab.train.corrector.examples import Examples, LateActor, Reader, of_demonstrations
 from vla_ros_lab.train.corrector.training import CorrectorOptions, train_corrector
+from vla_ros_lab.train.demonstrations import digest, scales, shards
 from vla_ros_lab.train.frames import wordings
 
 TRAINING = "training.json"

@@ -28,7 +28,6 @@ from vla_ros.data.lerobot.dataset import (
     python_of,
 )
 from vla_ros.data.lerobot.from_bags import BagOptions, BagRows
-from vla_ros.data.lerobot.shards import cameras_of, is_bag
 from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.sim.env import AGENTVIEW, WRIST
@@ -41,6 +40,7 @@ from vla_ros_lab.train.head.rollouts import (
     claim,
     path_of,
 )
+from vla_ros_lab.train.shards import cameras_of, is_bag
 
 HELD_OUT = 10  # one of so many episodes is to judge by, and two at least
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats, Observation, Timeline
-from vla_ros.data.demonstrations import scales, to_environment
 from vla_ros.data.episodes.plan import dagger_seed, validation_seed
 from vla_ros.engine.engine import TokenEngine
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros_lab.train.collect import CollectedEpisode, play
+from vla_ros_lab.train.demonstrations import scales, to_environment
 from vla_ros_lab.train.head.features import TargetReader, write_episode
 
 ROUND = 49  # of the training's seeds: no round of on-policy correction has come so far

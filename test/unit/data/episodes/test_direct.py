@@ -9,7 +9,6 @@ pytest.importorskip("mujoco")
 
 from vla_ros.cli.main import main
 from vla_ros.core.types import Inference
-from vla_ros.data.demonstrations import scales, to_environment
 from vla_ros.data.episodes import play as direct
 from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Setup, Variant
@@ -23,6 +22,7 @@ from vla_ros.policies import load_policy
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import TASKS
+from vla_ros_lab.train.demonstrations import scales, to_environment
 
 PLAIN = Variant("plain")
 SCRIPTED = Setup(policy="scripted", route="direct", image_size=64)

@@ -18,11 +18,11 @@ from support.lerobot import interpreter
 from support.train import INFO, SENTENCES, demonstration
 from vla_ros.cli.main import main
 from vla_ros.core.types import CommandKind, Instruction
-from vla_ros.data.demonstrations import read_images, read_info, read_tracks, write_shard
 from vla_ros.data.lerobot.dataset import Reader
+from vla_ros_lab.train.demonstrations import read_images, read_info, read_tracks, write_shard
 from vla_ros_lab.train.frames import load_frames
 
-MAKER = Path(__file__).parents[3] / "support" / "lerobot_sets.py"
+MAKER = Path(__file__).parents[4] / "test" / "support" / "lerobot_sets.py"
 # LeRobot takes 5 to 40 s to be imported, and each export starts it anew.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

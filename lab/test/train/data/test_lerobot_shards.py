@@ -11,12 +11,12 @@ pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, SENTENCES, demonstration
 from vla_ros.core.errors import UserError
-from vla_ros.data.demonstrations import read_info, read_tracks, write_shard
-from vla_ros.data.lerobot import shards as shards_in
 from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
-from vla_ros.data.lerobot.shards import ImportOptions, ShardRows, import_shards
+from vla_ros_lab.train import shards as shards_in
+from vla_ros_lab.train.demonstrations import read_info, read_tracks, write_shard
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.options import TrainOptions
+from vla_ros_lab.train.shards import ImportOptions, ShardRows, import_shards
 from vla_ros_lab.train.trainer import TokenKind
 
 

@@ -19,21 +19,6 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.console import Progress
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Image
-from vla_ros.data.demonstrations import (
-    BODIES,
-    EXPERT,
-    SUFFIX,
-    Demonstration,
-    SetInfo,
-    Track,
-    read_images,
-    read_info,
-    read_tracks,
-    shards,
-    to_environment,
-    to_physical,
-    write_shard,
-)
 from vla_ros.data.lerobot.dataset import (
     ACTION,
     IMAGES,
@@ -51,6 +36,21 @@ from vla_ros.data.lerobot.dataset import (
 from vla_ros.data.lerobot.wire import Array
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.sim.env import AGENTVIEW, WRIST
+from vla_ros_lab.train.demonstrations import (
+    BODIES,
+    EXPERT,
+    SUFFIX,
+    Demonstration,
+    SetInfo,
+    Track,
+    read_images,
+    read_info,
+    read_tracks,
+    shards,
+    to_environment,
+    to_physical,
+    write_shard,
+)
 
 # ------------------------------------------------------------------------------------------------
 # Our demonstrations as rows: what LeRobot has names for, and beside it what only training here
