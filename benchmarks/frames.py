@@ -10,7 +10,7 @@ import numpy as np
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import TASKS
-from vla_ros_lab.train.demonstrations import scales, to_environment
+from vla_ros_lab.train.units import scales, to_environment
 
 name, path = sys.argv[1:]
 world = EnvConfig("tabletop", 256, wrist=False)()

@@ -27,7 +27,7 @@ VERBS = {
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
     "rerun": "a bag as a recording of the Rerun viewer",
-    "export": "make a LeRobotDataset of bags or demonstrations",
+    "export": "make a LeRobotDataset of bags",
     "convert": "make a checkpoint that the engine reads of a released one",
     "eval": "measure success over many episodes",
     "quantize": "write a checkpoint with weights of fewer bits",

@@ -1,1 +1,1 @@
-"""Bags, replay, LeRobot data sets, episodes and demonstrations."""
+"""Bags, replay, LeRobot data sets and episodes."""

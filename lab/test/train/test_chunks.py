@@ -16,12 +16,13 @@ from vla_ros.engine.families.random import build_tokenizer, random_tensors, writ
 from vla_ros.engine.io.tokens import prompt_text
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.batches import ChunkBatches
-from vla_ros_lab.train.demonstrations import Demonstration, norm_stats, write_shard
+from vla_ros_lab.train.demonstrations import Demonstration, write_shard
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.network import Network
 from vla_ros_lab.train.options import TrainOptions
 from vla_ros_lab.train.run import Machine, Reporter, run
 from vla_ros_lab.train.trainer import ARCHITECTURES
+from vla_ros_lab.train.units import norm_stats
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]

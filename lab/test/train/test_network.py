@@ -10,9 +10,9 @@ from vla_ros.core.types import Timeline
 from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
 from vla_ros.engine.families.random import random_tensors, write_tokenizer
 from vla_ros_lab.train.batches import TreePrefixLayout
-from vla_ros_lab.train.demonstrations import norm_stats
 from vla_ros_lab.train.network import Network, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES
+from vla_ros_lab.train.units import norm_stats
 
 CPU = torch.device("cpu")
 CLOCK = SystemClock()

@@ -20,11 +20,12 @@ from vla_ros.sim.tasks import instruction_of
 from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.batches import Batches
 from vla_ros_lab.train.collect import EnginePolicy
-from vla_ros_lab.train.demonstrations import Demonstration, norm_stats, write_shard
+from vla_ros_lab.train.demonstrations import Demonstration, write_shard
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.options import TrainOptions
 from vla_ros_lab.train.run import Machine, Reporter, run
 from vla_ros_lab.train.trainer import ARCHITECTURES, Trainer, kind_of
+from vla_ros_lab.train.units import norm_stats
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-chunk"]

@@ -7,6 +7,7 @@ As in :mod:`vla_ros.cli`, importing a verb is cheap: ROS, torch and MuJoCo are i
 VERBS = {
     "train": "train the small policy on simulated demonstrations",
     "collect": "record demonstrations of the scripted expert",
+    "demonstrations": "make a LeRobotDataset of demonstrations, and demonstrations of one",
     "bench": "measure the inference engine, without ROS",
     "roofline": "what a model can reach on a device, calculated",
     "advise": "which ways of decoding meet a control rate and an age limit",

@@ -386,10 +386,10 @@ def run(args: argparse.Namespace) -> int:
 
         from vla_ros.engine.layers.devices import multiplies_bfloat16, usable_device
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
+        from vla_ros_lab.train.imports import import_data
         from vla_ros_lab.train.options import dtype_of
         from vla_ros_lab.train.run import Machine, Reporter
         from vla_ros_lab.train.run import run as train
-        from vla_ros_lab.train.shards import import_data
         from vla_ros_lab.train.trainer import keep_freed_memory
     except ImportError as error:
         raise UserError(f"{error}: pip install ./lab in the checkout") from error

@@ -135,7 +135,7 @@ def _episode(
     from vla_ros.sim.env import AGENTVIEW, WRIST
     from vla_ros.sim.expert import Expert
     from vla_ros_lab.precision.watch import ProbeFrame
-    from vla_ros_lab.train.demonstrations import scales, to_environment
+    from vla_ros_lab.train.units import scales, to_environment
 
     scale = scales(environment.spec)
     seen = environment.reset(task.name, number % task.initial_states, seed)

@@ -20,7 +20,8 @@ from vla_ros.sim import expert as scripted
 from vla_ros.sim import expert as waypoints
 from vla_ros.sim.expert import around, downward
 from vla_ros.sim.tasks import Family, Goal
-from vla_ros_lab.train.demonstrations import BODIES, to_environment, to_values
+from vla_ros_lab.train.demonstrations import BODIES
+from vla_ros_lab.train.units import to_environment, to_values
 
 Bools = npt.NDArray[np.bool_]
 

@@ -45,12 +45,10 @@ from vla_ros_lab.train.demonstrations import (
     SetInfo,
     Track,
     read_tracks,
-    scales,
-    to_environment,
-    to_physical,
     write_shard,
 )
 from vla_ros_lab.train.frames import where, wordings
+from vla_ros_lab.train.units import scales, to_environment, to_physical
 
 # ------------------------------------------------------------------------------------------------
 # Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.

@@ -33,15 +33,9 @@ from vla_ros_lab.train.collect import (
     play,
     shard_path,
 )
-from vla_ros_lab.train.demonstrations import (
-    Demonstration,
-    Float32,
-    SetInfo,
-    scales,
-    to_environment,
-    write_shard,
-)
+from vla_ros_lab.train.demonstrations import Demonstration, Float32, SetInfo, write_shard
 from vla_ros_lab.train.frames import where
+from vla_ros_lab.train.units import scales, to_environment
 
 HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
 #: steps to an image: rendering is four fifths of a step, and neighbors hardly differ. The actions

@@ -34,56 +34,7 @@ from PIL import Image as PILImage
 from PIL import features
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image
-from vla_ros.sim.env import EnvSpec
-
-# ------------------------------------------------------------------------------------------------
-# Image sequences as bytes: AVIF, so a still table costs nothing after the first frame.
-#
-# Measured on the tabletop at 128 px, bytes a frame: PNG 14800, JPEG (quality 90) 4600, gzip along
-# time 5500, WebP (80) 1700, AVIF sequence (60) 670 with a mean error of 1.7 of 255, less than
-# WebP's. That is what lets 70,000 frames fit into 50 MB. Pillow >= 11.3 writes and reads them.
-
-
-QUALITY = 60
-_SPEED = 8  # 0 slow and small to 10
-
-
-def encode(frames: Image) -> bytes:
-    """uint8 [T, size, size, 3] -> one AVIF sequence (which carries the time of day)."""
-    _need_avif()
-    pictures = [PILImage.fromarray(frame) for frame in frames]
-    stream = io.BytesIO()
-    pictures[0].save(
-        stream,
-        "AVIF",
-        save_all=True,
-        append_images=pictures[1:],
-        duration=50,
-        quality=QUALITY,
-        speed=_SPEED,
-        subsampling="4:4:4",  # the color is what the instruction names
-        max_threads=1,
-    )
-    return stream.getvalue()
-
-
-def decode(data: bytes) -> Image:
-    """The frames [T, size, size, 3] of :func:`encode`, nearly."""
-    _need_avif()
-    with PILImage.open(io.BytesIO(data)) as sequence:
-        count = getattr(sequence, "n_frames", 1)
-        out = np.empty((count, sequence.height, sequence.width, 3), np.uint8)
-        for number in range(count):
-            sequence.seek(number)
-            out[number] = np.asarray(sequence.convert("RGB"))
-    return out
-
-
-def _need_avif() -> None:
-    if not features.check("avif"):
-        raise UserError("this Pillow has no AVIF: pip install 'Pillow>=11.3'")
-
+from vla_ros.core.types import Image
 
 Float32 = npt.NDArray[np.float32]
 SUFFIX = ".hdf5"
@@ -94,6 +45,13 @@ BODIES = (
 )  # fmt: skip
 _NOBODY = np.empty(0, np.bool_)
 EXPERT = "expert"  # the source of a demonstration
+
+# Images are kept as AVIF sequences, so that a still table costs nothing after the first frame.
+# Measured on the tabletop at 128 px, bytes a frame: PNG 14800, JPEG (quality 90) 4600, gzip along
+# time 5500, WebP (80) 1700, AVIF sequence (60) 670 with a mean error of 1.7 of 255, less than
+# WebP's. That is what lets 70,000 frames fit into 50 MB. Pillow >= 11.3 writes and reads them.
+QUALITY = 60
+_SPEED = 8  # 0 slow and small to 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,58 +234,37 @@ def _info_json(info: SetInfo) -> dict[str, Any]:
     return {name: getattr(info, name) for name in SetInfo.__dataclass_fields__}
 
 
-# ------------------------------------------------------------------------------------------------
-# Actions in the three forms that training meets, as pure functions over arrays [..., 7].
-#
-# * physical: m, rad, gripper 0 closed to 1 open; what policies and the expert say;
-# * environment: [-1, 1] of the controller's scale, gripper -1 open to +1 closed; what a data set
-# stores, as LIBERO's do;
-# * value: [-1, 1], gripper -1 closed to +1 open; what the action tokens encode.
+def encode(frames: Image) -> bytes:
+    """uint8 [T, size, size, 3] -> one AVIF sequence (which carries the time of day)."""
+    _need_avif()
+    pictures = [PILImage.fromarray(frame) for frame in frames]
+    stream = io.BytesIO()
+    pictures[0].save(
+        stream,
+        "AVIF",
+        save_all=True,
+        append_images=pictures[1:],
+        duration=50,
+        quality=QUALITY,
+        speed=_SPEED,
+        subsampling="4:4:4",  # the color is what the instruction names
+        max_threads=1,
+    )
+    return stream.getvalue()
 
 
-def scales(spec: EnvSpec) -> Floats:
-    """Physical size [6] of an environment action of 1: m, m, m, rad, rad, rad."""
-    return np.array([spec.position_scale] * 3 + [spec.rotation_scale] * 3)
+def decode(data: bytes) -> Image:
+    """The frames [T, size, size, 3] of :func:`encode`, nearly."""
+    _need_avif()
+    with PILImage.open(io.BytesIO(data)) as sequence:
+        count = getattr(sequence, "n_frames", 1)
+        out = np.empty((count, sequence.height, sequence.width, 3), np.uint8)
+        for number in range(count):
+            sequence.seek(number)
+            out[number] = np.asarray(sequence.convert("RGB"))
+    return out
 
 
-def to_environment(physical: Floats, scale: Floats) -> Floats:
-    """Physical -> environment, clipped to [-1, 1]."""
-    action = np.array(physical, dtype=np.float64)
-    action[..., :GRIPPER] /= scale
-    action[..., GRIPPER] = 1.0 - 2.0 * action[..., GRIPPER]
-    return np.clip(action, -1.0, 1.0)
-
-
-def to_physical(environment: Floats, scale: Floats) -> Floats:
-    """Environment -> physical, the way back of :func:`to_environment`."""
-    action = np.array(environment, dtype=np.float64)
-    action[..., :GRIPPER] *= scale
-    action[..., GRIPPER] = 0.5 * (1.0 - action[..., GRIPPER])
-    return action
-
-
-def to_values(environment: Floats) -> Floats:
-    """Environment -> value: only the gripper changes its sign."""
-    values = np.array(environment, dtype=np.float64)
-    values[..., GRIPPER] *= -1.0
-    return values
-
-
-def norm_stats(name: str, scale: Floats, frames: int, demonstrations: int) -> dict[str, Any]:
-    """``norm_stats`` of a checkpoint whose values de-normalize to physical actions.
-
-    The bounds are the controller's, not the data's quantiles: rotations about x and y hardly
-    occur, and quantiles would blow their noise up to the full range.
-    """
-    action = {
-        "q01": [-float(s) for s in scale] + [0.0],
-        "q99": [float(s) for s in scale] + [1.0],
-        "mask": [True] * ACTION_DIM,
-    }
-    return {
-        name: {
-            "action": action,
-            "num_transitions": frames,
-            "num_trajectories": demonstrations,
-        }
-    }
+def _need_avif() -> None:
+    if not features.check("avif"):
+        raise UserError("this Pillow has no AVIF: pip install 'Pillow>=11.3'")

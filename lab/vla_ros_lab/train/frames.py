@@ -24,13 +24,12 @@ from vla_ros_lab.train.demonstrations import (
     SetInfo,
     Track,
     digest,
-    norm_stats,
     read_images,
     read_info,
     read_tracks,
     shards,
-    to_values,
 )
+from vla_ros_lab.train.units import norm_stats, to_values
 
 # ------------------------------------------------------------------------------------------------
 # What a demonstration was told to do: a goal of the tabletop, or an instruction of somebody's own.

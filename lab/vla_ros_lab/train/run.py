@@ -23,9 +23,9 @@ from vla_ros_lab.train.collect import (
     shared_policy,
     tasks_of,
 )
-from vla_ros_lab.train.demonstrations import scales, to_environment
 from vla_ros_lab.train.options import TrainOptions, claim, verify
 from vla_ros_lab.train.trainer import Progress, Trainer
+from vla_ros_lab.train.units import scales, to_environment
 
 _ROUND_SHARD = 5  # episodes; a policy's failures take minutes, and stopping waits for a shard
 POLICY = "policy"  # the exported checkpoint, inside a run's directory

@@ -18,7 +18,8 @@ from vla_ros_lab.train.ahead import (
     tables_of,
     upright_yaws,
 )
-from vla_ros_lab.train.demonstrations import BODIES, to_environment, to_values
+from vla_ros_lab.train.demonstrations import BODIES
+from vla_ros_lab.train.units import to_environment, to_values
 
 SCALE = np.array([0.05] * 3 + [0.5] * 3)
 EVERY = tuple(GOALS.values())

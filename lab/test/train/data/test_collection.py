@@ -37,12 +37,9 @@ from vla_ros_lab.train.demonstrations import (
     BODIES,
     SetInfo,
     digest,
-    norm_stats,
     read_images,
     read_tracks,
-    scales,
     shards,
-    to_environment,
     write_shard,
 )
 from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork, write_flow
@@ -50,6 +47,7 @@ from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.options import TrainOptions
 from vla_ros_lab.train.run import Machine, Reporter, check, round_directory, run, success_by_family
 from vla_ros_lab.train.trainer import ARCHITECTURES
+from vla_ros_lab.train.units import norm_stats, scales, to_environment
 
 REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
 

@@ -39,7 +39,11 @@ def python() -> str:
 
 
 def export(*words: object) -> int:
-    return main(["export", *map(str, words), "--python", python()])
+    return main(["export", "--lerobot", *map(str, words), "--python", python()])
+
+
+def demonstrations(*words: object) -> int:
+    return main(["demonstrations", *map(str, words), "--python", python()])
 
 
 def shards_of(folder: Path, lengths: tuple[int, ...] = (5, 8, 3)) -> Path:
@@ -54,10 +58,10 @@ def shards_of(folder: Path, lengths: tuple[int, ...] = (5, 8, 3)) -> Path:
 def test_demonstrations_come_back_as_they_were(tmp_path, images, capsys):
     before = shards_of(tmp_path / "before")
     there, after = tmp_path / "set", tmp_path / "after"
-    assert export("--lerobot", before, "--out", there, "--images", images, "--json") == 0
+    assert demonstrations("--to-lerobot", before, "--out", there, "--images", images, "--json") == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (said["episodes"], said["frames"], said["format"]) == (3, 16, "v3.0")
-    assert export("--shards", there, "--out", after) == 0
+    assert demonstrations("--from-lerobot", there, "--out", after) == 0
     old = [t for p in sorted(before.glob("*")) for t in read_tracks(p)]
     new = [t for p in sorted(after.glob("*.hdf5")) for t in read_tracks(p)]
     assert read_info(after / "shard-0000.hdf5") == INFO
@@ -101,7 +105,7 @@ def test_an_image_in_the_set_is_the_one_its_action_rests_on(tmp_path, capsys):
         )
         entries.append(type(one)(one.topic, START + i * T + late, one.kind, one.content))
     bag = write_bag(tmp_path / "bag", sorted(entries, key=lambda e: e.at_ns))
-    assert export("--lerobot", bag, "--out", tmp_path / "set", "--pairing", "evidence") == 0
+    assert export(bag, "--out", tmp_path / "set", "--pairing", "evidence") == 0
     assert "2 episodes, 28 frames" in capsys.readouterr().out
     with Reader(python(), tmp_path / "set") as reader:
         assert reader.info.fps == 20
@@ -133,7 +137,7 @@ def with_takeover(tmp_path: Path, episodes: int = 2) -> Path:
 
 def test_who_acted_and_what_the_policy_said_come_back(tmp_path):
     bag = with_takeover(tmp_path)
-    assert export("--lerobot", bag, "--out", tmp_path / "set") == 0
+    assert export(bag, "--out", tmp_path / "set") == 0
     with Reader(python(), tmp_path / "set") as reader:
         names = ("intervention", "policy.action", "policy.answered", "timing.delay_s", "action")
         rows = [row.numbers for row in reader.rows(names)]
@@ -142,14 +146,14 @@ def test_who_acted_and_what_the_policy_said_come_back(tmp_path):
         assert row["policy.action"][0] == np.float32(i / 100) and bool(row["policy.answered"])
         assert row["timing.delay_s"][0] == pytest.approx(0.01)
         assert row["action"][0] == np.float32(0.5 if row["intervention"] else i / 100)
-    assert export("--shards", tmp_path / "set", "--out", tmp_path / "shards") == 0
+    assert demonstrations("--from-lerobot", tmp_path / "set", "--out", tmp_path / "shards") == 0
     tracks = read_tracks(tmp_path / "shards" / "shard-0000.hdf5")
     assert [track.intervention.sum() for track in tracks] == [2, 2]
 
 
 def test_lerobots_own_trainer_trains_on_it_and_goes_on(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", python())
-    assert export("--lerobot", with_takeover(tmp_path, 3), "--out", tmp_path / "set") == 0
+    assert export(with_takeover(tmp_path, 3), "--out", tmp_path / "set") == 0
     small = ["pretrained_backbone_weights=null", "dim_model=32", "n_heads=2", "dim_feedforward=32",
              "n_encoder_layers=1", "n_vae_encoder_layers=1", "chunk_size=4",
              "n_action_steps=4"]  # fmt: skip
@@ -175,7 +179,8 @@ def strangers(tmp_path: Path) -> Path:
 
 def test_a_strangers_set_is_imported_or_refused_in_one_line(tmp_path, capsys):
     made = strangers(tmp_path)
-    assert export("--shards", made / "cartesian", "--out", tmp_path / "in", "--gripper=-1..1") == 0
+    words = "--from-lerobot", made / "cartesian", "--out", tmp_path / "in", "--gripper=-1..1"
+    assert demonstrations(*words) == 0
     said = capsys.readouterr().out
     assert "agentview is observation.images.front" in said
     assert "wrist is observation.images.wrist_cam" in said
@@ -185,11 +190,11 @@ def test_a_strangers_set_is_imported_or_refused_in_one_line(tmp_path, capsys):
     assert read_info(tmp_path / "in" / "shard-0000.hdf5").control_rate_hz == 12
     assert np.abs(one.actions).max() <= 1.0
     assert set(one.actions[:, 6]) <= {-1.0, 1.0}
-    assert export("--shards", made / "joints", "--out", tmp_path / "no") == 2
+    assert demonstrations("--from-lerobot", made / "joints", "--out", tmp_path / "no") == 2
     assert "action is 6 numbers (j0 j1 j2 j3 j4 j5)" in capsys.readouterr().err
-    assert export("--shards", made / "blind", "--out", tmp_path / "no") == 2
+    assert demonstrations("--from-lerobot", made / "blind", "--out", tmp_path / "no") == 2
     assert "has no images" in capsys.readouterr().err
-    assert export("--shards", made / "cartesian", "--out", tmp_path / "no") == 2
+    assert demonstrations("--from-lerobot", made / "cartesian", "--out", tmp_path / "no") == 2
     assert "--gripper" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
 

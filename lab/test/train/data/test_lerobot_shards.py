@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, SENTENCES, demonstration
+from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
-from vla_ros_lab.train import shards as shards_in
+from vla_ros_lab.train import imports
 from vla_ros_lab.train.demonstrations import read_info, read_tracks, write_shard
 from vla_ros_lab.train.frames import load_frames
+from vla_ros_lab.train.imports import ImportOptions, import_shards
+from vla_ros_lab.train.lerobot_rows import ShardRows
 from vla_ros_lab.train.options import TrainOptions
-from vla_ros_lab.train.shards import ImportOptions, ShardRows, import_shards
 from vla_ros_lab.train.trainer import TokenKind
 
 
@@ -53,7 +56,7 @@ def info_of(columns, ours, rows):
 
 
 def came_back(monkeypatch, tmp_path, info, rows, options=ImportOptions()):
-    monkeypatch.setattr(shards_in, "Reader", FakeReader(info, rows))
+    monkeypatch.setattr(imports, "Reader", FakeReader(info, rows))
     return import_shards("", tmp_path / "set", tmp_path / "after", options, lambda *_: None)
 
 
@@ -174,3 +177,22 @@ def test_what_cannot_be_learned_is_refused_in_one_line(tmp_path, monkeypatch, ma
         came_back(monkeypatch, tmp_path, *theirs(**made), ImportOptions(**options))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "after").exists()
+
+
+def test_the_verb_refuses_in_one_line(tmp_path, capsys):
+    (tmp_path / "set").mkdir()
+    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [demonstration(0, 5, SENTENCES[0])])
+    out = ["--out", str(tmp_path / "out"), "--python", sys.executable]
+    words = ["demonstrations", "--from-lerobot", str(tmp_path), *out]
+    wrong = {
+        "roles are image, wrist_image, action": ["-r", "camera=x"],
+        "write closed..open": ["--gripper", "1..1"],
+        "both must be above 0": ["--action-scale", "0", "1"],
+        "give 16 to 1024 pixels": ["--image-size", "8"],
+        "must be 1 to 1000": ["--fps", "2000"],
+    }
+    for said, option in wrong.items():
+        assert main([*words, *option]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["export", "--lerobot", str(tmp_path / "set"), *out]) == 2
+    assert "`vla-ros demonstrations --to-lerobot`" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.tasks import GOALS, Family, Goal, instruction_of
 from vla_ros_lab.train.collect import INSTRUCTIONS, labels
-from vla_ros_lab.train.demonstrations import scales, to_environment
+from vla_ros_lab.train.units import scales, to_environment
 
 pytest.importorskip("mujoco")
 

@@ -32,10 +32,9 @@ from vla_ros_lab.train.demonstrations import (
     read_info,
     read_tracks,
     shards,
-    to_environment,
-    to_physical,
 )
 from vla_ros_lab.train.frames import SETTLED, STILL, worth_training
+from vla_ros_lab.train.units import to_environment, to_physical
 
 _EVERY = 4  # frames of a demonstration from one chunk to the next
 _HAND = BODIES.index("gripper")

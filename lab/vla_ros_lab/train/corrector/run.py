@@ -22,8 +22,9 @@ from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.collect import RENDER_SIZE, CollectedEpisode, play
 from vla_ros_lab.train.corrector.examples import Examples, LateActor, Reader, of_demonstrations
 from vla_ros_lab.train.corrector.training import CorrectorOptions, train_corrector
-from vla_ros_lab.train.demonstrations import digest, scales, shards
+from vla_ros_lab.train.demonstrations import digest, shards
 from vla_ros_lab.train.frames import wordings
+from vla_ros_lab.train.units import scales
 
 TRAINING = "training.json"
 #: what is going on, how far, of how much

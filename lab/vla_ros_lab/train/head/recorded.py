@@ -40,7 +40,7 @@ from vla_ros_lab.train.head.rollouts import (
     claim,
     path_of,
 )
-from vla_ros_lab.train.shards import cameras_of, is_bag
+from vla_ros_lab.train.imports import cameras_of, is_bag
 
 HELD_OUT = 10  # one of so many episodes is to judge by, and two at least
 

@@ -19,8 +19,8 @@ from vla_ros.data.episodes.plan import dagger_seed, validation_seed
 from vla_ros.engine.engine import TokenEngine
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros_lab.train.collect import CollectedEpisode, play
-from vla_ros_lab.train.demonstrations import scales, to_environment
 from vla_ros_lab.train.head.features import TargetReader, write_episode
+from vla_ros_lab.train.units import scales, to_environment
 
 ROUND = 49  # of the training's seeds: no round of on-policy correction has come so far
 OPTIONS_FILE = "rollouts.json"

@@ -22,7 +22,7 @@ from vla_ros.policies import load_policy
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import TASKS
-from vla_ros_lab.train.demonstrations import scales, to_environment
+from vla_ros_lab.train.units import scales, to_environment
 
 PLAIN = Variant("plain")
 SCRIPTED = Setup(policy="scripted", route="direct", image_size=64)

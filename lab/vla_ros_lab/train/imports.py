@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.console import Progress
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Image
@@ -24,8 +23,6 @@ from vla_ros.data.lerobot.dataset import (
     IMAGES,
     INTERVENTION,
     STATE,
-    Columns,
-    DatasetColumn,
     DatasetRow,
     Feature,
     Info,
@@ -43,122 +40,19 @@ from vla_ros_lab.train.demonstrations import (
     Demonstration,
     SetInfo,
     Track,
-    read_images,
     read_info,
-    read_tracks,
     shards,
-    to_environment,
-    to_physical,
     write_shard,
 )
-
-# ------------------------------------------------------------------------------------------------
-# Our demonstrations as rows: what LeRobot has names for, and beside it what only training here
-# needs, so that the way back loses nothing.
-
-
-#: our cameras' names -> those in the data set, which `camera_map` and `policy: lerobot` know
-CAMERAS = {AGENTVIEW: "main", WRIST: "wrist"}
-STATE_NAMES = ("x", "y", "z", "finger_left", "finger_right")  # m, all of them
-EXECUTED, LABELS, POSES, PIXELS = (
-    "demo.executed", "demo.labels", "demo.poses", "demo.pixels.",
-)  # fmt: skip
-
-
-class ShardRows:
-    """The rows of shards. ``actions`` are m, rad and an opening of 0..1, as a policy says them.
-
-    UserError: the shards do not belong together.
-    """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-        self.info = read_info(paths[0])
-        for path in paths:
-            if read_info(path) != self.info:
-                raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
-        self._tracks = [read_tracks(path) for path in paths]
-        self._flat = [track for tracks in self._tracks for track in tracks]
-        if not self._flat:
-            raise UserError(f"{paths[0].parent} has no demonstration")
-        self._posed = all(len(track.poses) == len(track) for track in self._flat)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._flat))
-
-    @property
-    def episodes(self) -> int:
-        return len(self._flat)
-
-    def columns(self, fps: int = 0) -> Columns:
-        """See Columns; ``fps`` instead of the control rate."""
-        info = self.info
-        labels = len(info.instructions)
-        numbers = [
-            DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
-            DatasetColumn(STATE, STATE_NAMES),
-            DatasetColumn(EXECUTED, END_EFFECTOR_DELTA.names),
-            DatasetColumn(LABELS, _numbered("label", labels * ACTION_DIM)),
-        ]
-        if self._posed:
-            numbers.append(DatasetColumn(POSES, _numbered("pose", len(BODIES) * 7)))
-        for camera in info.cameras if info.objects else ():
-            names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
-            numbers.append(DatasetColumn(PIXELS + CAMERAS[camera], names))
-        size = (info.image_size, info.image_size)
-        cameras = {CAMERAS[camera]: size for camera in info.cameras}
-        return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
-
-    def note(self) -> dict[str, Any]:
-        """For meta/vla_ros.json: what the way back needs."""
-        episodes = [
-            {n: getattr(track, n) for n in ("task", "seed", "initial_state", "success", "source")}
-            for track in self._flat
-        ]
-        return {"set": asdict(self.info), "episodes": episodes}
-
-    def rows(self) -> Iterator[DatasetRow]:
-        """Every frame, a demonstration after the other."""
-        episode = 0
-        for path, tracks in zip(self._paths, self._tracks, strict=True):
-            films = [read_images(path, camera) for camera in self.info.cameras]
-            for track in tracks:
-                shown = {
-                    CAMERAS[camera]: next(film)
-                    for camera, film in zip(self.info.cameras, films, strict=True)
-                }
-                numbers = _numbers(track, self.info, self._posed)
-                for i in range(len(track)):
-                    images = {name: frames[i] for name, frames in shown.items()}
-                    values = {name: array[i] for name, array in numbers.items()}
-                    yield DatasetRow(episode, track.instruction, images, values)
-                episode += 1
-
-
-def _numbers(track: Track, info: SetInfo, posed: bool) -> Mapping[str, Array]:
-    """Columns [T, D] of one demonstration, float32."""
-    scale = np.array(info.scale)
-    count = len(track)
-    found: dict[str, Array] = {
-        ACTION: to_physical(track.actions.astype(np.float64), scale),
-        STATE: np.concatenate((track.ee_pos, track.gripper_states), 1),
-        EXECUTED: track.executed,
-        LABELS: track.labels.reshape(count, -1),
-    }
-    if posed:
-        found[POSES] = track.poses.reshape(count, -1)
-    for camera in info.cameras if info.objects else ():
-        found[PIXELS + CAMERAS[camera]] = track.pixels[camera].reshape(count, -1)
-    return {name: array.astype(np.float32) for name, array in found.items()}
-
-
-def _numbered(word: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{word}_{i}" for i in range(count))
-
-
-# ------------------------------------------------------------------------------------------------
-# Which feature of somebody else's data set is which camera of ours, and which is the action.
-
+from vla_ros_lab.train.lerobot_rows import (
+    CAMERAS,
+    EXECUTED,
+    LABELS,
+    PIXELS,
+    POSES,
+    STATE_NAMES,
+)
+from vla_ros_lab.train.units import to_environment
 
 _HAND = ("wrist", "hand", "gripper")  # in the name of a camera that is there
 
@@ -316,7 +210,7 @@ def _column(rows: Sequence[DatasetRow], name: str) -> Array:
 
 
 class _Ours:
-    """A set that `vla-ros export` made of demonstrations: everything is there."""
+    """A set that `vla-ros demonstrations` made: everything is there."""
 
     notes: tuple[str, ...] = ()
 
@@ -332,7 +226,9 @@ class _Ours:
         numbers = [ACTION, STATE, EXECUTED, LABELS, *([POSES] if self._posed else [])]
         self.names = (*images, *numbers, *(PIXELS + CAMERAS[c] for c in self._pixels))
         if missing := [name for name in self.names if name not in info.features]:
-            raise UserError(f"the data set lacks {missing[0]}, which `vla-ros export` wrote")
+            raise UserError(
+                f"the data set lacks {missing[0]}, which `vla-ros demonstrations` writes"
+            )
 
     def demonstration(self, rows: Sequence[DatasetRow]) -> Demonstration:
         """Of one episode."""
@@ -490,10 +386,6 @@ def _square(image: Image, size: int) -> Image:
     return fit(image, size, "resize-naive", (0, 0, 0))
 
 
-# ------------------------------------------------------------------------------------------------
-# LeRobotDatasets as a run's data: made into shards once, in the run's folder.
-
-
 def import_data(
     folders: Sequence[Path],
     out: Path,
@@ -526,7 +418,7 @@ def _from_elsewhere(folder: Path) -> bool:
 def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -> Path:
     """The shards of a data set or a bag in the run's folder ``out``, made where they are not there.
 
-    UserError: it cannot be read, or something must be said first, with `vla-ros export --shards`.
+    UserError: it cannot be read, or an option of `vla-ros demonstrations` is needed first.
     """
     # Named by what it says it is, so that a run that goes on finds what it made.
     bag = not is_dataset(source)
@@ -549,8 +441,9 @@ def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -
         else:
             done = import_shards(python_of(), source, made, options, said)
     except UserError as error:
-        first = "--lerobot, then --shards, take" if bag else "--shards takes"
-        raise UserError(f"{error} (`vla-ros export {first} options)") from None
+        first = "`vla-ros export --lerobot`, then " if bag else ""
+        verb = "`vla-ros demonstrations --from-lerobot`"
+        raise UserError(f"{error} (options: {first}{verb})") from None
     for note in done.notes:
         shown.say(note)
     return made

@@ -1,0 +1,128 @@
+"""Demonstrations as rows of a LeRobotDataset: what LeRobot has names for, and the rest beside it.
+
+The columns ``demo.*`` are what only training here needs, so that the way back loses nothing
+(:mod:`vla_ros_lab.train.imports`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM
+from vla_ros.data.lerobot.dataset import ACTION, STATE, Column, Columns, Row
+from vla_ros.data.lerobot.wire import Array
+from vla_ros.sim.env import AGENTVIEW, WRIST
+from vla_ros_lab.train.demonstrations import (
+    BODIES,
+    SetInfo,
+    Track,
+    read_images,
+    read_info,
+    read_tracks,
+)
+from vla_ros_lab.train.units import to_physical
+
+#: our cameras' names -> those in the data set, which `camera_map` and `policy: lerobot` know
+CAMERAS = {AGENTVIEW: "main", WRIST: "wrist"}
+STATE_NAMES = ("x", "y", "z", "finger_left", "finger_right")  # m, all of them
+EXECUTED, LABELS, POSES, PIXELS = (
+    "demo.executed", "demo.labels", "demo.poses", "demo.pixels.",
+)  # fmt: skip
+
+
+class ShardRows:
+    """The rows of shards. ``actions`` are m, rad and an opening of 0..1, as a policy says them.
+
+    UserError: the shards do not belong together.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self.info = read_info(paths[0])
+        for path in paths:
+            if read_info(path) != self.info:
+                raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+        self._tracks = [read_tracks(path) for path in paths]
+        self._flat = [track for tracks in self._tracks for track in tracks]
+        if not self._flat:
+            raise UserError(f"{paths[0].parent} has no demonstration")
+        self._posed = all(len(track.poses) == len(track) for track in self._flat)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._flat))
+
+    @property
+    def episodes(self) -> int:
+        return len(self._flat)
+
+    def columns(self, fps: int = 0) -> Columns:
+        """See Columns; ``fps`` instead of the control rate."""
+        info = self.info
+        labels = len(info.instructions)
+        numbers = [
+            Column(ACTION, END_EFFECTOR_DELTA.names),
+            Column(STATE, STATE_NAMES),
+            Column(EXECUTED, END_EFFECTOR_DELTA.names),
+            Column(LABELS, _numbered("label", labels * ACTION_DIM)),
+        ]
+        if self._posed:
+            numbers.append(Column(POSES, _numbered("pose", len(BODIES) * 7)))
+        for camera in info.cameras if info.objects else ():
+            names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
+            numbers.append(Column(PIXELS + CAMERAS[camera], names))
+        size = (info.image_size, info.image_size)
+        cameras = {CAMERAS[camera]: size for camera in info.cameras}
+        return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
+
+    def note(self) -> dict[str, Any]:
+        """For meta/vla_ros.json: what the way back needs."""
+        episodes = [
+            {n: getattr(track, n) for n in ("task", "seed", "initial_state", "success", "source")}
+            for track in self._flat
+        ]
+        return {"set": asdict(self.info), "episodes": episodes}
+
+    def rows(self) -> Iterator[Row]:
+        """Every frame, a demonstration after the other."""
+        episode = 0
+        for path, tracks in zip(self._paths, self._tracks, strict=True):
+            films = [read_images(path, camera) for camera in self.info.cameras]
+            for track in tracks:
+                shown = {
+                    CAMERAS[camera]: next(film)
+                    for camera, film in zip(self.info.cameras, films, strict=True)
+                }
+                numbers = _numbers(track, self.info, self._posed)
+                for i in range(len(track)):
+                    images = {name: frames[i] for name, frames in shown.items()}
+                    values = {name: array[i] for name, array in numbers.items()}
+                    yield Row(episode, track.instruction, images, values)
+                episode += 1
+
+
+def _numbers(track: Track, info: SetInfo, posed: bool) -> Mapping[str, Array]:
+    """Columns [T, D] of one demonstration, float32."""
+    scale = np.array(info.scale)
+    count = len(track)
+    found: dict[str, Array] = {
+        ACTION: to_physical(track.actions.astype(np.float64), scale),
+        STATE: np.concatenate((track.ee_pos, track.gripper_states), 1),
+        EXECUTED: track.executed,
+        LABELS: track.labels.reshape(count, -1),
+    }
+    if posed:
+        found[POSES] = track.poses.reshape(count, -1)
+    for camera in info.cameras if info.objects else ():
+        found[PIXELS + CAMERAS[camera]] = track.pixels[camera].reshape(count, -1)
+    return {name: array.astype(np.float32) for name, array in found.items()}
+
+
+def _numbered(word: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{word}_{i}" for i in range(count))
