@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.decoding.model_drafter import ModelDrafter
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.random import write_random
 from vla_ros.engine.layers import runner as module
 from vla_ros.engine.layers.linear import plain
 from vla_ros.engine.layers.runner import DecoderRunner
+from vla_ros_lab.model_drafter import ModelDrafter
 
 SIZE = 1024  # rows of the tiny model's head; 704 texts, 256 bins, 64 nobody says
 BINS = 256

@@ -30,7 +30,6 @@ from vla_ros.engine.decoding.head_drafters import (
     RecursiveDrafter,
 )
 from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter, EntropyTreeDrafter, HeteroSpec
-from vla_ros.engine.decoding.model_drafter import ModelDrafter
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative, TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
@@ -41,6 +40,7 @@ from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.pi0_fast import Pi0Fast
 from vla_ros.engine.options import REFERENCES, EngineOptions
+from vla_ros_lab.model_drafter import ModelDrafter
 
 LoadDraft = Callable[[str], Checkpoint]
 

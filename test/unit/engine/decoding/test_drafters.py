@@ -24,13 +24,13 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.draft_tree import Cost
 from vla_ros.engine.decoding.drafters import AcceptanceStatistics, TemporalDrafter
-from vla_ros.engine.decoding.model_drafter import ModelDrafter
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.families.random import SMALL_VOCAB, in_memory, random_tensors, write_random
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Reading
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros_lab.bench.measure import MissDrafter
+from vla_ros_lab.model_drafter import ModelDrafter
 
 ACTIONS = ActionTokens(32000)
 

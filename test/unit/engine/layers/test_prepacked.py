@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.decoding.model_drafter import towers_equal
 from vla_ros.engine.layers.linear import LowBitLinear, linear, linear_gelu, plain, rows_of
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack
 from vla_ros.engine.models import openvla
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
+from vla_ros_lab.model_drafter import towers_equal
 
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if can_prepack(CPU, dtype)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="oneDNN is not there")
