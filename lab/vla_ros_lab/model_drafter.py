@@ -2,7 +2,8 @@
 
 The two vocabularies meet in the action bins, so a draft is always an action token. Where the
 draft's vision towers are the target's, weights and all, it takes the target's features. Of a
-target's two cameras a draft made for one sees the main one.
+target's two cameras a draft made for one sees the main one. The engine finds it by the entry point
+``model`` of `vla_ros.decodings`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from itertools import zip_longest
 import torch
 
 from vla_ros.engine.decoding.drafters import Draft, Drafter
+from vla_ros.engine.decoding.factory import DecodingParts
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.io.tokens import PromptTokenizer
+from vla_ros.engine.io.tokens import MAX_TEXT, PromptTokenizer
 from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.layers.request import Request
@@ -221,3 +223,30 @@ def _check(target: VLAModel, draft: VLAModel) -> None:
             "the draft model is an OFT checkpoint, which says no tokens: give another"
             " draft_checkpoint"
         )
+
+
+def model_drafter(parts: DecodingParts, *, share: bool = True) -> ModelDrafter:
+    """The entry point ``model``: the draft model that the options name. ValueError: they do not."""
+    options, target = parts.options, parts.model
+    if not options.draft_checkpoint:
+        raise ValueError("a draft model is asked for: give draft_checkpoint")
+    key = options.draft_checkpoint, target.capture
+    if key not in parts.shared:
+        checkpoint = parts.load_draft(options.draft_checkpoint)
+        # The target's graphs and the draft's share one pool and one count.
+        parts.shared[key] = VLAModel(
+            checkpoint, target.device, target.dtype, target.options, target.capture
+        )
+    draft: VLAModel = parts.shared[key]
+    draft.prepare_one_row()
+    sampling = options.decoding == "speculative" and options.acceptance == "sampling"
+    return ModelDrafter(
+        target,
+        draft,
+        PromptTokenizer(draft.directory, draft.config),
+        parts.tokens,
+        MAX_TEXT,
+        temperature=options.temperature if sampling else None,
+        seed=options.seed + 1,
+        share=share,
+    )

@@ -18,7 +18,7 @@ from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine.decoding.acceptance import Exact, Scores
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.drafters import Drafter
-from vla_ros.engine.decoding.factory import DecodingParts, model_drafter
+from vla_ros.engine.decoding.factory import DecodingParts
 from vla_ros.engine.decoding.speculative import PartialAction, Speculative
 from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.families.base import LoadedPolicy
@@ -33,6 +33,7 @@ from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench.flow_rivals import transformers_paligemma
 from vla_ros_lab.hugging_face import build_causal_lm
+from vla_ros_lab.model_drafter import model_drafter
 
 
 class Generate(Decoding):

@@ -43,22 +43,23 @@ def test_a_verb_of_the_lab_is_refused_in_one_line_that_says_where_it_is(tmp_path
     assert "pip install ./lab" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_a_reference_decoding_is_refused_in_one_line_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--decoding generate", "decoding generate is a reference, which comes with the lab"),
+        ("--decoding speculative --drafter model --draft-checkpoint random:small",
+         "drafter model comes with the lab"),
+    ],
+)  # fmt: skip
+def test_a_decoding_of_the_lab_is_refused_in_one_line_too(
+    tmp_path: Path, asked: str, said: str
+) -> None:
     pytest.importorskip("torch")
-    words = [
-        "eval",
-        "--no-ros",
-        "--policy",
-        "vla",
-        "--checkpoint",
-        "random:small",
-        "--episodes",
-        "1",
-    ]
-    words += ["--tasks", "reach_red_cube", "--max-steps", "2", "--decoding", "generate"]
+    words = ["eval", "--no-ros", "--policy", "vla", "--checkpoint", "random:small"]
+    words += ["--episodes", "1", "--tasks", "reach_red_cube", "--max-steps", "2", *asked.split()]
     done = run([*words, "--out", str(tmp_path / "out")], without(tmp_path, LAB))
     assert done.returncode != 0
-    assert "decoding generate is a reference, which comes with the lab" in done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
 
 
 def test_without_the_lab_an_evaluation_has_its_table_and_summary_and_no_page(

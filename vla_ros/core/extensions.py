@@ -1,7 +1,8 @@
 """Entry points: what other distributions bring to `vla-ros` and to the engine.
 
 ``vla_ros.verbs``: packages with a table ``VERBS`` (verb -> one line) and a module for each verb;
-``vla_ros.decodings``: reference decodings; ``vla_ros.reports``: who writes an evaluation's page.
+``vla_ros.decodings``: reference decodings, and the drafter ``model``; ``vla_ros.reports``: who
+writes an evaluation's page.
 The lab (`pip install ./lab`) brings some of each. Policies have a group of their own, see
 :mod:`vla_ros.policies.base`.
 """

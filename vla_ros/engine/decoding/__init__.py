@@ -4,8 +4,8 @@ Read in this order: ``request`` (what comes in and goes out), ``runner`` (how a 
 ``base``, ``autoregressive``, ``actionflow``, ``parallel``; ``flow_matching`` is for flow policies.
 
 Speculation: ``speculative`` (the loop, over chains and trees), ``acceptance`` (which draft tokens
-stand), ``drafters`` (temporal) and ``model_drafter`` (a small VLA), ``temporal_prediction`` (what
-earlier answers let one expect), ``draft_tree`` (shapes and which nodes pay).
+stand), ``drafters`` (temporal; a small VLA is the lab's), ``temporal_prediction`` (what earlier
+answers let one expect), ``draft_tree`` (shapes and which nodes pay).
 
 With a draft head: ``draft_heads`` (the networks), ``head_drafters``, ``tree_growth`` (a tree out of
 the recursive head, in CUDA graphs). HeteroSpec: ``heterospec`` and its ``calibration``.

@@ -1,7 +1,7 @@
 """Drafters: where draft tokens come from. Here what a drafter is, and those of earlier answers.
 
 ``temporal`` drafts a chain, ``temporal_tree`` a tree of candidates; neither needs a second model.
-The others: :mod:`.model_drafter` (a small VLA) and :mod:`.head_drafters` (a head on the target).
+The others: :mod:`.head_drafters` (a head on the target) and the lab's draft model (a small VLA).
 """
 
 from __future__ import annotations

@@ -36,11 +36,10 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.files import read_json
-from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer
+from vla_ros.engine.io.tokens import Normalizer
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.pi0_fast import Pi0Fast
 from vla_ros.engine.options import REFERENCES, EngineOptions
-from vla_ros_lab.model_drafter import ModelDrafter
 
 LoadDraft = Callable[[str], Checkpoint]
 
@@ -173,7 +172,11 @@ def make_drafter(parts: DecodingParts, acceptance: Acceptance) -> Drafter:
     """The drafter that the options name."""
     options = parts.options
     if options.drafter == "model":
-        return model_drafter(parts, share=True)
+        make = extension(DECODINGS, "model")
+        if make is None:
+            raise ValueError(f"drafter model comes with the lab: {LAB}")
+        made: Drafter = make(parts)
+        return made
     return TemporalDrafter(
         parts.model.actions,
         parts.tokens,
@@ -347,29 +350,3 @@ def _parameters(text: TextConfig) -> int:
     heads = (2 * text.heads + 2 * text.kv_heads) * text.head_dim
     layer = text.hidden_size * (heads + 3 * text.intermediate_size)
     return text.layers * layer + text.vocab_size * text.hidden_size
-
-
-def model_drafter(parts: DecodingParts, *, share: bool) -> ModelDrafter:
-    options, target = parts.options, parts.model
-    if not options.draft_checkpoint:
-        raise ValueError("a draft model is asked for: give draft_checkpoint")
-    key = options.draft_checkpoint, target.capture
-    if key not in parts.shared:
-        checkpoint = parts.load_draft(options.draft_checkpoint)
-        # The target's graphs and the draft's share one pool and one count.
-        parts.shared[key] = VLAModel(
-            checkpoint, target.device, target.dtype, target.options, target.capture
-        )
-    draft: VLAModel = parts.shared[key]
-    draft.prepare_one_row()
-    sampling = options.decoding == "speculative" and options.acceptance == "sampling"
-    return ModelDrafter(
-        target,
-        draft,
-        PromptTokenizer(draft.directory, draft.config),
-        parts.tokens,
-        MAX_TEXT,
-        temperature=options.temperature if sampling else None,
-        seed=options.seed + 1,
-        share=share,
-    )
