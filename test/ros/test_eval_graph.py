@@ -154,7 +154,7 @@ def test_lossless_decodings_do_the_same_with_and_without_ros(graph):
         ),
     ],
 )
-def test_actions_on_older_evidence_are_the_same_with_and_without_ros(
+def test_actions_on_older_observation_are_the_same_with_and_without_ros(
     graph, setup, variant, age_ms, held
 ):
     record = graph(setup).play(job(variant), variant)

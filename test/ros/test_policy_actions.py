@@ -87,7 +87,7 @@ def test_actions_beyond_their_bounds_are_clamped_and_five_in_a_row_hold(start_po
 
 
 @pytest.mark.parametrize("chunk_age", [0.0, 0.08])
-def test_stage_durations_sum_to_the_total_and_the_total_is_the_age_of_the_evidence(
+def test_stage_durations_sum_to_the_total_and_the_total_is_the_age_of_the_observation(
     start_policy, chunk_age
 ):
     """Also for frames that were captured a while before they came."""

@@ -86,9 +86,9 @@ def test_a_run_is_recorded_whole_and_its_hold_once_more(spawn_node, start_policy
             assert tuple(one.action) == tuple(seen[one.sequence].action)
             assert stamp_ns(one.observation_stamp) == stamp_ns(seen[one.sequence].observation_stamp)
         stamps = [stamp_ns(m.header.stamp) for m in decoded(whole, "/image")]
-        evidence = {stamp_ns(m.observation_stamp) for m in kept if m.kind == 0}
+        observed = {stamp_ns(m.observation_stamp) for m in kept if m.kind == 0}
         assert len(stamps) > 10
-        assert {stamp for stamp in evidence if stamp >= stamps[0]} <= set(stamps)
+        assert {stamp for stamp in observed if stamp >= stamps[0]} <= set(stamps)
         states = [m.state for m in decoded(whole, "/policy/status")]
         assert {State.WAITING, State.RUNNING, State.HOLD} <= set(states)
         assert whole.run.policy == "replay"

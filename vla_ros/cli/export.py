@@ -32,7 +32,7 @@ examples:
 pairing, of commands that say what they rest on (those of vla_ros do):
   due        the image of the moment that the action was made for: of a chunk's third action the
              image two periods after the one that the chunk rests on (default)
-  observation   the image that the action rests on
+  observation  the image that the action rests on
   newest     the newest image that the policy node had when the command was published
 Other commands get the newest image that had arrived before them.
 
@@ -52,7 +52,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--camera", action="append", default=[], metavar="NAME=TOPIC",
         help="one more camera; may be repeated")  # fmt: skip
     add("--instruction", metavar="TEXT", help="the task, instead of the bag's own")
-    add("--pairing", choices=("due", "evidence", "newest"), default="due",
+    add("--pairing", choices=("due", "observation", "newest"), default="due",
         help="which image belongs to an action, see below (due)")  # fmt: skip
     add("--max-age", type=float, default=1.0, metavar="S",
         help="oldest image of a row (1 s)")  # fmt: skip

@@ -101,8 +101,8 @@ def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
     for part in parts.values():
         rate = part["executed"] * part["answers_hz"]
         assert part["commands_hz"] == pytest.approx(min(20, rate), rel=1e-4)
-        assert part["meets"] is (rate >= 20 and part["oldest_evidence_ms"] <= 800)
-    ages = [parts[n]["oldest_evidence_ms"] for n in sorted(parts)]
+        assert part["meets"] is (rate >= 20 and part["oldest_observation_ms"] <= 800)
+    ages = [parts[n]["oldest_observation_ms"] for n in sorted(parts)]
     assert np.diff(ages) == pytest.approx(50 * np.diff(sorted(parts)), abs=0.01)
     assert f"a chunk of {chunk} actions in {flow['ms']:.1f} ms" in out
 

@@ -85,7 +85,7 @@ def chunks(
     return {
         name: {
             "executed": one.executed, "actions_hz": one.actions_hz,
-            "evidence_ms": one.age_s * 1e3, "oldest_evidence_ms": one.worst_s * 1e3,
+            "observation_ms": one.age_s * 1e3, "oldest_observation_ms": one.worst_s * 1e3,
         }
         for name, one in given.items()
     }  # fmt: skip

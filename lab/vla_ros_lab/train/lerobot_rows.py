@@ -16,7 +16,7 @@ import numpy as np
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM
-from vla_ros.data.lerobot.dataset import ACTION, STATE, Column, Columns, Row
+from vla_ros.data.lerobot.dataset import ACTION, STATE, Columns, DatasetColumn, DatasetRow
 from vla_ros.data.lerobot.wire import Array
 from vla_ros.sim.env import AGENTVIEW, WRIST
 from vla_ros_lab.train.demonstrations import (
@@ -67,16 +67,16 @@ class ShardRows:
         info = self.info
         labels = len(info.instructions)
         numbers = [
-            Column(ACTION, END_EFFECTOR_DELTA.names),
-            Column(STATE, STATE_NAMES),
-            Column(EXECUTED, END_EFFECTOR_DELTA.names),
-            Column(LABELS, _numbered("label", labels * ACTION_DIM)),
+            DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
+            DatasetColumn(STATE, STATE_NAMES),
+            DatasetColumn(EXECUTED, END_EFFECTOR_DELTA.names),
+            DatasetColumn(LABELS, _numbered("label", labels * ACTION_DIM)),
         ]
         if self._posed:
-            numbers.append(Column(POSES, _numbered("pose", len(BODIES) * 7)))
+            numbers.append(DatasetColumn(POSES, _numbered("pose", len(BODIES) * 7)))
         for camera in info.cameras if info.objects else ():
             names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
-            numbers.append(Column(PIXELS + CAMERAS[camera], names))
+            numbers.append(DatasetColumn(PIXELS + CAMERAS[camera], names))
         size = (info.image_size, info.image_size)
         cameras = {CAMERAS[camera]: size for camera in info.cameras}
         return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
@@ -89,7 +89,7 @@ class ShardRows:
         ]
         return {"set": asdict(self.info), "episodes": episodes}
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[DatasetRow]:
         """Every frame, a demonstration after the other."""
         episode = 0
         for path, tracks in zip(self._paths, self._tracks, strict=True):
@@ -103,7 +103,7 @@ class ShardRows:
                 for i in range(len(track)):
                     images = {name: frames[i] for name, frames in shown.items()}
                     values = {name: array[i] for name, array in numbers.items()}
-                    yield Row(episode, track.instruction, images, values)
+                    yield DatasetRow(episode, track.instruction, images, values)
                 episode += 1
 
 

@@ -83,7 +83,7 @@ def test_a_frame_that_is_too_old_already_is_dropped_even_alone() -> None:
     assert "would be 121 ms old when it is answered, more than the age limit of 100" in str(dropped)
 
 
-def test_the_robot_whose_evidence_is_first_too_old_is_first() -> None:
+def test_the_robot_whose_observation_is_first_too_old_is_first() -> None:
     scheduler: Scheduler[str] = Scheduler(BatchCosts({1: 0.020}))
     scheduler.admit("patient", 5, 1.0)
     scheduler.admit("hasty", 5, 0.1)

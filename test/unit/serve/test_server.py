@@ -359,7 +359,7 @@ def test_a_frame_that_became_too_old_is_told_and_the_connection_stays() -> None:
         assert 'refused_total{why="too_old"} 1.0' in _page(server, "/metrics")
 
 
-def test_who_acts_on_the_oldest_evidence_is_answered_first() -> None:
+def test_who_acts_on_the_oldest_observation_is_answered_first() -> None:
     with slow() as (server, policy):
         first, younger, older = (Stranger(server) for _ in range(3))
         for one, age in ((younger, 0.0), (older, 0.4)):

@@ -70,7 +70,7 @@ def test_it_solves_the_other_families(table, family):
     "trouble", [{"delay": 3}, {"drop": 0.3, "delay": 1}, {"every": 2}], ids=str
 )
 @pytest.mark.parametrize("family", ["push", "pick"])
-def test_it_bears_old_lost_and_rare_evidence(table, family, trouble):
+def test_it_bears_old_lost_and_rare_observation(table, family, trouble):
     tasks = names(family)
     solved = [solve(table, tasks[i % len(tasks)], 30 + i, **trouble) for i in range(6)]
     assert sum(map(bool, solved)) >= 5, solved

@@ -25,7 +25,7 @@ STATE = "observation.state"
 ACTION = "action"
 #: Neither begins with "observation" or "action": LeRobot's policies take those for inputs.
 OBSERVATION_AGE = "timing.observation_age_s"
-EVIDENCE_AGE = "timing.evidence_age_s"
+ACTION_OBSERVATION_AGE = "timing.action_observation_age_s"
 #: What the policy said for the moment, executed or not; whether it said anything; how long it took.
 POLICY_ACTION = "policy.action"
 ANSWERED = "policy.answered"

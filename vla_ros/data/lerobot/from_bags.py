@@ -22,9 +22,9 @@ from vla_ros.data.bag_frames import COMPRESSED, IMAGE, TopicRoles, header_stamp,
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 from vla_ros.data.lerobot.dataset import (
     ACTION,
+    ACTION_OBSERVATION_AGE,
     ANSWERED,
     DELAY,
-    EVIDENCE_AGE,
     INTERVENTION,
     OBSERVATION_AGE,
     POLICY_ACTION,
@@ -46,8 +46,8 @@ from vla_ros.data.replay import stamp_ns
 
 #: what a command's row shows: the image of the moment it was made for, the one it rests on, or the
 #: newest that its node had taken in when it was published
-DUE, EVIDENCE, NEWEST = "due", "evidence", "newest"
-PAIRINGS = (DUE, EVIDENCE, NEWEST)
+DUE, OBSERVATION, NEWEST = "due", "observation", "newest"
+PAIRINGS = (DUE, OBSERVATION, NEWEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RecordedCommand:
         latest = max(self.latest_ns, self.observed_ns)
         if pairing == NEWEST:
             return latest
-        if pairing == EVIDENCE or not self.due_ns:
+        if pairing == OBSERVATION or not self.due_ns:
             return self.observed_ns
         return min(max(self.due_ns, self.observed_ns), latest)
 
@@ -563,7 +563,9 @@ class BagRows:
         state = [name for one in self._states for name in one.names]
         numbers = [DatasetColumn(ACTION, self._commands[0].numbers.names)]
         numbers += [DatasetColumn(STATE, tuple(state))] if state else []
-        numbers += [DatasetColumn(name, ("s",)) for name in (OBSERVATION_AGE, EVIDENCE_AGE)]
+        numbers += [
+            DatasetColumn(name, ("s",)) for name in (OBSERVATION_AGE, ACTION_OBSERVATION_AGE)
+        ]
         if self._answers is not None:
             numbers += [
                 DatasetColumn(POLICY_ACTION, numbers[0].names),
@@ -677,11 +679,11 @@ class BagRows:
     ) -> dict[str, Array]:
         told = command.told
         oldest = min(self._stamps[name].stamp(i) for name, i in images.items())
-        evidence = told.observed_ns or oldest
+        observed = told.observed_ns or oldest
         found = {
             ACTION: command.numbers.values,
             OBSERVATION_AGE: np.array([(told.said_ns - oldest) / SECOND]),
-            EVIDENCE_AGE: np.array([(told.said_ns - evidence) / SECOND]),
+            ACTION_OBSERVATION_AGE: np.array([(told.said_ns - observed) / SECOND]),
         }
         if self._states:
             found[STATE] = state

@@ -105,7 +105,7 @@ def test_an_image_in_the_set_is_the_one_its_action_rests_on(tmp_path, capsys):
         )
         entries.append(type(one)(one.topic, START + i * T + late, one.kind, one.content))
     bag = write_bag(tmp_path / "bag", sorted(entries, key=lambda e: e.at_ns))
-    assert export(bag, "--out", tmp_path / "set", "--pairing", "evidence") == 0
+    assert export(bag, "--out", tmp_path / "set", "--pairing", "observation") == 0
     assert "2 episodes, 28 frames" in capsys.readouterr().out
     with Reader(python(), tmp_path / "set") as reader:
         assert reader.info.fps == 20

@@ -52,7 +52,9 @@ def test_a_bag_of_ours(tmp_path):
         np.testing.assert_array_equal(row.images["main"], picture(i))
         np.testing.assert_array_equal(row.numbers["action"], np.float32([i / 100] * 7))
         assert row.numbers["observation.state"] == np.float32(i / 10)
-        assert row.numbers["timing.evidence_age_s"] == pytest.approx(0.01)  # bags.action: T / 5
+        assert row.numbers["timing.action_observation_age_s"] == pytest.approx(
+            0.01
+        )  # bags.action: T / 5
         assert (row.task, row.episode) == ("reach", i // 4)
     with Bag(tmp_path / "bag") as bag:
         columns = BagRows(bag, BagOptions()).columns()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from vla_ros.data.lerobot.from_bags import (
     DUE,
-    EVIDENCE,
     NEWEST,
+    OBSERVATION,
     PAIRINGS,
     Mark,
     RecordedCommand,
@@ -35,7 +35,7 @@ def test_the_image_that_an_action_rests_on():
         said_ns=180 * MS, at_ns=181 * MS, observed_ns=50 * MS, latest_ns=150 * MS
     )
     cameras = {"main": film(0, 50, 100, 150)}
-    assert pair(told, cameras, EVIDENCE, 1.0, 0.025).images == {"main": 1}
+    assert pair(told, cameras, OBSERVATION, 1.0, 0.025).images == {"main": 1}
     assert pair(told, cameras, DUE, 1.0, 0.025).images == {"main": 1}  # it says no due time
     assert pair(told, cameras, NEWEST, 1.0, 0.025).images == {"main": 3}
 
@@ -54,9 +54,9 @@ def test_two_cameras_of_one_frame_named_by_the_older():
     """The wrist's image of 90 ms and the main one of 100 ms were one frame, received at 103 ms."""
     cameras = {"main": film(50, 100), "wrist": film(40, 90)}
     told = RecordedCommand(150 * MS, 150 * MS, 90 * MS, 90 * MS, 0, received_ns=103 * MS)
-    assert pair(told, cameras, EVIDENCE, 1.0, 0.025).images == {"main": 1, "wrist": 1}
+    assert pair(told, cameras, OBSERVATION, 1.0, 0.025).images == {"main": 1, "wrist": 1}
     early = RecordedCommand(150 * MS, 150 * MS, 90 * MS, 90 * MS, 0, received_ns=95 * MS)
-    assert pair(early, cameras, EVIDENCE, 1.0, 0.025).images == {"main": 0, "wrist": 1}
+    assert pair(early, cameras, OBSERVATION, 1.0, 0.025).images == {"main": 0, "wrist": 1}
 
 
 def test_a_strangers_command_gets_what_had_arrived():

@@ -73,7 +73,7 @@ def test_a_simulation_that_starts_over_leaves_the_gripper_free():
 
 
 @pytest.mark.parametrize("lockstep", [False, True], ids=["realtime", "lockstep"])
-def test_evidence_from_the_future_moves_nothing(lockstep):
+def test_observation_from_the_future_moves_nothing(lockstep):
     """The clock went back between the frame and its answer, and no tick has seen it yet."""
     bench = Bench(lockstep=lockstep, sim_time=True).running_either()
     bench.clock.advance(0.05)

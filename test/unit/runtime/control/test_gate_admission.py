@@ -31,7 +31,7 @@ def blocked(bench):
 
 
 @pytest.mark.parametrize("sim_time, last_ms", [(False, 5), (True, 50)])
-def test_evidence_of_the_future_is_admitted_as_far_as_clocks_may_differ(sim_time, last_ms):
+def test_observation_of_the_future_is_admitted_as_far_as_clocks_may_differ(sim_time, last_ms):
     bench = ready(sim_time=sim_time)
     bench.answer(seen(bench, last_ms))
     assert [c.kind for c in bench.tick(0.0)] == [POLICY] and blocked(bench) == []
@@ -43,7 +43,7 @@ def test_evidence_of_the_future_is_admitted_as_far_as_clocks_may_differ(sim_time
     assert blocked(bench) == [f"action blocked: {line}"]
 
 
-def test_evidence_is_admitted_until_it_is_max_age_old():
+def test_observation_is_admitted_until_it_is_max_age_old():
     bench = ready()
     bench.answer(seen(bench, -500))
     assert [c.kind for c in bench.tick(0.0)] == [POLICY] and blocked(bench) == []
@@ -100,7 +100,7 @@ def test_what_was_clamped_is_counted_and_said():
     assert bench.out.warnings == [("clamped", "action clamped to its bounds")] * 2
 
 
-def test_no_motion_while_the_evidence_lasts_to_the_millisecond_and_then_hold():
+def test_no_motion_while_the_observation_lasts_to_the_millisecond_and_then_hold():
     bench = ready().running()
     age_ms = (bench.clock.now - bench.out.commands[-1].stamp_ns) // MS
     held = bench.tick(0.0) + bench.tick((500 - age_ms) / 1000)

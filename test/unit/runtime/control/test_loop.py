@@ -23,7 +23,7 @@ def test_nothing_is_published_before_the_first_action():
     assert len(bench.out.submitted) == 1, "the frame that was there is shown at once"
 
 
-def test_a_command_carries_its_evidence_and_stages_that_abut():
+def test_a_command_carries_its_observation_and_stages_that_abut():
     bench = Bench()
     bench.control.activate()
     bench.control.set_instruction("reach")
@@ -40,7 +40,7 @@ def test_a_command_carries_its_evidence_and_stages_that_abut():
     assert command.stages_ms["gate"] == pytest.approx(30.0)
 
 
-def test_between_actions_a_held_command_ages_with_the_old_evidence():
+def test_between_actions_a_held_command_ages_with_the_old_observation():
     bench = Bench().running()
     stamp = bench.out.commands[-1].stamp_ns
     (held,) = bench.tick()
@@ -49,7 +49,7 @@ def test_between_actions_a_held_command_ages_with_the_old_evidence():
     assert bench.loop.counters.missed_deadlines == 1
 
 
-def test_old_evidence_holds_within_max_age_plus_a_period_then_zeros_then_silence():
+def test_old_observation_holds_within_max_age_plus_a_period_then_zeros_then_silence():
     bench = Bench().running()
     start = bench.out.commands[-1].stamp_ns
     kinds = [(bench.clock.now, c.kind) for _ in range(60) for c in bench.tick()]

@@ -290,7 +290,7 @@ def test_what_is_lacking_is_named_with_the_gap() -> None:
     ]
 
 
-def test_further_cameras_are_joined_and_the_oldest_picture_is_the_evidence() -> None:
+def test_further_cameras_are_joined_and_the_oldest_picture_is_the_observation() -> None:
     parts = {"left_image": Nearest[int](PICTURES), "belt_image": Nearest[int](PICTURES)}
     cameras = {"left_image": "left", "belt_image": "belt"}
     join = Assembler(lambda: PairingWindow(25 * MS, SECOND), parts, more_cameras=cameras)

@@ -192,7 +192,7 @@ def test_two_actions_are_a_chunk_already():
     assert not line.asks(PERIOD, Limits(max_age_s=1.0)), "one question at a time"
 
 
-def test_an_ensemble_goes_on_with_evidence_that_is_just_young_enough():
+def test_an_ensemble_goes_on_with_observation_that_is_just_young_enough():
     line, limits = queue(execution=Execution.ENSEMBLE)
     line.put(answer(0))
     assert line.take(limits.max_age_ns, limits).index == 0

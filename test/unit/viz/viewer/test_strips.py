@@ -30,7 +30,7 @@ def strip(strips, name, now):
     return next(s for s in strips.strips(now) if s.name == name)
 
 
-def test_a_point_shows_the_oldest_evidence_since_the_last():
+def test_a_point_shows_the_oldest_observation_since_the_last():
     strips = Strips()
     for age in (80.0, 300.0, 120.0):
         strips.add(command(age), SECOND)

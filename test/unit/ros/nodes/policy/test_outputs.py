@@ -218,7 +218,7 @@ def test_a_new_chunk_is_a_new_trajectory_of_what_will_be_executed_of_it(
     assert [row for _, row in second] == [[0.3, -0.3]] * (said[1] + 1)
 
 
-def test_no_point_lies_beyond_the_life_of_its_evidence() -> None:
+def test_no_point_lies_beyond_the_life_of_its_observation() -> None:
     arm = Arm(joint_space(), "trajectory", max_age_s=0.23)
     arm.measure()
     rows = np.column_stack([np.arange(1, 21) / 10 + 0.1, np.zeros(20), np.full(20, -0.1)])
@@ -345,7 +345,7 @@ def test_an_output_that_is_left_alone_is_stopped_once() -> None:
     assert stops and all(points(stop) == [(0.05, [0.1, -0.1])] for stop in stops)
 
 
-def test_a_single_action_is_held_until_its_evidence_is_too_old() -> None:
+def test_a_single_action_is_held_until_its_observation_is_too_old() -> None:
     """Over after one period, it would be refused by a controller that gets it 50 ms late."""
     arm = Arm(joint_space(), "trajectory", max_age_s=0.5)
     arm.measure()

@@ -134,7 +134,7 @@ def test_messages_later_than_the_lead_are_executed_late_and_never_in_one_step() 
 
 
 @pytest.mark.parametrize("upsampling", [False, True])
-def test_the_motion_ends_when_its_evidence_is_too_old(upsampling: bool) -> None:
+def test_the_motion_ends_when_its_observation_is_too_old(upsampling: bool) -> None:
     what = told(4)
     times, path, _ = driven(what, delays(what, 16.0), upsampling=upsampling)
     end_ns = what.arm.bench.out.commands[-1].valid_until_ns
