@@ -21,7 +21,7 @@ from support.processes import children
 from support.releases import oft_statistics
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.cli.eval import setup_of
+from vla_ros.cli.eval import completed, setup_of
 from vla_ros.cli.main import make_parser
 from vla_ros.data.episodes import play as direct
 from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
@@ -170,7 +170,7 @@ def test_the_state_that_a_checkpoint_takes_comes_through_the_graph(graph, tmp_pa
     config = replace(tiny_config(towers="fused"), parallel=True, chunk=8, proprio_dim=8, images=2)
     write_random(folder, config, seed=3, stats=oft_statistics(7, 8))
     words = ["eval", "--checkpoint", str(folder), "--image-size", "64", "--max-steps", "10"]
-    setup = setup_of(make_parser("eval")[0].parse_args(words), "")
+    setup = completed(setup_of(make_parser("eval")[0].parse_args(words)))
     variant = Variant("oft", decoding="parallel")
     record = graph(setup).play(job(variant), variant)
     assert (record.steps, record.held, record.frames, record.error) == (10, 0, 2, "")

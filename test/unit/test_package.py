@@ -47,7 +47,7 @@ def test_the_command_line_holds_verbs_only():
         for path in files()
         if PACKAGE / "cli" in path.parents
     }
-    assert names - {"__init__", "main", "defaults", "arguments", "engine_flags"} == set(VERBS)
+    assert names - {"__init__", "main", "defaults", "arguments"} == set(VERBS)
 
 
 def test_no_file_of_a_stranger_can_run_code():

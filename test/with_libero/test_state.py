@@ -12,7 +12,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.engine import tiny_config
 from support.releases import oft_statistics
-from vla_ros.cli.eval import setup_of
+from vla_ros.cli.eval import completed, setup_of
 from vla_ros.cli.main import make_parser
 from vla_ros.data.episodes.play import DirectRunner, robot_state
 from vla_ros.data.episodes.records import Job, Variant
@@ -29,7 +29,7 @@ def test_the_state_is_liberos_own_and_the_same_through_the_graph(
     write_random(tmp_path / "oft", config, seed=3, stats=oft_statistics(7, 8))
     words = ["eval", "--suite", "libero_spatial", "--checkpoint", str(tmp_path / "oft")]
     words += ["--image-size", "64", "--max-steps", "10"]
-    setup = setup_of(make_parser("eval")[0].parse_args(words), "")
+    setup = completed(setup_of(make_parser("eval")[0].parse_args(words)))
     assert (setup.state, setup.unnorm_key) == (8, "libero_spatial_no_noops")
     variant = Variant("oft", decoding="parallel")
     job = Job(variant.label, "libero_spatial/0", 0, 0)

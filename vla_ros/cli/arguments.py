@@ -9,7 +9,8 @@ import argparse
 import importlib.util
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from vla_ros.core.errors import UserError
@@ -64,6 +65,48 @@ def add_flag(group: argparse._ActionsContainer, name: str, **other: Any) -> None
     """One of :data:`FLAGS`, with what is different here."""
     words = (SHORT[name], name) if name in SHORT else (name,)
     group.add_argument(*words, **{**FLAGS[name], **other})
+
+
+def add_fields(group: Any, options: type, *names: str, **defaults: Any) -> None:
+    """Flags of a dataclass's fields ``names``; ``defaults`` replace the fields' own.
+
+    A field's metadata has the ``text``, and ``choices``, ``metavar``, or ``flag`` where it is not
+    the field's name. A switch that is on by default is turned off by ``--no-name``; ``each`` is the
+    type of the values of a list, which is joined by commas.
+    """
+    declared = {one.name: one for one in fields(options)}
+    for name in names:
+        own, more = declared[name].default, declared[name].metadata
+        default = defaults.get(name, own)
+        flag, kind = more.get("flag", name.replace("_", "-")), type(own)
+        words: dict[str, Any] = {"dest": name, "default": default}
+        if kind is bool:
+            flag = f"no-{flag}" if own else flag
+            words["action"] = "store_false" if own else "store_true"
+            words["help"] = f"do not {more['text']}" if own else more["text"]
+        else:
+            # A text that ends so says itself what is taken without the flag.
+            silent = default in ("", 0, None, ()) or more["text"].endswith(")")
+            listed = default if isinstance(default, tuple) else (default,)
+            said = "" if silent else f" ({','.join(f'{value}' for value in listed)})"
+            words |= {"help": more["text"].replace("%", "%%") + said}
+            words |= {"type": joined(more["each"]) if "each" in more else kind}
+            words |= {"choices": more.get("choices") or None}
+            words |= {} if words["choices"] else {"metavar": more.get("metavar", METAVARS[kind])}
+        group.add_argument(f"--{flag}", **words)
+
+
+METAVARS = {str: "TEXT", int: "N", float: "X", tuple: "NAME"}
+
+
+def joined(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A type for argparse: values joined by commas, none twice."""
+
+    def parse(text: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(kind(word.strip()) for word in text.split(",") if word.strip()))
+
+    parse.__name__ = f"list of {kind.__name__}"
+    return parse
 
 
 def check_seconds(seconds: float | None) -> None:

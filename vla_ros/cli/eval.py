@@ -10,48 +10,40 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.arguments import FLAGS, Verbs, add_verb
+from vla_ros.cli.arguments import FLAGS, Verbs, add_fields, add_verb
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     DRAFT_CHECKPOINT,
     default_checkpoint,
     refuse_unreadable,
 )
-from vla_ros.cli.engine_flags import add_engine_flags
-from vla_ros.core.console import Progress, Table, error, json_text, print_json, show
+from vla_ros.core.console import Progress, error, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.extensions import LAB, REPORTS, extension
 from vla_ros.data.episodes.beside import (
+    SUMMARY,
     ComparedEvaluation,
     EarlierEvaluation,
     judged,
-    lines,
-    own,
     read_before,
+    read_beside,
 )
-from vla_ros.data.episodes.plan import group_of
-from vla_ros.data.episodes.records import Record, Setup, Variant
-from vla_ros.data.episodes.rows import Successes, VariantRow, rows_of
-from vla_ros.engine.options import REFERENCES
+from vla_ros.data.episodes.records import Job, Setup, Variant
+from vla_ros.data.episodes.rows import Successes
+from vla_ros.data.episodes.variants import Choices
+from vla_ros.engine.options import REFERENCES, EngineOptions
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import address_in, view_node
-from vla_ros.runtime.control.queue import Execution
+from vla_ros.sim.episode import Mode
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from vla_ros.data.episodes.plan import Plan
     from vla_ros.data.episodes.play import EpisodeOrder, MakeRunner, PlayedEpisode, Runner
-    from vla_ros.data.episodes.records import Setup, Variant
     from vla_ros.data.episodes.store import Store
-
-T = TypeVar("T")
-
-POLICIES = ("vla", "scripted", "zero")
-MODES = ("lockstep", "realtime")
 
 DESCRIPTION = """\
 Play many episodes of many tasks and say how often the policy succeeds, with 95 % Wilson
@@ -78,89 +70,58 @@ exit status: 0 all episodes were played (successful or not), 1 a variant cannot 
 2 wrong usage, 3 fewer solved than --against, not promoted, 130 interrupted (to be continued)"""
 
 
-def listed(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """A type for argparse: values joined by commas, none twice."""
-
-    def parse(text: str) -> list[T]:
-        return list(dict.fromkeys(kind(word.strip()) for word in text.split(",") if word.strip()))
-
-    parse.__name__ = f"list of {kind.__name__}"
-    return parse
+#: what a setup takes from its flags: of every policy, and of one with a model
+SHARED = ("suite", "policy", "seed", "image_size", "max_steps", "max_age_s", "nudge_m")
+OF_MODEL = ("checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment")
 
 
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "eval", DESCRIPTION, EPILOG)
-    _what(parser.add_argument_group("what is played").add_argument)
+    _what(parser.add_argument_group("what is played"))
     _policy(parser.add_argument_group("the policy"))
     _variants(parser.add_argument_group("variants; lists are joined by commas"))
-    _how(parser.add_argument_group("how").add_argument)
+    _how(parser.add_argument_group("how"))
 
 
-def _what(add: Callable[..., Any]) -> None:
-    add("--env", choices=("tabletop", "libero", "so101"), help="simulation (tabletop; libero with"
-        " --suite)")  # fmt: skip
-    add("--suite", default="", metavar="S", help="libero: such as libero_object")
+def _what(group: Any) -> None:
+    add = group.add_argument
+    add_fields(group, Setup, "environment", "suite", environment=None)
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks or families (all)")
     add("--episodes", type=int, default=20, metavar="N", help="of every task and variant (20)")
-    add("--seed", type=int, default=0, help="of the initial states, 0 to 999999 (0)")
-    add("--mode", choices=MODES, default="lockstep", help="realtime: the world does not wait")
+    add_fields(group, Setup, "seed")
+    add("--mode", choices=[mode.value for mode in Mode], default="lockstep",
+        help="realtime: the world does not wait")  # fmt: skip
     add("--instruction", default="", metavar="TEXT", help="said instead of each task's own")
-    add("--nudge", type=float, default=0.0, metavar="M", help="tabletop: move the task's cube so"
-        " far while the hand is on its way to it")  # fmt: skip
-    add("--max-steps", type=int, default=0, metavar="N", help="of an episode (the task's limit)")
+    add_fields(group, Setup, "nudge_m", "max_steps")
 
 
 def _policy(group: Any) -> None:
     add = group.add_argument
-    add("--policy", choices=POLICIES, default="vla", help="who acts (vla)")
+    add_fields(group, Setup, "policy")
     add("--checkpoint", metavar="C", help=f"vla: directory or hub id ({CHECKPOINT})")
-    add_engine_flags(
-        group, "device", "dtype", "weights", "unnorm_key", "embodiment", "num_threads",
-        num_threads=None,
-    )  # fmt: skip
+    add_fields(group, EngineOptions, *OF_MODEL[1:], "num_threads", num_threads=None)
     add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="vla: of the"
         " engine's others, such as state_normalization=identity; may be given again")  # fmt: skip
-    add("--max-age", type=float, default=0.5, metavar="S", help="age limit of observation (0.5)")
+    add_fields(group, Setup, "max_age_s")
 
 
 def _variants(group: Any) -> None:
+    add_fields(group, Choices, "decoding", "drafter")
+    add_fields(group, EngineOptions, "draft_checkpoint", "calibration")
+    add_fields(group, Choices, "acceptance", "relaxed_distance")
+    add_fields(group, EngineOptions, "draft_extrapolation")
+    add_fields(group, Choices, "replan_interval", "execution", "rtc_mode", "delay_frames",
+               "image_delay_ms")  # fmt: skip
+
+
+def _how(group: Any) -> None:
     add = group.add_argument
-    words = listed(str)
-    add("--decoding", type=words, metavar="D,..", help="vla: how tokens are decoded (auto)")
-    add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal,"
-        " temporal_tree, head, model")  # fmt: skip
-    add("--draft-checkpoint", default="", metavar="C", help="of drafter model or head; not"
-        f" needed for {CHECKPOINT}")  # fmt: skip
-    add("--calibration", default="", metavar="FILE", help="of heterospec (heterospec.json beside"
-        " the checkpoint)")  # fmt: skip
-    add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
-    add("--relaxed-distance", type=listed(int), default=[], metavar="R,..", help="and relaxed by"
-        " r bins")  # fmt: skip
-    add_engine_flags(group, "draft_extrapolation")
-    add("--replan-interval", type=listed(int), default=[0], metavar="S,..", help="actions of a"
-        " chunk that are executed; 0: all")  # fmt: skip
-    add(
-        "--execution",
-        type=words,
-        default=["async"],
-        metavar="E,..",
-        help="of chunks: sync, async, ensemble, rtc, rtc_trained, corrected (async)",
-    )
-    add("--rtc-mode", type=words, default=["guided"], metavar="M,..", help="of rtc: guided,"
-        " guided_vjp (guided)")  # fmt: skip
-    add("--delay-frames", type=listed(int), default=[0], metavar="D,..", help="lock-step: act on"
-        " the observation of so many control steps ago; chunks come so late")  # fmt: skip
-    add("--image-delay-ms", type=listed(float), default=[0.0], metavar="MS,..", help="realtime:"
-        " images come so much later, their stamp unchanged")  # fmt: skip
-
-
-def _how(add: Callable[..., Any]) -> None:
     add("--no-ros", action="store_true", help="lock-step straight on the policy, without ROS")
     add("--workers", type=int, default=1, metavar="N", help="lock-step: processes (1)")
     add("--batched", action="store_true", help="with --no-ros: the policy is loaded once, and"
         " answers the episodes of all workers together")  # fmt: skip
-    add("--image-size", type=int, default=256, metavar="PX", help="of the cameras (256)")
+    add_fields(group, Setup, "image_size")
     add("--out", type=Path, metavar="DIR", help="the evaluation's directory (runs/eval-TIME)")
     add("--beside", nargs="+", type=Path, default=[], metavar="DIR", help="finished evaluations of"
         " this policy, whose success stands beside: base against perturbed")  # fmt: skip
@@ -194,7 +155,7 @@ def check(args: argparse.Namespace) -> None:
             where = environment_of(args)
             raise UserError(f"--env {where} needs --checkpoint: a directory or a hub id")
         args.checkpoint = default_checkpoint(args.decoding or [])
-    if args.suite and args.env in ("tabletop", "so101"):
+    if args.suite and args.environment in ("tabletop", "so101"):
         raise UserError("--suite belongs to --env libero")
     if realtime and args.no_ros:
         raise UserError("--no-ros is lock-step: real time is measured through the ROS graph")
@@ -239,74 +200,61 @@ def _check_view(args: argparse.Namespace) -> None:
     view_node(simulated=False)  # raises where viser is missing
 
 
-def setup_of(args: argparse.Namespace, note: str, world: str = "") -> Setup:
-    """What all episodes share; looks into the checkpoint. Raises UserError."""
-    from vla_ros.data.episodes.records import Setup
-    from vla_ros.sim.episode import Mode
-
-    shared: dict[str, Any] = {
-        "environment": environment_of(args),
-        "suite": args.suite,
-        "policy": args.policy,
-        "mode": Mode(args.mode),
-        "route": "direct" if args.no_ros else "ros",
-        "seed": args.seed,
-        "num_threads": args.num_threads or _threads(args.mode),
-        "image_size": args.image_size,
-        "max_steps": args.max_steps,
-        "max_age_s": args.max_age,
-        "nudge_m": args.nudge,
-        "world": world,
-        "note": note,
-    }
-    try:
-        if args.policy == "vla":
-            shared |= _of_checkpoint(args)
-        return Setup(**shared)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    except ImportError as error:
-        raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
+def setup_of(args: argparse.Namespace) -> Setup:
+    """What all episodes share, as it is asked for. Raises UserError."""
+    model = args.policy == "vla"
+    asked = {name: getattr(args, name) for name in (*SHARED, *(OF_MODEL if model else ()))}
+    with user_errors(ValueError):
+        return Setup(
+            environment=environment_of(args),
+            mode=Mode(args.mode),
+            route="direct" if args.no_ros else "ros",
+            num_threads=args.num_threads or _threads(args.mode),
+            engine_options=tuple(args.engine_option),
+            **asked,
+        )
 
 
 def environment_of(args: argparse.Namespace) -> str:
     """The environment's name; a suite is LIBERO's."""
-    return str(args.env or ("libero" if args.suite else "tabletop"))
+    return str(args.environment or ("libero" if args.suite else "tabletop"))
 
 
-def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
-    from vla_ros.data.episodes.play import parse_words
-    from vla_ros.engine.formats import parse_formats
-    from vla_ros.engine.layers.devices import usable_device
-    from vla_ros.engine.load import refuse_weights, sha256_on_disk
-    from vla_ros.policies.conventions import conventions_of
-    from vla_ros.sim.libero.suites import base_of
-
-    usable_device(args.device)
+def completed(setup: Setup) -> Setup:
+    """The setup with what its checkpoint says, which is looked into. Raises UserError."""
+    if setup.policy != "vla":
+        return setup
+    try:
+        from vla_ros.data.episodes.play import parse_words
+        from vla_ros.engine.formats import parse_formats
+        from vla_ros.engine.layers.devices import usable_device
+        from vla_ros.engine.load import refuse_weights, sha256_on_disk
+        from vla_ros.policies.conventions import conventions_of
+        from vla_ros.sim.libero.suites import base_of
+    except ImportError as missing:
+        raise UserError(f"{missing}: pip install '.[model]' in the checkout") from missing
+    usable_device(setup.device)
+    checkpoint = setup.checkpoint
     with user_errors(ValueError):
-        said = parse_words(args.engine_option)
-        refuse_weights(args.checkpoint, args.weights, args.device, args.dtype)
-    refuse_unreadable(args.checkpoint, str(said.get("tokenizer", "")))
-    suite = base_of(args.suite)  # nobody has trained on a perturbed one
-    found = conventions_of(args.checkpoint, suite, args.unnorm_key, embodiment=args.embodiment)
-    known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
-    return {
-        "checkpoint": args.checkpoint,
-        "checkpoint_sha256": known,
-        "device": args.device,
-        "dtype": args.dtype,
-        "weights": str(parse_formats(args.weights)),
-        "unnorm_key": found.unnorm_key,
-        "embodiment": args.embodiment,
-        "engine_options": tuple(args.engine_option),
-        "center_crop": found.center_crop,
-        "preprocessing": found.preprocessing,
-        "ungated": environment_of(args) == "libero",  # the published protocol has no gate
-        "action_scale": found.action_scale,
-        "wrist": found.cameras == 2,
-        "chunk": found.chunk,
-        "state": found.state,
-    }
+        said = parse_words(setup.engine_options)
+        refuse_weights(checkpoint, setup.weights, setup.device, setup.dtype)
+        refuse_unreadable(checkpoint, str(said.get("tokenizer", "")))
+        suite = base_of(setup.suite)  # nobody has trained on a perturbed one
+        found = conventions_of(checkpoint, suite, setup.unnorm_key, embodiment=setup.embodiment)
+        known = "" if checkpoint.startswith("random:") else sha256_on_disk(checkpoint)
+        return replace(
+            setup,
+            checkpoint_sha256=known,
+            weights=str(parse_formats(setup.weights)),
+            unnorm_key=found.unnorm_key,
+            center_crop=found.center_crop,
+            preprocessing=found.preprocessing,
+            ungated=setup.environment == "libero",  # the published protocol has no gate
+            action_scale=found.action_scale,
+            wrist=found.cameras == 2,
+            chunk=found.chunk,
+            state=found.state,
+        )
 
 
 def _threads(mode: str) -> int:
@@ -315,128 +263,31 @@ def _threads(mode: str) -> int:
     return 1 if mode == "lockstep" else max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-# ------------------------------------------------------------------------------------------------
-# The variants that the options of `vla-ros eval` ask for: every combination, each with a name.
-
-
-GUIDED, GUIDED_VJP = "guided", "guided_vjp"
-MODEL_DRAFTED = "vanilla_speculative"  # by definition with a draft model
-HETEROSPEC = "heterospec"  # by definition with a drafter that names alternatives
-UNCERTAIN = ("temporal_tree", "head")
-
-
 def variants_of(args: argparse.Namespace) -> tuple[Variant, ...]:
     """Every combination that the options ask for. Raises UserError."""
-    from vla_ros.data.episodes.records import Variant
-
-    adaptive = args.mode == "realtime"
-    with user_errors(ValueError):
-        return tuple(
-            Variant(
-                label=label + _suffix(execution, mode, replan, frames, delay_ms),
-                adaptive_draft=adaptive,
-                replan_interval=replan,
-                delay_frames=frames,
-                image_delay_ms=delay_ms,
-                execution=execution,
-                rtc_mode=mode,
-                **options,
-            )
-            for label, options in _decodings(args)
-            for execution, mode in _executions(args)
-            for replan in args.replan_interval
-            for frames in args.delay_frames
-            for delay_ms in args.image_delay_ms
-        )
+    names = {one.name for one in fields(Choices)} - {"draft"}
+    draft = DRAFT_CHECKPOINT if args.checkpoint == CHECKPOINT else ""
+    asked = Choices(draft=draft, **{name: getattr(args, name) for name in names})
+    return asked.variants(args.policy, adaptive=args.mode == "realtime", references=args.no_ros)
 
 
-def _executions(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Every way to execute chunks; how they are guided is a matter of rtc alone."""
-    for mode in args.rtc_mode:
-        _known("rtc-mode", mode, (GUIDED, GUIDED_VJP))
-    for execution in args.execution:
-        for mode in args.rtc_mode if execution == Execution.RTC else [GUIDED]:
-            yield execution, mode
+def plan_of(
+    setup: Setup,
+    variants: tuple[Variant, ...],
+    tasks: Sequence[str],
+    episodes: int,
+    instruction: str = "",
+) -> Plan:
+    """The episodes of a setup, whose world and checkpoint are looked into; ``tasks`` by name or
+    family, none: all. Raises UserError."""
+    from vla_ros.data.episodes.plan import Plan, select_tasks, world_of
+
+    world = world_of(setup.environment, setup.suite)
+    chosen = select_tasks(world.tasks, tasks)
+    setup = completed(replace(setup, world=world.versions, note=world.note))
+    return Plan(setup, variants, chosen, episodes, instruction)
 
 
-def _suffix(execution: str, mode: str, replan: int, frames: int, delay_ms: float) -> str:
-    executed = "" if execution == Execution.ASYNC else f",{execution}"
-    executed += "" if mode == GUIDED else f",{mode}"
-    replans = executed + (f",S={replan}" if replan else "")
-    delayed = f",d={frames}" if frames else ""
-    return replans + delayed + (f",delay={delay_ms:g}ms" if delay_ms else "")
-
-
-def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Label and fields of every way to decode."""
-    from vla_ros.data.episodes.play import DRAFTING
-    from vla_ros.engine.options import ACCEPTANCES, DECODINGS, DRAFTERS
-
-    if args.policy != "vla":
-        yield args.policy, {}
-        return
-    for decoding in args.decoding or ["auto"]:
-        if decoding not in REFERENCES:
-            _known("decoding", decoding, DECODINGS)
-        elif not args.no_ros:
-            raise UserError(f"{decoding} is a reference: vla-ros bench, or eval --no-ros")
-        if decoding not in DRAFTING:
-            yield decoding, {"decoding": decoding}
-            continue
-        for drafter in _drafters(args, decoding):
-            _known("drafter", drafter, DRAFTERS)
-            if drafter == "model" and not args.draft_checkpoint:
-                if args.checkpoint != CHECKPOINT:
-                    raise UserError(f"--decoding {decoding} drafted by a model: --draft-checkpoint")
-                args.draft_checkpoint = DRAFT_CHECKPOINT
-            accepted = [(name, 0) for name in args.acceptance] + [
-                ("relaxed", r) for r in args.relaxed_distance
-            ]
-            for acceptance, distance in accepted:
-                _known("acceptance", acceptance, ACCEPTANCES)
-                yield _drafting(args, decoding, drafter, acceptance, distance)
-
-
-def _drafters(args: argparse.Namespace, decoding: str) -> list[str]:
-    """Those asked for that belong to a decoding; one of its own where none does."""
-    if decoding == MODEL_DRAFTED:
-        return ["model"]
-    if decoding == HETEROSPEC:
-        return [name for name in args.drafter if name in UNCERTAIN] or ["temporal_tree"]
-    return list(args.drafter)
-
-
-def _drafting(
-    args: argparse.Namespace, decoding: str, drafter: str, acceptance: str, distance: int
-) -> tuple[str, dict[str, Any]]:
-    drafting = ("model",) if "model" in args.drafter else ("model", "head")
-    parts = [decoding]
-    plain = {MODEL_DRAFTED: "model", HETEROSPEC: "temporal_tree"}.get(decoding, "temporal")
-    parts += [drafter] if drafter != plain else []
-    parts += ["linear"] if drafter == "temporal" and args.draft_extrapolation == "linear" else []
-    parts += [acceptance] if acceptance != "exact" else []
-    parts += [f"r={distance}"] if distance else []
-    return ",".join(parts), {
-        "decoding": decoding,
-        "drafter": drafter,
-        "draft_checkpoint": args.draft_checkpoint if drafter in drafting else "",
-        "calibration": args.calibration if decoding == HETEROSPEC else "",
-        "acceptance": acceptance,
-        "relaxed_distance": distance,
-        "draft_extrapolation": args.draft_extrapolation,
-    }
-
-
-def _known(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UserError(f"--{option} {value}: give {', '.join(known)}")
-
-
-# ------------------------------------------------------------------------------------------------
-# The evaluation as it runs.
-
-
-SUMMARY = "summary.json"
 PARTIAL_EVERY_S = 60.0
 PARTIAL_SHARE = 30  # writing it takes at most this part of the time, one in so many
 
@@ -448,16 +299,20 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.core import origin
         from vla_ros.data.episodes.play import RunnerFailed
         from vla_ros.data.episodes.store import Store
+        from vla_ros.runtime.control.goals import check_instruction
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
-    plan = _plan(args)
-    beside = _beside(args, plan.setup)
+    with user_errors(ValueError):
+        check_instruction(args.instruction)
+    variants = variants_of(args)
+    plan = plan_of(setup_of(args), variants, args.tasks, args.episodes, args.instruction)
+    beside = tuple(read_beside(folder, plan.setup) for folder in args.beside)
     earlier = read_before(args.against, plan.setup, plan.jobs()) if args.against else None
     out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         origin.code()
-        with Store(out, plan.setup, plan.variants, _command()) as store:
+        with Store(out, plan.setup, plan.variants, f"vla-ros {shlex.join(sys.argv[1:])}") as store:
             _play_all(args, plan, store, out)
             return _conclude(args, plan.setup, store, out, beside, earlier)
     except RunnerFailed as failed:
@@ -470,18 +325,6 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _plan(args: argparse.Namespace) -> Plan:
-    from vla_ros.data.episodes.plan import Plan, select_tasks, world_of
-    from vla_ros.runtime.control.goals import check_instruction
-
-    with user_errors(ValueError):
-        check_instruction(args.instruction)
-    world = world_of(environment_of(args), args.suite)
-    tasks = select_tasks(world.tasks, args.tasks)
-    setup = setup_of(args, world.note, world.versions)
-    return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
-
-
 def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> None:
     """Play what has no record yet, and write it as it comes."""
     from vla_ros.data.episodes.play import EpisodeOrder, keep
@@ -491,48 +334,35 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     done = store.done
     strips = strip_paths(jobs)
     told = {task.name: args.instruction or task.instruction for task in plan.tasks}
+    left = [job for job in jobs if job.key() not in done]
     orders = [
-        EpisodeOrder(job, strips.get(job.key(), ""), told[job.task], clip=True)
-        for job in jobs
-        if job.key() not in done
+        EpisodeOrder(job, strips.get(job.key(), ""), told[job.task], clip=True) for job in left
     ]
-    progress = _Show(plan, store)
     partial = _Partial(plan, store, out)
-    if plan.setup.note:  # before hours are spent on it
-        progress.say(f"note: {plan.setup.note}")
-    progress.update()
-    try:
+    with Progress() as progress:
+        if plan.setup.note:  # before hours are spent on it
+            progress.say(f"note: {plan.setup.note}")
+        _show(progress, store, jobs)
         for played in _play(args, plan, orders, progress.say):
             store.add(keep(played, out, args.keep_tokens))
-            progress.update()
+            _show(progress, store, jobs)
             partial.write()
-    finally:
-        progress.end()
 
 
 def _play(
     args: argparse.Namespace, plan: Plan, orders: list[EpisodeOrder], say: Callable[[str], None]
 ) -> Iterator[PlayedEpisode]:
     from vla_ros.data.episodes import parallel
+    from vla_ros.data.episodes.play import DirectRunner
 
     if args.batched:
         from vla_ros.serve.episodes import play_on_one_engine
 
         return play_on_one_engine(plan.setup, plan.variants, orders, args.workers, say)
-    make: MakeRunner = direct_runner if plan.setup.route == "direct" else graph_runner
+    make: MakeRunner = DirectRunner if plan.setup.route == "direct" else graph_runner
     if args.view:
         make = _watched_runner(say)
-    if args.workers > 1:
-        play = parallel.play_in_processes
-        return play(make, plan.setup, plan.variants, orders, args.workers)
-    return parallel.play_here(make, plan.setup, plan.variants, orders)
-
-
-def direct_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
-    """Episodes without ROS."""
-    from vla_ros.data.episodes.play import DirectRunner
-
-    return DirectRunner(setup, variants)
+    return parallel.play(make, plan.setup, plan.variants, orders, args.workers)
 
 
 def graph_runner(
@@ -598,40 +428,17 @@ class _Partial:
         self._next_s = began_s + max(PARTIAL_EVERY_S, PARTIAL_SHARE * took_s)
 
 
-class _Show:
+def _show(progress: Progress, store: Store, jobs: Sequence[Job]) -> None:
     """The line that says how far it is: all episodes, and success of the variant that plays."""
-
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self._store = store
-        self._total = len(plan.jobs())
-        self._known = {job.key() for job in plan.jobs()}
-        self._progress = Progress()
-
-    def update(self) -> None:
-        from vla_ros.data.episodes.rows import wilson
-
-        records = [r for r in self._store.records if r.job.key() in self._known]
-        text = "episodes"
-        if records:
-            label = records[-1].job.variant
-            own = [record.success for record in records if record.job.variant == label]
-            low, high = (100 * end for end in wilson(sum(own), len(own)))
-            text = f"{100 * sum(own) / len(own):.1f} % solved ({low:.0f} to {high:.0f}) {label}"
-        self._progress.update("eval", text, len(records), self._total)
-
-    def say(self, text: str) -> None:
-        """One line that stays. From any thread."""
-        self._progress.say(text)
-
-    def end(self) -> None:
-        self._progress.end()
-
-
-def _beside(args: argparse.Namespace, setup: Setup) -> tuple[ComparedEvaluation, ...]:
-    """Before hours are spent: UserError where one cannot be compared with."""
-    from vla_ros.data.episodes.beside import read_beside
-
-    return tuple(read_beside(folder, setup) for folder in args.beside)
+    known = {job.key() for job in jobs}
+    records = [record for record in store.records if record.job.key() in known]
+    text = "episodes"
+    if records:
+        label = records[-1].job.variant
+        own = Successes.of([record for record in records if record.job.variant == label])
+        low, high = (100 * end for end in own.interval)
+        text = f"{100 * own.rate:.1f} % solved ({low:.0f} to {high:.0f}) {label}"
+    progress.update("eval", text, len(records), len(jobs))
 
 
 def _conclude(
@@ -645,6 +452,7 @@ def _conclude(
     """Table, report, summary, the line of JSON, and whether it is promoted; the exit status."""
     from vla_ros.core import origin
     from vla_ros.data.episodes.rows import summary
+    from vla_ros.viz.evaluation import tables
 
     commands = "\n".join(store.commands)
     figures = summary(setup, store.variants, store.records, commands)
@@ -690,68 +498,5 @@ def _promoted(args: argparse.Namespace, worse: bool) -> str:
     return f"; promoted: {args.promote} is {directory}"
 
 
-def _command() -> str:
-    return f"vla-ros {shlex.join(sys.argv[1:])}"
-
-
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-# ------------------------------------------------------------------------------------------------
-# What is printed at the end: the variants, then families and tasks of the first.
-
-
-_SPARE = ("held", "actions", "age p50")  # columns where there is no room
-_OUTCOME = ("solved", "success", "95 % Wilson")
-
-
-def tables(
-    setup: Setup,
-    variants: Sequence[Variant],
-    records: Sequence[Record],
-    beside: Sequence[ComparedEvaluation] = (),
-) -> tuple[RenderableType, ...]:
-    """One below the other."""
-    rows = rows_of(variants, records, setup.suite)
-    if not rows:
-        return ("no episode was played",)
-    shown: list[RenderableType] = [
-        Table(("variant", *_OUTCOME, "age p50", "actions", "held"), map(_variant, rows), _SPARE),
-        "",
-    ]
-    shown.append(Table(("task", *_OUTCOME), _tasks(rows[0], setup.suite)))
-    if len(rows) > 1:
-        shown += ["", f"families and tasks: {rows[0].name}; the others are in the report"]
-    if beside:
-        shown += ["", _beside_table([*beside, own(rows[0], setup.suite or setup.environment)])]
-    return tuple(shown)
-
-
-def _beside_table(found: Sequence[ComparedEvaluation]) -> RenderableType:
-    """Solved of played: a task a row, an evaluation a column, this one last."""
-    rows = (
-        (task, *(f"{one.successes}/{one.episodes}" if one else "–" for one in outcomes))
-        for task, outcomes in lines(found)
-    )
-    return Table(("task", *(one.name for one in found)), rows)
-
-
-def _variant(row: VariantRow) -> tuple[str, ...]:
-    rates = f"{row.age.p50:.0f} ms", f"{row.rate_hz:.1f} Hz", f"{100 * row.held:.1f} %"
-    return (row.name, *_outcome(row.all), *rates)
-
-
-def _tasks(row: VariantRow, suite: str) -> Iterator[tuple[str, ...]]:
-    """Every group with its tasks below it."""
-    for group, outcome in row.groups.items():
-        yield (group or "all", *_outcome(outcome))
-        for task, single in row.tasks.items():
-            if group_of(task, suite) == group:
-                yield (f"  {task}", *_outcome(single))
-
-
-def _outcome(outcome: Successes) -> tuple[str, str, str]:
-    low, high = (100 * end for end in outcome.interval)
-    solved = f"{outcome.successes}/{outcome.episodes}"
-    return solved, f"{100 * outcome.rate:.1f} %", f"{low:.1f} to {high:.1f}"

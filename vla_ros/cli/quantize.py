@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_ros.cli.arguments import Verbs, add_flag, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.cli.defaults import refuse_unreadable
-from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import print_json
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.options import EngineOptions
 
 DESCRIPTION = """\
 Write a policy with its weights in int8, int4 or fp8, and read it back: what `--weights` of eval,
@@ -31,7 +31,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--checkpoint", required=True, metavar="C", help="a directory, a hub id or shipped:NAME")
     add("--weights", required=True, metavar="F", help="int8, int4 or fp8 (of all but vision), or"
         " by part, such as vision=int8,decoder=int4,head=int8")  # fmt: skip
-    add_engine_flags(parser, "tokenizer", "embodiment")
+    add_fields(parser, EngineOptions, "tokenizer", "embodiment")
     add("--out", required=True, type=Path, metavar="DIR", help="to write; it must not exist")
     add_flag(parser, "--json")
 

@@ -13,11 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_domain, require_rosbags
-from vla_ros.cli.engine_flags import add_engine_flags
+from vla_ros.cli.arguments import (
+    Verbs,
+    add_fields,
+    add_flag,
+    add_verb,
+    check_domain,
+    require_rosbags,
+)
 from vla_ros.core.console import Progress, error
 from vla_ros.core.errors import UserError
 from vla_ros.core.signals import set_on_signal
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
@@ -123,7 +130,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", metavar="DIR", help="vla: model")
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded")
     flags = ("device", "dtype", "weights")
-    add_engine_flags(parser, *flags, **dict.fromkeys(flags))
+    add_fields(parser, EngineOptions, *flags, **dict.fromkeys(flags))
     add_flag(
         parser,
         "--param",

@@ -7,10 +7,10 @@ import logging
 import os
 from typing import Any
 
-from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_verb
 from vla_ros.cli.defaults import CHECKPOINT
-from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.options import EngineOptions
 
 FLAGS = (
     "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment", "camera_map",
@@ -53,12 +53,11 @@ def add_parser(verbs: Verbs) -> None:
     add("--max-age", type=float, default=0.0, metavar="S", help="how old the observation of its"
         " answers may be; policy nodes say their own (0: as old as it gets)")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
-    add_engine_flags(parser.add_argument_group("the engine"), *FLAGS)
+    add_fields(parser.add_argument_group("the engine"), EngineOptions, *FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    from vla_ros.engine.options import EngineOptions
     from vla_ros.policies.base import PolicySpec
     from vla_ros.policies.remote.link import TOKEN
     from vla_ros.serve.server import ServeOptions, serve

@@ -15,8 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.arguments import Verbs, add_flag, add_verb, command
-from vla_ros.cli.engine_flags import add_engine_flags
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, command
 from vla_ros.core.console import Progress, Table, show, text_of
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import OPTIONS, EngineOptions
@@ -67,7 +66,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--preset", choices=sorted(PRESETS), default="cpu", help="model and device (cpu)")
     add("--checkpoint", help="a directory, a hub id or random:NAME, instead of the preset's")
     add("--draft", help="checkpoint of the draft model")
-    add_engine_flags(parser, *ENGINE, device=None, dtype="bfloat16", num_threads=None)
+    add_fields(parser, EngineOptions, *ENGINE, device=None, dtype="bfloat16", num_threads=None)
     add("--clock", choices=("cpu", "wall"), help="time of the process or of the wall")
     add("--warm-up", type=int, help="frames before the clock runs (10; flow: 2)")
     add("--timed", type=int, help="frames measured (100; flow: 5)")

@@ -6,16 +6,15 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_ros.cli.arguments import Verbs, add_flag, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
-from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.options import EngineOptions
 
 if TYPE_CHECKING:
     from vla_ros_lab.heterospec import DraftedFrame
@@ -74,56 +73,33 @@ def _in_bag(path: Path) -> list[Said]:
 def _played(args: argparse.Namespace, executed: int) -> list[Said]:
     """Episodes without ROS, in lock-step, with the decoding that changes nothing."""
     try:
-        from vla_ros.cli.eval import direct_runner
-        from vla_ros.data.episodes import parallel
-        from vla_ros.data.episodes.plan import Plan, select_tasks, world_of
-        from vla_ros.data.episodes.play import EpisodeOrder, RunnerFailed
+        from vla_ros.data.episodes.parallel import play
+        from vla_ros.data.episodes.play import DirectRunner, EpisodeOrder, RunnerFailed
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
-    from vla_ros.cli.eval import environment_of, setup_of, variants_of
+    from vla_ros.cli.eval import plan_of
+    from vla_ros.data.episodes.records import Setup, Variant
 
-    asked = _as_evaluation(args, executed)
-    world = world_of(environment_of(asked), asked.suite)
-    tasks = select_tasks(world.tasks, asked.tasks)
-    plan = Plan(
-        setup_of(asked, world.note, world.versions), variants_of(asked), tasks, asked.episodes
-    )
-    jobs = plan.jobs()
-    orders = [EpisodeOrder(job) for job in jobs]
+    with user_errors(ValueError):
+        setup = Setup(
+            environment="libero" if args.suite else "tabletop", suite=args.suite, route="direct",
+            checkpoint=args.checkpoint, seed=args.seed, device=args.device, dtype=args.dtype,
+            unnorm_key=args.unnorm_key,
+        )  # fmt: skip
+        way = Variant("played", "speculative", adaptive_draft=False, replan_interval=executed)
+    plan = plan_of(setup, (way,), args.tasks, args.episodes)
+    orders = [EpisodeOrder(job) for job in plan.jobs()]
     found: dict[tuple[str, int, int], Said] = {}
     with Progress() as progress:
-        progress.update("play", "episodes", 0, len(jobs))
+        progress.update("play", "episodes", 0, len(orders))
         with user_errors(RunnerFailed):
-            if args.workers > 1:
-                play = parallel.play_in_processes(
-                    direct_runner, plan.setup, plan.variants, orders, args.workers
-                )
-            else:
-                play = parallel.play_here(direct_runner, plan.setup, plan.variants, orders)
-            for number, one in enumerate(play, 1):
+            played = play(DirectRunner, plan.setup, plan.variants, orders, args.workers)
+            for number, one in enumerate(played, 1):
                 job, said = one.record.job, [list(row) for row in one.record.said]
                 if said:
                     found[job.task, job.seed, job.initial_state] = said
-                progress.update("play", "episodes", number, len(jobs))
+                progress.update("play", "episodes", number, len(orders))
     return [found[key] for key in sorted(found)]
-
-
-def _as_evaluation(args: argparse.Namespace, executed: int) -> argparse.Namespace:
-    """The options of `vla-ros eval` that play these episodes."""
-    from vla_ros.cli.eval import add_parser, check
-
-    verbs = argparse.ArgumentParser().add_subparsers()
-    add_parser(verbs)
-    words: Sequence[str] = [
-        "--no-ros", "--decoding", "speculative", "--checkpoint", args.checkpoint,
-        "--episodes", str(args.episodes), "--seed", str(args.seed), "--device", args.device,
-        "--replan-interval", str(executed), "--dtype", args.dtype, "--suite", args.suite,
-        "--unnorm-key", args.unnorm_key,
-        *(("--tasks", *args.tasks) if args.tasks else ()),
-    ]  # fmt: skip
-    asked: argparse.Namespace = verbs.choices["eval"].parse_args(words)
-    check(asked)
-    return asked
 
 
 # ------------------------------------------------------------------------------------------------
@@ -151,7 +127,7 @@ def head_folder(args: argparse.Namespace) -> Path:
 def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
     """Every second episode to fit on. UserError: no recursive head, or rollouts of another."""
     try:
-        from vla_ros.engine import EngineOptions, load_engine
+        from vla_ros.engine import load_engine
         from vla_ros.engine.decoding.draft_head_folder import load_head
         from vla_ros.engine.decoding.draft_heads import RecursiveHead
         from vla_ros.engine.engine import TokenEngine
@@ -281,7 +257,7 @@ def add_parser(verbs: Verbs) -> None:
         metavar="S",
         help="actions of a chunk that are executed (half of it)",
     )
-    add_engine_flags(played, "device", "dtype", "unnorm_key")
+    add_fields(played, EngineOptions, "device", "dtype", "unnorm_key")
     play("--workers", type=int, default=1, metavar="N", help="processes (1)")
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.arguments import Verbs, add_flag, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
-from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Table, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.options import EngineOptions
 
 if TYPE_CHECKING:
     from vla_ros.policies.base import PolicySpec
@@ -59,11 +59,9 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "verify", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--checkpoint", metavar="C", help=f"({CHECKPOINT})")
-    add_engine_flags(
-        parser, "device", "dtype", "weights", "unnorm_key", "state_normalization", "tokenizer",
-        "state_in_prompt",
-        "num_threads",
-        dtype="bfloat16",
+    add_fields(
+        parser, EngineOptions, "device", "dtype", "weights", "unnorm_key", "state_normalization",
+        "tokenizer", "state_in_prompt", "num_threads", dtype="bfloat16",
     )  # fmt: skip
     add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
         " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
@@ -76,7 +74,7 @@ def add_parser(verbs: Verbs) -> None:
     exact.add_argument("--recheck", type=Path, metavar="FILE", help="do again what a certificate"
                        " says, with its options; --checkpoint names another place of the same"
                        " one")  # fmt: skip
-    add_engine_flags(exact, "draft_checkpoint")
+    add_fields(exact, EngineOptions, "draft_checkpoint")
     seen = parser.add_argument_group("frames, the tabletop's where none are given").add_argument
     seen("--frames", type=int, default=FRAMES, metavar="N", help=f"how many ({FRAMES})")
     seen("--bag", type=Path, metavar="BAG", help="evenly of a recording")
@@ -226,7 +224,6 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
     from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.load import refuse_weights
-    from vla_ros.engine.options import EngineOptions
     from vla_ros.policies.base import PolicySpec
 
     usable_device(args.device)

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from unit.cli.test_demo_options import parsed
 from vla_ros.cli.demo.verb import parameters
-from vla_ros.cli.eval import check, setup_of
+from vla_ros.cli.eval import check, completed, setup_of
 from vla_ros.cli.main import main, make_parser
 from vla_ros.data.episodes.play import policy_spec
 from vla_ros.data.episodes.records import Job, Setup, Variant
@@ -26,7 +26,7 @@ def settings(*words: str) -> Setup:
     parser, _ = make_parser("eval")
     args: argparse.Namespace = parser.parse_args(["eval", *words])
     check(args)
-    return setup_of(args, "")
+    return completed(setup_of(args))
 
 
 def test_demo_gives_it_to_the_node() -> None:

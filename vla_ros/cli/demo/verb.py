@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_domain
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, check_domain
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     default_checkpoint,
     refuse_unreadable,
 )
 from vla_ros.cli.demo.result import Card, DemoResult, Setup, json_line
-from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.clock import Distribution
 from vla_ros.core.console import Progress, error, show
 from vla_ros.core.errors import UserError, user_errors
@@ -27,7 +26,7 @@ from vla_ros.core.origin import machine
 from vla_ros.core.resources import version
 from vla_ros.core.signals import set_on_signal
 from vla_ros.core.types import INFERENCE_STAGES, STAGES
-from vla_ros.engine.options import DECODINGS
+from vla_ros.engine.options import DECODINGS, EngineOptions
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.environment import free_domain, isolate
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
@@ -118,7 +117,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded, see below")
     add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
     flags = ("embodiment", "device", "dtype", "weights")
-    add_engine_flags(parser, *flags, **dict.fromkeys(flags))
+    add_fields(parser, EngineOptions, *flags, **dict.fromkeys(flags))
     add("--replay-file", type=Path, metavar="FILE", help="replay: .npy or .npz of [N, 7]")
     add_flag(
         parser,

@@ -25,6 +25,19 @@ _LOSSES = 3  # processes that end in a row before it is given up
 _END_S = 15.0  # for a process to end by itself, and its graph with it
 
 
+def play(
+    make: MakeRunner,
+    setup: Setup,
+    variants: tuple[Variant, ...],
+    orders: Sequence[Order],
+    workers: int,
+) -> Iterator[Played]:
+    """Play the jobs, in as many processes as there are ``workers``: one is this. RunnerFailed."""
+    if workers > 1:
+        return play_in_processes(make, setup, variants, orders, workers)
+    return play_here(make, setup, variants, orders)
+
+
 def play_here(
     make: MakeRunner, setup: Setup, variants: tuple[Variant, ...], orders: Sequence[EpisodeOrder]
 ) -> Iterator[PlayedEpisode]:

@@ -36,6 +36,7 @@ from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_spoken
 from vla_ros.data.episodes.tally import EpisodeTally, is_an_end, reason_of
+from vla_ros.data.episodes.variants import DRAFTING
 from vla_ros.engine.options import EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
@@ -70,7 +71,6 @@ from vla_ros.sim.episode import (
 # The values are those that the policy node gets as parameters in the graph.
 
 
-DRAFTING = ("speculative", "heterospec", "vanilla_speculative")
 #: Fields of a variant that are options of the engine in these decodings.
 DRAFTING_OPTIONS = (
     "drafter",

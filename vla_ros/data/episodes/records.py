@@ -112,6 +112,11 @@ class Variant:
             raise ValueError(said)
 
 
+def _flag(default: Any, text: str, **more: Any) -> Any:
+    """A field that `vla-ros eval` has a flag of, see :func:`vla_ros.cli.arguments.add_fields`."""
+    return field(default=default, metadata={"text": text, **more})
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What all episodes of an evaluation share; one that is resumed must have the same.
@@ -133,14 +138,15 @@ class Setup:
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
-    environment: str = "tabletop"
-    suite: str = ""
-    policy: str = "vla"
+    environment: str = _flag("tabletop", "simulation (tabletop; libero with --suite)",
+                             flag="env", choices=("tabletop", "libero", "so101"))  # fmt: skip
+    suite: str = _flag("", "libero: such as libero_object", metavar="S")
+    policy: str = _flag("vla", "who acts", choices=POLICIES)
     checkpoint: str = ""
     checkpoint_sha256: str = ""
     mode: Mode = Mode.LOCKSTEP
     route: str = "ros"
-    seed: int = 0
+    seed: int = _flag(0, "of the initial states, 0 to 999999 (0)")
     device: str = "cpu"
     dtype: str = "float32"
     weights: str = ""
@@ -152,13 +158,14 @@ class Setup:
     preprocessing: str = "default"
     ungated: bool = False
     action_scale: tuple[float, float, float, float, float, float] = (1.0,) * 6
-    image_size: int = 256
+    image_size: int = _flag(256, "of the cameras", metavar="PX")
     wrist: bool = False
-    max_steps: int = 0
+    max_steps: int = _flag(0, "of an episode (the task's limit)")
     chunk: int = 1
     state: int = 0
-    max_age_s: float = 0.5
-    nudge_m: float = 0.0
+    max_age_s: float = _flag(0.5, "age limit of evidence", flag="max-age", metavar="S")
+    nudge_m: float = _flag(0.0, "tabletop: move the task's cube so far while the hand is on its way"
+                           " to it", flag="nudge", metavar="M")  # fmt: skip
     world: str = ""
     note: str = ""
 

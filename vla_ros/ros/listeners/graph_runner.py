@@ -18,9 +18,10 @@ from typing import Any
 
 from vla_ros.core.types import PolicyState
 from vla_ros.data.episodes.plan import age_limit_s, config_of
-from vla_ros.data.episodes.play import DRAFTING, DRAFTING_OPTIONS, RunnerFailed, state_parameters
+from vla_ros.data.episodes.play import DRAFTING_OPTIONS, RunnerFailed, state_parameters
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import FrameStrip
+from vla_ros.data.episodes.variants import DRAFTING
 from vla_ros.engine.options import OPTIONS
 from vla_ros.ros.bringup.environment import isolate, leased_domain, prepare
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, LogLine

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from vla_ros.cli.eval import tables
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.beside import read_beside
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.data.episodes.rows import Successes, summary
+from vla_ros.viz.evaluation import tables
 from vla_ros_lab.report.page import html
 
 WORLD = "MuJoCo 3.3.2, robosuite 1.4.0, LIBERO assets 0123456789ab"

@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 
 from support.evaluations import evaluation
-from vla_ros.cli.eval import tables
 from vla_ros.core.console import text_of
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Setup, Variant
 from vla_ros.data.episodes.rows import summary
+from vla_ros.viz.evaluation import tables
 
 SETUP = Setup(checkpoint="c", seed=3)
 VARIANTS = (Variant("autoregressive", "autoregressive"), Variant("speculative", "speculative"))
