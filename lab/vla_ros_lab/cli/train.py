@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_verb
 from vla_ros.cli.defaults import actions_of
 from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError
+from vla_ros_lab.train.options import RECIPE, UNSAID, Machine, TrainOptions, dtype_of
 
 if TYPE_CHECKING:
     from vla_ros.sim.tasks import Family
-    from vla_ros_lab.train.options import TrainOptions
     from vla_ros_lab.train.trainer import Progress as Step
 
 
@@ -90,45 +90,8 @@ def add_parser(verbs: Verbs) -> None:
         help="from vla-ros collect or record, or LeRobotDatasets",
     )
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
-    add(
-        "--arch",
-        default="small",
-        help="small, qwen2-draft, small-oft, small-chunk, small-flow (small)",
-    )
-    add("--steps", type=int, help="in all (6000; at most 1000 of a head)")
-    add("--batch", type=int, help="frames a step (32; 256 of a head)")
-    add("--branches", type=int, help="instructions an image is trained with (4; of other people's"
-        " data sets 1)")  # fmt: skip
-    add("--samples", type=int, default=2, help="flow: noise drawn for an instruction (2)")
-    add("--learning-rate", type=float, help="at its highest (1.5e-3; 1e-3 of a head)")
-    add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
-    add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
-    add("--sigma-bins", type=float, default=4.0, help="width of the soft bins; 0: hard (4)")
-    add("--patch-weight", type=float, default=1.0, help="of naming objects in patches (1)")
-    add("--place-weight", type=float, default=0.5, help="of pointing at what is meant (0.5)")
-    add("--shift", type=int, default=3, help="augmentation: largest shift, pixels; 0: off (3)")
-    add("--dtype", choices=("bfloat16", "float32"), help="of the products (bfloat16, where the"
-        " processor has instructions for it)")  # fmt: skip
-    add("--seed", type=int, default=0, help="weights and batches (0)")
-    add("--wrist", action="store_true", help="a model of two images; data collected with --wrist")
-    add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
-    add("--init-from", default="", metavar="DIR", help="begin with the weights of this checkpoint")
-    add("--lora", type=int, default=0, metavar="RANK", help="train adapters of this rank to"
-        " --init-from, a token policy of any size, and merge them (0: all weights)")  # fmt: skip
-    add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
-    add("--dagger-episodes", type=int, default=100, help="of a round (100)")
+    add_fields(parser, TrainOptions, *RECIPE, **dict.fromkeys(UNSAID))
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
-    add(
-        "--delays",
-        type=int,
-        metavar="N",
-        help="learn to act on images that are 0 to N"
-        " control periods old, told how old; 0: on fresh ones (as --init-from, else 0)",
-    )
-    add("--corrections", type=float, default=0.5, metavar="SHARE", help="of the frames drawn: at"
-        " least so many in which a person had taken over, where there are such (0.5)")  # fmt: skip
-    add("--validation", type=float, metavar="SHARE", help="of the episodes, not trained on and"
-        " judged by (0.1 of recordings and other people's sets; else 0)")  # fmt: skip
     add("--head", action="store_true", help="train a draft head for --target")
     add("--corrector", action="store_true", help="train a corrector for --target, a flow policy")
     add("--recursive", action="store_true", help="head: one that is asked token after token, as"
@@ -153,9 +116,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
     add("--threads", type=int, help="of torch, on a CPU")
-    add("--compile", action="store_true", help="torch.compile: a slow start, then faster")
-    add("--workers", type=int, default=1, help="processes for simulated episodes (1)")
-    add("--save-every", type=float, default=120.0, metavar="SECONDS", help="(120)")
+    add_fields(parser, Machine, "compiled", "workers", "save_every_s")
 
 
 def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
@@ -322,8 +283,8 @@ def train_corrector(args: argparse.Namespace) -> int:
     from vla_ros_lab.train.corrector.training import CorrectorOptions
 
     said = given(args, ("steps", "batch", "learning_rate", "seed"))
-    if args.dagger:
-        said |= {"rounds": args.dagger, "round_episodes": args.dagger_episodes}
+    if args.rounds:
+        said |= {"rounds": args.rounds, "round_episodes": args.round_episodes}
     progress, stop = Progress(), Stop(args.minutes)
 
     def report(what: str, done: int, total: int) -> None:
@@ -360,13 +321,6 @@ def train_lerobot(args: argparse.Namespace) -> int:
     return 0
 
 
-RECIPE = (
-    "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
-    "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
-    "vision_from", "init_from", "delays", "lora", "corrections", "validation",
-)  # fmt: skip
-
-
 def run(args: argparse.Namespace) -> int:
     """Train; returns the exit status."""
     if args.head and args.corrector:
@@ -387,8 +341,7 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.engine.layers.devices import multiplies_bfloat16, usable_device
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
         from vla_ros_lab.train.imports import import_data
-        from vla_ros_lab.train.options import dtype_of
-        from vla_ros_lab.train.run import Machine, Reporter
+        from vla_ros_lab.train.run import Reporter
         from vla_ros_lab.train.run import run as train
         from vla_ros_lab.train.trainer import keep_freed_memory
     except ImportError as error:
@@ -423,7 +376,7 @@ def run(args: argparse.Namespace) -> int:
         args.validation = 0.1 if args.validation is None else args.validation
     if args.check and all(elsewhere):
         raise UserError("--check plays in the tabletop, and --data is of another world")
-    machine = Machine(device, args.workers, args.save_every, args.compile)
+    machine = Machine(device, args.workers, args.save_every_s, args.compiled)
     progress = Progress()
     stop = Stop(args.minutes)
     try:
@@ -474,14 +427,7 @@ def told(checkpoint: str, arch: str) -> int:
 
 
 def _options(args: argparse.Namespace) -> TrainOptions:
-    from vla_ros_lab.train.options import TrainOptions
-
-    return TrainOptions(
-        data=tuple(str(path) for path in args.data),
-        rounds=args.dagger,
-        round_episodes=args.dagger_episodes,
-        **given(args, RECIPE),
-    )
+    return TrainOptions(data=tuple(str(path) for path in args.data), **given(args, RECIPE))
 
 
 def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family, ...]) -> None:

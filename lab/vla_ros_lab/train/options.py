@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.errors import UserError
 from vla_ros.engine.io.config import MOST_DELAY
+
+if TYPE_CHECKING:
+    import torch
 
 OPTIONS_FILE = "train.json"
 PARENT = "init_from_sha256"
@@ -18,55 +21,53 @@ DECAYS = ("sqrt", "cosine")
 _FIRST_ROUND = 0.4
 
 
+def _flag(default: Any, text: str, **more: Any) -> Any:
+    """A field that `vla-ros train` has a flag of, see :func:`vla_ros.cli.arguments.add_fields`."""
+    return field(default=default, metadata={"text": text, **more})
+
+
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """``data``: directories of shards. ``vision_from``: a checkpoint whose vision tower is taken
-    and kept as it is, so that a draft model shares its target's features.
-
-    ``branches``: instructions an image is trained with at once. ``samples``: noise drawn for each
-    of them, of flow policies.
-
-    ``init_from``: a checkpoint of the same sizes whose weights are the beginning.
-
-    ``rounds`` of on-policy correction, ``round_episodes`` each, spread over the later part.
-
-    ``delays``: the policy is told how many control periods later its action will be executed, 0 to
-    so many, and learns what is right then; its on-policy rounds are played that late. 0: it is
-    trained for fresh images and told nothing.
-
-    ``lora``: rank of the adapters that are trained of ``init_from``, whose own weights stay; 0: all
-    weights of ``arch`` are.
-
-    ``corrections``: share of the frames drawn in which a person acted past a policy, where the data
-    have such. ``validation``: share of the episodes that are not trained on, only judged by.
-    """
+    """``data``: directories of shards. ``vision_from`` gives a draft model its target's features;
+    ``init_from`` has the same sizes. ``rounds`` are spread over the later part. ``delays``: the
+    policy learns what is right when its action is executed so many control periods later, and its
+    on-policy rounds are played that late; 0: it is trained for fresh images and told nothing."""
 
     data: tuple[str, ...]
-    arch: str = "small"
-    steps: int = 6_000
-    batch: int = 32
-    branches: int = 4
-    samples: int = 2
-    learning_rate: float = 1.5e-3
-    warmup: int = 50
-    decay: str = "sqrt"
+    arch: str = _flag("small", "small, qwen2-draft, small-oft, small-chunk, small-flow",
+                      metavar="ARCH")  # fmt: skip
+    steps: int = _flag(6_000, "in all (6000; at most 1000 of a head)")
+    batch: int = _flag(32, "frames a step (32; 256 of a head)")
+    branches: int = _flag(
+        4, "instructions an image is trained with (4; of other people's data sets 1)"
+    )
+    samples: int = _flag(2, "flow: noise drawn for an instruction")
+    learning_rate: float = _flag(1.5e-3, "at its highest (1.5e-3; 1e-3 of a head)")
+    warmup: int = _flag(50, "until it is reached", metavar="STEPS")
+    decay: str = _flag("sqrt", "of the rate, to zero", choices=DECAYS)
     weight_decay: float = 0.01
     clip: float = 1.0
-    sigma_bins: float = 4.0
-    patch_weight: float = 1.0
-    place_weight: float = 0.5
-    shift: int = 3
-    dtype: str = "bfloat16"
-    seed: int = 0
-    wrist: bool = False
-    vision_from: str = ""
-    init_from: str = ""
-    rounds: int = 0
-    round_episodes: int = 100
-    delays: int = 0
-    lora: int = 0
-    corrections: float = 0.5
-    validation: float = 0.0
+    sigma_bins: float = _flag(4.0, "width of the soft bins; 0: hard (4)")
+    patch_weight: float = _flag(1.0, "of naming objects in patches (1)")
+    place_weight: float = _flag(0.5, "of pointing at what is meant")
+    shift: int = _flag(3, "augmentation: largest shift, pixels; 0: off")
+    dtype: str = _flag("bfloat16", "of the products (bfloat16, where the processor has instructions"
+                       " for it)", choices=("bfloat16", "float32"))  # fmt: skip
+    seed: int = _flag(0, "weights and batches (0)")
+    wrist: bool = _flag(False, "a model of two images; data collected with --wrist")
+    vision_from: str = _flag("", "take and keep this vision tower", metavar="DIR")
+    init_from: str = _flag("", "begin with the weights of this checkpoint", metavar="DIR")
+    rounds: int = _flag(0, "on-policy correction (0)", flag="dagger", metavar="ROUNDS")
+    round_episodes: int = _flag(100, "of a round", flag="dagger-episodes")
+    delays: int = _flag(0, "learn to act on images that are 0 to N control periods old, told how"
+                        " old; 0: on fresh ones (as --init-from, else 0)")  # fmt: skip
+    lora: int = _flag(0, "train adapters of this rank to --init-from, a token policy of any size,"
+                      " and merge them (0: all weights)", metavar="RANK")  # fmt: skip
+    corrections: float = _flag(0.5, "of the frames drawn: at least so many in which a person had"
+                               " taken over, where there are such", metavar="SHARE")  # fmt: skip
+    validation: float = _flag(0.0, "of the episodes, not trained on and judged by (0.1 of"
+                              " recordings and other people's sets; else 0)",
+                              metavar="SHARE")  # fmt: skip
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.branches, self.samples) < 1:
@@ -88,6 +89,22 @@ class TrainOptions:
         """The steps before which the rounds of on-policy correction happen."""
         first = int(self.steps * _FIRST_ROUND)
         return tuple(first + (self.steps - first) * n // self.rounds for n in range(self.rounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What may differ from sitting to sitting: torch.compile takes a minute at first and then
+    halves a step on a CPU."""
+
+    device: torch.device
+    workers: int = _flag(1, "processes for simulated episodes")
+    save_every_s: float = _flag(120.0, "(120)", flag="save-every", metavar="SECONDS")
+    compiled: bool = _flag(False, "torch.compile: a slow start, then faster", flag="compile")
+
+
+#: the flags of each: those of a recipe that are None where nothing is said, and the others
+UNSAID = ("steps", "batch", "branches", "learning_rate", "dtype", "delays", "validation")
+RECIPE = tuple(one.name for one in fields(TrainOptions) if one.metadata)
 
 
 def claim(options: TrainOptions, directory: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats
@@ -23,23 +22,12 @@ from vla_ros_lab.train.collect import (
     shared_policy,
     tasks_of,
 )
-from vla_ros_lab.train.options import TrainOptions, claim, verify
+from vla_ros_lab.train.options import Machine, TrainOptions, claim, verify
 from vla_ros_lab.train.trainer import Progress, Trainer
 from vla_ros_lab.train.units import scales, to_environment
 
 _ROUND_SHARD = 5  # episodes; a policy's failures take minutes, and stopping waits for a shard
 POLICY = "policy"  # the exported checkpoint, inside a run's directory
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What may differ from sitting to sitting. ``compiled``: through torch.compile, which takes a
-    minute at first and then halves a step on a CPU."""
-
-    device: torch.device
-    workers: int = 1
-    save_every_s: float = 120.0
-    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
