@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
-from vla_ros_lab.bench.apart import Report
 
 
 def whose(options: str, report: Report) -> int:

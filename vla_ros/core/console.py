@@ -13,7 +13,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table as Lines
 
+
+#: is told what is done, how much of it, and of how much (0: not counted)
+Report = Callable[[str, int, int], None]
 
 # ------------------------------------------------------------------------------------------------
 # Consoles for stdout and stderr, what is shown on them, and the line that says what is wrong.

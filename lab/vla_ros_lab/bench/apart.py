@@ -7,11 +7,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 
 O = TypeVar("O")  # noqa: E741
 R = TypeVar("R")
-Report = Callable[[str, int, int], None]
 
 
 def run_apart(run: Callable[[O, Report], R], options: O, report: Report) -> R:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.decoding.draft_head_folder import FOLDER
@@ -24,7 +25,7 @@ from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench.flow import as_floats, weights_of
-from vla_ros_lab.bench.measure import CLOCK, Report, drifting_frames, silent
+from vla_ros_lab.bench.measure import CLOCK, drifting_frames, silent
 from vla_ros_lab.bench.suite import INSTRUCTION, untrained_recursive
 from vla_ros_lab.reference import GenerateFast
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Image, Inference, Instruction, PolicyInfo, Timeline
 from vla_ros.policies.base import PolicySpec
@@ -34,7 +35,7 @@ from vla_ros.runtime.scheduler import BatchCosts, Refused
 from vla_ros.runtime.worker.memory import MIB, device_bytes
 from vla_ros.runtime.worker.worker import last_line, warm_up_observation
 from vla_ros.serve.stepper import Sessions, SharedPolicy, Stepper, TooOld
-from vla_ros_lab.bench.measure import Report, drifting_frames, silent
+from vla_ros_lab.bench.measure import drifting_frames, silent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.core.clock import SystemClock
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
@@ -50,7 +51,7 @@ from vla_ros_lab.bench.flow_rivals import (
     TransformersRow,
     of_weights,
 )
-from vla_ros_lab.bench.measure import Report, silent
+from vla_ros_lab.bench.measure import silent
 from vla_ros_lab.bench.passes import time_flow_passes
 from vla_ros_lab.bench.suite import INSTRUCTION, PassesResult
 

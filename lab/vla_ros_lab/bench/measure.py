@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from vla_ros.core.clock import SystemClock
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Image, Observation, Timeline
 from vla_ros.engine.decoding.acceptance import Acceptance, Exact, Scores, Verification
@@ -232,9 +233,6 @@ class _TimedAcceptance(Acceptance):
 
 
 CLOCK = SystemClock()
-
-#: what is done, how many frames of it, of how many (0: not counted)
-Report = Callable[[str, int, int], None]
 
 
 def silent(text: str, done: int, total: int) -> None:

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vla_ros.core.console import Report
 from vla_ros.core.types import Timeline
 from vla_ros.engine.engine import TokenEngine
 from vla_ros.engine.layers.devices import on_device, synchronize
 from vla_ros.engine.layers.pack import PackLayout, TailToken, chain, prefill_layout
 from vla_ros.engine.models.base import FlowPolicy, Prefix
 from vla_ros_lab.bench.flow_rivals import Inputs
-from vla_ros_lab.bench.measure import CLOCK, Report, drifting_frames, observe, silent
+from vla_ros_lab.bench.measure import CLOCK, drifting_frames, observe, silent
 
 #: the passes, in the order of a frame; those of ``vla_ros_lab.roofline.roofline`` by the same names
 PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "prefill"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.base import Decoding, resolve
@@ -49,7 +50,6 @@ from vla_ros_lab.bench.measure import (
     HitDrafter,
     Matches,
     MissDrafter,
-    Report,
     RowResult,
     best_in_hindsight,
     drifting_frames,

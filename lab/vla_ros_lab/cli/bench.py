@@ -21,10 +21,11 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import OPTIONS, EngineOptions
 
 if TYPE_CHECKING:
+    from vla_ros.core.console import Report
     from vla_ros.engine.layers.tuner import KernelChoice
     from vla_ros_lab.bench.fleet import FleetResult
     from vla_ros_lab.bench.flow import FlowBenchOptions, FlowBenchResult, FlowRow
-    from vla_ros_lab.bench.measure import Report, RowResult
+    from vla_ros_lab.bench.measure import RowResult
     from vla_ros_lab.bench.passes import PassTime
     from vla_ros_lab.bench.suite import BenchOptions, BenchResult, PassesResult
     from vla_ros_lab.roofline.devices import Device

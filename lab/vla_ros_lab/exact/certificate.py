@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
 from vla_ros.engine.decoding.parallel import Parallel
@@ -39,7 +40,6 @@ from vla_ros_lab.bench.suite import BenchSetting, decoding_of
 from vla_ros_lab.exact.plain import CLOCK, ReferenceAnswer, began, plain_of
 from vla_ros_lab.hugging_face import transformers_model
 from vla_ros_lab.precision.frames import FrameSource, frames_of
-from vla_ros_lab.precision.run import Report
 from vla_ros_lab.precision.watch import ProbeFrame
 
 KIND = "vla_ros certificate 1"

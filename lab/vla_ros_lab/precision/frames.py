@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vla_ros.core.clock import SECOND
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats, Image, Observation
 
@@ -23,7 +24,6 @@ TEXT = "pick up the red cube"
 _EVERY = 12  # control steps between two frames of an episode: approach, grasp, carry
 _PIXELS = 7680 * 4320
 _MOST_GAP_S = 1e9  # any: the frames are looked at one by one
-Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.engine import InvalidAction, load_engine
 from vla_ros.engine.engine import Engine, FlowEngine, TokenEngine
@@ -31,8 +32,6 @@ from vla_ros_lab.precision.compare import (
 from vla_ros_lab.precision.watch import EngineTrace, FlowWatch, ProbeFrame, TokenWatch
 
 REFERENCE = "float32"
-#: (what is done, frames done, frames in all)
-Report = Callable[[str, int, int], None]
 #: Makes the engine of a spec. Tests put a faulty one in its place.
 Load = Callable[[PolicySpec, Conventions], Engine[Any, Any]]
 

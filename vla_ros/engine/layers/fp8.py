@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.kernels.torch_products import (
     RoundRows,
     as_bfloat16,
     fp8_product,
-    rounded,
     rounded_rows,
     widened,
     with_columns,
@@ -94,8 +94,8 @@ class Fp8:
         """As a GPU's product wants it."""
         count, width = self.shape
         bytes_ = self.values.view(torch.uint8)[:count, :width]  # what pads knows no fp8; 0 is 0
-        bytes_ = with_columns(bytes_, rounded(width, _MULTIPLE))
-        bytes_ = with_rows(bytes_, rounded(count, _MULTIPLE)).contiguous()
+        bytes_ = with_columns(bytes_, round_up(width, _MULTIPLE))
+        bytes_ = with_rows(bytes_, round_up(count, _MULTIPLE)).contiguous()
         scale = with_rows(self.scale[:count], len(bytes_))
         return Fp8(bytes_.view(torch.float8_e4m3fn), scale, width, count, round_rows)
 

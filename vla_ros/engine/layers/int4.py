@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.kernels.torch_products import (
     GROUP,
     int4_packed,
     int4_product,
-    rounded,
     with_columns,
 )
 from vla_ros.engine.layers.prepacked import with_rows
@@ -62,7 +62,7 @@ class Int4:
     def of(weight: torch.Tensor) -> Int4:
         """Sixteen even steps from the least to the most of each group."""
         count, width = weight.shape
-        exact = with_columns(weight.float(), rounded(width, GROUP))
+        exact = with_columns(weight.float(), round_up(width, GROUP))
         groups = exact.view(count, -1, GROUP)
         low, high = groups.amin(-1), groups.amax(-1)
         step = ((high - low) / 15).clamp_min(1e-30).bfloat16()
@@ -102,7 +102,7 @@ class Int4:
         if product is not None or (self.values.is_cuda and not runs_tinygemm(device)):
             return replace(self, product=product)
         count, width = self.shape
-        missing = rounded(count, _ROWS) - count
+        missing = round_up(count, _ROWS) - count
         values = F.pad(self.values, (0, 0, 0, missing), value=_MIDDLE) if missing else self.values
         scale = with_rows(self.scale.transpose(0, 1), count + missing).transpose(0, 1).contiguous()
         packed = int4_packed(replace(self, values=values).unpacked())

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.kernels.torch_products import (
     IntegerProduct,
-    rounded,
     widened,
     with_columns,
 )
@@ -84,7 +84,7 @@ class Int8:
         if multiplies_integers(device):
             packed = IntegerProduct.of(self.values, self.scale)
             return Int8(self.values[:0], self.scale, width, packed=packed)
-        values = with_columns(self.values, rounded(width, _COLUMNS)).contiguous()
+        values = with_columns(self.values, round_up(width, _COLUMNS)).contiguous()
         few, many = choose_int8(device)
         return Int8(values, self.scale, width, few, many)
 

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
 from vla_ros.engine.layers.graphs import Capture
@@ -465,8 +466,3 @@ class FlowPiece:
 def joined(parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     """One behind the other; a single one as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
-
-
-def round_up(value: int, multiple: int) -> int:
-    """The next multiple."""
-    return -(-value // multiple) * multiple

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.linear import Linear, read_linear
@@ -29,7 +30,7 @@ from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import Weight, linear
-from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, round_up
+from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span
 from vla_ros.engine.models.layer_steps import forward
 from vla_ros.engine.models.siglip import (
     InternVit,

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Expected
 from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.models.base import FlowPolicy, Inputs, round_up
+from vla_ros.engine.models.base import FlowPolicy, Inputs
 from vla_ros.engine.models.eagle import (
     EagleConfig,
 )

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.linear import Linear, read_linear
 from vla_ros.engine.io.quantize import DECODER
 from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined, round_up
+from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined
 from vla_ros.engine.models.layer_steps import (
     attend,
     linear_residual,

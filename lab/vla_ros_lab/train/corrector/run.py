@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.plan import dagger_seed
 from vla_ros.engine import EngineOptions, load_engine
@@ -27,8 +28,6 @@ from vla_ros_lab.train.frames import wordings
 from vla_ros_lab.train.units import scales
 
 TRAINING = "training.json"
-#: what is going on, how far, of how much
-Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

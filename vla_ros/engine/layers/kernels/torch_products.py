@@ -31,11 +31,6 @@ Widen = Callable[[torch.Tensor], torch.Tensor]  # makes it bfloat16
 RoundRows = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def rounded(value: int, multiple: int) -> int:
-    """The next multiple."""
-    return -(-value // multiple) * multiple
-
-
 def with_columns(x: torch.Tensor, count: int) -> torch.Tensor:
     """x [M, K] -> [M, ``count``], zeros behind; x itself where it has as many."""
     missing = count - x.shape[1]
