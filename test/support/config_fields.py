@@ -19,10 +19,11 @@ import sys
 from pathlib import Path
 
 from vla_ros.engine.io import fields as lists
+from vla_ros.engine.io.field_table import FieldTable
 
 STORE = Path(__file__).resolve().parents[1] / "golden" / "config_fields.json"
 #: Class -> the lists that must know its fields; several where a class is written by many models.
-CLASSES: dict[str, tuple[lists.FieldLists, ...]] = {
+CLASSES: dict[str, tuple[FieldTable, ...]] = {
     "PreTrainedConfig": tuple(lists.LEROBOT.values()),
     "transformers.PreTrainedConfig": (
         *(lists.OPENVLA, lists.TEXT, lists.GROOT_N17, lists.GROOT_N16, lists.GROOT_N15),
@@ -40,10 +41,10 @@ CLASSES: dict[str, tuple[lists.FieldLists, ...]] = {
     "Gr00tN1d6Config": (lists.GROOT_N16,),
     "FlowmatchingActionHeadConfig": (lists.GROOT_N15_HEAD,),
     "TurboVLAConfig": (lists.TURBOVLA,),
-    "TextEncoderConfig": (lists.TURBOVLA_PARTS["text"],),
-    "VisionEncoderConfig": (lists.TURBOVLA_PARTS["vision"],),
-    "InteractionConfig": (lists.TURBOVLA_PARTS["interaction"],),
-    "ActionHeadConfig": (lists.TURBOVLA_PARTS["action"],),
+    "TextEncoderConfig": (lists.TURBOVLA.part("text"),),
+    "VisionEncoderConfig": (lists.TURBOVLA.part("vision"),),
+    "InteractionConfig": (lists.TURBOVLA.part("interaction"),),
+    "ActionHeadConfig": (lists.TURBOVLA.part("action"),),
 }
 #: Names that other people's classes have too: read where TurboVLA's own is in the same file.
 COMMON = ("TextEncoderConfig", "VisionEncoderConfig", "InteractionConfig", "ActionHeadConfig")

@@ -17,7 +17,8 @@ from vla_ros.engine.convert.pickles import read_pickle
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import expected_shapes, unused_names
 from vla_ros.engine.io.checkpoint import Tensors, read_config
-from vla_ros.engine.io.config import Fields, ModelConfig
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
 from vla_ros.engine.io.weights import (
     INDEX,

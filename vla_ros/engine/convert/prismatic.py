@@ -33,11 +33,11 @@ from vla_ros.engine.io.checkpoint import LANGUAGE, STATISTICS, Tensors
 from vla_ros.engine.io.config import (
     BACKBONES,
     LLAMA_EMPTY_TOKEN,
-    Fields,
     ModelConfig,
     TextConfig,
     VqConfig,
 )
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import read_json
 
 _VQ_DECODER = {"encoder.0": "0", "encoder.2": "1", "fc": "2"}  # an EncoderMLP too

@@ -23,7 +23,8 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Family, LoadOptions, Opened
 from vla_ros.engine.families.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
-from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.config import TextConfig, TowerConfig
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import BY_LEROBOT, EVO1
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import Fields, ModelConfig, parse_config
+from vla_ros.engine.io.config import ModelConfig, parse_config
+from vla_ros.engine.io.field_table import Fields, FieldTable
 from vla_ros.engine.io.fields import (
     BY_LEROBOT,
     EVO1,
@@ -24,8 +25,6 @@ from vla_ros.engine.io.fields import (
     GROOT_N17,
     LEROBOT,
     TURBOVLA,
-    TURBOVLA_PARTS,
-    FieldLists,
 )
 from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
 from vla_ros.engine.io.flow_config import (
@@ -59,7 +58,7 @@ LAUNCH = "ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:="
 _OPTIONS = ("state_normalization", "state_in_prompt")
 _COMMAND = re.compile(r"`([^`]+)`")
 #: ``model_type`` of NVIDIA's folders: kind, fields, the file that says its robots
-_GROOTS: dict[str, tuple[str, FieldLists, str]] = {
+_GROOTS: dict[str, tuple[str, FieldTable, str]] = {
     "Gr00tN1d7": ("groot-n1.7", GROOT_N17, "processor_config.json"),
     "Gr00tN1d6": ("groot-n1.6", GROOT_N16, "processor_config.json"),
     "gr00t_n1_5": ("groot-n1.5", GROOT_N15, "experiment_cfg/metadata.json"),
@@ -242,7 +241,7 @@ def _words(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
 
 
 def _groot(
-    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldLists, says: str
+    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldTable, says: str
 ) -> None:
     directory = found.directory
     found.family = kind
@@ -283,8 +282,6 @@ def _turbovla(found: FolderDescription, raw: Mapping[str, Any]) -> None:
         found.weights = _weights(directory)
     with found.finding():
         TURBOVLA.check(raw)
-        for name, lists in TURBOVLA_PARTS.items():
-            lists.check(Fields(raw).part(name).raw, f"{name}.")
         views = ("primary", "wrist")[: Fields(raw).part("vision").whole("num_views", 2)]
         found.needs.append(_cameras(views))
         own = Fields(raw).part("action")

@@ -25,8 +25,9 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
-from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.embodiment import Embodiment, Group
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import (
     GROOT_N15,
     GROOT_N15_BACKBONE,

@@ -25,8 +25,9 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
-from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, Fields, TowerConfig
-from vla_ros.engine.io.fields import TURBOVLA, TURBOVLA_PARTS
+from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, TowerConfig
+from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.fields import TURBOVLA
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.images.steps import refuse_unless_image
@@ -53,6 +54,8 @@ DINOV3_B = TowerConfig(
     768, 12, 12, 3072, image_size=256, patch=16, class_token=True, registers=4, layer_scale=True,
     mean=IMAGENET_MEAN, std=IMAGENET_STD,
 )  # fmt: skip
+#: Sizes of the tower that ``shapes`` has.
+TOWER_SIZES = ("width", "depth", "heads", "mlp", "patch", "registers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,44 +80,24 @@ def parse_turbovla_config(raw: Mapping[str, Any]) -> TurboVLAConfig:
     fields = Fields(raw)
     fields.choice("name", NAME, (NAME,))
     TURBOVLA.check(raw)
-    text, vision, between, action = (fields.part(name) for name in TURBOVLA_PARTS)
-    for name, lists in TURBOVLA_PARTS.items():
-        lists.check(fields.part(name).raw, f"{name}.")
+    said = TURBOVLA.parse(fields, TurboVLAConfig)
     tower, bert = _shapes(fields.part("shapes"))
-    side = vision.whole("image_size", 256)
+    side = said.pop("vision.image_size")
     if side % tower.patch:
         raise CheckpointError(f"vision.image_size {side} does not divide by {tower.patch}")
-    views = vision.whole("num_views", 2, most=len(CAMERAS))
-    config = TurboVLAConfig(
-        replace(tower, image_size=side),
-        bert,
-        horizon=action.whole("horizon", 12),
-        action_dim=action.whole("action_dim", LIBERO_ACTION),
-        state_dim=action.whole("state_dim", 8),
-        cameras=CAMERAS[:views],
-        max_text=min(text.whole("max_length", 256), bert.positions),
-        text_length=0
-        if text.raw.get("padding_length") is None
-        else text.whole("padding_length", 1),
-        lengths=_lengths(text),
-        width=between.whole("hidden_dim", 256),
-        heads=between.whole("nheads", 8),
-        exchange=between.whole("num_layers", 6),
-        inner=between.whole("enhancer_inner_dim", 1024),
-        mlp=between.whole("dim_feedforward", 2048),
-        state_rows=action.whole("num_state_tokens", 2),
-        state_hidden=action.whole("state_hidden_dim", 256),
-        layers=action.whole("num_layers", 3),
-        hidden=action.whole("mlp_hidden_dim", 512),
-    )
+    said |= {
+        "cameras": CAMERAS[: said.pop("views")],
+        "max_text": min(said["max_text"], bert.positions),
+        "lengths": _lengths(fields.part("text")),
+    }
+    config = TurboVLAConfig(replace(tower, image_size=side), bert, **said)
     _check(config)
     return config
 
 
 def _shapes(own: Fields) -> tuple[TowerConfig, BertShape]:
     eyes, words = own.part("vision"), own.part("text")
-    names = ("width", "depth", "heads", "mlp", "patch", "registers")
-    given: dict[str, Any] = {n: eyes.whole(n, getattr(DINOV3_B, n)) for n in names}
+    given: dict[str, Any] = {n: eyes.whole(n, getattr(DINOV3_B, n)) for n in TOWER_SIZES}
     tower = replace(DINOV3_B, **given)
     plain = BertShape()
     return tower, BertShape(**{n: words.whole(n, size) for n, size in asdict(plain).items()})
@@ -153,44 +136,17 @@ def _check(config: TurboVLAConfig) -> None:
 
 def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
     """The config.json that :func:`parse_turbovla_config` reads back, in the authors' words."""
-    eyes = {
-        name: getattr(config.vision, name)
-        for name in ("width", "depth", "heads", "mlp", "patch", "registers")
+    eyes = {name: getattr(config.vision, name) for name in TOWER_SIZES}
+    words = {
+        "padding_length": config.text_length or None,
+        "padding_length_by_instruction": dict(config.lengths),
     }
-    return {
-        "name": NAME,
-        "text": {
-            "max_length": config.max_text,
-            "padding_length": config.text_length or None,
-            "padding_length_by_instruction": dict(config.lengths),
-            "sub_sentence_present": True,
-            "zero_padded_tokens": False,
-        },
-        "vision": {
-            "image_size": config.vision.image_size,
-            "num_views": len(config.cameras),
-            "position_embedding": "view",
-        },
-        "interaction": {
-            "hidden_dim": config.width,
-            "nheads": config.heads,
-            "num_layers": config.exchange,
-            "dim_feedforward": config.mlp,
-            "enhancer_inner_dim": config.inner,
-            "padding_strategy": "key_padding_mask",
-            "residual_style": "normalized",
-        },
-        "action": {
-            "action_dim": config.action_dim,
-            "state_dim": config.state_dim,
-            "horizon": config.horizon,
-            "num_state_tokens": config.state_rows,
-            "num_layers": config.layers,
-            "mlp_hidden_dim": config.hidden,
-            "state_hidden_dim": config.state_hidden,
-        },
+    given = {
+        "text": words,
+        "vision": {"num_views": len(config.cameras)},
         "shapes": {"vision": eyes, "text": asdict(config.text)},
     }
+    return TURBOVLA.write(config, given)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -13,17 +13,15 @@ mean what :class:`ModelConfig` says.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import BITVLA as BITVLA_FIELDS
-from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, OPENVLA, TEXT, short
+from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, OPENVLA, TEXT
 
-D = TypeVar("D")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 MOST_DELAY = 9  # control periods; a prompt names a delay by one digit
@@ -164,141 +162,6 @@ class ModelConfig:
     def sees_like(self, other: ModelConfig) -> bool:
         """The same image becomes the same pixels for the same towers."""
         return (self.towers, self.resize, self.fill) == (other.towers, other.resize, other.fill)
-
-
-class Fields:
-    """An object's fields; ``where`` is put before their names. null counts as absent."""
-
-    def __init__(self, raw: Any, where: str = "") -> None:
-        if not isinstance(raw, Mapping):
-            raise CheckpointError(f"{where or 'this'} is {short(raw)}: wanted an object")
-        self.raw: Mapping[str, Any] = raw
-        self.where, self._where = where, f"{where}." if where else ""
-
-    def whole(self, name: str, default: int, least: int = 1, most: int = 1 << 31) -> int:
-        """A whole number from ``least`` to ``most``."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(name, f"a whole number from {least} to {most}")
-        return value
-
-    def number(self, name: str, default: float) -> float:
-        """A finite number above 0."""
-        value = self._get(name, default)
-        if not _finite(value) or value <= 0:
-            raise self.wrong(name, "a finite number above 0")
-        return float(value)
-
-    def real(self, name: str, default: float) -> float:
-        """A finite number."""
-        value = self._get(name, default)
-        if not _finite(value):
-            raise self.wrong(name, "a finite number")
-        return float(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
-        value = self._get(name, default)
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
-        return value
-
-    def text(self, name: str, default: str) -> str:
-        """A string."""
-        value = self._get(name, default)
-        if not isinstance(value, str):
-            raise self.wrong(name, "a string")
-        return value
-
-    def part(self, name: str) -> Fields:
-        """An object's fields, none where it is absent."""
-        return Fields(self._get(name, {}), f"{self._where}{name}")
-
-    def items(self, name: str) -> list[Any]:
-        """A list, empty where it is absent."""
-        value = self._get(name, [])
-        if not isinstance(value, list):
-            raise self.wrong(name, "a list")
-        return value
-
-    def choice(self, name: str, default: str, known: tuple[str, ...]) -> str:
-        """One of the strings in ``known``."""
-        value = self._get(name, default)
-        if value not in known:
-            raise self.wrong(name, f"one of {', '.join(known)}")
-        return str(value)
-
-    def only(self, name: str, *allowed: object) -> None:
-        """Refuse any value but those this engine computes; absent is allowed."""
-        value = self.raw.get(name)
-        if value is not None and value not in allowed:
-            wanted = " or ".join(map(short, allowed))
-            raise self.wrong(name, f"{wanted}, this engine computes nothing else")
-
-    def record(self, kind: type[D], **rules: tuple[Any, ...]) -> D:
-        """A dataclass: every field checked for its type, and its own default where it is absent.
-
-        ``rules``: the least and the most of a whole number, or the strings that are known.
-        """
-        known = {field.name: field for field in dataclass_fields(kind)}  # type: ignore[arg-type]
-        if unknown := sorted(set(self.raw) - set(known)):
-            raise CheckpointError(f"{self.where} has unknown keys {', '.join(unknown)}")
-        needed = [name for name, field in known.items() if field.default is MISSING]
-        if lost := [name for name in needed if name not in self.raw]:
-            raise CheckpointError(f"{self.where} lacks {', '.join(lost)}")
-        values: dict[str, Any] = {}
-        for name, field in known.items():
-            default: Any = field.default
-            rule = rules.get(name, ())
-            if field.type == "str":
-                found: Any = self.choice(name, default, rule) if rule else self.text(name, default)
-            elif field.type == "int":
-                found = self.whole(name, 0 if default is MISSING else default, *rule)
-            elif field.type in ("float", "bool"):
-                found = (self.number if field.type == "float" else self.flag)(name, default)
-            else:
-                found = self.triple(name, self.raw.get(name, default))
-            values[name] = found
-        return kind(**values)
-
-    def square(self, name: str, default: int) -> int:
-        """The side of a square given as two numbers."""
-        value = self._get(name, [default, default])
-        good = isinstance(value, list | tuple) and len(value) == 2 and value[0] == value[1]
-        if not good or isinstance(value[0], bool) or not isinstance(value[0], int) or value[0] < 1:
-            raise self.wrong(name, "two equal whole numbers")
-        return int(value[0])
-
-    def triple(self, name: str, values: Any) -> tuple[float, float, float]:
-        """Three finite numbers, such as a mean per channel."""
-        good = isinstance(values, list | tuple) and len(values) == 3
-        if not good or not all(_finite(v) for v in values):
-            raise CheckpointError(f"{self._where}{name} is {short(values)}: wanted three numbers")
-        red, green, blue = map(float, values)
-        return red, green, blue
-
-    def color(self, name: str, values: Any) -> tuple[int, int, int] | None:
-        """Red, green and blue from 0 to 255, or None."""
-        if values is None:
-            return None
-        red, green, blue = self.triple(name, values)
-        if not all(0 <= x <= 255 for x in (red, green, blue)):
-            raise self.wrong(name, "three numbers from 0 to 255")
-        return int(red), int(green), int(blue)
-
-    def wrong(self, name: str, wanted: str) -> CheckpointError:
-        """The error for a field that says something else."""
-        return CheckpointError(
-            f"{self._where}{name} is {short(self.raw.get(name))}: wanted {wanted}"
-        )
-
-    def _get(self, name: str, default: Any) -> Any:
-        value = self.raw.get(name)
-        return default if value is None else value
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 LLAMA_EMPTY_TOKEN = 29871  # "▁" of Llama-2's tokenizer: OpenVLA expects it at the prompt's end

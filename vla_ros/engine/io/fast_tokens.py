@@ -18,7 +18,7 @@ import numpy as np
 
 from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import read_json, refuse_broken, write_json
 from vla_ros.engine.io.flow_config import FAST_PROCESSOR, fast_folder
 from vla_ros.engine.io.processors import TextTokenizer

@@ -17,61 +17,13 @@ and says which are in no list. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.field_table import Field, FieldTable, Fixed
 
 
-@dataclass(frozen=True, slots=True)
-class FieldLists:
-    """The fields of a family. ``idle``: names, separated by blanks, to the reason; ``only``: to the
-    values that are computed, None (null) always among them; ``own``: this project's additions;
-    ``instead``: who else may run what is refused, a part of the message."""
-
-    used: str
-    idle: Mapping[str, str]
-    only: Mapping[str, tuple[object, ...]]
-    own: str = ""
-    instead: str = ""
-
-    def reasons(self) -> dict[str, str]:
-        """Each idle field and why."""
-        return {name: why for names, why in self.idle.items() for name in names.split()}
-
-    def known(self) -> set[str]:
-        """Every field in any list."""
-        return {*self.used.split(), *self.own.split(), *self.reasons(), *self.only}
-
-    def check(self, raw: Mapping[str, Any], where: str = "") -> None:
-        """Raise CheckpointError, the fields by name, where something is asked for that is not
-        computed, or that nobody here ever heard of."""
-        for name, allowed in self.only.items():
-            value = raw.get(name)
-            if value is not None and not any(_same(value, one) for one in allowed):
-                wanted = " or ".join(map(short, allowed)) or "null"
-                raise CheckpointError(
-                    f"{where}{name} is {short(value)}: wanted {wanted},"
-                    f" this engine computes nothing else{self.instead}"
-                )
-        if strange := sorted(raw.keys() - self.known()):
-            listed = ", ".join(f"{where}{name} ({short(raw[name])})" for name in strange[:5])
-            more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-            raise CheckpointError(
-                f"unknown fields {listed}{more}: they may change what the policy says, and this"
-                " engine does not know how; take them out if you know that they do not"
-                f"{self.instead}"
-            )
-
-
-def short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _same(value: object, allowed: object) -> bool:
-    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
+def FieldLists(used: str, idle: Any, only: Any, own: str = "", instead: str = "") -> FieldTable:
+    return FieldTable({}, idle, only, f"{used} {own}", instead)
 
 
 _TRAINING = "training alone"
@@ -345,46 +297,67 @@ GROOT_N15_HEAD = FieldLists(
     {**_TRANSFORMERS_ONLY, "use_alternate_vl_dit": (False,)},
 )
 
-#: TurboVLA's, whose encoders' sizes come from elsewhere: `vla-ros convert` writes ``shapes``.
-TURBOVLA = FieldLists(
-    "name text vision interaction action",
-    {"embedding_dump": "what the authors' code writes to disk on the way; nothing reads it"},
-    {},
-    "shapes",
-)
 _ENCODER_IDLE = {
     "model_name_or_path local_files_only": "the weights are the checkpoint's",
     "frozen force_eval_when_frozen": _TRAINING,
     "attention_implementation": "how fast transformers computes it",
 }
-TURBOVLA_PARTS = {
-    "text": FieldLists(
-        "max_length padding_length padding_length_by_instruction",
-        _ENCODER_IDLE,
-        {"sub_sentence_present": (True,), "zero_padded_tokens": (False,)},
-    ),
-    "vision": FieldLists(
-        "image_size num_views",
-        {
-            **_ENCODER_IDLE,
-            "encode_views_separately": "how images are batched",
-            "compute_precision": "the number format is an option here",
-            "position_init_std position_scale_init dropout": _TRAINING,
-        },
-        {"position_embedding": ("view",)},
-    ),
-    "interaction": FieldLists(
-        "hidden_dim nheads num_layers dim_feedforward enhancer_inner_dim",
-        {
-            "text_dropout fusion_dropout fusion_droppath": _TRAINING,
-            "attention_backend": "how fast the authors' code computes it",
-            "compute_precision": "the number format is an option here",
-        },
-        {"padding_strategy": ("key_padding_mask",), "residual_style": ("normalized",)},
-    ),
-    "action": FieldLists(
-        "action_dim state_dim horizon num_state_tokens num_layers mlp_hidden_dim state_hidden_dim",
-        {"dropout": _TRAINING},
-        {},
-    ),
-}
+#: TurboVLA's, whose encoders' sizes come from elsewhere: `vla-ros convert` writes ``shapes``.
+TURBOVLA = FieldTable(
+    {
+        "name": Fixed("TurboVLA"),
+        "text": FieldTable(
+            {
+                "max_length": "max_text",
+                "padding_length": Field("text_length", 0, (1,)),
+                "padding_length_by_instruction": None,
+                "sub_sentence_present": Fixed(True),
+                "zero_padded_tokens": Fixed(False),
+            },
+            _ENCODER_IDLE,
+        ),
+        "vision": FieldTable(
+            {
+                "image_size": Field("vision.image_size", 256),
+                "num_views": Field("views", 2, (1, 2)),
+                "position_embedding": Fixed("view"),
+            },
+            {
+                **_ENCODER_IDLE,
+                "encode_views_separately": "how images are batched",
+                "compute_precision": "the number format is an option here",
+                "position_init_std position_scale_init dropout": _TRAINING,
+            },
+        ),
+        "interaction": FieldTable(
+            {
+                "hidden_dim": "width",
+                "nheads": "heads",
+                "num_layers": "exchange",
+                "dim_feedforward": "mlp",
+                "enhancer_inner_dim": "inner",
+                "padding_strategy": Fixed("key_padding_mask"),
+                "residual_style": Fixed("normalized"),
+            },
+            {
+                "text_dropout fusion_dropout fusion_droppath": _TRAINING,
+                "attention_backend": "how fast the authors' code computes it",
+                "compute_precision": "the number format is an option here",
+            },
+        ),
+        "action": FieldTable(
+            {
+                "action_dim": Field("action_dim", 7),
+                "state_dim": Field("state_dim", 8),
+                "horizon": Field("horizon", 12),
+                "num_state_tokens": "state_rows",
+                "num_layers": "layers",
+                "mlp_hidden_dim": "hidden",
+                "state_hidden_dim": "state_hidden",
+            },
+            {"dropout": _TRAINING},
+        ),
+        "shapes": None,
+    },
+    {"embedding_dump": "what the authors' code writes to disk on the way; nothing reads it"},
+)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.files import AGAIN, read_json
 from vla_ros.engine.io.foreign import refuse_foreign_flow

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.embodiment import MODES, Embodiment, Floats, Group, Relative
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import names_in, read_json, write_json
 from vla_ros.engine.io.images.framing import Framing
 

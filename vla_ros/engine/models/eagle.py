@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.flow_config import SMOLVLM2_500M, FlowConfig
 from vla_ros.engine.layers.flow_matching import Euler

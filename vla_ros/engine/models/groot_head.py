@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.linear import Linear, read_linear
 from vla_ros.engine.io.quantize import HEAD
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import Fields, TextConfig
+from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map, shapes

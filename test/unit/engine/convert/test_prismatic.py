@@ -17,7 +17,7 @@ from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.convert.prismatic import convert_prismatic, describe
 from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint
 from vla_ros.engine.families.random import PRESETS, write_random
-from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.field_table import Fields
 
 
 def converted(source: Path, target: Path, **options: object) -> Path:

@@ -20,7 +20,8 @@ from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.convert.prismatic import BASE_VLMS, convert_prismatic, describe
 from vla_ros.engine.families.random import PRESETS
-from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.config import TextConfig, TowerConfig
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.processors import read_preprocessor

@@ -21,10 +21,11 @@ from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
 from vla_ros.engine.families.turbovla import parse_turbovla_config, turbovla_config_json
 from vla_ros.engine.io import fields as lists
 from vla_ros.engine.io.config import config_json, parse_config
-from vla_ros.engine.io.fields import LEROBOT, FieldLists
+from vla_ros.engine.io.field_table import FieldTable, Written
+from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config
 
-ALL = {name: it for name, it in vars(lists).items() if isinstance(it, FieldLists)}
+ALL = {name: it for name, it in vars(lists).items() if isinstance(it, FieldTable)}
 RELEASES = stored()
 #: Fields that change what a policy says, with a value that does.
 ACTING = {
@@ -72,7 +73,8 @@ def test_every_field_of_the_installed_classes_is_in_a_list(package: str) -> None
 @pytest.mark.parametrize("name", ALL)
 def test_no_field_is_in_two_lists_and_each_idle_one_has_a_reason(name: str) -> None:
     it = ALL[name]
-    every = [*it.used.split(), *it.own.split(), *it.reasons(), *it.only]
+    read = [key for key, row in it.rows.items() if not isinstance(row, Written)]
+    every = [*read, *it.used.split(), *it.reasons(), *it.only]
     assert len(every) == len(set(every))
     assert all(it.reasons().values())
 

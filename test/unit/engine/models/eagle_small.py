@@ -14,8 +14,8 @@ from golden.flow.seeded import draw
 from golden.groot.eagle_cases import HEAD, IMAGE_TOKEN, TEXT, VISION
 from unit.engine.models.groot_small import GOLDEN, Drawn
 from vla_ros.engine.families.groot import VERSIONS
-from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.embodiment import Embodiment
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.images.framing import Framing
 from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Stored, check_tensors

@@ -21,7 +21,7 @@ from golden.groot.cases import (
     VIEWS,
 )
 from golden.groot.drawn import weight
-from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.groot import GrootConfig, GrootModel
 from vla_ros.engine.models.groot_head import HeadConfig

@@ -20,7 +20,7 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.groot import PRESETS, DrawnRows, random_robot, write_shards
 from vla_ros.engine.families.registry import config_of, family_of
-from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.weights import FileWeights
 from vla_ros.engine.load import inspect
 from vla_ros.engine.models.groot import GrootModel
