@@ -25,13 +25,12 @@ from vla_ros.engine.convert.adapter import (
 )
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.lerobot import lerobot_type, write_steps
-from vla_ros.engine.io.fields import LEROBOT
+from vla_ros.engine.io.fields import LEROBOT, SMOLVLM2_500M
 from vla_ros.engine.io.files import AGAIN, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     POSTPROCESSOR,
     PREPROCESSOR,
-    SMOLVLM2_500M,
     STATE,
     parse_flow_config,
 )

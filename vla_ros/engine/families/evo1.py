@@ -25,7 +25,7 @@ from vla_ros.engine.families.lerobot import STATE_DIM, lerobot_type, save_weight
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import BY_LEROBOT, EVO1
+from vla_ros.engine.io.fields import BY_LEROBOT, EVO1, EVO1_GRIPPER
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
@@ -37,8 +37,8 @@ from vla_ros.engine.io.flow_config import (
     STATE,
     UNNORMALIZER,
     camera_names,
-    feature,
     feature_length,
+    features_json,
     own_shapes,
     robots_cameras,
     steps_of,
@@ -86,32 +86,10 @@ INTERNVIT = TowerConfig(
     std=IMAGENET_STD,
 )
 QWEN = TextConfig("qwen2", 151674, 896, 4864, 24, 14, 2, 64, 1e6, 1e-6)
-LONGEST_TEXT = 8192  # tokens: a mask of so many squared is held; the published one has 1024
 IMAGE_START, IMAGE_TOKEN, IMAGE_END = "<img>", "<IMG_CONTEXT>", "</img>"
 IMAGE_TOKENS = (IMAGE_START, IMAGE_END, IMAGE_TOKEN)  # in the small tokenizer's order
 PAD_STATE, PAD_ACTION = "evo1_pad_state_processor", "evo1_pad_action_processor"
 ACTION_STEP = "evo1_action_processor"
-
-
-#: field -> its key in config.json, what it is without it, least, most
-_WHOLE: dict[str, tuple[Any, ...]] = {
-    "horizon": ("chunk_size", 50, 2),
-    "steps": ("num_inference_timesteps", 32, 1, 1000),
-    "state_width": ("max_state_dim", 24),
-    "action_width": ("max_action_dim", 24),
-    "slots": ("max_views", 3),
-    "blocks": ("num_layers", 8),
-    "heads": ("num_heads", 8),
-    "hidden": ("hidden_dim", 1024),
-    "state_hidden": ("state_hidden_dim", 1024),
-    "max_text": ("max_text_length", 1024, 1, LONGEST_TEXT),
-}
-#: the same of a gripper's numbers
-_GRIPPER = {
-    "threshold": "gripper_threshold",
-    "below": "gripper_below_threshold_value",
-    "above": "gripper_above_threshold_value",
-}
 
 
 def read_evo1_config(directory: Path, options: LoadOptions) -> Evo1Config:
@@ -146,23 +124,20 @@ def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
     fields.choice("type", "", (KIND,))
     EVO1.check(raw)
     vision, text, shuffle = _shapes(fields)
-    embodiments = fields.whole("num_categories", 1)
-    whole = {name: fields.whole(*key) for name, key in _WHOLE.items()}
-    action_dim = feature_length(fields, "output_features", ACTION, whole["action_width"])
+    said = EVO1.parse(fields, Evo1Config)
+    action_dim = feature_length(fields, "output_features", ACTION, said["action_width"])
     if raw.get("postprocess_action_dim") is not None:
         fields.only("postprocess_action_dim", action_dim)
     config = Evo1Config(
         vision,
         text,
-        state_dim=feature_length(fields, "input_features", STATE, whole["state_width"]),
+        state_dim=feature_length(fields, "input_features", STATE, said["state_width"]),
         action_dim=action_dim,
         cameras=camera_names(fields),
         shuffle=shuffle,
-        embodiments=embodiments,
-        embodiment=fields.whole("default_embodiment_id", 0, least=0, most=embodiments - 1),
+        embodiment=fields.whole("default_embodiment_id", 0, 0, said["embodiments"] - 1),
         gripper=_gripper(fields, action_dim),
-        vlm=fields.text("vlm_model_name", INTERNVL3_1B),
-        **whole,
+        **said,
     )
     _check(config, fields)
     return config
@@ -191,10 +166,7 @@ def _gripper(fields: Fields, action_dim: int) -> Gripper | None:
     if not fields.flag("binarize_gripper", False):
         return None
     index = fields.whole("gripper_index", 6, least=0, most=action_dim - 1)
-    default = Gripper()
-    return Gripper(
-        index, **{name: fields.real(key, getattr(default, name)) for name, key in _GRIPPER.items()}
-    )
+    return Gripper(index, **EVO1_GRIPPER.parse(fields, Gripper))
 
 
 def _check(config: Evo1Config, fields: Fields) -> None:
@@ -230,31 +202,15 @@ def _check(config: Evo1Config, fields: Fields) -> None:
 
 def evo1_config_json(config: Evo1Config) -> dict[str, Any]:
     """The config.json, in LeRobot's words, that :func:`parse_evo1_config` reads back."""
-    side = [config.vision.image_size] * 2
-    cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
-    out: dict[str, Any] = {
-        "type": KIND,
-        "n_obs_steps": 1,
-        "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
-        "output_features": {ACTION: feature("ACTION", config.action_dim)},
-        "n_action_steps": config.horizon,
-        "image_resolution": side,
-        "vlm_model_name": config.vlm,
-        "vlm_num_layers": config.text.layers,
-        "embed_dim": config.width,
-        "num_categories": config.embodiments,
-        "default_embodiment_id": config.embodiment,
-        "shapes": {
-            "vision": asdict(config.vision),
-            "text": asdict(config.text),
-            "shuffle": config.shuffle,
-        },
+    side = config.vision.image_size
+    shapes = {"vision": asdict(config.vision), "text": asdict(config.text)}
+    given = {
+        **features_json(config.cameras, side, config.state_dim, config.action_dim),
+        "image_resolution": [side] * 2,
+        "shapes": {**shapes, "shuffle": config.shuffle},
     }
-    out |= {key[0]: getattr(config, name) for name, key in _WHOLE.items()}
-    if config.gripper is not None:
-        out |= {"binarize_gripper": True, "gripper_index": config.gripper.index}
-        out |= {key: getattr(config.gripper, name) for name, key in _GRIPPER.items()}
-    return out
+    gripper = config.gripper
+    return EVO1.write(config, given) | (EVO1_GRIPPER.write(gripper) if gripper else {})
 
 
 # ---------------------------------------------------------------- units, images and prompts

@@ -20,6 +20,7 @@ from vla_ros.engine.io.field_table import Fields, FieldTable
 from vla_ros.engine.io.fields import (
     BY_LEROBOT,
     EVO1,
+    FAST_TOKENIZER,
     GROOT_N15,
     GROOT_N16,
     GROOT_N17,
@@ -30,7 +31,6 @@ from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
 from vla_ros.engine.io.flow_config import (
     ACTION,
     FAST,
-    FAST_TOKENIZER,
     KINDS,
     NORMALIZER,
     POSTPROCESSOR,

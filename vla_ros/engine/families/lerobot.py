@@ -27,18 +27,17 @@ from vla_ros.engine.families.random import (
 )
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.fast_tokens import FastTokens, read_fast_tokens, write_fast_tokenizer
+from vla_ros.engine.io.fields import FAST_TOKENIZER, ROBOT
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     ACTION_TOKENIZER,
     FAST,
     FAST_PROMPT,
-    FAST_TOKENIZER,
     NEW_LINE,
     NORMALIZER,
     POSTPROCESSOR,
     PREPROCESSOR,
-    ROBOT,
     STATE,
     STATE_PROMPT,
     TOKENIZER,

@@ -214,7 +214,7 @@ class FieldTable:
     who else may run what is refused, a part of the message.
     """
 
-    rows: Mapping[str, Field | Fixed | Written | FieldTable | str | None]
+    rows: Mapping[str, Row]
     idle: Mapping[str, str] = field(default_factory=dict)
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     used: str = ""
@@ -296,6 +296,9 @@ class FieldTable:
                 if not row.sparse or value != row.default:
                     out[key] = [value] * 2 if row.by == "square" else value
         return out
+
+
+Row = Field | Fixed | Written | FieldTable | str | None
 
 
 def _same(value: object, allowed: object) -> bool:

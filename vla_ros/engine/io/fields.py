@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vla_ros.engine.io.field_table import Field, FieldTable, Fixed
+from vla_ros.engine.io.field_table import Field, FieldTable, Fixed, Row, Written
 
 
 def FieldLists(used: str, idle: Any, only: Any, own: str = "", instead: str = "") -> FieldTable:
@@ -28,33 +28,80 @@ def FieldLists(used: str, idle: Any, only: Any, own: str = "", instead: str = ""
 
 _TRAINING = "training alone"
 BY_LEROBOT = "; LeRobot itself may run it: policy: lerobot, after `vla-ros lerobot setup`"
-_HUB = "where it is published"
+SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+FAST_TOKENIZER = "lerobot/fast-action-tokenizer"
+#: How pi0.5's prompt has the state: the robot's values, or zeros behind them.
+IN_PROMPT = ROBOT, PADDED = "robot", "padded"
 _SPEED = "how fast LeRobot computes it"
 _LEROBOT_IDLE = {
-    "push_to_hub repo_id private tags license pretrained_path pretrained_revision": _HUB,
+    "push_to_hub repo_id private tags license pretrained_path pretrained_revision": "where it is"
+    " published",
     "device use_amp": "device and number format are options here",
     "use_peft": "an adapter is told by its files",
     "n_action_steps": "how much of a chunk is executed is the execution's",
     "rtc_config": "how chunks are continued is the execution's",
+    "empty_cameras": "LeRobot masks them; here they are left out",
     "optimizer_lr optimizer_betas optimizer_eps optimizer_weight_decay optimizer_grad_clip_norm"
     " scheduler_warmup_steps scheduler_decay_steps scheduler_decay_lr": _TRAINING,
 }
-_LEROBOT_USED = "type input_features output_features normalization_mapping"
 _VLM_IDLE = {
     **_LEROBOT_IDLE,
     "freeze_vision_encoder train_expert_only train_state_proj": _TRAINING,
     "compile_model compile_mode use_cache": _SPEED,
-    "empty_cameras": "LeRobot masks them; here they are left out",
 }
-_FLOW_USED = (
-    f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim tokenizer_max_length min_period"
-    " max_period"
-)
-#: what an aloha of Physical Intelligence's asks for, in its first port
-_ALOHA: dict[str, tuple[object, ...]] = {
-    "adapt_to_pi_aloha": (False,),
-    "use_delta_joint_actions_aloha": (False,),
+#: What LeRobot's own config.json says beside: how it trains, compiles and publishes. Nothing here
+#: reads it; its own programs and converters may look for any of it.
+_BESIDE = {
+    "device": "cpu", "use_amp": False, "use_peft": False, "push_to_hub": True, "repo_id": None,
+    "private": None, "tags": None, "license": None, "pretrained_path": None,
+    "pretrained_revision": None, "rtc_config": None, "empty_cameras": 0, "compile_model": False,
+    "compile_mode": "max-autotune", "optimizer_betas": [0.9, 0.95], "optimizer_eps": 1e-8,
+    "scheduler_warmup_steps": 1000, "scheduler_decay_steps": 30000, "scheduler_decay_lr": 2.5e-6,
+}  # fmt: skip
+_GEMMAS = {
+    **_BESIDE, "paligemma_variant": "gemma_2b", "action_expert_variant": "gemma_300m",
+    "dtype": "float32",
+}  # fmt: skip
+_RELATIVE = {
+    "use_relative_actions": False, "relative_exclude_joints": ["gripper"],
+    "action_feature_names": None, "gradient_checkpointing": False,
+}  # fmt: skip
+_OPTIMIZER = {
+    "optimizer_lr": 2.5e-5, "optimizer_weight_decay": 0.01, "optimizer_grad_clip_norm": 1.0,
+}  # fmt: skip
+_BESIDE_PI = {
+    **_GEMMAS, "time_sampling_beta_alpha": 1.5, "time_sampling_beta_beta": 1.0,
+    "time_sampling_scale": 0.999, "time_sampling_offset": 0.001, **_RELATIVE,
+    "freeze_vision_encoder": False, "train_expert_only": False, **_OPTIMIZER,
+}  # fmt: skip
+_FEATURES: dict[str, Row] = {
+    "n_obs_steps": Fixed(1),
+    "input_features": None,
+    "output_features": None,
 }
+_CHUNK: dict[str, Row] = {
+    "type": "kind",
+    **_FEATURES,
+    "chunk_size": Field("horizon", 50),
+    "n_action_steps": Written("horizon"),
+    "max_state_dim": Field("state_width", 32),
+    "max_action_dim": Field("action_width", 32),
+}
+_PERIODS: dict[str, Row] = {
+    "min_period": "min_period",
+    "max_period": "max_period",
+    "row_time": None,  # this project's own, as state_in_prompt and shapes are
+}
+_PI: dict[str, Row] = {
+    **_CHUNK,
+    "tokenizer_max_length": Field("max_text", 48),
+    "image_resolution": Field("image_size", 224, by="square"),
+    "shapes": None,
+    "num_inference_steps": Field("steps", 10, (1, 1000)),
+    **_PERIODS,
+    "use_relative_actions": Field("relative", None, sparse=True),
+}
+_STATE_IN_PROMPT = Field("state_in_prompt", "", ("", *IN_PROMPT), sparse=True)
 _PI_IDLE = {
     **_VLM_IDLE,
     "dtype": "the number format is an option here",
@@ -63,69 +110,131 @@ _PI_IDLE = {
     "relative_exclude_joints action_feature_names": "the processors say it",
     "attention_implementation": _SPEED,
 }
-_PI_USED = (
-    f"{_FLOW_USED} paligemma_variant action_expert_variant num_inference_steps image_resolution"
-    " use_relative_actions"
-)
+_PI_USED = "normalization_mapping paligemma_variant action_expert_variant"
+#: what an aloha of Physical Intelligence's asks for, in its first port
+_ALOHA: dict[str, tuple[object, ...]] = {
+    "adapt_to_pi_aloha": (False,),
+    "use_delta_joint_actions_aloha": (False,),
+}
 #: of lerobot's first port of pi0, whose values `vla-ros convert` carries over to today's names
 _PI_FIRST: dict[str, tuple[object, ...]] = {
     "resize_imgs_with_padding": ([224, 224],),
     "proj_width": (1024,),
     "num_steps": (10,),
 }
-PI0 = FieldLists(
-    _PI_USED, _PI_IDLE, {"n_obs_steps": (1,), **_ALOHA, **_PI_FIRST}, "shapes row_time"
-)
-PI05 = FieldLists(
-    f"{_PI_USED} rtc_training_max_delay",
+PI0 = FieldTable(_PI, _PI_IDLE, {**_ALOHA, **_PI_FIRST}, _PI_USED, beside=_BESIDE_PI)
+PI05 = FieldTable(
+    {
+        **_PI,
+        "tokenizer_max_length": Field("max_text", 200),
+        "rtc_training_max_delay": Field("max_delay", 0, (0,), sparse=True),
+        "state_in_prompt": _STATE_IN_PROMPT,
+    },
     {
         **_PI_IDLE,
         "memory_frames memory_stride memory_temporal_attention_every": "of a memory: refused",
     },
-    {
-        "n_obs_steps": (1,),
-        "use_visual_memory": (False,),
-        "use_proprioceptive_memory": (False,),
-    },
-    "shapes row_time state_in_prompt",
+    {"use_visual_memory": (False,), "use_proprioceptive_memory": (False,)},
+    _PI_USED,
     BY_LEROBOT,
+    _BESIDE_PI,
 )
-PI0_FAST = FieldLists(
-    f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim tokenizer_max_length"
-    " paligemma_variant image_resolution use_relative_actions max_decoding_steps fast_skip_tokens"
-    " action_tokenizer_name validate_action_token_prefix",
+PI0_FAST = FieldTable(
+    {
+        **_CHUNK,
+        "tokenizer_max_length": Field("max_text", 200),
+        "image_resolution": Field("image_size", 224, by="square"),
+        "shapes": None,
+        "max_decoding_steps": Field("max_tokens", 256, (2, 4096)),
+        "fast_skip_tokens": Field("skip", 128, (0,)),
+        "validate_action_token_prefix": "strict",
+        "action_tokenizer_name": Field("action_tokenizer", FAST_TOKENIZER),
+        "use_relative_actions": Field("relative", None, sparse=True),
+        "state_in_prompt": _STATE_IN_PROMPT,
+    },
     {
         **_LEROBOT_IDLE,
         "compile_model compile_mode use_kv_cache": _SPEED,
-        "empty_cameras": "LeRobot masks them; here they are left out",
         "dtype": "the number format is an option here",
         "gradient_checkpointing max_action_tokens": _TRAINING,
         "relative_exclude_joints action_feature_names": "the processors say it",
         "action_expert_variant": "it has no expert",
         "text_tokenizer_name": "the processors say it",
     },
-    {"n_obs_steps": (1,), "temperature": (0,)},
-    "shapes state_in_prompt",
+    {"temperature": (0,)},
+    "normalization_mapping paligemma_variant",
     BY_LEROBOT,
-)
-SMOLVLA = FieldLists(
-    f"{_FLOW_USED} resize_imgs_with_padding num_steps vlm_model_name attention_mode num_vlm_layers"
-    " self_attn_every_n_layers expert_width_multiplier num_expert_layers",
+    {
+        **_GEMMAS, **_RELATIVE, **_OPTIMIZER, "max_action_tokens": 256,
+        "text_tokenizer_name": "google/paligemma-3b-pt-224", "temperature": 0.0,
+        "use_kv_cache": True,
+    },
+)  # fmt: skip
+SMOLVLA = FieldTable(
+    {
+        **_CHUNK,
+        "tokenizer_max_length": Field("max_text", 48),
+        "resize_imgs_with_padding": Field("image_size", 512, by="square"),
+        "shapes": None,
+        "num_steps": Field("steps", 10, (1, 1000)),
+        **_PERIODS,
+        "vlm_model_name": Field("vlm", SMOLVLM2_500M),
+        "num_vlm_layers": Written("shapes.text.layers"),
+        "attention_mode": None,
+        "self_attn_every_n_layers": None,
+        "expert_width_multiplier": None,
+    },
     {
         **_VLM_IDLE,
         "load_vlm_weights": "the weights are the checkpoint's",
         "prefix_length pad_language_to": "padding is masked",
     },
-    {"n_obs_steps": (1,), **_ALOHA, "add_image_special_tokens": (False,)},
-    "shapes row_time",
+    {**_ALOHA, "add_image_special_tokens": (False,)},
+    "normalization_mapping num_expert_layers",
     BY_LEROBOT,
+    {
+        **_BESIDE, "adapt_to_pi_aloha": False, "use_delta_joint_actions_aloha": False,
+        "use_cache": True, "freeze_vision_encoder": True, "train_expert_only": True,
+        "train_state_proj": True, "optimizer_lr": 1e-4, "optimizer_weight_decay": 1e-10,
+        "optimizer_grad_clip_norm": 10, "load_vlm_weights": False,
+        "add_image_special_tokens": False, "prefix_length": -1, "pad_language_to": "longest",
+        "num_expert_layers": -1,
+    },
+)  # fmt: skip
+#: The hand of an Evo-1 that is only open or closed.
+EVO1_GRIPPER = FieldTable(
+    {
+        "binarize_gripper": Fixed(True),
+        "gripper_index": Written("index"),
+        "gripper_threshold": Field("threshold", by="real"),
+        "gripper_below_threshold_value": Field("below", by="real"),
+        "gripper_above_threshold_value": Field("above", by="real"),
+    }
 )
-EVO1 = FieldLists(
-    f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim max_views image_resolution"
-    " postprocess_action_dim binarize_gripper gripper_index gripper_threshold"
-    " gripper_below_threshold_value gripper_above_threshold_value vlm_model_name vlm_num_layers"
-    " max_text_length embed_dim hidden_dim state_hidden_dim num_heads num_layers"
-    " num_inference_timesteps num_categories default_embodiment_id",
+EVO1 = FieldTable(
+    {
+        "type": Fixed("evo1"),
+        **_FEATURES,
+        "n_action_steps": Written("horizon"),
+        "image_resolution": None,
+        "vlm_model_name": "vlm",
+        "vlm_num_layers": Written("text.layers"),
+        "embed_dim": Written("width"),
+        "num_categories": "embodiments",
+        "default_embodiment_id": Written("embodiment"),
+        "shapes": None,
+        "chunk_size": Field("horizon", 50, (2,)),
+        "num_inference_timesteps": Field("steps", 32, (1, 1000)),
+        "max_state_dim": "state_width",
+        "max_action_dim": "action_width",
+        "max_views": "slots",
+        "num_layers": "blocks",
+        "num_heads": "heads",
+        "hidden_dim": "hidden",
+        "state_hidden_dim": "state_hidden",
+        # a mask of so many tokens squared is held; the published one has 1024
+        "max_text_length": Field("max_text", rule=(1, 8192)),
+    },
     {
         **_LEROBOT_IDLE,
         "training_stage dropout enable_gradient_checkpointing gradient_checkpointing_use_reentrant"
@@ -133,12 +242,11 @@ EVO1 = FieldLists(
         " apply_training_stage_defaults": _TRAINING,
         "vlm_dtype": "the number format is an option here",
         "use_flash_attn": _SPEED,
-        "empty_cameras": "their places stay empty, as those of absent cameras do",
         "task_field": "the instruction comes from a topic",
         "embodiment_id_field": "the option embodiment says it",
     },
-    {"n_obs_steps": (1,), "return_cls_only": (False,), "action_head": ("flowmatching",)},
-    "shapes",
+    {"return_cls_only": (False,), "action_head": ("flowmatching",)},
+    f"normalization_mapping postprocess_action_dim {' '.join(EVO1_GRIPPER.rows)}",
     BY_LEROBOT,
 )
 LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "pi0_fast": PI0_FAST, "evo1": EVO1}

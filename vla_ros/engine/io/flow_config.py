@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import LEROBOT
+from vla_ros.engine.io.fields import LEROBOT, PADDED, ROBOT, SMOLVLM2_500M
 from vla_ros.engine.io.files import AGAIN, read_json
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
@@ -30,10 +30,7 @@ FAST = "pi0_fast"  # which says its actions in tokens
 KINDS = ("pi0", "pi05", "smolvla", FAST)
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
-#: How pi0.5's prompt has the state: the robot's values, or zeros behind them.
-IN_PROMPT = ROBOT, PADDED = "robot", "padded"
 PALIGEMMA_VOCAB = 257152
-SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
@@ -44,7 +41,7 @@ ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
 STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 FAST_PROMPT = "pi0_fast_prepare_state_tokenizer_processor_step"
 ACTION_TOKENIZER = "action_tokenizer_processor"
-FAST_TOKENIZER, FAST_PROCESSOR = "lerobot/fast-action-tokenizer", "processor_config.json"
+FAST_PROCESSOR = "processor_config.json"
 PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
@@ -166,48 +163,20 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
     fields = Fields(raw)
     kind = fields.choice("type", "", KINDS)
     LEROBOT[kind].check(raw)
-    delay = fields.whole("rtc_training_max_delay", 0, 0)
-    state_width = fields.whole("max_state_dim", 32)
-    action_width = fields.whole("max_action_dim", 32)
-    small, fast = kind == "smolvla", kind == FAST
-    size_key, side = ("resize_imgs_with_padding", 512) if small else ("image_resolution", 224)
+    small = kind == "smolvla"
+    said = {"steps": 0, **LEROBOT[kind].parse(fields, FlowConfig)}
+    state_width, action_width = said["state_width"], said["action_width"]
     config = FlowConfig(
-        kind=kind,
         shapes=_shapes(fields, small, directory),
-        horizon=fields.whole("chunk_size", 50),
-        steps=0
-        if fast
-        else fields.whole("num_steps" if small else "num_inference_steps", 10, most=1000),
-        state_width=state_width,
-        action_width=action_width,
         state_dim=feature_length(fields, "input_features", STATE, state_width),
         action_dim=feature_length(fields, "output_features", ACTION, action_width),
         cameras=camera_names(fields),
-        max_text=fields.whole("tokenizer_max_length", 200 if kind in ("pi05", FAST) else 48),
-        image_size=fields.square(size_key, side),
-        min_period=fields.number("min_period", 4e-3),
-        max_period=fields.number("max_period", 4.0),
         self_every=_self_every(fields) if small else 0,
-        vlm=fields.text("vlm_model_name", SMOLVLM2_500M) if small else "",
-        rtc_trained=raw.get("row_time") is True or delay > 0,
-        max_delay=delay,
-        relative=None
-        if raw.get("use_relative_actions") is None
-        else fields.flag("use_relative_actions", False),
-        state_in_prompt=fields.choice("state_in_prompt", "", ("", *IN_PROMPT)),
-        **(_fast(fields) if fast else {}),
+        rtc_trained=raw.get("row_time") is True or said.get("max_delay", 0) > 0,
+        **said,
     )
     _check(config)
     return config
-
-
-def _fast(fields: Fields) -> dict[str, Any]:
-    return {
-        "max_tokens": fields.whole("max_decoding_steps", 256, 2, 4096),
-        "skip": fields.whole("fast_skip_tokens", 128, 0),
-        "strict": fields.flag("validate_action_token_prefix", True),
-        "action_tokenizer": fields.text("action_tokenizer_name", FAST_TOKENIZER),
-    }
 
 
 def _check(config: FlowConfig) -> None:
@@ -245,125 +214,32 @@ def _self_every(fields: Fields) -> int:
     return every
 
 
-#: What LeRobot's own config.json says beside: how it trains, compiles and publishes. Nothing here
-#: reads it; its own programs and converters may look for any of it.
-_BESIDE: dict[str, Any] = {
-    "device": "cpu",
-    "use_amp": False,
-    "use_peft": False,
-    "push_to_hub": True,
-    "repo_id": None,
-    "private": None,
-    "tags": None,
-    "license": None,
-    "pretrained_path": None,
-    "pretrained_revision": None,
-    "rtc_config": None,
-    "empty_cameras": 0,
-    "compile_model": False,
-    "compile_mode": "max-autotune",
-    "optimizer_betas": [0.9, 0.95],
-    "optimizer_eps": 1e-8,
-    "scheduler_warmup_steps": 1000,
-    "scheduler_decay_steps": 30000,
-    "scheduler_decay_lr": 2.5e-6,
-}
-_BESIDE_PI: dict[str, Any] = {
-    "paligemma_variant": "gemma_2b",
-    "action_expert_variant": "gemma_300m",
-    "dtype": "float32",
-    "time_sampling_beta_alpha": 1.5,
-    "time_sampling_beta_beta": 1.0,
-    "time_sampling_scale": 0.999,
-    "time_sampling_offset": 0.001,
-    "use_relative_actions": False,
-    "relative_exclude_joints": ["gripper"],
-    "action_feature_names": None,
-    "gradient_checkpointing": False,
-    "freeze_vision_encoder": False,
-    "train_expert_only": False,
-    "optimizer_lr": 2.5e-5,
-    "optimizer_weight_decay": 0.01,
-    "optimizer_grad_clip_norm": 1.0,
-}
-_BESIDE_FAST: dict[str, Any] = {
-    **{name: value for name, value in _BESIDE_PI.items() if not name.startswith("time_")},
-    "max_action_tokens": 256,
-    "text_tokenizer_name": "google/paligemma-3b-pt-224",
-    "temperature": 0.0,
-    "use_kv_cache": True,
-}
-for _name in ("freeze_vision_encoder", "train_expert_only"):
-    del _BESIDE_FAST[_name]
-_BESIDE_SMOLVLA: dict[str, Any] = {
-    "adapt_to_pi_aloha": False,
-    "use_delta_joint_actions_aloha": False,
-    "use_cache": True,
-    "freeze_vision_encoder": True,
-    "train_expert_only": True,
-    "train_state_proj": True,
-    "optimizer_lr": 1e-4,
-    "optimizer_weight_decay": 1e-10,
-    "optimizer_grad_clip_norm": 10,
-    "load_vlm_weights": False,
-    "add_image_special_tokens": False,
-    "prefix_length": -1,
-    "pad_language_to": "longest",
-    "num_expert_layers": -1,
-}
-
-
 def flow_config_json(config: FlowConfig) -> dict[str, Any]:
     """The config.json, in LeRobot's words, that :func:`parse_flow_config` reads back."""
-    small, fast = config.kind == "smolvla", config.kind == FAST
-    side = [config.image_size] * 2
-    cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
-    out: dict[str, Any] = {
-        **_BESIDE,
-        **(_BESIDE_SMOLVLA if small else _BESIDE_FAST if fast else _BESIDE_PI),
-        "type": config.kind,
-        "n_obs_steps": 1,
-        "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
-        "output_features": {ACTION: feature("ACTION", config.action_dim)},
-        "chunk_size": config.horizon,
-        "n_action_steps": config.horizon,
-        "max_state_dim": config.state_width,
-        "max_action_dim": config.action_width,
-        "tokenizer_max_length": config.max_text,
-        "resize_imgs_with_padding" if small else "image_resolution": side,
+    given = {
+        **features_json(config.cameras, config.image_size, config.state_dim, config.action_dim),
         "shapes": asdict(config.shapes),
     }
-    if fast:
-        out |= {
-            "max_decoding_steps": config.max_tokens,
-            "fast_skip_tokens": config.skip,
-            "validate_action_token_prefix": config.strict,
-            "action_tokenizer_name": config.action_tokenizer,
-        }
-    else:
-        out |= {
-            "num_steps" if small else "num_inference_steps": config.steps,
-            "min_period": config.min_period,
-            "max_period": config.max_period,
-        }
-    if config.max_delay:
-        out["rtc_training_max_delay"] = config.max_delay
-    elif config.rtc_trained:
-        out["row_time"] = True
-    if config.relative is not None:
-        out["use_relative_actions"] = config.relative
-    if config.state_in_prompt:
-        out["state_in_prompt"] = config.state_in_prompt
-    if small:
-        mode = "cross_attn" if config.self_every else "self_attn"
-        out |= {
-            "vlm_model_name": config.vlm,
-            "num_vlm_layers": config.shapes.text.layers,
-            "attention_mode": mode,
+    if config.rtc_trained and not config.max_delay:
+        given["row_time"] = True
+    if config.kind == "smolvla":
+        given |= {
+            "attention_mode": "cross_attn" if config.self_every else "self_attn",
             "self_attn_every_n_layers": config.self_every or -1,
             "expert_width_multiplier": _width_share(config.shapes),
         }
-    return out
+    return LEROBOT[config.kind].write(config, given)
+
+
+def features_json(
+    cameras: tuple[str, ...], side: int, state_dim: int, action_dim: int
+) -> dict[str, Any]:
+    """What a policy sees, is given and does, for squares of ``side`` pixels."""
+    seen = {f"{CAMERA}{name}": feature("VISUAL", 3, side, side) for name in cameras}
+    return {
+        "input_features": {**seen, STATE: feature("STATE", state_dim)},
+        "output_features": {ACTION: feature("ACTION", action_dim)},
+    }
 
 
 def _width_share(shapes: Shapes) -> float:

@@ -17,8 +17,9 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.fields import SMOLVLM2_500M
 from vla_ros.engine.io.files import read_json
-from vla_ros.engine.io.flow_config import SMOLVLM2_500M, FlowConfig
+from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.layers.flow_matching import Euler
 from vla_ros.engine.models.preparation import state_bins
 from vla_ros.engine.models.vlm_with_expert import time_table

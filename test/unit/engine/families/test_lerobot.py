@@ -27,12 +27,8 @@ from vla_ros.engine.families.lerobot import (
     write_random_flow,
 )
 from vla_ros.engine.families.registry import is_flow
-from vla_ros.engine.io.flow_config import (
-    SMOLVLM2_500M,
-    flow_config_json,
-    parse_flow_config,
-    read_flow_config,
-)
+from vla_ros.engine.io.fields import SMOLVLM2_500M
+from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config, read_flow_config
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.load import inspect
 from vla_ros.engine.models.preparation import prompt_text

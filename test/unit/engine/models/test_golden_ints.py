@@ -13,7 +13,7 @@ import torch
 from support.flow import inputs_of, model_of, noise_of, tiny_flow
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.lerobot import PRESETS
-from vla_ros.engine.io.flow_config import SMOLVLM2_500M
+from vla_ros.engine.io.fields import SMOLVLM2_500M
 from vla_ros.engine.models.golden_ints import (
     FILE,
     STATE_BINS,
