@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vla_ros.core.console import Table
-from vla_ros.data.episodes.beside import Beside, lines, own
+from vla_ros.data.episodes.beside import ComparedEvaluation, lines, own
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
-from vla_ros.data.episodes.rows import Outcome, Row, rows_of
+from vla_ros.data.episodes.rows import Successes, VariantRow, rows_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +22,7 @@ def tables(
     setup: Setup,
     variants: Sequence[Variant],
     records: Sequence[Record],
-    beside: Sequence[Beside] = (),
+    beside: Sequence[ComparedEvaluation] = (),
 ) -> tuple[RenderableType, ...]:
     """One below the other."""
     rows = rows_of(variants, records, setup.suite)
@@ -40,7 +40,7 @@ def tables(
     return tuple(shown)
 
 
-def _beside_table(found: Sequence[Beside]) -> RenderableType:
+def _beside_table(found: Sequence[ComparedEvaluation]) -> RenderableType:
     """Solved of played: a task a row, an evaluation a column, this one last."""
     rows = (
         (task, *(f"{one.successes}/{one.episodes}" if one else "–" for one in outcomes))
@@ -49,12 +49,12 @@ def _beside_table(found: Sequence[Beside]) -> RenderableType:
     return Table(("task", *(one.name for one in found)), rows)
 
 
-def _variant(row: Row) -> tuple[str, ...]:
+def _variant(row: VariantRow) -> tuple[str, ...]:
     rates = f"{row.age.p50:.0f} ms", f"{row.rate_hz:.1f} Hz", f"{100 * row.held:.1f} %"
     return (row.name, *_outcome(row.all), *rates)
 
 
-def _tasks(row: Row, suite: str) -> Iterator[tuple[str, ...]]:
+def _tasks(row: VariantRow, suite: str) -> Iterator[tuple[str, ...]]:
     """Every group with its tasks below it."""
     for group, outcome in row.groups.items():
         yield (group or "all", *_outcome(outcome))
@@ -63,7 +63,7 @@ def _tasks(row: Row, suite: str) -> Iterator[tuple[str, ...]]:
                 yield (f"  {task}", *_outcome(single))
 
 
-def _outcome(outcome: Outcome) -> tuple[str, str, str]:
+def _outcome(outcome: Successes) -> tuple[str, str, str]:
     low, high = (100 * end for end in outcome.interval)
     solved = f"{outcome.successes}/{outcome.episodes}"
     return solved, f"{100 * outcome.rate:.1f} %", f"{low:.1f} to {high:.1f}"

@@ -29,9 +29,9 @@ def play(
     make: MakeRunner,
     setup: Setup,
     variants: tuple[Variant, ...],
-    orders: Sequence[Order],
+    orders: Sequence[EpisodeOrder],
     workers: int,
-) -> Iterator[Played]:
+) -> Iterator[PlayedEpisode]:
     """Play the jobs, in as many processes as there are ``workers``: one is this. RunnerFailed."""
     if workers > 1:
         return play_in_processes(make, setup, variants, orders, workers)

@@ -163,7 +163,7 @@ class Setup:
     max_steps: int = _flag(0, "of an episode (the task's limit)")
     chunk: int = 1
     state: int = 0
-    max_age_s: float = _flag(0.5, "age limit of evidence", flag="max-age", metavar="S")
+    max_age_s: float = _flag(0.5, "age limit of observation", flag="max-age", metavar="S")
     nudge_m: float = _flag(0.0, "tabletop: move the task's cube so far while the hand is on its way"
                            " to it", flag="nudge", metavar="M")  # fmt: skip
     world: str = ""
