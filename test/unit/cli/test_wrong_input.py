@@ -118,7 +118,7 @@ def test_frames_of_another_kind(said: Verb, tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", pictures=np.zeros(1))
     np.savez(tmp_path / "c.npz", images=np.zeros((0, 8, 8, 3), np.uint8))
     assert "not uint8 [N, h, w, 3]" in said(*SMALL, "--frames", "a.npz")
-    assert "no array 'images': there is images" in said(*SMALL, "--frames", "b.npz")
+    assert "no array 'images': there is pictures" in said(*SMALL, "--frames", "b.npz")
     assert "c.npz" in said(*SMALL, "--frames", "c.npz")
 
 

@@ -158,7 +158,7 @@ def read_processor(directory: Path, tag: str | None, known: Mapping[str, int]) -
         raise CheckpointError(f"{folder / ROWS} gives {tag!r} the row {row!r}: wanted a number")
     about, statistics = Fields(modalities[tag], tag), Fields(known_statistics[tag], tag)
     video, state, action = (about.part(name) for name in ("video", "state", "action"))
-    for part, name in ((video, "picture"), (state, "state")):
+    for part, name in ((video, "image"), (state, "state")):
         if part.items("delta_indices") != [0]:
             raise part.wrong("delta_indices", f"[0]: one {name}, the newest, is built")
     settings.only("use_mean_std", False)
