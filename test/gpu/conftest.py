@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from support.gpu import DEVICES
 from vla_ros.engine import Engine
-from vla_ros.engine.families.random import in_memory
+from vla_ros.engine.families.openvla import in_memory
 from vla_ros.engine.io.config import ModelConfig
 
 

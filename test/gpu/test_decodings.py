@@ -11,7 +11,7 @@ from support.engine import LANGUAGE, Event, play, stream, tiny_config
 from support.gpu import DEVICES
 from support.heads import random_head, recursive_head
 from vla_ros.engine.decoding.draft_head_folder import save_head
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 SCHEDULES = {
     "autoregressive": {},

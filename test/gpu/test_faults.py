@@ -11,7 +11,7 @@ from support.engine import TEXTS, play, stream, tiny_config
 from support.gpu import PAIRS
 from vla_ros.cli.main import main
 from vla_ros.engine import InvalidAction
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 EVENTS = stream(12, {0: TEXTS[0]}, seed=4)
 

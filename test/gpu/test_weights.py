@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from support.engine import Again, engine_of, play, stream, tiny_config
 from support.flow import chunk_of_preset
 from vla_ros.engine.families.base import Placement
-from vla_ros.engine.families.openvla import quantized
-from vla_ros.engine.families.random import in_memory
+from vla_ros.engine.families.openvla import in_memory, quantized
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.layers.fp8 import Fp8
 from vla_ros.engine.layers.graphs import CudaCapture

@@ -27,7 +27,7 @@ from vla_ros.data.episodes import play as direct
 from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import FrameStrip
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.ros.listeners.graph_runner import GraphRunner
 from vla_ros.sim.env import SimObservation
 from vla_ros.sim.episode import Mode

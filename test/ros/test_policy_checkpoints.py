@@ -11,7 +11,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from support.engine import tiny_config
 from support.strange import CASES
 from vla_ros.core.types import PolicyState as State
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 
 @pytest.mark.parametrize("case", ["one byte short", "NaN", "OpenVLA-OFT", "a pickle with code"])

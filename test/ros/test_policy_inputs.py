@@ -28,7 +28,7 @@ from support.timing import judge
 from support.wait import repeating, wait_until
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import PolicyState as State
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.ros.common.convert import stamp_of, to_time
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.common import qos
 

@@ -83,7 +83,7 @@ def vla_bag(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A few steps of a very small VLA with random weights, autoregressive."""
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     from support.engine import tiny_config
-    from vla_ros.engine.families.random import write_random
+    from vla_ros.engine.families.openvla import write_random
 
     folder = tmp_path_factory.mktemp("vla")
     write_random(folder / "checkpoint", tiny_config(), 3)

@@ -12,7 +12,7 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Image, Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions
 from vla_ros.engine.engine import TokenEngine
-from vla_ros.engine.families.random import SMALL_VOCAB, in_memory
+from vla_ros.engine.families.openvla import SMALL_VOCAB, in_memory
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.layers.graphs import Capture, Outputs

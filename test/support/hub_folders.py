@@ -35,7 +35,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.groot import FAMILIES as GROOTS
 from vla_ros.engine.families.lerobot import lerobot_type
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.families.registry import family_of, is_flow
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
 from vla_ros.engine.families.turbovla import write_turbovla

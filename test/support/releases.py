@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, LANGUAGE, tiny_config
-from vla_ros.engine.families.random import norm_stats, random_tensors, write_random, write_tokenizer
+from vla_ros.engine.families.openvla import norm_stats, random_tensors, write_random
+from vla_ros.engine.families.random import write_tokenizer
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
 
 DINO = TowerConfig(

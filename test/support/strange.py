@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
 from support.releases import Trap, adapter, oft_release, plain_config, prismatic_run
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 6965\n"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -16,7 +16,7 @@ from vla_ros.cli.eval import completed, setup_of
 from vla_ros.cli.main import make_parser
 from vla_ros.data.episodes.play import DirectRunner, robot_state
 from vla_ros.data.episodes.records import Job, Variant
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.ros.listeners.graph_runner import GraphRunner
 from vla_ros.runtime.control.observation import axis_angle
 from vla_ros.sim.factory import EnvConfig

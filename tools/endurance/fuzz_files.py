@@ -155,7 +155,8 @@ def _token_policies(folder: Path) -> None:
     """Every layout of them; what is quantized is the small one's."""
     import torch
 
-    from vla_ros.engine.families.random import PREFIX, PRESETS, load_random
+    from vla_ros.engine.families.openvla import PRESETS, load_random
+    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.quantize import quantize_checkpoint
 

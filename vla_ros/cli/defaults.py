@@ -37,8 +37,8 @@ def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
 def actions_of(name: str) -> int:
     """Actions of an answer of a token policy; 1 where it cannot be told yet."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.families.openvla import read_layout
-    from vla_ros.engine.families.random import PREFIX, PRESETS
+    from vla_ros.engine.families.openvla import PRESETS, read_layout
+    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.families.registry import is_flow
     from vla_ros.engine.io.hub import resolve
 

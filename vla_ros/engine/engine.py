@@ -34,8 +34,8 @@ from vla_ros.engine.decoding.factory import (
 )
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadedPolicy
-from vla_ros.engine.families.openvla import load_checkpoint, quantized
-from vla_ros.engine.families.random import PREFIX, load_random
+from vla_ros.engine.families.openvla import load_checkpoint, load_random, quantized
+from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.families.registry import flow_source
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.checkpoint import Checkpoint

@@ -18,8 +18,15 @@ from vla_ros.engine.engine import (
 )
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
-from vla_ros.engine.families.openvla import fingerprint, inspect_checkpoint, refuse_formats
-from vla_ros.engine.families.random import PREFIX, PRESETS, parameters, random_config
+from vla_ros.engine.families.openvla import (
+    PRESETS,
+    fingerprint,
+    inspect_checkpoint,
+    parameters,
+    random_config,
+    refuse_formats,
+)
+from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.families.registry import all_presets, config_of, family_of, flow_source, is_flow
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.flow_config import FAST

@@ -116,7 +116,7 @@ def conventions_of(
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
     its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
-    from vla_ros.engine.families.random import random_config
+    from vla_ros.engine.families.openvla import random_config
     from vla_ros.engine.families.registry import flow_source
     from vla_ros.engine.io.checkpoint import norm_stats_of, read_config
     from vla_ros.engine.io.hub import resolve

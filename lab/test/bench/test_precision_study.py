@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from support.engine import tiny_config
 from vla_ros.engine import load_engine
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.layers.int4 import Int4
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicySpec

@@ -10,7 +10,7 @@ import pytest
 
 from support.engine import tiny_config
 from vla_ros.cli.main import main
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.verdicts import Precision, find
 from vla_ros_lab.precision.frames import spread
 

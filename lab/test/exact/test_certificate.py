@@ -14,7 +14,7 @@ import torch
 from support.engine import tiny_config
 from vla_ros.cli.main import main
 from vla_ros.engine.decoding import speculative
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.layers.flow_matching import Euler
 from vla_ros.engine.layers.pack import chain
 from vla_ros.engine.models import base, openvla

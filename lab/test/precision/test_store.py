@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.engine import tiny_config
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.load import sha256_on_disk
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.verdicts import NotVerified, Precision, StoredVerdict, find, require, store

@@ -14,8 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.lerobot import PRESETS as FLOW_PRESETS
 from vla_ros.engine.families.lerobot import write_random_flow
-from vla_ros.engine.families.openvla import expected_shapes
-from vla_ros.engine.families.random import PRESETS, write_random
+from vla_ros.engine.families.openvla import PRESETS, expected_shapes, write_random
 from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig, text_json
 from vla_ros.engine.models.towers import Projector, VisionBackbone

@@ -10,8 +10,7 @@ import torch
 
 from vla_ros.cli.doctor import room_for
 from vla_ros.core.resources import config_path
-from vla_ros.engine.families.openvla import expected_shapes
-from vla_ros.engine.families.random import PRESETS
+from vla_ros.engine.families.openvla import PRESETS, expected_shapes
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.pack import prefill_layout
 from vla_ros.engine.load import load_engine

@@ -11,8 +11,8 @@ from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.families.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.families.random import build_tokenizer, random_tensors, write_tokenizer
+from vla_ros.engine.families.openvla import load_checkpoint, random_tensors, save_checkpoint
+from vla_ros.engine.families.random import build_tokenizer, write_tokenizer
 from vla_ros.engine.io.tokens import prompt_text
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.batches import ChunkBatches

@@ -14,8 +14,7 @@ from vla_ros.cli.main import main
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
-from vla_ros.engine.families.openvla import load_checkpoint
-from vla_ros.engine.families.random import SMALL_VOCAB, write_random
+from vla_ros.engine.families.openvla import SMALL_VOCAB, load_checkpoint, write_random
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros_lab.train.lora import LoraNetwork
 from vla_ros_lab.train.trainer import read_journal

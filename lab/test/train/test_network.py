@@ -7,8 +7,13 @@ from support.engine import engine_of, images, observation
 from support.train import SENTENCES
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Timeline
-from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint, save_checkpoint
-from vla_ros.engine.families.random import random_tensors, write_tokenizer
+from vla_ros.engine.families.openvla import (
+    expected_shapes,
+    load_checkpoint,
+    random_tensors,
+    save_checkpoint,
+)
+from vla_ros.engine.families.random import write_tokenizer
 from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.network import Network, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES

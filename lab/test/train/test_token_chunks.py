@@ -12,8 +12,8 @@ from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.families.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.families.random import build_tokenizer, random_tensors, write_tokenizer
+from vla_ros.engine.families.openvla import load_checkpoint, random_tensors, save_checkpoint
+from vla_ros.engine.families.random import build_tokenizer, write_tokenizer
 from vla_ros.engine.io.tokens import ActionTokens, prompt_text
 from vla_ros.sim.env import AGENTVIEW
 from vla_ros.sim.tasks import instruction_of

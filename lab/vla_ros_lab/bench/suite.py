@@ -30,7 +30,8 @@ from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import TokenEngine, open_checkpoint
-from vla_ros.engine.families.random import PREFIX, PRESETS, in_memory
+from vla_ros.engine.families.openvla import PRESETS, in_memory
+from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.fast_tokens import FastTokens

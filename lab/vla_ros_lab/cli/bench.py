@@ -126,8 +126,8 @@ def run(args: argparse.Namespace) -> int:
 def _is_single_pass(checkpoint: str | None) -> bool:
     """Whether it says its chunk in one pass: OpenVLA-OFT's architecture, BitVLA."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.families.openvla import read_layout
-    from vla_ros.engine.families.random import PREFIX, random_config
+    from vla_ros.engine.families.openvla import random_config, read_layout
+    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.io.hub import resolve
 
     if checkpoint is None:

@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 from vla_ros.core.errors import UserError
-from vla_ros.engine.families.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.families.random import PRESETS, write_tokenizer
+from vla_ros.engine.families.openvla import PRESETS, load_checkpoint, save_checkpoint
+from vla_ros.engine.families.random import write_tokenizer
 from vla_ros.engine.families.registry import is_flow
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.hub import resolve

@@ -20,7 +20,7 @@ from vla_ros.cli import doctor as model
 from vla_ros.cli.main import main
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 VERBS = {
     "bench": ("--timed", "1", "--warm-up", "0", "--dtype", "float32"),

@@ -22,8 +22,14 @@ from support.engine import CLOCK, CPU, images
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint
-from vla_ros.engine.families.random import PRESETS, parameters, write_bitvla, write_tokenizer
+from vla_ros.engine.families.openvla import (
+    PRESETS,
+    expected_shapes,
+    load_checkpoint,
+    parameters,
+    write_bitvla,
+)
+from vla_ros.engine.families.random import write_tokenizer
 from vla_ros.engine.io.bitvla import EMBEDDING, FileRows
 from vla_ros.engine.io.config import ModelConfig, bitvla_json, parse_config
 from vla_ros.engine.layers.pack import PackLayout
@@ -187,7 +193,7 @@ import sys
 import torch
 from dataclasses import replace
 from vla_ros_lab.bench.flow import forget_peak, peak_bytes, resident_bytes
-from vla_ros.engine.families.random import PRESETS, draw_bitvla
+from vla_ros.engine.families.openvla import (PRESETS, draw_bitvla)
 
 torch.set_num_threads(1)
 torch.ones(64, 64) @ torch.ones(64, 64)

@@ -25,7 +25,7 @@ from support.heads import random_head, recursive_head
 from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.decoding.draft_head_folder import save_head
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.graphs import Outputs
 from vla_ros.engine.layers.runner import BUCKET, prompt_lengths

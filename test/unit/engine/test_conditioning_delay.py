@@ -12,8 +12,7 @@ import torch
 from support.engine import CLOCK, CPU, engine_of, images, tiny, tiny_config
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.families.openvla import load_checkpoint
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import load_checkpoint, write_random
 
 TOLD = replace(tiny_config(), max_delay=8)
 TEXT = "pick up the red cube"

@@ -12,7 +12,7 @@ import torch
 
 from support.engine import TEXTS, Event, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine import Engine, InvalidAction
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 EVENTS = stream(18, {0: TEXTS[0]}, seed=4)
 #: deep enough that one layer's NaN is written into the next layer's KV again and again

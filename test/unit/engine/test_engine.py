@@ -28,7 +28,7 @@ from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.drafters import TemporalDrafter
 from vla_ros.engine.decoding.speculative import Speculative
-from vla_ros.engine.families.random import in_memory
+from vla_ros.engine.families.openvla import in_memory
 
 IMAGE = next(images(1))
 

@@ -11,7 +11,7 @@ from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import random_head
 from vla_ros.engine.decoding.draft_head_folder import save_head
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros_lab.hugging_face import transformers_model
 
 FRAMES = 52

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from support.engine import CLOCK, CPU, TEXTS, Again, engine_of, images, tiny_config
 from vla_ros.core.types import Observation, Timeline
-from vla_ros.engine.families.random import in_memory
+from vla_ros.engine.families.openvla import in_memory
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros_lab.hugging_face import build_causal_lm
 

@@ -10,7 +10,7 @@ import torch
 
 from support.engine import TEXTS, Event, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine import Engine
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 
 STILL = [replace(stream(1, {0: TEXTS[0]})[0], stamp=i, text=None if i else TEXTS[0])
          for i in range(40)]  # fmt: skip

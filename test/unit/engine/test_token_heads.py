@@ -10,7 +10,7 @@ import torch
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.layers import runner as module
 from vla_ros.engine.layers.linear import plain
 from vla_ros.engine.layers.runner import DecoderRunner

@@ -13,7 +13,7 @@ from support.engine import tiny_config
 from support.releases import oft_statistics
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import STAGES, Inference, Instruction, Observation, Timeline
-from vla_ros.engine.families.random import norm_stats, write_random
+from vla_ros.engine.families.openvla import norm_stats, write_random
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.conventions import settle

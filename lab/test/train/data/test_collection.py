@@ -15,7 +15,7 @@ from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.plan import TRAINING
 from vla_ros.data.episodes.play import robot_state
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.tasks import Family, parse_instruction
 from vla_ros_lab.train import collect as collection

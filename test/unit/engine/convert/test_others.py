@@ -16,8 +16,7 @@ from support.releases import Trap, adapter, oft_release
 from vla_ros.cli.main import main
 from vla_ros.engine import CheckpointError
 from vla_ros.engine.convert import ConvertOptions, convert
-from vla_ros.engine.families.openvla import load_checkpoint
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import load_checkpoint, write_random
 
 
 @pytest.fixture

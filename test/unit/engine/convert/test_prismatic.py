@@ -15,8 +15,7 @@ from support.releases import UNEQUAL, Trap, prismatic_parts, prismatic_run, vq_v
 from vla_ros.engine import CheckpointError
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.convert.prismatic import convert_prismatic, describe
-from vla_ros.engine.families.openvla import expected_shapes, load_checkpoint
-from vla_ros.engine.families.random import PRESETS, write_random
+from vla_ros.engine.families.openvla import PRESETS, expected_shapes, load_checkpoint, write_random
 from vla_ros.engine.io.field_table import Fields
 
 

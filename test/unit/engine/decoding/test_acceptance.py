@@ -23,7 +23,7 @@ from vla_ros.core.types import Timeline
 from vla_ros.engine import InvalidAction
 from vla_ros.engine.decoding.acceptance import Exact, Relaxed, Sampling, Verification
 from vla_ros.engine.decoding.drafters import Draft
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout, prefill_layout
 

@@ -25,7 +25,7 @@ from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.draft_tree import Cost
 from vla_ros.engine.decoding.drafters import AcceptanceStatistics, TemporalDrafter
 from vla_ros.engine.decoding.speculative import Speculative
-from vla_ros.engine.families.random import SMALL_VOCAB, in_memory, random_tensors, write_random
+from vla_ros.engine.families.openvla import SMALL_VOCAB, in_memory, random_tensors, write_random
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Reading
 from vla_ros.engine.models.openvla import VLAModel
@@ -206,8 +206,8 @@ def test_a_draft_with_another_vocabulary_meets_the_target_in_the_bins(tmp_path: 
         new[: config.action_vocab - 256] = old[: config.action_vocab - 256]
         new[moved.action_vocab - 256 : moved.action_vocab] = old[SMALL_VOCAB - 256 : SMALL_VOCAB]
         tensors["language_model." + name] = new
-    from vla_ros.engine.families.openvla import save_checkpoint
-    from vla_ros.engine.families.random import norm_stats, write_tokenizer
+    from vla_ros.engine.families.openvla import norm_stats, save_checkpoint
+    from vla_ros.engine.families.random import write_tokenizer
 
     save_checkpoint(tmp_path / "moved", moved, tensors, norm_stats(), write_tokenizer)
     answers = play(engine_with_draft(tmp_path / "moved", 2, gamma=6), stream(6, {0: TEXTS[0]}))

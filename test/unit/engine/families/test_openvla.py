@@ -12,8 +12,13 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.families.openvla import load_checkpoint, read_layout
-from vla_ros.engine.families.random import PRESETS, parameters, write_random
+from vla_ros.engine.families.openvla import (
+    PRESETS,
+    load_checkpoint,
+    parameters,
+    read_layout,
+    write_random,
+)
 from vla_ros.engine.io import weights
 from vla_ros.engine.io.config import BACKBONES, config_json, parse_config
 

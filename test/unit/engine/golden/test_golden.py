@@ -19,7 +19,7 @@ from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.convert.prismatic import BASE_VLMS, convert_prismatic, describe
-from vla_ros.engine.families.random import PRESETS
+from vla_ros.engine.families.openvla import PRESETS
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import read_json

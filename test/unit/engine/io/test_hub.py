@@ -192,8 +192,7 @@ def test_an_engine_reads_no_weights_that_the_manifest_does_not_mean(tmp_path: Pa
     pytest.importorskip("torch", reason="torch is not installed")
     import torch
 
-    from vla_ros.engine.families.openvla import load_checkpoint
-    from vla_ros.engine.families.random import PRESETS, write_random
+    from vla_ros.engine.families.openvla import PRESETS, load_checkpoint, write_random
 
     write_random(tmp_path, PRESETS["small"], seed=0)
     names = [p.name for p in tmp_path.iterdir() if p.is_file()]

@@ -14,7 +14,7 @@ import torch
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError
-from vla_ros.engine.families.random import PRESETS, write_random
+from vla_ros.engine.families.openvla import PRESETS, write_random
 from vla_ros.engine.io.checkpoint import read_config
 from vla_ros.engine.io.config import DINOV2_L, SIGLIP_SO400M, ModelConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor

@@ -16,7 +16,7 @@ from vla_ros.cli.main import main
 from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, Engine, EngineOptions, load_engine
 from vla_ros.engine.families.base import LoadOptions, Placement
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.families.registry import all_presets, family_of
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take

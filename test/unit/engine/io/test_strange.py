@@ -15,8 +15,7 @@ from support.engine import CLOCK, observation, tiny_config
 from support.strange import CASES, NORM, WEIGHTS
 from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.families.openvla import inspect_checkpoint
-from vla_ros.engine.families.random import write_random
+from vla_ros.engine.families.openvla import inspect_checkpoint, write_random
 from vla_ros.engine.io import weights
 from vla_ros.engine.load import inspect
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.engine import CheckpointError, InvalidAction
-from vla_ros.engine.families.random import PRESETS, TEXT_VOCAB, build_tokenizer, write_tokenizer
+from vla_ros.engine.families.openvla import PRESETS
+from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.tokens import (
     ActionTokens,
     Normalizer,
