@@ -20,7 +20,7 @@ from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.drafters import Drafter
 from vla_ros.engine.decoding.factory import DecodingParts
 from vla_ros.engine.decoding.speculative import PartialAction, Speculative
-from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.base import LoadedPolicy
 from vla_ros.engine.families.lerobot import expected_tensors
 from vla_ros.engine.io.weights import Weights
@@ -71,7 +71,7 @@ class Generate(Decoding):
             return tuple(out.sequences[0].tolist()), torch.cat(out.logits)
 
 
-class GenerateFast(FastEngine):
+class GenerateFast(Engine):
     """pi0-FAST by transformers' ``PaliGemmaForConditionalGeneration.generate``, vision included, on
     the same pixels and prompt. ``weights``: the checkpoint's once more, as floats.
 
@@ -90,9 +90,12 @@ class GenerateFast(FastEngine):
         told = self.paligemma.generation_config
         told.eos_token_id, told.pad_token_id = like.ends, 0
 
-    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        yield from ()  # generate() is one
         model, stages = self.model, StageTimer(timeline, clock, self.model.device)
-        inputs = self.prepare(observation)
+        inputs = self.robot.prepare(observation)
         stages.mark("preprocess")
         image = inputs.ids.new_full((model.patches,), model.config.shapes.text.vocab_size)
         begin = inputs.ids.new_tensor([model.actions.bos])
@@ -107,9 +110,8 @@ class GenerateFast(FastEngine):
                 do_sample=False,
             )
         tokens = out[0, ids.shape[1] :].tolist()
-        self._asked = observation
         request = Request(observation.stamp_ns, out, stages, observation=observation)
-        return self.unnormalize(request.answer(tokens, len(tokens)))
+        return self.finish(request.answer(tokens, len(tokens)))
 
 
 @dataclass(slots=True)

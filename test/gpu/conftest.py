@@ -39,7 +39,7 @@ def plain_arithmetic() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer lengths of prompts to prepare for."""
-    for module in ("engine", "decoding.factory"):
+    for module in ("decoding.tokens", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 64)
 
 

@@ -96,18 +96,18 @@ def test_nobody_waits_for_an_upload(name: str, device: str, make_engine, draft: 
     decoding, options = options_of(name, draft)
     engine = make_engine(tiny_config("llama_gqa", "fused"), device, decoding, **options)
     before = play(engine, EVENTS)
-    decide, on_gpu = engine.decoding.step, device != "cpu"
+    decide, on_gpu = engine.decoder.decoding.pieces, device != "cpu"
 
     def strictly(request: object) -> object:
         if on_gpu:
             torch.cuda.set_sync_debug_mode("error")
         try:
-            return decide(request)
+            return (yield from decide(request))
         finally:
             if on_gpu:
                 torch.cuda.set_sync_debug_mode("default")
 
-    engine.decoding.step = strictly
+    engine.decoder.decoding.pieces = strictly
     after = play(engine, EVENTS)
     assert {s: a.tokens for s, a in after.items()} == {s: a.tokens for s, a in before.items()}
 

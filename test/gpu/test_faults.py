@@ -29,7 +29,7 @@ def test_nan_in_target_and_draft_ends_with_its_frames(
     play(engine, EVENTS[:4])
     eyes = [
         model.vision.vision_backbone.featurizer.pos_embed
-        for model in (engine.model, engine.decoding.drafter._draft)
+        for model in (engine.model, engine.decoder.decoding.drafter._draft)
     ]
     good = [eye.clone() for eye in eyes]
     for eye in eyes:

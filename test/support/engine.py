@@ -11,11 +11,13 @@ import torch
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Image, Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions
-from vla_ros.engine.engine import TokenEngine
-from vla_ros.engine.families.openvla import SMALL_VOCAB, in_memory
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.families.openvla import SMALL_VOCAB, in_memory, policy_of
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.layers.graphs import Capture, Outputs
+from vla_ros.engine.layers.pieces import Pieces
+from vla_ros.engine.layers.request import Decoded, Request
 from vla_ros.engine.models.openvla import VLAModel
 
 CPU = torch.device("cpu")
@@ -80,10 +82,25 @@ def engine_of(
     capture: Capture | None = None,
     make_model: Callable[..., VLAModel] = VLAModel,
     **options: object,
-) -> TokenEngine:
+) -> Engine:
     """An engine of a checkpoint in memory; takes actions of any size."""
     asked = EngineOptions("memory", decoding=decoding, **options)  # type: ignore[arg-type]
-    return TokenEngine(checkpoint, asked, capture, make_model)
+    return Engine(policy_of(checkpoint, asked, capture, make_model), asked)
+
+
+def noted(decoding: Decoding) -> list[Decoded]:
+    """What a decoding answers from now on."""
+    seen: list[Decoded] = []
+    original = decoding.pieces
+
+    def pieces(request: Request) -> Pieces[Decoded | None]:
+        decoded = yield from original(request)
+        if decoded is not None:
+            seen.append(decoded)
+        return decoded
+
+    decoding.pieces = pieces  # type: ignore[method-assign]
+    return seen
 
 
 def images(count: int, seed: int = 0, still: float = 0.3) -> Iterator[Image]:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from vla_ros.engine.engine import (
-    Engine,
-    FastEngine,
-    FlowEngine,
-    TokenEngine,
-    check_layout,
-    open_checkpoint,
-)
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.families.openvla import (
     PRESETS,
     fingerprint,
     inspect_checkpoint,
+    open_checkpoint,
     parameters,
+    policy_of,
     random_config,
     refuse_formats,
 )
 from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.families.registry import all_presets, config_of, family_of, flow_source, is_flow
 from vla_ros.engine.formats import parse_formats
-from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_formats
 from vla_ros.engine.layers.flow_matching import RtcMode
@@ -37,11 +30,12 @@ from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.prepacked import can_prepack, has_wide_products
 from vla_ros.engine.layers.tuner import choose_tuner
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
+from vla_ros.engine.models.robot_side import check_layout
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
-from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
+from vla_ros.engine.options import AUTO, FAST, TOKENS, EngineOptions
 
 
-def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) -> Engine[Any, Any]:
+def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) -> Engine:
     """Load a checkpoint and make its engine ready; ``packed``: parts of a flow policy to give a CPU
     in its own order, None: by :func:`packed_parts`.
 
@@ -62,15 +56,16 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
     if source is not None:
         return load_flow_engine(source, options, packed)
     options.check_family(TOKENS)
-    return TokenEngine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)
+    checkpoint = open_checkpoint(options.checkpoint, options.seed, device, dtype)
+    return Engine(policy_of(checkpoint, options), options)
 
 
 def load_flow_engine(
     source: Path | str, options: EngineOptions, packed: frozenset[str] | None = None
-) -> FlowEngine | FastEngine:
+) -> Engine:
     """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
-    fast = FAST in family_of(source).kinds
-    options.check_family(FAST if fast else FLOW)
+    group = family_of(source).group
+    options.check_family(group)
     choice = LoadOptions(
         options.tokenizer or None,
         options.flow_steps or None,
@@ -80,18 +75,13 @@ def load_flow_engine(
         options.state_in_prompt or None,
     )
     check_layout(config_of(source, choice), options)  # before any weight is read
-    place = placement(replace(options, gemm="torch") if fast else options, packed)
+    place = placement(replace(options, gemm="torch") if group == FAST else options, packed)
     refuse_flow_formats(source, place.formats, place.device, place.dtype, options.rtc_mode)
     policy = family_of(source).load(source, choice, place, options.seed)
-    if fast:
-        return FastEngine(policy, options)
-    engine = FlowEngine(policy, options)
-    wanted = corrector_for(policy)
+    corrector, wanted = None, corrector_for(policy)
     if isinstance(source, Path) and wanted is not None:
         corrector = find_corrector(source, wanted, policy.model.device)
-        if corrector is not None:
-            engine.take_corrector(corrector)
-    return engine
+    return Engine(policy, options, corrector=corrector)
 
 
 def placement(options: EngineOptions, packed: frozenset[str] | None = None) -> Placement:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from support.calibrations import write_calibration
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
-from vla_ros.engine.io.checkpoint import Checkpoint
+from vla_ros.engine.families.base import LoadedPolicy
 from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.bench import suite
 from vla_ros_lab.bench.measure import drifting_frames, load_frames
@@ -166,12 +165,12 @@ def test_how_the_engine_runs_is_chosen_and_says_the_same(
     """Images resized in torch are Pillow's to the byte, so every answer is."""
     asked: list[EngineOptions] = []
 
-    class Noted(suite.TokenEngine):
-        def __init__(self, checkpoint: Checkpoint, options: EngineOptions, **more: Any) -> None:
+    class Noted(suite.Engine):
+        def __init__(self, policy: LoadedPolicy, options: EngineOptions) -> None:
             asked.append(options)
-            super().__init__(checkpoint, options, **more)
+            super().__init__(policy, options)
 
-    monkeypatch.setattr(suite, "TokenEngine", Noted)
+    monkeypatch.setattr(suite, "Engine", Noted)
     words = ["--timed", "2", "--warm-up", "1", "--rows", "autoregressive", "--json"]
     said = []
     for steps in ("cpu", "device"):

@@ -43,7 +43,7 @@ def test_the_weights_are_the_bytes_of_the_checkpoint():
 )
 def test_the_cache_is_what_the_engine_allocates(checkpoint, decoding, frames):
     engine = load_engine(EngineOptions(f"random:{checkpoint}", decoding=decoding))
-    kv_cache = engine.decoding.runner.kv_cache
+    kv_cache = engine.decoder.decoding.runner.kv_cache
     allocated = sum(t.numel() * t.element_size() for t in kv_cache._storage)
     shape = shape_of(PRESETS[checkpoint], checkpoint)
     counted = memory_of(shape, parse_precision("fp32"), frames).cache

@@ -116,7 +116,7 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
     count = CONFIG.chunk * 7
     image = next(images(1, seed=3, still=0.0))
     seen = observation(1, image)
-    pixels = engine.prepare(seen)[0]
+    pixels = engine.robot.prepare(seen)[0]
     sentences = (SENTENCES[0], "grasp the red cube and put it onto the plate")
     prompts = [tokenize(text) for text in sentences]
     length = max(map(len, prompts)) + count + 1

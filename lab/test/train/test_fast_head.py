@@ -22,7 +22,7 @@ from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.base import up_to
-from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.engine import Engine
 from vla_ros_lab.train.head import recorded
 from vla_ros_lab.train.head.features import read_episode
 from vla_ros_lab.train.head.recorded import answer
@@ -81,9 +81,8 @@ def test_a_head_is_trained_on_answers_to_recorded_frames_and_drafts(
     told = json.loads((out / "draft_head" / "training.json").read_text())
     assert told["frames"] == 4 * FRAMES
 
-    def engine_of(**options: Any) -> FastEngine:
+    def engine_of(**options: Any) -> Engine:
         engine = load_engine(EngineOptions(str(target), state_in_prompt="robot", **options))
-        assert isinstance(engine, FastEngine)
         engine.reset(TASK)
         return engine
 
@@ -156,7 +155,6 @@ def test_the_rows_of_a_data_set_are_asked_about_as_many_as_are_executed(
     monkeypatch.setattr(recorded, "Reader", Dataset)
     monkeypatch.setattr(recorded, "python_of", lambda: "python")
     engine = load_engine(EngineOptions(str(target), state_in_prompt="robot"))
-    assert isinstance(engine, FastEngine)
     options = RolloutOptions("it", executed=3)
     made = list(answer(options, tmp_path / "out", [tmp_path / "set"], engine, CLOCK))
     assert [one.done for one in made] == [1, 2, 3]

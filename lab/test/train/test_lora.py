@@ -48,7 +48,7 @@ def tokens_in_training(network, engine, grey):
     mean, std = (torch.tensor(x).view(1, 3, 1, 1) for x in (DINO.mean, DINO.std))
     pixels = (torch.full((1, 3, SIZE, SIZE), grey / 255) - mean) / std
     with torch.no_grad():
-        return network.greedy(pixels, engine.tokenizer(SENTENCES[0]), 7)
+        return network.greedy(pixels, engine.policy.tokenizer(SENTENCES[0]), 7)
 
 
 def test_what_is_trained_is_what_runs(base):

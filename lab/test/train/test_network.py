@@ -47,9 +47,9 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
         for stamp, image in enumerate(images(4, seed=3, still=0.0)):
             seen = replace(observation(stamp, image), wrist_image=image[::-1].copy())
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
-            pixels = engine.prepare(seen)[0]
+            pixels = engine.robot.prepare(seen)[0]
             with torch.no_grad():
-                tokens = network.greedy(pixels, engine.tokenizer(sentence), 7)
+                tokens = network.greedy(pixels, engine.policy.tokenizer(sentence), 7)
             assert tuple(tokens) == answer.tokens
             said.add(answer.tokens)
     assert len(said) > 2  # it did look at the images

@@ -148,7 +148,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
             assert list(answer.tokens) == wanted
             by_step = engine.model.actions.decode(wanted).reshape(CONFIG.chunk, 7)
-            assert np.allclose(answer.actions, engine.normalizer.restore(by_step))
+            assert np.allclose(answer.actions, engine.robot.normalizer.restore(by_step))
     assert len(said) > 1  # it did look at the images
 
 

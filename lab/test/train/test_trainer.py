@@ -183,7 +183,7 @@ def test_a_draft_keeps_its_target_s_vision_tower(data, tmp_path):
             draft_checkpoint=str(tmp_path / "draft" / "policy"), num_threads=1,
         )
     )  # fmt: skip
-    assert engine.decoding.drafter.shares_vision
+    assert engine.decoder.decoding.drafter.shares_vision
 
 
 def test_an_unknown_architecture_names_the_known_ones(data, tmp_path):

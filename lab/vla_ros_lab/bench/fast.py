@@ -19,7 +19,7 @@ from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.decoding.draft_head_folder import FOLDER
-from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.registry import family_of, flow_source
 from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.load import load_engine
@@ -83,7 +83,6 @@ def run_fast_bench(
         raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
     report(f"loading {options.checkpoint}", 0, 0)
     first = load_engine(options)
-    assert isinstance(first, FastEngine), "the caller looked"
     engines = {name: engine_of(first, name, replace(options, **ROWS[name])) for name in rows}
     random, config = np.random.default_rng(options.seed), first.policy.config
     walk = random.normal(0, 0.05, (warm_up + timed, config.state_dim)).cumsum(0)
@@ -95,7 +94,7 @@ def run_fast_bench(
     return measure(engines, INSTRUCTION, frames, 1, warm_up, cpu_clock, report)
 
 
-def engine_of(first: FastEngine, row: str, options: EngineOptions) -> FastEngine:
+def engine_of(first: Engine, row: str, options: EngineOptions) -> Engine:
     """The engine of a row, over the weights of ``first``. A draft head is the one that the options
     or the checkpoint name; where there is none, one of random weights, which costs what one costs.
     """
@@ -112,11 +111,11 @@ def engine_of(first: FastEngine, row: str, options: EngineOptions) -> FastEngine
             model.config.shapes.text, model.config.max_tokens, 1, model.actions
         )
         head = head.to(model.device, model.dtype)
-    return FastEngine(first.policy, options, head)
+    return Engine(first.policy, options, head=head)
 
 
 def measure(
-    engines: Mapping[str, FastEngine],
+    engines: Mapping[str, Engine],
     instruction: str,
     frames: Sequence[Observation],
     executed: int,

@@ -20,7 +20,7 @@ from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions
 from vla_ros.engine.families.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
 from vla_ros.engine.families.registry import family_of, flow_source
@@ -585,11 +585,12 @@ SINGLE_PASS_ROWS = ("parallel", "naive")
 class SinglePassRow:
     """An engine's model and its head, on pixels of the towers' size."""
 
-    def __init__(self, engine: TokenEngine) -> None:
-        assert isinstance(engine.decoding, Parallel)
+    def __init__(self, engine: Engine) -> None:
+        assert isinstance(engine.decoder.decoding, Parallel)
         engine.reset(INSTRUCTION)
-        self.engine, self.decoding, self.rows = engine, engine.decoding, 0
-        self._prompt = engine.model.prompt(engine.tokenizer(INSTRUCTION), engine.tokenizer.front)
+        self.engine, self.decoding, self.rows = engine, engine.decoder.decoding, 0
+        tokenizer = engine.policy.tokenizer
+        self._prompt = engine.model.prompt(tokenizer(INSTRUCTION), tokenizer.front)
 
     def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
         model, watch = self.engine.model, Stopwatch(self.engine.model.device)
@@ -646,7 +647,7 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     spent, chunks = measure_rows(options, rows, inputs, report)
     image = np.zeros((*FRAME, 3), np.uint8)
     seen = Observation(0, 0, 0, image, image)
-    around = preparing(lambda: own.engine.prepare(seen), own.engine.model.device, options)
+    around = preparing(lambda: own.engine.robot.prepare(seen), own.engine.model.device, options)
     config = own.engine.model.config
     return FlowBenchResult(
         summaries(options, 0, config.chunk, spent, chunks, around),
@@ -659,14 +660,12 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     )  # fmt: skip
 
 
-def _engine(options: FlowBenchOptions) -> TokenEngine:
+def _engine(options: FlowBenchOptions) -> Engine:
     with user_errors(ValueError):
-        engine = load_engine(replace(options.engine, decoding="parallel"))
-    assert isinstance(engine, TokenEngine), "the caller looked"
-    return engine
+        return load_engine(replace(options.engine, decoding="parallel"))
 
 
-def _inputs(engine: TokenEngine, seed: int) -> Inputs:
+def _inputs(engine: Engine, seed: int) -> Inputs:
     """Random pixels, a state of zeros."""
     model, random = engine.model, torch.Generator().manual_seed(seed)
     side = model.config.image_size
@@ -676,7 +675,7 @@ def _inputs(engine: TokenEngine, seed: int) -> Inputs:
                   None)  # fmt: skip
 
 
-def _plain(engine: TokenEngine) -> TokenEngine:
+def _plain(engine: Engine) -> Engine:
     """The same with floats in place of two bits."""
     decoder, dtype = engine.model.decoder, engine.model.dtype
     assert isinstance(decoder, BitNetDecoder)

@@ -31,7 +31,7 @@ from vla_ros.engine.decoding.drafters import (
     costs_on,
 )
 from vla_ros.engine.decoding.speculative import Speculative
-from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.devices import synchronize
 from vla_ros.engine.layers.pack import PackLayout
@@ -50,7 +50,7 @@ Reference = Mapping[int, tuple[int, ...]]  # generate's tokens, by stamp
 class Matches:
     """Compares answers with a reference; explains differences by the model's own logits."""
 
-    def __init__(self, engine: TokenEngine, images: Sequence[Image], reference: Reference) -> None:
+    def __init__(self, engine: Engine, images: Sequence[Image], reference: Reference) -> None:
         self._engine, self._images, self._reference = engine, images, reference
         self._prompts: dict[int, torch.Tensor] = {}
         longest = engine.model.config.patches + MAX_TEXT + engine.info.max_tokens
@@ -282,14 +282,14 @@ def observe(stamp: int, image: Image) -> Observation:
     return Observation(stamp, stamp, CLOCK.steady_ns(), image, wrist_image=image)
 
 
-def answer(engine: TokenEngine, decoding: Decoding, stamp: int, image: Image) -> Decoded | None:
+def answer(engine: Engine, decoding: Decoding, stamp: int, image: Image) -> Decoded | None:
     """One observation through preprocessing, vision and a decoding."""
     timeline = Timeline(CLOCK.steady_ns())
     return decoding.step(engine.encode(observe(stamp, image), timeline, CLOCK))
 
 
 def run_rows(
-    engine: TokenEngine,
+    engine: Engine,
     rows: Mapping[str, Decoding],
     images: Sequence[Image],
     warm_up: int,
@@ -329,7 +329,7 @@ def run_rows(
 
 
 def _timed(
-    engine: TokenEngine, decoding: Decoding, stamp: int, image: Image, cpu_clock: bool
+    engine: Engine, decoding: Decoding, stamp: int, image: Image, cpu_clock: bool
 ) -> tuple[float, float, Decoded | None]:
     synchronize(engine.model.device)
     cpu, wall = time.process_time(), time.perf_counter()
@@ -340,7 +340,7 @@ def _timed(
     return (cpu if cpu_clock else wall), wall, decoded
 
 
-def _peak(engine: TokenEngine, decoding: Decoding, images: Sequence[Image]) -> int:
+def _peak(engine: Engine, decoding: Decoding, images: Sequence[Image]) -> int:
     """What torch had taken from the device at the most, for the whole process: replayed graphs
     allocate nothing, so what is allocated would leave out what they work in."""
     device = engine.model.device

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vla_ros.core.console import Report
 from vla_ros.core.types import Timeline
-from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.layers.devices import on_device, synchronize
 from vla_ros.engine.layers.pack import PackLayout, TailToken, chain, prefill_layout
 from vla_ros.engine.models.base import FlowPolicy, Prefix
@@ -49,7 +49,7 @@ class PassTime:
 
 
 def time_passes(
-    engine: TokenEngine,
+    engine: Engine,
     instruction: str,
     repeats: int,
     report: Report = silent,
@@ -64,8 +64,8 @@ def time_passes(
         seen = observe(0, image)
         prompt = engine.encode(seen, Timeline(0), CLOCK).prompt
         calls = _calls(engine, prompt)
-        calls[PREPROCESS] = engine.model.config.images, lambda: engine.prepare(seen)
-        pixels = engine.prepare(seen)
+        calls[PREPROCESS] = engine.model.config.images, lambda: engine.robot.prepare(seen)
+        pixels = engine.robot.prepare(seen)
         features = engine.model.features(pixels)
         calls[VISION] = engine.model.config.images, lambda: engine.model.features(pixels)
         calls[PROJECTOR] = len(features), lambda: engine.model.project(features)
@@ -113,7 +113,7 @@ def _timed(
     return PassTime(tokens, median(spent), median(best), operators(call), kernels(call, device))
 
 
-def _calls(engine: TokenEngine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
+def _calls(engine: Engine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
     """The language model's passes: new tokens, and the call."""
     model, count, length = engine.model, engine.info.max_tokens, len(prompt)
     runner, many = model.runner(1, length + 2 * count), model.runner(count, length + count)

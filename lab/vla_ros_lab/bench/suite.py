@@ -29,8 +29,8 @@ from vla_ros.engine.decoding.drafters import Drafter
 from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative
-from vla_ros.engine.engine import TokenEngine, open_checkpoint
-from vla_ros.engine.families.openvla import PRESETS, in_memory
+from vla_ros.engine.engine import Engine
+from vla_ros.engine.families.openvla import PRESETS, in_memory, open_checkpoint, policy_of
 from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
@@ -132,7 +132,7 @@ class BenchSetting:
     """What all rows share. ``answers`` are the model's own tokens, by stamp; ``head`` the folder of
     a draft head that is not the checkpoint's own."""
 
-    engine: TokenEngine
+    engine: Engine
     draft: Checkpoint | None
     answers: Answers
     head: str = ""
@@ -170,7 +170,7 @@ def decoding_of(options: Mapping[str, Any], setting: BenchSetting) -> Decoding:
     asked = resolve(replace(setting.engine.options, **options), model.config)
     if asked.drafter == "head":
         asked = replace(asked, draft_checkpoint=setting.head)
-    dim = setting.engine.normalizer.dim
+    dim = setting.engine.policy.processors.action.dim
 
     def draft(_: str) -> Checkpoint:
         assert setting.draft is not None, "a draft model is asked for where one was given"
@@ -217,7 +217,7 @@ def untrained_recursive(
 def _parallel(setting: BenchSetting) -> Parallel:
     """The same language model with an untrained OFT head: another policy, the same size."""
     model, _, longest = setting.shape
-    dim = setting.engine.normalizer.dim
+    dim = setting.engine.policy.processors.action.dim
     config = replace(model.config, parallel=True, chunk=CHUNK, action_dim=dim)
     tensors = dict(model.tensors)
     for name, shape in head_shapes(config).items():
@@ -314,7 +314,8 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
         draft = open_for(options.draft, options) if needs_draft else checkpoint
         make_model = compiled_model(options.compiled) if options.compiled else VLAModel
-        engine = TokenEngine(checkpoint, options.engine, make_model=make_model)
+        policy = policy_of(checkpoint, options.engine, make_model=make_model)
+        engine = Engine(policy, options.engine)
     engine.reset(options.instruction)
     answers = _answers(engine, images, report) if _asks_first(options) else {}
     setting = BenchSetting(engine, draft, answers, options.head)
@@ -356,7 +357,8 @@ def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResu
         torch.set_num_threads(options.engine.num_threads)
     report(f"loading {options.engine.checkpoint}", 0, 0)
     with _refused():
-        engine = TokenEngine(open_for(options.engine.checkpoint, options), options.engine)
+        checkpoint = open_for(options.engine.checkpoint, options)
+        engine = Engine(policy_of(checkpoint, options.engine), options.engine)
         found, prompt = time_passes(
             engine, options.instruction, options.timed, report, options.cpu_clock
         )
@@ -378,9 +380,7 @@ def _asks_first(options: BenchOptions) -> bool:
     return len(options.rows) > 1 or bool(ORACLES & set(options.rows))
 
 
-def _answers(
-    engine: TokenEngine, images: Sequence[Any], report: Report
-) -> dict[int, tuple[int, ...]]:
+def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int, tuple[int, ...]]:
     """Tokens by stamp that a draft of just these tokens confirms in one pass.
 
     In bf16 the tokens of single passes are not always those of a verified draft (another
@@ -393,7 +393,7 @@ def _answers(
     speculative = Speculative(model, tokens, longest, drafter, Exact())
     for stamp, image in enumerate(images):
         report("asking the model", stamp, len(images))
-        plain = measure.answer(engine, engine.decoding, stamp, image)
+        plain = measure.answer(engine, engine.decoder.decoding, stamp, image)
         assert plain is not None
         answers[stamp] = plain.tokens
         for _ in range(tokens):
@@ -406,7 +406,7 @@ def _answers(
 
 
 def _bound(
-    engine: TokenEngine, options: BenchOptions, answers: Mapping[int, tuple[int, ...]]
+    engine: Engine, options: BenchOptions, answers: Mapping[int, tuple[int, ...]]
 ) -> Hindsight | None:
     """Where there are rows to hold against it, and alternatives."""
     actions = engine.model.actions
@@ -416,12 +416,12 @@ def _bound(
     return best_in_hindsight(said, actions.window, options.warm_up, engine.model.config.chunk)
 
 
-def _shapes(engine: TokenEngine, options: BenchOptions) -> dict[str, int]:
+def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
     config = engine.model.config
     return {
         "parameters": engine.model.parameters,
         "vision_tokens": config.patches,
-        "prompt_tokens": config.patches + len(engine.tokenizer(options.instruction)),
+        "prompt_tokens": config.patches + len(engine.policy.tokenizer(options.instruction)),
         "action_tokens": engine.info.max_tokens,
         "views": config.images,
         "warm_up": options.warm_up,

@@ -17,6 +17,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import EngineOptions
 
 if TYPE_CHECKING:
+    from vla_ros.engine import Engine
     from vla_ros_lab.heterospec import DraftedFrame
     from vla_ros_lab.roofline.calibration import FittedCalibration
     from vla_ros_lab.train.head.features import HeadEpisode
@@ -130,7 +131,6 @@ def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
         from vla_ros.engine import load_engine
         from vla_ros.engine.decoding.draft_head_folder import load_head
         from vla_ros.engine.decoding.draft_heads import RecursiveHead
-        from vla_ros.engine.engine import TokenEngine
         from vla_ros_lab.train.head.replayed import replayed
         from vla_ros_lab.train.head.rollouts import RolloutOptions
         from vla_ros_lab.train.head.run import target_of
@@ -143,7 +143,6 @@ def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
             EngineOptions(args.checkpoint, device=args.device, dtype=args.dtype,
                           unnorm_key=args.unnorm_key)
         )  # fmt: skip
-        assert isinstance(engine, TokenEngine)  # the verb has looked
         model = engine.model
         import torch
 
@@ -190,13 +189,11 @@ def _kept_rollouts(folder: Path, options: object) -> list[HeadEpisode]:
     return [read_episode(one) for one in sorted(folder.glob(f"{JUDGE}-*.safetensors"))]
 
 
-def _played_rollouts(engine: object, options: object) -> list[HeadEpisode]:
+def _played_rollouts(engine: Engine, options: object) -> list[HeadEpisode]:
     from vla_ros.core.clock import SystemClock
-    from vla_ros.engine.engine import TokenEngine
     from vla_ros_lab.train.collect import shared_environment
     from vla_ros_lab.train.head.rollouts import RolloutOptions, record
 
-    assert isinstance(engine, TokenEngine)
     assert isinstance(options, RolloutOptions)
     environment = shared_environment(engine.model.config.images == 2)
     with tempfile.TemporaryDirectory() as scratch, Progress() as progress:

@@ -23,12 +23,12 @@ import torch
 from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
-from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import Engine, FastEngine, FlowEngine, TokenEngine, open_checkpoint
+from vla_ros.engine.engine import Engine
+from vla_ros.engine.families.openvla import open_checkpoint, policy_of
 from vla_ros.engine.families.registry import flow_source
 from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.load import load_engine
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import FAST, TOKENS, EngineOptions
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import settle
 from vla_ros.policies.sessions import SessionRequest, step_together
@@ -159,7 +159,7 @@ def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, 
 
 def _engines(
     options: EngineOptions, draft: str, left_out: dict[str, str]
-) -> Iterator[tuple[str, Engine[Any, Any]]]:
+) -> Iterator[tuple[str, Engine]]:
     """Every way as an engine that goes it, one after the other. ``left_out``: why others are not
     among them."""
     cuda = options.device != "cpu"
@@ -174,20 +174,19 @@ def _engines(
                 raise
             left_out[group] = str(error)
             continue
-        if isinstance(engine, TokenEngine):
+        if engine.policy.group == TOKENS:
             yield from _decodings(engine, group, options, draft, left_out)
-        elif isinstance(engine, FastEngine):
+        elif engine.policy.group == FAST:
             for name, way in FAST_WAYS.items():
                 if name == GENERATE:
                     continue
                 try:
-                    found = FastEngine(engine.policy, replace(options, **way))
+                    found = Engine(engine.policy, replace(options, **way))
                 except ValueError as error:  # it has no draft head
                     left_out[_named(name, group)] = str(error)
                     continue
                 yield _named(name, group), found
         else:
-            assert isinstance(engine, FlowEngine), "there are three"
             yield _named("a chunk by itself", group), engine
             for kind in engine.info.continues:
                 for mode in _RTC[kind]:
@@ -195,7 +194,7 @@ def _engines(
                     yield _named(f"rtc {mode}", group), load_engine(again)
 
 
-def _loaded(group: str, options: EngineOptions) -> Engine[Any, Any]:
+def _loaded(group: str, options: EngineOptions) -> Engine:
     """The engine of a group. ValueError: this policy has none."""
     if group != TRANSFORMERS:
         return load_engine(options)
@@ -203,18 +202,18 @@ def _loaded(group: str, options: EngineOptions) -> Engine[Any, Any]:
         raise ValueError("transformers' Llama and Qwen2 are of OpenVLA and its kin alone")
     place = torch.device(options.device), getattr(torch, options.dtype)
     checkpoint = open_checkpoint(options.checkpoint, options.seed, *place)
-    return TokenEngine(checkpoint, options, make_model=transformers_model)
+    return Engine(policy_of(checkpoint, options, make_model=transformers_model), options)
 
 
 def _decodings(
-    engine: TokenEngine,
+    engine: Engine,
     group: str,
     options: EngineOptions,
     draft: str,
     left_out: dict[str, str],
-) -> Iterator[tuple[str, TokenEngine]]:
+) -> Iterator[tuple[str, Engine]]:
     """One model, each way of decoding in its turn."""
-    if isinstance(engine.decoding, Parallel):
+    if engine.info.decoding == "parallel":
         yield _named("parallel", group), engine
         return
     place = torch.device(options.device), getattr(torch, options.dtype)
@@ -226,12 +225,12 @@ def _decodings(
             continue
         try:
             named = draft if changed.get("drafter") == "model" else ""
-            engine.decoding = decoding_of({**changed, "draft_checkpoint": named}, setting)
+            engine.decoder.decoding = decoding_of({**changed, "draft_checkpoint": named}, setting)
         except ValueError as error:  # CheckpointError is one
             said = str(error).replace(str(engine.model.directory), "this checkpoint")
             left_out[_named(name, group)] = said
             continue
-        assert engine.decoding.lossless, f"{name} is among the lossless"
+        assert engine.decoder.decoding.lossless, f"{name} is among the lossless"
         yield _named(name, group), engine
 
 
@@ -257,13 +256,13 @@ class Batched:
     """Steps a session among ``others``, which are shown other frames than it, as several robots on
     one policy: what can be one pass is one. Its place among them is another one every time."""
 
-    def __init__(self, others: Sequence[Engine[Any, Any]], frames: Sequence[ProbeFrame]) -> None:
+    def __init__(self, others: Sequence[Engine], frames: Sequence[ProbeFrame]) -> None:
         self._others, self._frames = others, frames
         self._texts = [""] * len(others)
         self._count = 0
 
-    def __call__(self, judged: Engine[Any, Any], observation: Observation) -> Inference | None:
-        batch: list[tuple[Engine[Any, Any], Observation]] = []
+    def __call__(self, judged: Engine, observation: Observation) -> Inference | None:
+        batch: list[tuple[Engine, Observation]] = []
         for number, other in enumerate(self._others):
             shown = self._frames[(self._count + 1 + number) % len(self._frames)]
             if shown.instruction != self._texts[number]:
@@ -282,7 +281,7 @@ class Batched:
 
 
 def play(
-    engine: Engine[Any, Any], frames: Sequence[ProbeFrame], batched: Batched | None = None
+    engine: Engine, frames: Sequence[ProbeFrame], batched: Batched | None = None
 ) -> list[WayAnswer]:
     """The answers by frame. A frame continues the chunk of the one before it; behind an episode the
     last frame comes again until a pipeline has answered. ``batched``: among those of others."""
@@ -292,8 +291,7 @@ def play(
 
     def show(shown: ProbeFrame, executing: Executing | None) -> None:
         observation = replace(shown.observation, executing=executing)
-        if isinstance(engine, FlowEngine):
-            guided[observation.stamp_ns] = engine.guidance(observation)
+        guided[observation.stamp_ns] = engine.decoder.guidance(observation)
         if batched is None:
             found = engine.step(observation, began(), CLOCK)
         else:
@@ -310,8 +308,8 @@ def play(
         if last is None or (last.episode, last.instruction) != (shown.episode, shown.instruction):
             numbers = {}
             engine.reset(shown.instruction)
-            if isinstance(engine, TokenEngine):  # a decoding that came behind the last reset
-                engine.decoding.instruct(shown.instruction)
+            if engine.policy.group == TOKENS:  # a decoding that came behind the last reset
+                engine.decoder.decoding.instruct(shown.instruction)
         else:
             delay = min(2, getattr(engine.info, "max_delay", 0) or 2, chunk - 1)
             executing = Executing(last.observation.stamp_ns, min(chunk - 1, 1 + chunk // 5), delay)
@@ -322,14 +320,10 @@ def play(
             shown.episode,
             shown.instruction,
         ):
-            for more in range(1, _depth(engine)):
+            for more in range(1, engine.decoder.depth):
                 stamp = shown.observation.stamp_ns + more * 10**15
                 show(replace(shown, observation=replace(shown.observation, stamp_ns=stamp)), None)
     return [out[number] for number in range(len(frames))]
-
-
-def _depth(engine: Engine[Any, Any]) -> int:
-    return engine.decoding.depth if isinstance(engine, TokenEngine) else 1
 
 
 def _references(

@@ -16,7 +16,7 @@ import torch
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Floats, Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import Engine, FastEngine, FlowChunk, FlowEngine, TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.lerobot import expected_tensors
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.layers.attention import Attention, prefill
@@ -27,9 +27,10 @@ from vla_ros.engine.layers.flow_matching import (
     guidance_gain,
 )
 from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.layers.request import Chunk
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.base import FlowPolicy, Prefix
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import FAST, FLOW, EngineOptions
 from vla_ros_lab.bench.flow import weights_of
 from vla_ros_lab.bench.flow_rivals import Inputs as RivalInputs
 from vla_ros_lab.bench.flow_rivals import TransformersRow, of_weights
@@ -84,12 +85,11 @@ def plain_of(options: EngineOptions) -> Plain:
         cuda_graphs=False, gemm="torch", attention="auto",
     )  # fmt: skip
     engine = load_engine(plain, packed=frozenset())
-    if isinstance(engine, FlowEngine):
+    if engine.policy.group == FLOW:
         return PlainFlow(engine)
-    if isinstance(engine, FastEngine):
+    if engine.policy.group == FAST:
         return PlainFast(engine)
-    assert isinstance(engine, TokenEngine), "there are three"
-    return PlainPass(engine) if isinstance(engine.decoding, Parallel) else PlainTokens(engine)
+    return PlainPass(engine) if engine.info.decoding == "parallel" else PlainTokens(engine)
 
 
 def began() -> Timeline:
@@ -98,7 +98,7 @@ def began() -> Timeline:
 
 
 class _OfEngine:
-    def __init__(self, engine: Engine[Any, Any]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def reset(self, instruction: str) -> None:
@@ -116,9 +116,8 @@ class PlainTokens(_OfEngine):
         "transformers' generate, greedy, with its own KV cache, on the same weights; pixels, vision"
         " and prompt are the engine's, without graphs"
     )
-    _engine: TokenEngine
 
-    def __init__(self, engine: TokenEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._generate = Generate(engine.model, engine.info.max_tokens, 0)
 
@@ -130,7 +129,7 @@ class PlainTokens(_OfEngine):
         with torch.inference_mode():
             whole = torch.cat((prompt, lm.get_input_embeddings()(said)))[None]
             again = lm(inputs_embeds=whole, use_cache=False).logits[0, -len(tokens) :]
-        found = self._engine.unnormalize(request.answer(tokens, len(tokens)))
+        found = self._engine.finish(request.answer(tokens, len(tokens)))
         return _told(tokens, found.actions, logits, again)
 
 
@@ -169,7 +168,6 @@ class PlainFast(_OfEngine):
         "the engine's layers over the whole sequence anew for every token, attention written out,"
         " no KV cache, no drafts"
     )
-    _engine: FastEngine
 
     def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         engine, model = self._engine, self._engine.model
@@ -181,8 +179,7 @@ class PlainFast(_OfEngine):
                 tokens.append(int(logits[-1].argmax()))
                 x = torch.cat((x, model.decoder.embed(torch.tensor(tokens[-1:], device=x.device))))
             again = self._logits(x[:-1], len(request.prompt), len(tokens))
-        engine.decode(request, CLOCK)  # so that it knows whose answer it unnormalizes
-        found = engine.unnormalize(request.answer(tokens, len(tokens)))
+        found = engine.finish(request.answer(tokens, len(tokens)))
         return _told(tuple(tokens), found.actions, torch.stack(logits), again)
 
     def _logits(self, x: torch.Tensor, prompt: int, last: int) -> torch.Tensor:
@@ -203,9 +200,7 @@ class PlainPass(_OfEngine):
     """A chunk in one bidirectional pass: OFT through transformers' Llama, BitVLA, which it has not
     in this form, through the engine's layers."""
 
-    _engine: TokenEngine
-
-    def __init__(self, engine: TokenEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         model = engine.model
         self._lm = None
@@ -218,7 +213,7 @@ class PlainPass(_OfEngine):
         ) + "; pixels, vision, prompt and action head are the engine's, without graphs"
 
     def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
-        engine, decoding = self._engine, self._engine.decoding
+        engine, decoding = self._engine, self._engine.decoder.decoding
         assert isinstance(decoding, Parallel)
         request = engine.encode(observation, began(), CLOCK)
         x = decoding.sequence(request)
@@ -233,7 +228,7 @@ class PlainPass(_OfEngine):
                 states = [out.last_hidden_state[0][rows]]
             read = [decoding.read(each) for each in states]
         found = [replace(request.answer((), 1), actions=actions) for actions in read]
-        first, *again = [engine.unnormalize(decoded).actions for decoded in found]
+        first, *again = [engine.finish(decoded).actions for decoded in found]
         return ReferenceAnswer((), first, again=again[0] if again else None)
 
     def _states(self, x: torch.Tensor, rows: torch.Tensor, attention: Attention) -> torch.Tensor:
@@ -252,9 +247,8 @@ class PlainFlow(_OfEngine):
         "the engine's layers without graphs and prepacked matrices; solver and guidance written"
         " out, and all that is the same in every step done in every step"
     )
-    _engine: FlowEngine
 
-    def __init__(self, engine: FlowEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._theirs: TransformersRow | None = None
         config, options = engine.policy.config, engine.options
@@ -270,7 +264,10 @@ class PlainFlow(_OfEngine):
 
     def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         engine, model = self._engine, self._engine.model
-        given, request = engine.prepare(observation), engine.encode(observation, began(), CLOCK)
+        given, request = (
+            engine.robot.prepare(observation),
+            engine.encode(observation, began(), CLOCK),
+        )
         noise = model.noise(generator_for(engine.options.seed, observation.stamp_ns))
         again = list[torch.Tensor]()
         if self._theirs is not None and guidance is None:
@@ -289,7 +286,9 @@ class PlainFlow(_OfEngine):
                     for seed in range(REPEATED)
                 ]
         first, *others = [
-            engine.unnormalize(FlowChunk(request, each.float(), guidance is not None)).actions
+            engine.finish(
+                Chunk(observation, request.stages, each.float(), guidance is not None)
+            ).actions
             for each in (chunk, *again)
         ]
         others.sort(key=lambda each: float(abs(each - first).max()))

@@ -14,7 +14,8 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.engine import InvalidAction, load_engine
-from vla_ros.engine.engine import Engine, FlowEngine, TokenEngine
+from vla_ros.engine.engine import Engine
+from vla_ros.engine.options import FLOW, TOKENS
 from vla_ros.engine.verdicts import Precision, StoredVerdict
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
@@ -33,7 +34,7 @@ from vla_ros_lab.precision.watch import EngineTrace, FlowWatch, ProbeFrame, Toke
 
 REFERENCE = "float32"
 #: Makes the engine of a spec. Tests put a faulty one in its place.
-Load = Callable[[PolicySpec, Conventions], Engine[Any, Any]]
+Load = Callable[[PolicySpec, Conventions], Engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Broken(Exception):
         self.sha256 = sha256
 
 
-def load(spec: PolicySpec, used: Conventions) -> Engine[Any, Any]:
+def load(spec: PolicySpec, used: Conventions) -> Engine:
     """The engine that the policy ``vla`` would run, with all that it would run it with."""
     return load_engine(engine_options(spec, used))
 
@@ -110,14 +111,14 @@ def _told(
     return out
 
 
-def _watch(engine: Engine[Any, Any], used: Conventions) -> TokenWatch | FlowWatch:
+def _watch(engine: Engine, used: Conventions) -> TokenWatch | FlowWatch:
     space = engine.info.action_space
     scale = np.ones(space.width)
     if space == END_EFFECTOR_DELTA:
         scale[:6] = used.action_scale
-    if isinstance(engine, FlowEngine):
+    if engine.policy.group == FLOW:
         return FlowWatch(engine, scale)
-    if not isinstance(engine, TokenEngine):
+    if engine.policy.group != TOKENS:
         raise UserError(f"{engine.options.checkpoint}: precision is not checked of pi0_fast")
     return TokenWatch(engine, scale)
 

@@ -15,7 +15,7 @@ from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Floats, Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
-from vla_ros.engine.engine import FlowEngine, TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.flow_matching import (
@@ -206,7 +206,7 @@ class TokenWatch:
     shows (layers, positions) is of the same weights beside them.
     """
 
-    def __init__(self, engine: TokenEngine, scale: Floats) -> None:
+    def __init__(self, engine: Engine, scale: Floats) -> None:
         self._engine, self._scale = engine, scale
         self._clock = SystemClock()
         model = engine.model
@@ -273,8 +273,8 @@ class TokenWatch:
     def _language(
         self, request: Request, tokens: tuple[int, ...]
     ) -> tuple[list[Stage], list[Choices], list[TableRows]]:
-        if isinstance(self._engine.decoding, Parallel):
-            return self._chunk(request, self._engine.decoding)
+        if isinstance(self._engine.decoder.decoding, Parallel):
+            return self._chunk(request, self._engine.decoder.decoding)
         model = self._engine.model
         said = torch.tensor(tokens, device=model.device)
         x = torch.cat((request.prompt, model.decoder.embed(said[:-1])))
@@ -405,7 +405,7 @@ class FlowWatch:
     """One engine. Features, K and V and the chunk are as it serves, with graphs where it has any;
     the velocities, which no graph shows, are of the same weights and buffers without."""
 
-    def __init__(self, engine: FlowEngine, scale: Floats) -> None:
+    def __init__(self, engine: Engine, scale: Floats) -> None:
         self._engine, self._scale = engine, scale
         self._serving = engine.policy.model
         self._model = copy(engine.policy.model)
@@ -421,10 +421,10 @@ class FlowWatch:
         observation, clock = shown.observation, self._clock
         answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
         assert answer is not None, "a chunk a frame"
-        actions, served = answer.actions * self._scale, self._engine.last_chunk
+        actions, served = answer.actions * self._scale, self._engine.decoder.last_chunk
         assert served is not None
         model = self._model
-        given = self._engine.prepare(observation)
+        given = self._engine.robot.prepare(observation)
         with self._tower() as positions:
             features = model.image_features(given.pixels)
         where = self._where(len(given.pixels), len(features))

@@ -28,8 +28,8 @@ from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image, Observation, 
 from vla_ros.data.episodes.plan import dagger_seed, expert_seed
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.engine import FlowEngine, TokenEngine
 from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.engine.options import FLOW, TOKENS
 from vla_ros.runtime.control.observation import LIBERO_STATE
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
 from vla_ros.sim.expert import Expert, advise, matrix
@@ -227,16 +227,15 @@ class EnginePolicy:
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
         engine = load_engine(EngineOptions(checkpoint, dtype=dtype, num_threads=threads or 0))
-        if not isinstance(engine, (TokenEngine, FlowEngine)):
+        if engine.policy.group not in (TOKENS, FLOW):
             raise UserError(f"{checkpoint}: collect --policy is for token and flow policies")
         if engine.info.state_dim not in (0, LIBERO_STATE):
             raise UserError(f"{checkpoint} reads a state of {engine.info.state_dim} numbers: the"
                             f" tabletop's has LIBERO's {LIBERO_STATE}")  # fmt: skip
-        self.engine, self._flow = engine, isinstance(engine, FlowEngine)
+        self.engine, self._flow = engine, engine.policy.group == FLOW
         self._clock: Clock = SystemClock()
         self._stamp = 0
-        one_pass = isinstance(engine, TokenEngine) and engine.model.config.parallel
-        self._executed = 1 if one_pass else EXECUTED
+        self._executed = 1 if engine.info.decoding == "parallel" else EXECUTED
         self._rest: list[Floats] = []  # of a chunk that is being executed
 
     def reset(self, instruction: str) -> None:

@@ -65,9 +65,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 def engine_of(folder: Path, **options: Any) -> Engine:
     asked = {"dtype": "float32", "num_threads": 1, **options}
-    made = load_engine(EngineOptions(checkpoint=str(folder), decoding="parallel", **asked))
-    assert isinstance(made, Engine)
-    return made
+    return load_engine(EngineOptions(checkpoint=str(folder), decoding="parallel", **asked))
 
 
 def seen(number: int = 0, **changes: Any) -> Observation:

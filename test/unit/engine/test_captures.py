@@ -48,7 +48,7 @@ SCHEDULES = {
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("engine", "decoding.factory"):
+    for module in ("decoding.tokens", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 80)
 
 
@@ -82,7 +82,7 @@ def every_length(frames: int) -> list[Event]:
 def test_no_graph_is_captured_in_service_whatever_the_instruction(name: str, draft: str) -> None:
     engine, plain, capture = engines(name, draft)
     events = every_length(9)
-    lengths = {len(engine.tokenizer(text)) // BUCKET for text in WORDS}
+    lengths = {len(engine.policy.tokenizer(text)) // BUCKET for text in WORDS}
     assert len(lengths) > 2
     first = play(engine, events[:1])
     before = capture.captured
@@ -108,7 +108,7 @@ def test_preparing_does_not_move_what_is_drawn(draft: str) -> None:
 def test_a_graph_captured_in_service_is_counted(draft: str) -> None:
     """A shape that was not prepared for: the answer that waited for it says so."""
     engine, _, _ = engines("autoregressive", draft)
-    engine.decoding.warm_up = lambda request: None  # type: ignore[method-assign]
+    engine.decoder.decoding.warm_up = lambda request: None  # type: ignore[method-assign]
     answers = list(play(engine, stream(2, {0: WORDS[0]})).values())
     assert answers[0].captures == engine.captures_in_service >= 2
     assert answers[1].captures == answers[0].captures
@@ -120,9 +120,9 @@ def test_speculation_is_two_graphs_a_length(name: str, draft: str) -> None:
     engine, _, capture = engines(name, draft)
     engine.reset(WORDS[1])
     request = engine.encode(observation(0, stream(1, {})[0].image), Timeline(0), CLOCK)
-    engine.decoding.drafter.prepare(request)
+    engine.decoder.decoding.drafter.prepare(request)
     before = capture.captured
-    engine.decoding.warm_up(request)
+    engine.decoder.decoding.warm_up(request)
     assert capture.captured - before == 2
 
 
@@ -141,7 +141,7 @@ def test_few_graphs_are_captured_before_the_first_answer(
     name: str, tokens: str, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of prompts of every length, as a robot waits for them."""
-    for module in ("engine", "decoding.factory"):
+    for module in ("decoding.tokens", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", MAX_TEXT)
     dim, chunk = TOKENS[tokens]
     if chunk > 1 and name in SINGLE:
@@ -180,14 +180,14 @@ def test_long_drafts_fill_up_few_shapes_and_say_the_same(draft: str) -> None:
     first = play(made, events[:1])
     before = capture.captured
     drafts = set()
-    propose = made.decoding.drafter.propose
+    propose = made.decoder.decoding.drafter.propose
 
     def watched(action: Any, limit: int) -> Any:
         found = propose(action, limit)
         drafts.add(len(found.tokens))
         return found
 
-    made.decoding.drafter.propose = watched  # type: ignore[method-assign]
+    made.decoder.decoding.drafter.propose = watched  # type: ignore[method-assign]
     answers = {**first, **play(made, events[1:])}
     assert capture.captured == before
     assert len(drafts) > 5
@@ -212,11 +212,13 @@ def test_an_action_of_40_tokens_reaches_no_new_shape(name: str, draft: str) -> N
     frames = 48 if name == "actionflow" else 4
     events = stream(frames, {0: WORDS[1]})
     engine.reset(WORDS[1])
-    engine.decoding.prepare(engine.encode(observation(0, events[0].image), Timeline(0), CLOCK))
+    engine.decoder.decoding.prepare(
+        engine.encode(observation(0, events[0].image), Timeline(0), CLOCK)
+    )
     before = capture.captured
     for event in events:
         seen = observation(event.stamp, event.image)
-        engine.decoding.step(engine.encode(seen, Timeline(0), CLOCK))
+        engine.decoder.decoding.step(engine.encode(seen, Timeline(0), CLOCK))
     assert capture.captured == before
 
 

@@ -46,7 +46,7 @@ def test_it_answers_a_chunk_after_one_prefill() -> None:
         assert answer.target_passes == len(answer.tokens) == COUNT
         assert answer.actions.shape == (CHUNK, 7)
         values = engine.model.actions.decode(answer.tokens).reshape(CHUNK, 7)
-        assert np.allclose(answer.actions, engine.normalizer.restore(values))
+        assert np.allclose(answer.actions, engine.robot.normalizer.restore(values))
 
 
 def test_drafted_or_not_it_says_the_same() -> None:

@@ -45,11 +45,11 @@ def test_a_longer_delay_than_it_was_trained_for_is_the_longest() -> None:
 def test_others_have_the_prompt_they_had() -> None:
     engine, told = engine_of(tiny()), engine_of(tiny(TOLD))
     assert engine.info.max_delay == 0
-    assert engine.tokenizer(TEXT, 3) == engine.tokenizer(TEXT)
+    assert engine.policy.tokenizer(TEXT, 3) == engine.policy.tokenizer(TEXT)
     engine.reset(TEXT)
     answer = engine.step(seen(1, 3), Timeline(0), CLOCK)
     assert answer is not None and answer.conditioning_delay == 0
-    assert len(told.tokenizer(TEXT, 3)) > len(engine.tokenizer(TEXT))
+    assert len(told.policy.tokenizer(TEXT, 3)) > len(engine.policy.tokenizer(TEXT))
 
 
 @pytest.mark.parametrize("decoding", ["speculative", "actionflow"])

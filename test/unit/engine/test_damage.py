@@ -47,7 +47,7 @@ def damaged(tensor: torch.Tensor) -> Iterator[None]:
 
 
 def draft_of(engine: Engine):  # type: ignore[no-untyped-def]
-    return engine.decoding.drafter._draft  # type: ignore[attr-defined]
+    return engine.decoder.decoding.drafter._draft  # type: ignore[attr-defined]
 
 
 def counts(engine: Engine, events: list[Event]) -> tuple[int, int]:

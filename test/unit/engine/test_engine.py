@@ -103,28 +103,28 @@ def test_tokens_that_are_no_action_never_become_one() -> None:
 def test_too_few_tokens_are_refused() -> None:
     engine = engine_of(tiny())
     engine.reset(TEXTS[0])
-    decoded = engine.decoding.step(engine.encode(observation(0, IMAGE), Timeline(0), CLOCK))
+    decoded = engine.decoder.decoding.step(engine.encode(observation(0, IMAGE), Timeline(0), CLOCK))
     with pytest.raises(InvalidAction, match="gave 6 tokens, an action has 7"):
-        engine.unnormalize(replace(decoded, tokens=decoded.tokens[:-1]))
+        engine.finish(replace(decoded, tokens=decoded.tokens[:-1]))
 
 
 def test_a_failed_pass_does_not_cost_a_slot() -> None:
     engine = engine_of(tiny(), "actionflow")
     engine.reset(TEXTS[0])
-    run = engine.decoding.runner.run
+    run = engine.decoder.decoding.runner.run
     for _ in range(9):  # more often than there are slots
         step(engine)
-        engine.decoding.runner.run = lambda *_: 1 / 0
+        engine.decoder.decoding.runner.run = lambda *_: 1 / 0
         with pytest.raises(ZeroDivisionError):
             step(engine)
-        engine.decoding.runner.run = run
+        engine.decoder.decoding.runner.run = run
     assert [step(engine, stamp) is None for stamp in range(7)] == [True] * 6 + [False]
 
 
 def test_the_instruction_is_tokenized_once(monkeypatch) -> None:
     engine = engine_of(tiny())
     calls = []
-    kind = type(engine.tokenizer)
+    kind = type(engine.policy.tokenizer)
     plain = kind.__call__
     monkeypatch.setattr(
         kind, "__call__", lambda self, text, d: calls.append(text) or plain(self, text, d)
@@ -173,9 +173,9 @@ def test_options_travel_and_say_what_was_chosen() -> None:
 def test_auto_is_the_default_and_names_what_runs() -> None:
     assert EngineOptions(checkpoint="random:small").decoding == "auto"
     token_policy = engine_of(tiny(), "auto")
-    assert isinstance(token_policy.decoding, Speculative)
-    assert isinstance(token_policy.decoding.drafter, TemporalDrafter)
-    assert isinstance(token_policy.decoding.acceptance, Exact)
+    assert isinstance(token_policy.decoder.decoding, Speculative)
+    assert isinstance(token_policy.decoder.decoding.drafter, TemporalDrafter)
+    assert isinstance(token_policy.decoder.decoding.acceptance, Exact)
     assert token_policy.info.decoding == token_policy.options.decoding == "speculative"
     oft = in_memory(replace(tiny_config(), parallel=True, chunk=2), 0, CPU, torch.float32)
     assert engine_of(oft, "auto").info.decoding == "parallel"
@@ -228,7 +228,7 @@ def test_a_second_camera_is_seen_behind_the_first() -> None:
         engine.encode(replace(observation(0, a), wrist_image=b), Timeline(0), CLOCK).prompt
         for a, b in ((one, one), (one, other))
     ]
-    assert len(prompts[0]) == 32 + len(engine.tokenizer(TEXTS[0]))
+    assert len(prompts[0]) == 32 + len(engine.policy.tokenizer(TEXTS[0]))
     assert torch.equal(prompts[0][:17], prompts[1][:17])
     assert not torch.equal(prompts[0][17:33], prompts[1][17:33])
     with pytest.raises(ValueError, match="needs a wrist image"):

@@ -67,11 +67,11 @@ def test_every_lossless_decoding_equals_generate(
         named = {**named, "CALIBRATION": write_calibration(tmp_path, count)}
         chosen = {k: named.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
         engine = engine_of(checkpoint, decoding, **chosen)
-        assert engine.decoding.lossless
+        assert engine.decoder.decoding.lossless
         answers = play(engine, events)
         wrong = [s for s, a in answers.items() if a.tokens != expected[s].tokens]
         assert not wrong, f"{decoding} {options} differs at frames {wrong}"
-        assert sorted(answers) == _answered(engine.decoding.depth, resets)
+        assert sorted(answers) == _answered(engine.decoder.decoding.depth, resets)
         if decoding != "vanilla_speculative":
             assert max(a.target_passes for a in answers.values()) <= count
 

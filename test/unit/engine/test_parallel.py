@@ -72,7 +72,7 @@ def test_a_chunk_equals_the_reference(proprio: int, views: int) -> None:
     assert inference.actions.shape == (8, 7)
     assert inference.target_passes == 1
     assert engine.info.chunk_length == 8
-    expected = engine.normalizer.restore(wanted)
+    expected = engine.robot.normalizer.restore(wanted)
     np.testing.assert_allclose(inference.actions, expected, atol=1e-4)
     assert np.ptp(inference.actions) > 1e-3
 

@@ -32,7 +32,7 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
     play(engine, history)
     bits: list[bytes] = []
     shapes: set[tuple[int, ...]] = set()
-    run = engine.decoding.runner.run
+    run = engine.decoder.decoding.runner.run
 
     def record(layout, prompt, tokens):  # type: ignore[no-untyped-def]
         choices, maxima = run(layout, prompt, tokens)
@@ -40,7 +40,7 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
         shapes.add((layout.prefill, len(layout.tail), len(layout.rows)))
         return choices, maxima
 
-    engine.decoding.runner.run = record
+    engine.decoder.decoding.runner.run = record
     answers = play(engine, EPISODE)
     assert len(answers) == len(EPISODE)
     found = [(a.tokens, a.drafted, a.accepted) for a in answers.values()]

@@ -60,7 +60,9 @@ def test_a_greedy_target_chooses_among_all_tokens(
     """`generate` may say a text token, which is no action: it must be seen to be refused."""
     options = {"draft_checkpoint": draft} if name == "vanilla_speculative" else {}
     engine = answered(engine_of(tiny(seed=2), name, **options))
-    own = {sizes for whose, sizes in map(_named, products) if whose is engine.decoding.runner}
+    own = {
+        sizes for whose, sizes in map(_named, products) if whose is engine.decoder.decoding.runner
+    }
     assert own == {(SIZE, SIZE)}
 
 
@@ -82,8 +84,8 @@ def test_a_draft_model_multiplies_its_bins_alone(
 ) -> None:
     """Whatever else it likes better is no action of the target's."""
     engine = answered(engine_of(tiny(seed=2), name, drafter="model", draft_checkpoint=draft))
-    assert isinstance(engine.decoding, Speculative)
-    drafter = engine.decoding.drafter
+    assert isinstance(engine.decoder.decoding, Speculative)
+    drafter = engine.decoder.decoding.drafter
     assert isinstance(drafter, ModelDrafter)
     assert {sizes for whose, sizes in map(_named, products) if whose is drafter.runner} == {
         (256, 256)

@@ -1,18 +1,102 @@
-"""What a decoding is: it packs requests into passes of the decoder and turns logits into tokens."""
+"""What decodes: an engine's decoder, of tokens or of a chunk, and a way of decoding tokens.
+
+A :class:`Decoding` packs requests into passes of the language model and turns logits into tokens.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from vla_ros.core.types import Observation
 from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.layers.graphs import CountedCapture
 from vla_ros.engine.layers.pieces import Pieces, alone
-from vla_ros.engine.layers.request import Decoded, Request
+from vla_ros.engine.layers.request import Decoded, Request, StageTimer
 from vla_ros.engine.layers.runner import DecoderRunner, prompt_lengths, resized
+from vla_ros.engine.models.robot_side import RobotSide
 from vla_ros.engine.options import AUTO, EngineOptions
+
+RequestT = TypeVar("RequestT")
+DecodedT = TypeVar("DecodedT")
+
+
+class ActionDecoder(ABC, Generic[RequestT, DecodedT]):
+    """The part of an engine that makes actions of inputs, tokens or a chunk, for one session.
+
+    ``model`` is the network; ``name`` the decoding, ``max_tokens`` of an answer, ``max_delay`` the
+    control periods of delay that it was trained for, ``continues`` the executions of chunks that it
+    takes part in; ``prepared``: graphs that there were when all were
+    captured, None before. Of tokens there is a ``decoding``.
+    """
+
+    model: Any
+    name: str
+    max_tokens = 0
+    max_delay = 0
+    continues: tuple[str, ...] = ()
+    prepared: int | None = None
+    decoding: Decoding
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.options = options
+
+    def session(
+        self, options: EngineOptions, robot: RobotSide
+    ) -> ActionDecoder[RequestT, DecodedT]:
+        """The same weights for another robot's episode; nothing is captured."""
+        other = copy(self)
+        other.options, other.prepared = options, None
+        other.begin(robot)
+        return other
+
+    @abstractmethod
+    def begin(self, robot: RobotSide) -> None:
+        """Replace whatever belongs to one episode, in a copy of another session's decoder."""
+
+    @property
+    def depth(self) -> int:
+        """Steps from an observation to its actions."""
+        return 1
+
+    @property
+    @abstractmethod
+    def captures(self) -> int:
+        """Graphs captured so far."""
+
+    def instruct(self, text: str) -> None:
+        """Take on another instruction. ValueError: too long."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was computed of earlier observations."""
+
+    @abstractmethod
+    def encode(self, inputs: Any, observation: Observation, stages: StageTimer) -> Pieces[RequestT]:
+        """Everything of an observation before its actions are decoded. Marks vision."""
+
+    @abstractmethod
+    def decode(self, request: RequestT) -> Pieces[DecodedT | None]:
+        """The answer that is now complete, perhaps to an earlier request; None: none is.
+
+        Marks prefill, where :meth:`encode` has not, and decode. InvalidAction: it is damaged."""
+
+    @property
+    def last_chunk(self) -> torch.Tensor | None:
+        """The newest chunk in model space [H, D]; None of tokens."""
+        return None
+
+    def guidance(self, observation: Observation) -> Guidance | None:
+        """What a chunk of this observation continues by the options; None: it begins anew."""
+        return None
+
+    def keep(self, decoded: DecodedT) -> None:
+        """Remember an answer that went out, for those that continue it."""
 
 
 class TokenModel(Protocol):

@@ -35,6 +35,7 @@ from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation
+from vla_ros.engine.options import FLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPolicy:
-    """A policy, read and checked. ``model`` is a :class:`~vla_ros.engine.models.base.FlowPolicy`;
-    ``sha256`` is over everything that decides what it says."""
+    """A policy, read and checked. ``model`` is a :class:`~vla_ros.engine.models.base.FlowPolicy` or
+    a :class:`~vla_ros.engine.decoding.base.TokenModel`; ``sha256`` is over everything that decides
+    what it says; ``group``: as of its :class:`Family`, ``preparation`` is a flow policy's."""
 
     config: Any
     model: Any
@@ -116,7 +118,8 @@ class LoadedPolicy:
     tokenizer: Any
     action_space: ActionSpace
     sha256: str
-    preparation: Callable[[], Preparation]
+    preparation: Callable[[], Any] = object  # a Preparation
+    group: str = FLOW
 
 
 C = TypeVar("C", bound=PolicyConfig)
@@ -128,10 +131,12 @@ class Family(ABC, Generic[C]):
     ``kinds`` of its configs, ``presets`` of random weights by name (``NAME-small`` goes through
     a folder and the real loader, ``NAME`` has the published size and is drawn as it is loaded),
     ``presets_version`` of the folders that are written for these, ``takes``: the fields of
-    :class:`LoadOptions` that mean something to it. A *source* is a folder, or
-    ``random:<preset>``.
+    :class:`LoadOptions` that mean something to it; ``group``: TOKENS, FLOW or FAST of
+    :mod:`~vla_ros.engine.options`, whose options it takes and whose decoder it has. A *source* is a
+    folder, or ``random:<preset>``.
     """
 
+    group = FLOW
     kinds: tuple[str, ...]
     presets: Mapping[str, C]
     presets_version = 1
@@ -214,6 +219,7 @@ class Family(ABC, Generic[C]):
             opened.action_space,
             sha256 or self.sha256(Path(source)),
             partial(opened.preparation, placement.device),
+            self.group,
         )
 
     def inspect(self, directory: Path, options: LoadOptions) -> tuple[C, int]:

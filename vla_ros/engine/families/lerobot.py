@@ -101,6 +101,7 @@ class LerobotFamily(Family[FlowConfig]):
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
         if FAST in kinds:
+            self.group = FAST
             self.takes -= {"steps"}
         if {"pi05", FAST} & {*kinds}:
             self.takes |= {"state_in_prompt"}

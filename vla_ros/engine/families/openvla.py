@@ -18,7 +18,10 @@ from typing import Any
 
 import torch
 
+from vla_ros.core.action_space import action_space_of
+from vla_ros.engine.decoding.base import resolve as resolve_decoding
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.base import LoadedPolicy
 from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -29,7 +32,7 @@ from vla_ros.engine.families.random import (
     tokenizer_directory,
     write_tokenizer,
 )
-from vla_ros.engine.formats import Formats
+from vla_ros.engine.formats import Formats, parse_formats
 from vla_ros.engine.io.bitvla import (
     EMBEDDING,
     PROJECTOR,
@@ -75,6 +78,7 @@ from vla_ros.engine.io.quantize import (
     with_head,
 )
 from vla_ros.engine.io.tensors import Plain, Table, shapes
+from vla_ros.engine.io.tokens import Normalizer, PromptTokenizer, read_normalizer
 from vla_ros.engine.io.weights import (
     HEADS,
     PACKED,
@@ -89,7 +93,10 @@ from vla_ros.engine.io.weights import (
     sha256_of,
     weight_files,
 )
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.transformer import layer_table
+from vla_ros.engine.options import TOKENS, EngineOptions
 
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 SMALL_VOCAB = 960  # 704 text tokens, then 256 action tokens
@@ -290,8 +297,6 @@ def inspect_checkpoint(name: str) -> CheckpointLayout:
     The tokenizer is tried too, and every data set's statistics. Raises CheckpointError as
     :func:`load_checkpoint` does.
     """
-    from vla_ros.engine.io.tokens import PromptTokenizer, read_normalizer
-
     layout = read_layout(resolve(name))
     for key in layout.norm_stats:
         where, minmax = str(layout.directory), layout.config.minmax
@@ -478,3 +483,83 @@ def write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
         files.setdefault(whose, {})[name] = tensor
     for whose, tensors in files.items():
         save_file(tensors, str(directory / f"{whose}.safetensors"))
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of a checkpoint's data set: what scales its actions, and the robot's state where the network
+    takes one."""
+
+    action: Normalizer
+    state: Normalizer | None
+
+
+def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    """A directory, hub id or ``random:<preset>``, read and checked."""
+    if name.startswith(PREFIX):
+        return load_random(name, seed, device, dtype)
+    return load_checkpoint(name, device, dtype)
+
+
+def policy_of(
+    checkpoint: Checkpoint,
+    options: EngineOptions,
+    capture: Capture | None = None,
+    make_model: Callable[..., VLAModel] = VLAModel,
+) -> LoadedPolicy:
+    """The policy of a checkpoint in memory, in the weights' formats of the options.
+
+    ``capture`` is how graphs are captured, where not as CUDA graphs on CUDA (tests).
+    ``make_model`` builds the network, of the same arguments as :class:`VLAModel`.
+    """
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    options = resolve_decoding(options, checkpoint.config)
+    formats = parse_formats(options.weights)
+    if formats:
+        checkpoint = quantized(checkpoint, formats)
+    model = make_model(checkpoint, device, dtype, options, capture)
+    action = _normalizer(checkpoint, options)
+    return LoadedPolicy(
+        model.config,
+        model,
+        Statistics(action, _proprio(checkpoint, options)),
+        PromptTokenizer(checkpoint.directory, model.config),
+        action_space_of(action.dim),
+        checkpoint.sha256,
+        group=TOKENS,
+    )
+
+
+def _normalizer(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer:
+    slack = 1e-8 if checkpoint.config.parallel else 0.0
+    minmax = checkpoint.config.minmax
+    found = read_normalizer(
+        checkpoint.norm_stats, options.unnorm_key or None, minmax=minmax, slack=slack,
+        source=str(checkpoint.directory),
+    )  # fmt: skip
+    if options.action_dim and found.dim != options.action_dim:
+        raise CheckpointError(
+            f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
+        )
+    if checkpoint.config.parallel and found.dim != checkpoint.config.action_dim:
+        raise CheckpointError(
+            f"{checkpoint.directory}: the head gives {checkpoint.config.action_dim} values an"
+            f" action, the statistics have {found.dim}"
+        )
+    return found
+
+
+def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer | None:
+    wanted, where = checkpoint.config.proprio_dim, str(checkpoint.directory)
+    if wanted == 0:
+        return None
+    found = read_normalizer(
+        checkpoint.norm_stats, options.unnorm_key or None, part="proprio",
+        minmax=checkpoint.config.minmax, source=where,
+    )  # fmt: skip
+    if found.dim != wanted:
+        raise CheckpointError(
+            f"{where}: the model takes {wanted} values of robot state, its statistics have"
+            f" {found.dim}"
+        )
+    return found

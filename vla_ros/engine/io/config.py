@@ -159,6 +159,16 @@ class ModelConfig:
     def image_size(self) -> int:
         return self.towers[0].image_size
 
+    @property
+    def horizon(self) -> int:
+        """Actions of a chunk, by the name that flow policies' configs have for it."""
+        return self.chunk
+
+    @property
+    def state_dim(self) -> int:
+        """Values of the robot's state, by their name too."""
+        return self.proprio_dim
+
     def sees_like(self, other: ModelConfig) -> bool:
         """The same image becomes the same pixels for the same towers."""
         return (self.towers, self.resize, self.fill) == (other.towers, other.resize, other.fill)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from vla_ros.core.clock import MS, Clock
-from vla_ros.core.types import Observation, Timeline
+from vla_ros.core.types import Floats, Inference, Observation, Timeline
 from vla_ros.engine.layers.devices import on_device
 
 
@@ -55,7 +55,7 @@ class Decoded:
     ``tokens`` are the K action tokens; ``actions`` [C, A] in [-1, 1] only where a head made
     them without tokens. ``finite`` is False when a logit was not. ``accepted`` of ``drafted``
     are counts per position. ``own`` are the target's own choices where acceptance is lossy.
-    ``delay_steps``: the observation's.
+    ``observation``: what it answers.
     """
 
     stamp_ns: int
@@ -68,7 +68,37 @@ class Decoded:
     accepted: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
     actions: torch.Tensor | None = None
-    delay_steps: int = 0
+    observation: Observation | None = field(default=None, compare=False)
+
+    @property
+    def delay_steps(self) -> int:
+        """The observation's."""
+        return 0 if self.observation is None else self.observation.delay_steps
+
+    def inference(self, actions: Floats, conditioning_delay: int = 0) -> Inference:
+        """The answer, with these actions [C, D] in units."""
+        return Inference(
+            stamp_ns=self.stamp_ns,
+            actions=actions,
+            timeline=self.timeline,
+            tokens=self.tokens,
+            target_passes=self.target_passes,
+            draft_passes=self.draft_passes,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            conditioning_delay=conditioning_delay,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """A chunk ``values`` [H, D] in model space that a flow policy made of an observation;
+    ``guided``: it continues the one that is executed."""
+
+    observation: Observation
+    stages: StageTimer
+    values: torch.Tensor
+    guided: bool
 
 
 @dataclass(slots=True)
@@ -97,7 +127,7 @@ class Request:
             tokens=tuple(tokens),
             finite=finite,
             target_passes=target_passes,
-            delay_steps=0 if self.observation is None else self.observation.delay_steps,
+            observation=self.observation,
         )
 
 

@@ -264,7 +264,9 @@ class FlowPolicy(ABC, Generic[SpanT]):
         return prefix
 
     def encoding(self, given: Inputs, stages: StageTimer) -> Pieces[Prefix]:
-        """As :meth:`encode`, a piece at a time. Of a family that :attr:`joins`."""
+        """As :meth:`encode`, a piece at a time where observations can be one pass."""
+        if not self.joins or self.padded:  # or captured: the first engine's
+            return self.encode(given, stages)
         pixels = given.pixels.to(self.device, self.dtype)
         features = yield FlowPiece(self, ("images", pixels.shape), pixels)
         stages.mark("vision")
@@ -279,11 +281,12 @@ class FlowPolicy(ABC, Generic[SpanT]):
         return Prefix(span.keys, span.values, mask, self._serial)
 
     def sampling(
-        self, prefix: Prefix, noise: torch.Tensor, guidance: Guidance | None
+        self, prefix: Prefix, noise: torch.Tensor | None, guidance: Guidance | None
     ) -> Pieces[torch.Tensor]:
-        """As :meth:`sample_actions`, a step at a time. Of a family that :attr:`joins`."""
+        """As :meth:`sample_actions`, a step at a time where observations can be one pass."""
         mode = None if guidance is None else guidance.mode
-        if mode is RtcMode.GUIDED_VJP:  # a gradient for each
+        apart = not self.joins or self.padded or mode is RtcMode.GUIDED_VJP  # a gradient for each
+        if apart or noise is None:
             return self.sample_actions(prefix, None, noise, guidance)
         with torch.inference_mode():
             span = self.open(prefix, None)

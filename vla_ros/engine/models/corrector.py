@@ -18,14 +18,18 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, read_tensors
+from vla_ros.engine.models.base import Inputs
 
 FOLDER = "corrector"
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -101,6 +105,26 @@ class Corrector(nn.Module):
         x = x + F.gelu(self.second(x))
         x = x + F.gelu(self.third(x))
         return self.out(x).float()
+
+    def added(
+        self, model: Any, scaler: Scaler, inputs: Inputs, actions: Floats, index: int
+    ) -> Floats:
+        """What to add, float64 [n, D] in units, to ``actions`` [n, D] in units, of a chunk from
+        ``index`` on, the first due with these inputs' observation; ``scaler`` of the actions."""
+        rows, count = model.read_rows(inputs).float(), len(actions)
+        state = inputs.state[None, : self.config.state].to(rows.device)
+        with torch.inference_mode():
+            said = self(
+                rows[None].expand(count, -1, -1),
+                torch.full((count,), len(rows), device=rows.device),
+                state.expand(count, -1),
+                scaler.normalize(torch.from_numpy(actions).float()).to(rows.device),
+                torch.arange(index, index + count, device=rows.device),
+                torch.arange(count, device=rows.device),
+            ).cpu()
+        # The difference of two values in units: nothing added is exactly nothing.
+        added: Floats = (scaler.restore(said) - scaler.restore(torch.zeros_like(said))).numpy()
+        return added
 
 
 def save_corrector(directory: Path, corrector: Corrector) -> None:

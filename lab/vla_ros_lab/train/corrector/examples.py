@@ -19,7 +19,7 @@ import torch
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import GRIPPER, Floats, Image, Observation, Pose, Timeline
 from vla_ros.data.episodes.play import robot_state
-from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.models.corrector import Corrector
 from vla_ros.runtime.control.observation import libero_oft
 from vla_ros.sim.env import AGENTVIEW, SimObservation
@@ -68,7 +68,7 @@ class Reader:
     """A frozen flow policy as it is asked here, one frame at a time. ``scale`` [6] is the
     environment's. Not thread-safe."""
 
-    def __init__(self, engine: FlowEngine, scale: Floats) -> None:
+    def __init__(self, engine: Engine, scale: Floats) -> None:
         self._engine, self._clock, self.scale, self._stamp = engine, SystemClock(), scale, 0
         self._scaler = engine.policy.processors.action
 
@@ -83,7 +83,7 @@ class Reader:
 
     def look(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         """The prefix [R, C] and the state [S] in model space."""
-        inputs = self._engine.prepare(seen)
+        inputs = self._engine.robot.prepare(seen)
         rows = self._engine.model.read_rows(inputs).to("cpu", torch.bfloat16)
         return rows, inputs.state[: self._engine.info.state_dim].cpu()
 

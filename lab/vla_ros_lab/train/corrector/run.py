@@ -13,7 +13,7 @@ from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.plan import dagger_seed
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import FOLDER, Corrector, CorrectorConfig, save_corrector
 from vla_ros.runtime.control.observation import LIBERO_STATE
@@ -53,7 +53,6 @@ def run(
     none."""
     engine = load_engine(EngineOptions(target))
     config = _config(engine, target)
-    assert isinstance(engine, FlowEngine)
     environment = EnvConfig("tabletop", RENDER_SIZE, wrist=False, nudge_m=options.nudge_m)()
     try:
         reader = Reader(engine, scales(environment.spec))
@@ -93,8 +92,8 @@ def run(
     return CorrectorResult(directory / FOLDER, count, tuple(solved))
 
 
-def _config(engine: object, target: str) -> CorrectorConfig:
-    config = corrector_for(engine.policy) if isinstance(engine, FlowEngine) else None
+def _config(engine: Engine, target: str) -> CorrectorConfig:
+    config = corrector_for(engine.policy)
     if config is None or config.state != LIBERO_STATE:
         raise UserError(f"{target} is no flow policy of the tabletop: correctors are for these")
     return config

@@ -21,12 +21,14 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine.decoding.draft_tree import ROOT
 from vla_ros.engine.decoding.speculative import behind_prompt
-from vla_ros.engine.engine import FastEngine, TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.pack import prefill_layout
+from vla_ros.engine.layers.pieces import alone
 from vla_ros.engine.layers.request import Decoded, Request
 from vla_ros.engine.models.language.base import tap_layers
+from vla_ros.engine.options import FAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,12 @@ class HeadEpisode:
 class TargetReader:
     """Looks at a frozen target while it acts: the engine's answer, and one pass more."""
 
-    def __init__(self, engine: TokenEngine | FastEngine) -> None:
-        if isinstance(engine, TokenEngine) and engine.model.config.parallel:
+    def __init__(self, engine: Engine) -> None:
+        if engine.info.decoding == "parallel":
             raise UserError("an OFT checkpoint says no tokens: a draft head would have no use")
         model: Any = engine.model
         prompt = model.patches + MAX_TEXT
-        if isinstance(engine, FastEngine):
+        if engine.policy.group == FAST:
             # every answer has another length: a graph of each would be for one frame
             model = engine.model if model.capture is None else engine.model.uncaptured()
             prompt = engine.policy.config.longest
@@ -65,9 +67,9 @@ class TargetReader:
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
         """The target's answer to a frame, which is kept; InvalidAction as ``Engine.step``."""
         request = self._engine.encode(observation, timeline, clock)
-        decoded = self._engine.decode(request, clock)
+        decoded = alone(self._engine.decoder.decode(request))
         assert decoded is not None  # the decoding of the rollouts answers every frame
-        answer = self._engine.unnormalize(decoded)
+        answer = self._engine.finish(decoded)
         self._keep(request, decoded)
         return answer
 
@@ -105,11 +107,11 @@ class TargetReader:
         return len(self._frames)
 
 
-def text_of(engine: TokenEngine | FastEngine) -> TextConfig:
+def text_of(engine: Engine) -> TextConfig:
     """Its language model."""
     found: TextConfig = (
         engine.policy.config.shapes.text
-        if isinstance(engine, FastEngine)
+        if engine.policy.group == FAST
         else engine.model.config.text
     )
     return found

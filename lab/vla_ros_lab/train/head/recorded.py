@@ -28,7 +28,7 @@ from vla_ros.data.lerobot.dataset import (
     python_of,
 )
 from vla_ros.data.lerobot.from_bags import BagOptions, BagRows
-from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.sim.env import AGENTVIEW, WRIST
 from vla_ros_lab.train.head.features import TargetReader, write_episode
@@ -83,7 +83,7 @@ def answer(
     options: RolloutOptions,
     directory: Path,
     paths: Sequence[Path],
-    engine: FastEngine,
+    engine: Engine,
     clock: Clock,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Recorded]:
@@ -115,7 +115,7 @@ def answer(
 
 
 def _answer(
-    engine: FastEngine,
+    engine: Engine,
     seer: TargetReader,
     cameras: dict[str, str],
     rows: Sequence[DatasetRow],
@@ -135,7 +135,7 @@ def _answer(
         )  # fmt: skip
         if not stamp:
             try:
-                engine.prepare(observation)
+                engine.robot.prepare(observation)
             except InvalidAction as error:  # a camera or the state is not what it takes
                 raise UserError(f"{error}: another --data") from None
         with suppress(InvalidAction):

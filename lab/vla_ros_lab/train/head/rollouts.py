@@ -16,7 +16,7 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats, Observation, Timeline
 from vla_ros.data.episodes.plan import dagger_seed, validation_seed
-from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros_lab.train.collect import CollectedEpisode, play
 from vla_ros_lab.train.head.features import TargetReader, write_episode
@@ -53,7 +53,7 @@ class Recorded:
 def record(
     options: RolloutOptions,
     directory: Path,
-    engine: TokenEngine,
+    engine: Engine,
     environment: Environment,
     clock: Clock,
     stop: Callable[[], bool] = lambda: False,
@@ -114,7 +114,7 @@ def _episode(environment: Environment, part: str, number: int) -> CollectedEpiso
 def _act(
     episode: CollectedEpisode,
     environment: Environment,
-    engine: TokenEngine,
+    engine: Engine,
     seer: TargetReader,
     clock: Clock,
     executed: int,

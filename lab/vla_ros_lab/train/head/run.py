@@ -16,9 +16,10 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.draft_head_folder import save_head
-from vla_ros.engine.engine import FastEngine, TokenEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.layers.linear import LowBit, plain, rows_of
 from vla_ros.engine.models.language.base import tap_layers
+from vla_ros.engine.options import FAST, FLOW
 from vla_ros_lab.train.collect import shared_environment
 from vla_ros_lab.train.head.features import HeadEpisode, padded, read_episode, text_of
 from vla_ros_lab.train.head.judge import ends_of
@@ -76,10 +77,10 @@ def run(
             state_in_prompt=wanted.state_in_prompt,
         )
     )
-    fast = isinstance(engine, FastEngine)
-    if not isinstance(engine, (TokenEngine, FastEngine)):
+    fast = engine.policy.group == FAST
+    if engine.policy.group == FLOW:
         raise UserError(f"{wanted.target} is a flow policy: draft heads are for token policies")
-    if isinstance(engine, TokenEngine) and engine.model.config.parallel:
+    if engine.info.decoding == "parallel":
         raise UserError(f"{wanted.target} says all its actions in one pass: nothing to draft")
     if fast != bool(wanted.data):
         raise UserError(
@@ -101,7 +102,7 @@ def run(
     )
     place = directory / ROLLOUTS
     most: tuple[int | None, int | None] = None, None
-    if isinstance(engine, FastEngine):
+    if fast:
         made_by = answer(rollouts, place, wanted.data, engine, SystemClock(), stop)
     else:
         environment = shared_environment(engine.model.config.images == 2)
@@ -125,7 +126,7 @@ def run(
     return trained
 
 
-def target_of(engine: TokenEngine | FastEngine, executed: int = 1) -> Target:
+def target_of(engine: Engine, executed: int = 1) -> Target:
     """A token policy as its draft head sees it."""
     text = text_of(engine)
     # A copy that gradients may meet: what is made in inference mode they may not.

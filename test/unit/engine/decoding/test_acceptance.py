@@ -13,6 +13,7 @@ from support.engine import (
     CPU,
     TEXTS,
     engine_of,
+    noted,
     observation,
     play,
     stream,
@@ -198,7 +199,7 @@ def test_sampled_actions_follow_the_models_distribution(
     request = engine.encode(observation(0, frame[0].image), Timeline(0), CLOCK)
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(5_000 if drafter == "temporal" else 2_000):
-        tokens = engine.decoding.step(request).tokens  # type: ignore[union-attr]
+        tokens = engine.decoder.decoding.step(request).tokens  # type: ignore[union-attr]
         counts[tokens[:2]] = counts.get(tokens[:2], 0) + 1
     runner, length, actions = engine.model.runner(1, 300), len(request.prompt), engine.model.actions
     first = runner.logits(prefill_layout(length, (length - 1,)), request.prompt, None)[0]
@@ -244,9 +245,7 @@ def test_relaxed_stays_within_its_bounds_over_an_episode(bins: int) -> None:
         checkpoint, "speculative", acceptance="relaxed", relaxed_distance=bins, adaptive_draft=False
     )
     exact = play(engine_of(checkpoint), events)
-    seen = []
-    original = engine.decoding.step
-    engine.decoding.step = lambda request: seen.append(original(request)) or seen[-1]  # type: ignore
+    seen = noted(engine.decoder.decoding)
     answers = play(engine, events)
     distances = [[abs(t - o) for t, o in zip(d.tokens, d.own, strict=True)] for d in seen]
     assert max(max(row) for row in distances) <= bins

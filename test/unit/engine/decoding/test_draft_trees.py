@@ -17,6 +17,7 @@ from support.engine import (
     TEXTS,
     Event,
     engine_of,
+    noted,
     observation,
     play,
     stream,
@@ -67,7 +68,7 @@ def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
         {**hetero, "adaptive_draft": False},
     ):  # fmt: skip
         engine = engine_of(checkpoint, **{"decoding": "speculative", **options})
-        assert isinstance(engine.decoding, TreeSpeculative)
+        assert isinstance(engine.decoder.decoding, TreeSpeculative)
         answers = play(engine, events)
         assert said(answers) == expected
         assert any(sum(a.accepted) for a in answers.values())
@@ -79,18 +80,18 @@ def test_the_tree_follows_the_uncertainty(tmp_path: Path) -> None:
     engine = engine_of(
         checkpoint, "heterospec", calibration=write_calibration(tmp_path), adaptive_draft=False
     )
-    assert isinstance(engine.decoding, HeteroSpec)
+    assert isinstance(engine.decoder.decoding, HeteroSpec)
     rest = [Event(i, stream(1, {})[0].image, None if i else TEXTS[0]) for i in range(30)]
     wild = [Event(30 + i, stream(1, {}, seed=50 + i)[0].image) for i in range(30)]
     sizes: list[int] = []
-    propose = engine.decoding.drafter.propose
+    propose = engine.decoder.decoding.drafter.propose
 
     def seen(prefix, limit):  # type: ignore[no-untyped-def]
         draft = propose(prefix, limit)
         sizes.append(len(draft.tokens))
         return draft
 
-    engine.decoding.drafter.propose = seen  # type: ignore[method-assign]
+    engine.decoder.decoding.drafter.propose = seen  # type: ignore[method-assign]
     still = play(engine, rest)
     assert sizes[-1] == 10  # the surest bin: 0.3 * 24 nodes and 3 for what would be levels
     assert still[29].target_passes == 1
@@ -131,7 +132,7 @@ def test_plans_and_layouts_outlive_frames() -> None:
     engine = engine_of(tiny(seed=2), "speculative", **FULL)
     events = stream(64, {0: TEXTS[0]}, seed=3)
     play(engine, events[:34])
-    planner = engine.decoding.runner.planner  # type: ignore[union-attr]
+    planner = engine.decoder.decoding.runner.planner  # type: ignore[union-attr]
     before = planner.built
     answers = play(engine, events[34:])
     passes = sum(a.target_passes for a in answers.values())
@@ -158,11 +159,11 @@ def graphed(
         "memory", decoding="heterospec" if calibration else "speculative", drafter=drafter,
         fixed_shapes=fixed, adaptive_draft=adaptive, calibration=calibration,
     )  # fmt: skip
-    engine.model = model
+    engine.decoder.model = model
     head = random_head(model.config, 7)
     none = lambda name: None  # noqa: E731
     parts = DecodingParts(model, options, 7, 7, 300, none, head=head)  # type: ignore[arg-type]
-    engine.decoding = make_decoding(parts)
+    engine.decoder.decoding = make_decoding(parts)
     return engine
 
 
@@ -170,7 +171,7 @@ def prepare(engine: Engine, events: list[Event]) -> None:
     """For prompts of this length, as the benchmark does."""
     engine.reset(TEXTS[0])
     seen = observation(0, events[0].image)
-    engine.decoding.prepare(engine.encode(seen, Timeline(0), CLOCK))
+    engine.decoder.decoding.prepare(engine.encode(seen, Timeline(0), CLOCK))
 
 
 @pytest.mark.parametrize("drafter", ["temporal_tree", "head"])
@@ -199,11 +200,11 @@ def test_with_graphs_heterospec_meets_neither_a_new_shape_nor_a_new_plan(
     prepare(engine, events)
     assert len(captured) <= (4 if fixed else 16)
     first = play(engine, events[:1])
-    shapes, plans = len(captured), engine.decoding.runner.planner.built  # type: ignore[union-attr]
+    shapes, plans = len(captured), engine.decoder.decoding.runner.planner.built  # type: ignore[union-attr]
     answers = play(engine, events[1:])
     assert len({a.target_passes for a in answers.values()}) > 3
     assert len(captured) == shapes
-    assert engine.decoding.runner.planner.built == plans  # type: ignore[union-attr]
+    assert engine.decoder.decoding.runner.planner.built == plans  # type: ignore[union-attr]
     assert said({**first, **answers}) == said(play(engine_of(tiny(seed=2)), events))
 
 
@@ -240,20 +241,19 @@ def test_heterospec_says_what_it_lacks(tmp_path: Path) -> None:
         engine_of(checkpoint, "heterospec", calibration=str(tmp_path / "broken.json"))
     Path(write_calibration(tmp_path)).rename(tmp_path / "heterospec.json")
     engine = engine_of(checkpoint, "heterospec")  # beside the checkpoint it is found
-    assert isinstance(engine.decoding, HeteroSpec)
+    assert isinstance(engine.decoder.decoding, HeteroSpec)
 
 
 def test_relaxed_stays_within_its_bounds() -> None:
     checkpoint = tiny(seed=6)
     engine = engine_of(checkpoint, "speculative", **FULL, acceptance="relaxed", relaxed_distance=5)
-    seen, step = [], engine.decoding.step
-    engine.decoding.step = lambda request: seen.append(step(request)) or seen[-1]  # type: ignore
+    seen = noted(engine.decoder.decoding)
     play(engine, stream(60, {0: TEXTS[0], 30: TEXTS[1]}, seed=6))
     off = [[abs(t - o) for t, o in zip(d.tokens, d.own, strict=True)] for d in seen]
     assert max(max(row[:6]) for row in off) <= 5
     assert max(row[6] for row in off) == 0
     assert any(max(row) for row in off)  # it did relax
-    assert not engine.decoding.lossless
+    assert not engine.decoder.decoding.lossless
 
 
 # ------------------------------------------------------------------ the drafter

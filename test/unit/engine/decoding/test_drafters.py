@@ -134,9 +134,9 @@ def test_without_drafts_speculation_is_autoregressive_decoding(
         engine, seen = engine_of(tiny(seed=2), decoding), []
         if decoding == "auto":
             answers = {s: a.tokens for s, a in plain.items()}
-            engine.decoding.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
-        run = engine.decoding.runner._pass
-        engine.decoding.runner._pass = lambda way, layouts, *fed, run=run, seen=seen: (
+            engine.decoder.decoding.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
+        run = engine.decoder.decoding.runner._pass
+        engine.decoder.decoding.runner._pass = lambda way, layouts, *fed, run=run, seen=seen: (
             seen.extend(layouts) or run(way, layouts, *fed)
         )
         assert {s: a.tokens for s, a in play(engine, events).items()} == {
@@ -150,7 +150,7 @@ def test_without_drafts_speculation_is_autoregressive_decoding(
 def test_with_graphs_no_shape_is_new_in_service() -> None:
     """Every pack shape of speculation is run before the first answer."""
     engine = engine_of(tiny(seed=2), "speculative")
-    assert isinstance(engine.decoding, Speculative)
+    assert isinstance(engine.decoder.decoding, Speculative)
     captured = []
 
     def capture(function):  # type: ignore[no-untyped-def]
@@ -159,8 +159,8 @@ def test_with_graphs_no_shape_is_new_in_service() -> None:
 
     model = VLAModel(tiny(seed=2), CPU, torch.float32, capture=capture)
     drafter = TemporalDrafter(model.actions, 7, CPU, Exact().matches)
-    engine.model = model
-    engine.decoding = Speculative(model, 7, 300, drafter, Exact())
+    engine.decoder.model = model
+    engine.decoder.decoding = Speculative(model, 7, 300, drafter, Exact())
     events = stream(30, {0: TEXTS[0]}, seed=3)
     first = play(engine, events[:1])
     before = len(captured)
@@ -183,7 +183,7 @@ def test_the_target_as_its_own_draft_is_always_right(tmp_path: Path) -> None:
     write_random(tmp_path / "twin", tiny_config(), seed=2)
     for gamma, passes in ((6, 1), (3, 2), (2, 3)):
         engine = engine_with_draft(tmp_path / "twin", 2, gamma=gamma)
-        assert engine.decoding.drafter.shares_vision
+        assert engine.decoder.decoding.drafter.shares_vision
         answers = play(engine, stream(6, {0: TEXTS[0]}))
         assert {a.target_passes for a in answers.values()} == {passes}
         assert all(a.accepted == a.drafted for a in answers.values())
@@ -217,9 +217,9 @@ def test_a_draft_with_another_vocabulary_meets_the_target_in_the_bins(tmp_path: 
 def test_vision_is_shared_only_where_it_is_the_same(tmp_path: Path) -> None:
     write_random(tmp_path / "other", tiny_config(), seed=3)
     engine = engine_with_draft(tmp_path / "other", 2)
-    assert isinstance(engine.decoding, Speculative)
-    assert isinstance(engine.decoding.drafter, ModelDrafter)
-    assert not engine.decoding.drafter.shares_vision
+    assert isinstance(engine.decoder.decoding, Speculative)
+    assert isinstance(engine.decoder.decoding.drafter, ModelDrafter)
+    assert not engine.decoder.decoding.drafter.shares_vision
 
 
 @pytest.mark.parametrize("gamma", [1, 4])
@@ -228,7 +228,7 @@ def test_rejected_drafts_leave_no_trace_in_the_drafts_memory(tmp_path: Path, gam
     write_random(tmp_path / "other", tiny_config("qwen2_tied"), seed=5)
     engine = engine_with_draft(tmp_path / "other", 2, gamma=gamma)
     fresh = engine_with_draft(tmp_path / "other", 2, gamma=gamma)
-    drafter, second = engine.decoding.drafter, fresh.decoding.drafter
+    drafter, second = engine.decoder.decoding.drafter, fresh.decoder.decoding.drafter
     propose, begin = drafter.propose, drafter.begin
     seen, now = [], []
 
@@ -268,7 +268,7 @@ def test_a_draft_of_one_camera_sees_the_main_one_of_two(tmp_path: Path, sight: s
         engine = engine_of(
             checkpoint, "speculative", drafter="model", draft_checkpoint=str(tmp_path / "draft")
         )
-        drafter = engine.decoding.drafter
+        drafter = engine.decoder.decoding.drafter
         assert drafter.shares_vision is (sight == "features")
         engine.reset(TEXTS[0])
         drafts = []
@@ -277,7 +277,7 @@ def test_a_draft_of_one_camera_sees_the_main_one_of_two(tmp_path: Path, sight: s
             drafter.begin(request)
             drafts.append(drafter.propose([], 6).tokens.tolist())
             if config is target:
-                assert engine.decoding.step(request).target_passes <= 7
+                assert engine.decoder.decoding.step(request).target_passes <= 7
         found.append(drafts)
     assert found[0] == found[1]
     assert found[0][0] != found[0][2]
@@ -297,7 +297,7 @@ def test_a_draft_model_runs_as_its_target_does(tmp_path: Path) -> None:
     write_random(tmp_path / "twin", tiny_config(), seed=2)
     options = {"attention": "torch", "cuda_graphs": False}
     engine = engine_with_draft(tmp_path / "twin", 2, gamma=6, **options)
-    draft = engine.decoding.drafter._draft
+    draft = engine.decoder.decoding.drafter._draft
     assert draft.options == engine.model.options == engine.options
     answers = play(engine, stream(6, {0: TEXTS[0]}))
     assert {a.target_passes for a in answers.values()} == {1}

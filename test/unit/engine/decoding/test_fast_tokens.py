@@ -33,7 +33,7 @@ from vla_ros.engine.decoding.drafters import GPU, Costs, Draft, Drafter
 from vla_ros.engine.decoding.fast_drafter import FastDrafter, shifted, worthwhile
 from vla_ros.engine.decoding.head_drafters import FastHeadDrafter
 from vla_ros.engine.decoding.speculative import TreeSpeculative
-from vla_ros.engine.engine import FastEngine, Inference
+from vla_ros.engine.engine import Engine, Inference
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.registry import family_of
@@ -46,10 +46,10 @@ SOURCE = "random:pi0_fast-small"
 PREFIX, END, LAST = (500, 501, 502), 7, 400
 
 
-def engine_of(capture: Capture | None = None, seed: int = 1, **options: Any) -> FastEngine:
+def engine_of(capture: Capture | None = None, seed: int = 1, **options: Any) -> Engine:
     place = Placement(torch.device("cpu"), torch.float32, capture)
     policy = family_of(SOURCE).load(SOURCE, LoadOptions(), place, seed=seed)
-    engine = FastEngine(policy, EngineOptions(SOURCE, **options))
+    engine = Engine(policy, EngineOptions(SOURCE, **options))
     engine.reset("pick up the red cube")
     return engine
 
@@ -61,7 +61,7 @@ def frame(number: int, **more: Any) -> Observation:
     return Observation(number, number, 0, images[0], images[1], state, **more)
 
 
-def said(engine: FastEngine, count: int = 4) -> list[Inference]:
+def said(engine: Engine, count: int = 4) -> list[Inference]:
     found = [engine.step(frame(n), Timeline(0), CLOCK) for n in range(count)]
     return [one for one in found if one is not None]
 
@@ -117,7 +117,7 @@ def test_an_end_marker_ends_the_answer(plain: list[Inference]) -> None:
     ):  # fmt: skip
         engine = engine_of(**options)
         engine.model.ends = whole[place]
-        engine = FastEngine(engine.policy, engine.options)
+        engine = Engine(engine.policy, engine.options)
         engine.reset("pick up the red cube")
         found = said(engine, 1)[0]
         assert found.tokens == whole[: place + 1]
@@ -233,7 +233,7 @@ def test_a_draft_is_as_large_as_pays() -> None:
 
 
 @lru_cache
-def random_engine(seed: int, acting: bool) -> FastEngine:
+def random_engine(seed: int, acting: bool) -> Engine:
     """Of random weights; ``acting``: it says nothing but action tokens, those of the small FAST
     tokenizer, and so no end marker unless one of them is made it."""
     engine = engine_of(seed=seed)
@@ -349,7 +349,8 @@ def test_a_draft_head_changes_no_token(
         assert all(one.captures == 0 for one in found)
         if not options.get("adaptive_draft", True):
             assert sum(sum(one.drafted) for one in found) > 20
-    assert engine.session()._head is engine._head
+    first, second = (one.decoder.decoding.drafter for one in (engine, engine.session()))
+    assert first._head.head is second._head.head  # type: ignore[attr-defined]
 
 
 @settings(max_examples=12, deadline=None)

@@ -180,7 +180,7 @@ def test_what_is_not_finite_is_forgotten(calibration: Calibration) -> None:
 def test_an_engine_captures_nothing_in_service(
     kind: str, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("engine", "decoding.factory"):
+    for module in ("decoding.tokens", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 48)
     save_head(tmp_path, recursive_head(CONFIG, COUNT, seed=3))
     (tmp_path / FILE).write_text(json.dumps(to_json(calibration)))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.engine import FastEngine, FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.registry import all_presets, config_of, family_of
 from vla_ros.engine.load import inspect
 
@@ -23,21 +23,20 @@ SMALL = [name for name in all_presets() if name.endswith("-small")]
 TEXT = "pick up the red cube"
 
 
-def engine_of(checkpoint: str, **options: Any) -> FlowEngine | FastEngine:
+def engine_of(checkpoint: str, **options: Any) -> Engine:
     engine = load_engine(EngineOptions(checkpoint, **options))
-    assert isinstance(engine, FlowEngine | FastEngine)
     engine.reset(TEXT)
     return engine
 
 
-def seen(engine: FlowEngine | FastEngine, stamp: int = 1, **changes: Any) -> Observation:
+def seen(engine: Engine, stamp: int = 1, **changes: Any) -> Observation:
     random = np.random.default_rng(stamp)
     front, wrist = (random.integers(0, 256, (60, 80, 3), dtype=np.uint8) for _ in range(2))
     state = random.normal(size=engine.info.state_dim)
     return replace(Observation(stamp, stamp, 0, front, wrist, state), **changes)
 
 
-def step(engine: FlowEngine | FastEngine, observation: Observation) -> Inference:
+def step(engine: Engine, observation: Observation) -> Inference:
     return engine.step(observation, Timeline(CLOCK.steady_ns()), CLOCK)
 
 

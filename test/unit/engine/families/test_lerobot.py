@@ -373,7 +373,7 @@ def test_how_pi05s_prompt_has_the_state_is_asked_for_and_never_guessed(tmp_path:
         engine.reset("pick up the cube")
         image = np.zeros((40, 40, 3), np.uint8)
         seen = Observation(1, 1, 0, image, image, np.full(9, -3.0))
-        ids = engine.prepare(seen).ids.tolist()
+        ids = engine.robot.prepare(seen).ids.tolist()
         bins = [0] * 9 + [128] * (count - 9)
         text = prompt_text("pi05", "pick up the cube", np.array(bins))
         assert ids == load(folder, state_in_prompt=how).tokenizer(text)

@@ -104,7 +104,7 @@ def test_dataset_statistics_override_the_config(directory: Path) -> None:
     stats = {"mine": {"action": {"q01": [0.0] * 7, "q99": [2.0] * 7}}}
     (directory / "dataset_statistics.json").write_text(json.dumps(stats))
     engine = load_engine(EngineOptions(checkpoint=str(directory)))
-    assert engine.normalizer.high.tolist() == [2.0] * 7
+    assert engine.robot.normalizer.high.tolist() == [2.0] * 7
     with pytest.raises(CheckpointError, match=r"'yours' is unknown; \S+ has: mine"):
         load_engine(EngineOptions(checkpoint=str(directory), unnorm_key="yours"))
     with pytest.raises(CheckpointError, match="actions have 7 dimensions, wanted 8"):

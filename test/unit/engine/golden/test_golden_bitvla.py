@@ -46,7 +46,7 @@ class Played:
         return self.engine.encode(self.observation(pair[0]), Timeline(0), CLOCK)
 
     def states(self, request: Request) -> torch.Tensor:
-        decoding = self.engine.decoding
+        decoding = self.engine.decoder.decoding
         assert isinstance(decoding, Parallel)
         x = decoding.sequence(request)
         layout = PackLayout(rows=tuple(decoding.rows(len(x))), prefill=len(x), causal=False)
@@ -62,12 +62,11 @@ def played(golden: Callable, tmp_path_factory: pytest.TempPathFactory) -> Played
     engine = load_engine(
         EngineOptions(checkpoint=str(target), dtype="float32", num_threads=1, decoding="parallel")
     )
-    assert isinstance(engine, Engine)
     return Played(engine, given.expected)
 
 
 def test_prompt_ids_and_where_the_image_goes(played: Played) -> None:
-    tokenizer, patches = played.engine.tokenizer, played.engine.model.config.patches
+    tokenizer, patches = played.engine.policy.tokenizer, played.engine.model.config.patches
     image, state = (int(played.expected[n]) for n in ("image", "proprio"))
     for i, text in enumerate(INSTRUCTIONS):
         ids, front = tokenizer(text), tokenizer.front
@@ -84,7 +83,7 @@ def test_integers_are_the_authors(played: Played) -> None:
         assert np.array_equal(made.values().numpy(), expected[f"ternary {name}"])
         assert (made.scale == torch.from_numpy(expected[f"scale {name}"])).all()
     request = played.request(pairs()[0])
-    decoding = played.engine.decoding
+    decoding = played.engine.decoder.decoding
     assert isinstance(decoding, Parallel)
     x = decoding.sequence(request)
     assert list(decoding.rows(len(x))) == expected["action_rows"].tolist()
@@ -127,7 +126,7 @@ def test_states_values_and_actions(played: Played) -> None:
         if number < len(expected["states"]):
             states.append(float(np.abs(found.numpy() - expected["states"][number]).max()))
         with torch.inference_mode():
-            values = played.engine.decoding.read(found)  # type: ignore[attr-defined]
+            values = played.engine.decoder.decoding.read(found)  # type: ignore[attr-defined]
         ours.append(float(np.abs(values.numpy() - expected["normal"][number]).max()))
         answer = played.engine.step(played.observation(pair[0]), Timeline(0), CLOCK)
         assert answer is not None

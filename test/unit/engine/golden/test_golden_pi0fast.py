@@ -18,7 +18,7 @@ from golden.spot import STEP, TASK, trajectory
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.load import sha256_on_disk
 
@@ -29,9 +29,8 @@ ODD = (
 )  # fmt: skip
 
 
-def engine_of(folder: Path, **options: Any) -> FastEngine:
+def engine_of(folder: Path, **options: Any) -> Engine:
     engine = load_engine(EngineOptions(str(folder), state_in_prompt="robot", **options))
-    assert isinstance(engine, FastEngine)
     engine.reset(TASK)
     return engine
 
@@ -44,7 +43,7 @@ def frame(number: int, expected: dict[str, Any], **more: Any) -> Observation:
                        **more)  # fmt: skip
 
 
-def step(engine: FastEngine, observation: Observation) -> Any:
+def step(engine: Engine, observation: Observation) -> Any:
     found = engine.step(observation, Timeline(SYSTEM.steady_ns()), SYSTEM)
     assert found is not None
     return found
@@ -71,7 +70,7 @@ def test_prompts_tokens_and_actions_are_lerobots(engine, trained) -> None:
     engine.reset(TASK)
     for number, row in enumerate(expected["tokens"]):
         observation = frame(number, expected)
-        ids = engine.prepare(observation).ids.tolist()
+        ids = engine.robot.prepare(observation).ids.tolist()
         assert ids == expected["ids"][number][expected["ids"][number] >= 0].tolist()
         found = step(engine, observation)
         assert found.tokens == said(row, end)
@@ -188,8 +187,8 @@ def test_the_logits_are_lerobots(golden) -> None:
     observation = Observation(0, 0, 0, expected["top"], wrist_image=expected["right"],
                               proprio=expected["states"][0])  # fmt: skip
     request = engine.encode(observation, Timeline(SYSTEM.steady_ns()), SYSTEM)
-    runner = engine.decoding.runner
-    layout = engine.decoding._prompt(len(request.prompt))
+    runner = engine.decoder.decoding.runner
+    layout = engine.decoder.decoding._prompt(len(request.prompt))
     logits = runner.logits(layout, request.prompt, None)[0].numpy()
     assert np.abs(logits - expected["logits"][0]).max() < 1e-4
     assert np.abs(expected["logits"][0]).max() > 1

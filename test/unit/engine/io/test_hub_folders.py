@@ -20,7 +20,7 @@ from support.engine import CLOCK
 from support.hub_folders import EVO1, FLOW, FOLDERS, WEIGHTS, load, ready
 from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.foreign import foreign_files
@@ -64,7 +64,7 @@ def fast_actions_of(policy: Any, _: str) -> tuple[torch.Tensor, torch.Tensor]:
         assert stored is not None
         arrays = np.load(io.BytesIO(stored.read()))
     pixels, state = arrays["pixels"][0], arrays["states"][0]
-    engine = FastEngine(policy, EngineOptions("the folder"))
+    engine = Engine(policy, EngineOptions("the folder"))
     engine.reset(" push_the\nspot ")
     seen = Observation(1, 1, 0, pixels, pixels[::-1].copy(), state)
     found = engine.step(seen, Timeline(0).mark("queue", 0), CLOCK)

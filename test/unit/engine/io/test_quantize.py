@@ -301,11 +301,9 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def loaded(checkpoint: Path, weights: str = "", **options: object) -> Engine:
-    engine = load_engine(
+    return load_engine(
         EngineOptions(str(checkpoint), dtype="bfloat16", weights=weights, **options)  # type: ignore[arg-type]
     )
-    assert isinstance(engine, Engine)
-    return engine
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "fp8", ALL])

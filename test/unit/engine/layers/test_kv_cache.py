@@ -47,7 +47,7 @@ def poison_the_dead(engine, events):  # type: ignore[no-untyped-def]
     """Play a stream; before every call overwrite every slot that no request holds."""
     out = {}
     for event in events:
-        kv_cache = engine.decoding.runner.kv_cache
+        kv_cache = engine.decoder.decoding.runner.kv_cache
         for slot in set(range(kv_cache.slots)) - kv_cache.live:
             kv_cache.fill(slot, 1e6)
         out.update(play(engine, [event]))
@@ -80,14 +80,14 @@ def test_nothing_reads_what_earlier_requests_left(decoding: str, drafter: str) -
 
 def test_actionflow_reuses_its_slots_by_index() -> None:
     engine = engine_of(tiny(), "actionflow")
-    assert isinstance(engine.decoding, ActionFlow)
-    kv_cache = engine.decoding.runner.kv_cache
+    assert isinstance(engine.decoder.decoding, ActionFlow)
+    kv_cache = engine.decoder.decoding.runner.kv_cache
     storage = [t.data_ptr() for t in (*kv_cache.keys, *kv_cache.values)]
     play(engine, stream(30, {0: TEXTS[0]}))
     assert [t.data_ptr() for t in (*kv_cache.keys, *kv_cache.values)] == storage
     assert kv_cache.slots == 7
     # One plan per place in the rotation once full, one per length while filling.
-    assert engine.decoding.runner.planner.built <= 7 + 6
+    assert engine.decoder.decoding.runner.planner.built <= 7 + 6
 
 
 @pytest.mark.parametrize(

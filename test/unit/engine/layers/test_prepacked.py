@@ -112,7 +112,7 @@ def test_plain_weights_say_the_same() -> None:
     options = EngineOptions(decoding="generate")
     other = engine_of(tiny(seed=2))
     other.model.decoder = VLAModel(tiny(seed=2), CPU, torch.float32, options).decoder
-    other.decoding = type(other.decoding)(other.model, 7, 400)  # type: ignore[call-arg]
+    other.decoder.decoding = type(other.decoder.decoding)(other.model, 7, 400)  # type: ignore[call-arg]
     assert {s: a.tokens for s, a in play(other, events).items()} == {
         s: a.tokens for s, a in answers.items()
     }

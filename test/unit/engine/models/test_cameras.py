@@ -11,7 +11,7 @@ import pytest
 from support.engine import CLOCK, images
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
 from vla_ros.engine.models.cameras import roles_of
@@ -68,15 +68,14 @@ def test_what_cannot_be_is_told_as_wanted_and_offered(
     assert f"camera_map '{cameras[0]}=main" in told
 
 
-def engine_of(tmp_path: Any, cameras: tuple[str, ...], **options: Any) -> FlowEngine:
+def engine_of(tmp_path: Any, cameras: tuple[str, ...], **options: Any) -> Engine:
     write_random_flow(tmp_path, replace(PRESETS["pi0-small"], cameras=cameras), seed=3)
     engine = load_engine(EngineOptions(str(tmp_path), **options))
-    assert isinstance(engine, FlowEngine)
     engine.reset("pick up the red cube")
     return engine
 
 
-def chunk(engine: FlowEngine, **changes: Any) -> np.ndarray:
+def chunk(engine: Engine, **changes: Any) -> np.ndarray:
     seen = replace(Observation(1, 1, 0, FRONT, WRIST, np.ones(STATE_DIM)), **changes)
     return engine.step(seen, Timeline(0), CLOCK).actions
 
@@ -84,7 +83,7 @@ def chunk(engine: FlowEngine, **changes: Any) -> np.ndarray:
 def test_a_camera_shows_what_its_name_says_wherever_it_stands(tmp_path: Any) -> None:
     first = engine_of(tmp_path / "a", ("front", "wrist"))
     other = engine_of(tmp_path / "b", ("wrist", "front"))
-    assert other.roles == ("wrist", "main")
+    assert other.robot.roles == ("wrist", "main")
     swapped = chunk(other, image=WRIST, wrist_image=FRONT)
     assert np.array_equal(swapped, chunk(first))
     assert not np.array_equal(chunk(other), chunk(first))
@@ -92,7 +91,7 @@ def test_a_camera_shows_what_its_name_says_wherever_it_stands(tmp_path: Any) -> 
 
 def test_a_checkpoint_looks_through_further_cameras(tmp_path: Any) -> None:
     three = engine_of(tmp_path / "a", ("front", "side", "wrist"), camera_roles=("side", "belt"))
-    assert three.roles == ("main", "side", "wrist")
+    assert three.robot.roles == ("main", "side", "wrist")
     assert three.info.camera_roles == ("side",)
     shown = chunk(three, more_images={"side": WRIST})
     assert not np.array_equal(shown, chunk(three, more_images={"side": FRONT}))

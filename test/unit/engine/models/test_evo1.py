@@ -16,7 +16,7 @@ from unit.engine.families.test_family_faults import engine_of, refused, seen, st
 from unit.engine.models.test_vlm_with_expert import Again
 from vla_ros.core.types import Executing
 from vla_ros.engine import EngineOptions, InvalidAction
-from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.evo1 import (
@@ -196,7 +196,7 @@ def test_no_graph_is_captured_in_service(rtc: str) -> None:
     """Padded prompts in graphs say what plain ones do, whatever their length."""
     options = EngineOptions("random:evo1-small", flow_steps=2, rtc_mode=rtc)
     capture, choice = Again(), LoadOptions(steps=2)
-    made = FlowEngine(
+    made = Engine(
         FAMILY.load("random:evo1-small", choice, Placement(CPU, torch.float32, capture)), options
     )
     plain = engine_of("random:evo1-small", flow_steps=2, rtc_mode=rtc)

@@ -13,22 +13,24 @@ import torch
 from support.engine import CLOCK, CPU, Again, images
 from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.engine import FlowEngine, check_layout
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM
 from vla_ros.engine.families.registry import family_of, flow_source
 from vla_ros.engine.io.flow_config import flow_config_json
 from vla_ros.engine.layers.flow_matching import Guidance
+from vla_ros.engine.layers.pieces import alone
 from vla_ros.engine.load import load_flow_engine
 from vla_ros.engine.models.preparation import LerobotPreparation
+from vla_ros.engine.models.robot_side import check_layout
 
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 TEXT = "pick up the red cube and place it on the plate"
 FRONT, WRIST = images(2, still=0.0)
 
 
-def engine_of(preset: str, **options: Any) -> FlowEngine:
+def engine_of(preset: str, **options: Any) -> Engine:
     asked = EngineOptions(checkpoint=f"random:{preset}", **options)
     source = flow_source(asked.checkpoint)
     assert source is not None
@@ -41,26 +43,24 @@ def seen(stamp: int, **changes: Any) -> Observation:
     return replace(observation, **changes)
 
 
-def step(
-    engine: FlowEngine, observation: Observation, guidance: Guidance | None = None
-) -> Inference:
+def step(engine: Engine, observation: Observation, guidance: Guidance | None = None) -> Inference:
     timeline = Timeline(CLOCK.steady_ns()).mark("queue", CLOCK.steady_ns())
     if guidance is not None:
         request = engine.encode(observation, timeline, CLOCK)
-        return engine.unnormalize(engine.decode(request, CLOCK, guidance))
+        return engine.finish(alone(engine.decoder.decode(request, guidance)))
     answer = engine.step(observation, timeline, CLOCK)
     assert answer is not None
     return answer
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def engine(request: pytest.FixtureRequest) -> FlowEngine:
+def engine(request: pytest.FixtureRequest) -> Engine:
     engine = engine_of(request.param)
     engine.reset(TEXT)
     return engine
 
 
-def test_a_chunk_in_units_with_every_stage(engine: FlowEngine) -> None:
+def test_a_chunk_in_units_with_every_stage(engine: Engine) -> None:
     answer = step(engine, seen(7))
     assert answer.stamp_ns == 7
     assert answer.actions.shape == (10, 7)
@@ -87,7 +87,7 @@ def test_no_graph_is_captured_in_service_whatever_the_text_and_the_state(
     policy = family_of(f"random:{kind}").load(
         f"random:{kind}", LoadOptions(steps=2), Placement(CPU, torch.float32, capture)
     )
-    made, plain = FlowEngine(policy, options), engine_of(kind, flow_steps=2, rtc_mode=rtc)
+    made, plain = Engine(policy, options), engine_of(kind, flow_steps=2, rtc_mode=rtc)
     prepared = 0
     for number, words in enumerate((1, 3, 6)):
         text = " ".join(["push the red cube"] * words)
@@ -104,7 +104,7 @@ def test_no_graph_is_captured_in_service_whatever_the_text_and_the_state(
     assert capture.captured == prepared > 4
 
 
-def test_a_run_replays(engine: FlowEngine) -> None:
+def test_a_run_replays(engine: Engine) -> None:
     """The same seed, stamps and observations: the same bits, in another process's engine too."""
     first = [step(engine, seen(stamp)).actions for stamp in (1, 2, 3)]
     again = engine_of(engine.options.checkpoint.removeprefix("random:"))
@@ -122,7 +122,7 @@ def test_the_seed_is_of_weights_and_noise() -> None:
     assert one.info.checkpoint_sha256 != other.info.checkpoint_sha256
 
 
-def test_everything_observed_matters(engine: FlowEngine) -> None:
+def test_everything_observed_matters(engine: Engine) -> None:
     want = step(engine, seen(1)).actions
     for change in (
         {"image": WRIST},
@@ -147,7 +147,7 @@ def test_everything_observed_matters(engine: FlowEngine) -> None:
     ],
 )
 def test_an_observation_that_lacks_something(
-    engine: FlowEngine, change: dict[str, Any], words: str
+    engine: Engine, change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidAction, match=words):
         step(engine, seen(1, **change))
@@ -166,7 +166,7 @@ def test_an_action_that_is_not_finite_never_leaves(monkeypatch: pytest.MonkeyPat
     assert np.array_equal(step(engine, seen(1)).actions, want)
 
 
-def test_instructions(engine: FlowEngine) -> None:
+def test_instructions(engine: Engine) -> None:
     fresh = engine_of("pi05-small")
     with pytest.raises(RuntimeError, match="call reset"):
         step(fresh, seen(1))
@@ -178,24 +178,24 @@ def test_instructions(engine: FlowEngine) -> None:
     engine.reset(TEXT)
 
 
-def test_the_last_chunk_guides_the_next_one(engine: FlowEngine) -> None:
+def test_the_last_chunk_guides_the_next_one(engine: Engine) -> None:
     """In model space, on the device; forgotten with the instruction."""
     engine.reset(TEXT)
-    assert engine.last_chunk is None
+    assert engine.decoder.last_chunk is None
     step(engine, seen(1))
-    last = engine.last_chunk
+    last = engine.decoder.last_chunk
     assert last is not None
     free = step(engine, seen(2))
-    kept = engine.last_chunk
+    kept = engine.decoder.last_chunk
     weights = torch.tensor([1.0] * 5 + [0.0] * 5)
     guided = step(engine, seen(2), guidance=Guidance(last, weights, delay=2))
-    assert engine.last_chunk is not None
+    assert engine.decoder.last_chunk is not None
     assert kept is not None
-    near, far = ((c - last)[:5].norm() for c in (engine.last_chunk, kept))
+    near, far = ((c - last)[:5].norm() for c in (engine.decoder.last_chunk, kept))
     assert near < 0.6 * far
     assert not np.array_equal(guided.actions, free.actions)
     engine.reset(TEXT)
-    assert engine.last_chunk is None
+    assert engine.decoder.last_chunk is None
 
 
 def test_fewer_steps_are_a_choice() -> None:
@@ -249,7 +249,7 @@ def test_relative_actions_are_added_to_the_state() -> None:
     marks = (True, True, True, True, True, True, False)
     processors = replace(engine.policy.processors, relative=marks)
     policy = prepared_with(engine.policy, processors=processors)
-    engine = FlowEngine(policy, engine.options)
+    engine = Engine(policy, engine.options)
     engine.reset(TEXT)
     assert observation.proprio is not None
     moved = step(engine, observation).actions - plain
@@ -260,7 +260,7 @@ def test_one_camera_needs_no_second_image() -> None:
     engine = engine_of("smolvla-small")
     config = replace(engine.policy.config, cameras=("front",))
     policy = prepared_with(engine.policy, config=config)
-    engine = FlowEngine(policy, engine.options)
+    engine = Engine(policy, engine.options)
     engine.reset(TEXT)
     assert engine.cameras == 1
     without = step(engine, seen(1, wrist_image=None)).actions

@@ -11,7 +11,7 @@ import torch
 from support.engine import CLOCK, images
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION
 from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.linear import LowBitLinear
@@ -35,14 +35,13 @@ def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return name
 
 
-def engine_of(preset: str, **options: Any) -> FlowEngine:
+def engine_of(preset: str, **options: Any) -> Engine:
     engine = load_engine(EngineOptions(f"random:{preset}", **options))
-    assert isinstance(engine, FlowEngine)
     engine.reset("pick up the red cube")
     return engine
 
 
-def chunk(engine: FlowEngine, stamp: int = 1, executing: Executing | None = None) -> np.ndarray:
+def chunk(engine: Engine, stamp: int = 1, executing: Executing | None = None) -> np.ndarray:
     proprio = np.random.default_rng(stamp).normal(size=9)
     seen = Observation(stamp, stamp, 0, FRONT, WRIST, proprio, executing=executing)
     return engine.step(seen, Timeline(0), CLOCK).actions

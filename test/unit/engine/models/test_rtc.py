@@ -15,7 +15,7 @@ from support.flow import inputs_of, model_of, noise_for, noise_of, tiny_flow
 from unit.runtime.control.bench import Bench
 from vla_ros.core.types import Executing, Inference, Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
 from vla_ros.engine.families.registry import flow_source
@@ -205,7 +205,7 @@ def test_a_network_with_one_time_for_all_is_refused_in_one_line() -> None:
 # ------------------------------------------------------------------ the engine
 
 
-def engine_of(preset: str, **options: Any) -> FlowEngine:
+def engine_of(preset: str, **options: Any) -> Engine:
     asked = EngineOptions(checkpoint=f"random:{preset}", **options)
     source = flow_source(asked.checkpoint)
     assert source is not None
@@ -220,12 +220,12 @@ def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> No
     engine = load_flow_engine(tmp_path / "it", asked)
     engine.reset(TEXT)
     first = step(engine, seen(1))
-    chunk = engine.last_chunk
+    chunk = engine.decoder.last_chunk
     assert chunk is not None
     assert chunk[:, config.action_dim :].abs().max() > 0
     second = step(engine, seen(2, Executing(1, 3, 2)))
     np.testing.assert_allclose(second.actions[:2], first.actions[3:5], atol=1e-6)
-    given = engine.last_chunk
+    given = engine.decoder.last_chunk
     assert given is not None
     assert not given[:2, config.action_dim :].any()
     assert given[2:, config.action_dim :].any()
@@ -238,7 +238,7 @@ def seen(stamp: int, executing: Executing | None = None) -> Observation:
     return Observation(stamp, stamp, 0, FRONT, WRIST, proprio, executing=executing)
 
 
-def step(engine: FlowEngine, observation: Observation) -> Inference:
+def step(engine: Engine, observation: Observation) -> Inference:
     return engine.step(observation, Timeline(0).mark("queue", 0), CLOCK)
 
 
@@ -249,7 +249,7 @@ def test_the_engine_continues_what_the_observation_says_is_executed(preset: str)
         one.reset(TEXT)
         step(one, seen(1))
     assert engine.info.continues == ("rtc",)
-    first = engine.last_chunk
+    first = engine.decoder.last_chunk
     assert first is not None
     step(engine, seen(2))  # a chunk that came between is not the one that is executed
     executing = Executing(1, 4, 2)
@@ -265,8 +265,8 @@ def test_the_engine_continues_what_the_observation_says_is_executed(preset: str)
         paper_mask(len(held), 4, 2),
         4.0,
     )
-    assert engine.last_chunk is not None
-    assert np.abs(engine.last_chunk.double().numpy() - want).max() < 1e-4
+    assert engine.decoder.last_chunk is not None
+    assert np.abs(engine.decoder.last_chunk.double().numpy() - want).max() < 1e-4
     # nothing to continue: as if there were no such thing
     for stamp, nothing in ((4, None), (5, Executing(1, 10, 0)), (6, Executing(99, 4, 2))):
         alone = step(engine, seen(stamp, nothing))
@@ -402,14 +402,14 @@ def test_a_guided_chunk_joins_the_one_before_it() -> None:
 MARKS = (True, True, True, False, True, True, False)
 
 
-def relative_engine(marks: tuple[bool, ...], **scaling: Any) -> FlowEngine:
+def relative_engine(marks: tuple[bool, ...], **scaling: Any) -> Engine:
     """pi0 whose marked actions are relative to the state."""
     engine = engine_of("pi0-small", rtc_mode="guided")
     policy = engine.policy
     processors = replace(policy.processors, relative=marks, **scaling)
     made = LerobotPreparation(policy.config, processors, policy.tokenizer, torch.device("cpu"))
     policy = replace(policy, processors=processors, preparation=lambda: made)
-    engine = FlowEngine(policy, engine.options)
+    engine = Engine(policy, engine.options)
     engine.reset(TEXT)
     return engine
 
