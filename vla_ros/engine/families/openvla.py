@@ -36,9 +36,9 @@ from vla_ros.engine.formats import Formats, parse_formats
 from vla_ros.engine.io.bitvla import (
     EMBEDDING,
     PROJECTOR,
+    CheckpointParts,
     DrawnRows,
     FileRows,
-    Parts,
     gather,
     vision_table,
     vision_unused,
@@ -453,7 +453,7 @@ def _drawn_bitvla(shapes: Shapes, seed: int) -> Iterator[tuple[str, torch.Tensor
         yield name, tensor
 
 
-def draw_bitvla(config: ModelConfig, seed: int, like: torch.Tensor) -> Parts:
+def draw_bitvla(config: ModelConfig, seed: int, like: torch.Tensor) -> CheckpointParts:
     """A whole model but for its embedding, drawn and packed tensor by tensor."""
     inside = {n: s for n, s in expected_shapes(config).items() if n != EMBEDDING}
     return gather(config, _drawn_bitvla(inside, seed), like)
