@@ -90,7 +90,6 @@ def config_of(arch: str) -> FlowConfig:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # Episodes.
 
 
@@ -247,7 +246,6 @@ def load(out: Path, round_: str = "*") -> Frames:
     return Frames(**{name: np.concatenate(parts) for name, parts in found.items()})
 
 
-# ------------------------------------------------------------------------------------------------
 # Training.
 
 

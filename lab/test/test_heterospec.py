@@ -13,7 +13,7 @@ from support.calibrations import WINDOW
 from vla_ros.engine.decoding.draft_tree import ROOT, DraftTree
 from vla_ros_lab.heterospec import EMPTY, best_split, deepest, fit_thresholds, rounds, shown
 
-# ------------------------------------------------------------------ CART
+# CART
 
 
 def error(targets) -> float:
@@ -62,7 +62,7 @@ def test_steps_are_found_where_they_are():
         fit_thresholds([1, 2], [1])
 
 
-# ------------------------------------------------------------------ rounds
+# Rounds
 
 
 def test_rounds_are_those_of_speculation():

@@ -123,7 +123,7 @@ def stamps_of(messages: list) -> list[int]:
     return [stamp_of(m.header.stamp) for m in messages]
 
 
-# ------------------------------------------------------------------ lock-step
+# Lock-step
 
 
 def test_lockstep_is_the_same_every_time(spawn_node, ros):
@@ -289,7 +289,7 @@ def test_no_answer_ends_the_episode_and_the_next_one_is_free_of_it(spawn_node, r
     assert (status.step, status.resends, status.actions_rejected) == (2, 0, 0)
 
 
-# ------------------------------------------------------------------ real time
+# Real time
 
 
 @pytest.mark.timing
@@ -406,7 +406,7 @@ def test_without_auto_reset_the_end_says_how_to_go_on(spawn_node, ros):
     assert policy.status.last.episode == 1
 
 
-# ------------------------------------------------------------------ the policy's side
+# The policy's side
 
 
 @pytest.mark.parametrize("given", ["fetch the purple cube", " "])
@@ -475,7 +475,7 @@ def test_the_scripted_policy_solves_a_task_through_the_graph(spawn_node, ros):
     assert end.actions_applied >= end.step - 1
 
 
-# ------------------------------------------------------------------ requests and ends
+# Requests and ends
 
 
 def test_reset_takes_a_task_and_refuses_what_is_not_there(spawn_node, ros):

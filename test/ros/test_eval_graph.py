@@ -88,7 +88,7 @@ def directly(setup: Setup, variant: Variant, jobs: list[Job]) -> list[Record]:
         return [runner.play(job, variant) for job in jobs]
 
 
-# ------------------------------------------------------------------ lock-step
+# Lock-step
 
 
 def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_path):
@@ -185,7 +185,7 @@ def test_the_state_that_a_checkpoint_takes_comes_through_the_graph(graph, tmp_pa
     assert other.action_digest != record.action_digest
 
 
-# ------------------------------------------------------------------ what is said to the policy
+# What is said to the policy
 
 
 def test_an_empty_instruction_moves_nothing(graph):
@@ -264,7 +264,7 @@ def test_a_job_that_the_bridge_refuses_costs_only_itself(graph):
     assert runner.play(job(PLAIN, 1), PLAIN).success
 
 
-# ------------------------------------------------------------------ real time
+# Real time
 
 
 @pytest.mark.timing

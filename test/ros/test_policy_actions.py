@@ -146,7 +146,7 @@ def test_twist_and_gripper_say_what_the_action_says(start_policy):
     assert {m.data for m in grippers.messages} == {GRIPPER}
 
 
-# ------------------------------------------------------------------------ the end
+# The end
 
 
 def moving(start_policy):

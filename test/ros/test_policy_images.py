@@ -234,7 +234,7 @@ def test_the_default_of_usb_cam_runs(start_policy):
     assert rig.now().frames_dropped == 0
 
 
-# ------------------------------------------------------------------------ compressed
+# Compressed
 
 
 def encoded(rig, kind="JPEG", size=(8, 6), mode="RGB"):

@@ -175,7 +175,7 @@ def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros, tmp_pa
         wait_until(lambda p=publisher: p.get_subscription_count() == 1, 10.0, publisher.topic_name)
 
 
-# ------------------------------------------------------------------------ OpenVLA-OFT's state
+# OpenVLA-OFT's state
 
 
 @contextlib.contextmanager
@@ -221,7 +221,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
     assert running.worker_restarts == 0
 
 
-# ------------------------------------------------------------------------ where images are
+# Where images are
 
 
 def subscribed(ros: RosPeer, topic: str) -> None:

@@ -46,7 +46,7 @@ class JointTrajectoryController:
         self._single = True  # it came as one point
         self._updated_ns: int | None = None
 
-    # ------------------------------------------------------------------ what comes in
+    # What comes in
 
     def receive(self, message: JointTrajectory, now_ns: int) -> bool:
         """Whether it was taken; else ``refused`` has why."""
@@ -106,7 +106,7 @@ class JointTrajectoryController:
             return "does not end at rest"
         return ""
 
-    # ------------------------------------------------------------------ what goes out
+    # What goes out
 
     def update(self, now_ns: int) -> Floats:
         """The positions commanded in this control cycle."""

@@ -99,7 +99,7 @@ class MotionJudge:
         self._spoke: dict[str, float] = {}  # when each topic did last
         self._silent: set[str] = set()
 
-    # ------------------------------------------------------------------ what is heard
+    # What is heard
 
     def limits(self, values: Mapping[str, Any], sent_ns: int) -> None:
         """The node's parameters from then on."""
@@ -188,7 +188,7 @@ class MotionJudge:
             current, former, left = writer, current, sent
         self._writers[topic] = current, former, left
 
-    # ------------------------------------------------------------------ commands
+    # Commands
 
     def _action(self, message: Any, sent: float) -> None:
         kind, at = KINDS[message.kind], self._time(_ns(message.header.stamp))
@@ -250,7 +250,7 @@ class MotionJudge:
                 words = f"nothing for {patience:g} s while actions were commanded"
                 self._break(ending, "POLICY", when.sent, ("silent", words))
 
-    # ------------------------------------------------------------------ outputs
+    # Outputs
 
     def _output(self, topic: str, message: Any, sent: float) -> None:
         limits, command = self._limits_at(sent)[0], self._command_of(topic, sent)
@@ -370,7 +370,7 @@ class MotionJudge:
         self._plans[topic] = best.plan()
         stream.anew = False
 
-    # ------------------------------------------------------------------ grippers
+    # Grippers
 
     def _opening(
         self,
@@ -416,7 +416,7 @@ class MotionJudge:
         found = "not measured" if here is None else f"measured at {here:.4f}"
         self._break(topic, kind, when.sent, ("gripper", f"{name} {value:.4f}, {was}, {found}"))
 
-    # ------------------------------------------------------------------ what applies
+    # What applies
 
     def _limits_at(self, sent: float) -> list[Limits]:
         """The limits of that time first; around a change both are."""
@@ -457,7 +457,7 @@ class MotionJudge:
             self._stopped.discard(topic)
         return topic in self._stopped and kind != ALONE
 
-    # ------------------------------------------------------------------ the verdict
+    # The verdict
 
     def _finite(self, topic: str, kind: str, when: Instant, values: Floats, count: int) -> bool:
         if len(values) == count and np.isfinite(values).all():

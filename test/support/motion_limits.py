@@ -143,7 +143,7 @@ class Limits:
         """Of the numbers that move those of an arm; all of them for ""."""
         return [i for i, name in enumerate(self.moving) if name.startswith(prefix)]
 
-    # ------------------------------------------------------------------ arithmetic
+    # Arithmetic
 
     def _turns(self, at: Sequence[int]) -> list[list[int]]:
         """The rotations of poses among the numbers ``at``, by their index there."""

@@ -111,7 +111,7 @@ class MotionListener:
         print(f"----- motion of {self._name}: {dict(self.judge.judged)}")
         return lines
 
-    # ------------------------------------------------------------------ messages
+    # Messages
 
     def _full(self, topic: str) -> str:
         """The whole name of a topic as a remapping of the node has it."""
@@ -150,7 +150,7 @@ class MotionListener:
 
         return hear
 
-    # ------------------------------------------------------------------ limits
+    # Limits
 
     def _changed(self, event: ParameterEvent, info: Any) -> None:
         if event.node == self._name:

@@ -286,7 +286,7 @@ def velocities(
     return found
 
 
-# ------------------------------------------------------------------------------- trajectories
+# Trajectories
 
 
 @dataclass

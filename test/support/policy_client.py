@@ -87,7 +87,7 @@ class PolicyRig:
         self._shown = 0
         self._read = 0  # statuses that `expect` has gone past
 
-    # ------------------------------------------------------------------ what goes in
+    # What goes in
 
     def bring_up(self, task: str = "") -> None:
         """Configure, activate, and give a task unless it is empty."""
@@ -166,7 +166,7 @@ class PolicyRig:
         assert answer.success, answer.message
         return str(answer.message)
 
-    # ------------------------------------------------------------------ what comes out
+    # What comes out
 
     def expect(
         self,

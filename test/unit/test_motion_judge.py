@@ -158,7 +158,7 @@ def both(*rules: str) -> set[tuple[str, str]]:
     return set(itertools.product(("action", "positions"), rules))
 
 
-# ------------------------------------------------------------------------------ what is allowed
+# What is allowed
 
 
 def test_messages_are_counted_by_topic_and_kind() -> None:
@@ -439,7 +439,7 @@ def test_a_gripper_may_be_commanded_to_stay_where_it_is_measured() -> None:
     assert node.rules == {("action", "gripper")}
 
 
-# ------------------------------------------------------------------------------ what is found
+# What is found
 
 
 def jerk(node: Node) -> None:
@@ -748,7 +748,7 @@ def test_what_a_listener_has_not_heard_from_the_beginning_it_does_not_judge() ->
     assert not node.lines
 
 
-# ------------------------------------------------------------------------------ its arithmetic
+# Its arithmetic
 
 
 def matrix(axis_angle: Any) -> Any:

@@ -40,7 +40,7 @@ class Finding:
     trace: str
 
 
-# ---------------------------------------------------------------------- the readers
+# The readers
 
 
 def checkpoint(folder: Path, rng: random.Random) -> None:
@@ -140,7 +140,7 @@ def _spoilt_header(good: bytes, rng: random.Random) -> bytes:
     return len(header).to_bytes(8, "little") + header + good[8 + length :]
 
 
-# ---------------------------------------------------------------------- running them
+# Running them
 
 
 def prepare(folder: Path, stage: str) -> None:

@@ -111,7 +111,7 @@ class Judge:
         self._stopped_from: int | None = None
         self._trouble = False
 
-    # ------------------------------------------------------------------ what is done to the graph
+    # What is done to the graph
 
     def trouble(self) -> None:
         """Something is being done to the graph: a HOLD is provoked from now on."""
@@ -161,7 +161,7 @@ class Judge:
         """An output broke a promise of motion: see :mod:`support.motion_judge`."""
         self._broken("motion", at, what)
 
-    # ------------------------------------------------------------------ what the graph says
+    # What the graph says
 
     def command(self, heard: JudgedCommand) -> None:
         """A command has arrived."""
@@ -218,7 +218,7 @@ class Judge:
                 said = f"{heard.age / MS:.1f} ms, {allowed / MS:g} allowed"
                 self._broken("old", heard.stamp, said)
 
-    # ------------------------------------------------------------------ the rules
+    # The rules
 
     def _allowed(self, heard: JudgedCommand) -> int:
         """The oldest observation that a status of its time, or the newest, allows this command."""
@@ -260,7 +260,7 @@ class Judge:
         if found not in self.violations[-64:]:
             self.violations.append(found)
 
-    # ------------------------------------------------------------------ the verdict
+    # The verdict
 
     @property
     def now(self) -> JudgedStatus | None:

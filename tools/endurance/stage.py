@@ -89,7 +89,7 @@ class Stage:
         self._camera.wait()
         self.graph.stop()
 
-    # ------------------------------------------------------------------ what it says
+    # What it says
 
     def _listen(self) -> None:
         node = self._peer.node
@@ -117,7 +117,7 @@ class Stage:
             with self._lock:
                 self._judge.resuming()
 
-    # ------------------------------------------------------------------ what may be asked of it
+    # What may be asked of it
 
     def now(self) -> int:
         """The ROS clock, ns."""
@@ -161,7 +161,7 @@ class Stage:
         self.tell(Judge.resuming)
         self._ask("resume")
 
-    # ------------------------------------------------------------------ troubles
+    # Troubles
 
     def do(self, trouble: Trouble, wait: Callable[[float], None]) -> None:
         """Do it, and undo it after its length; ``wait`` may raise to end everything."""

@@ -119,7 +119,7 @@ class Arm(Node):
         threading.Thread(target=self.post, daemon=True).start()
         threading.Thread(target=self.film, daemon=True).start()
 
-    # ------------------------------------------------------------------ the robot's clock
+    # The robot's clock
 
     def now_ns(self) -> int:
         return time.time_ns() + round(self.clock_offset_ms * 1e6)
@@ -128,7 +128,7 @@ class Arm(Node):
         seconds, nanoseconds = divmod(self.now_ns(), 1_000_000_000)
         return Time(sec=seconds, nanosec=nanoseconds)
 
-    # ------------------------------------------------------------------ what it obeys
+    # What it obeys
 
     def on_blind(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         self.blind = request.data
@@ -200,7 +200,7 @@ class Arm(Node):
         hand.header.stamp = arm.header.stamp
         self.states.publish(hand)
 
-    # ------------------------------------------------------------------ what it sees
+    # What it sees
 
     def film(self) -> None:
         """Both cameras, not synchronized: the wrist's is a third of a period behind."""

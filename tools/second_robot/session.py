@@ -161,7 +161,7 @@ class Session:
         self.stamps.append(_stamp(message))
         self.times.append(time.monotonic_ns())
 
-    # ------------------------------------------------------------------ what is done to it
+    # What is done to it
 
     def begin(self, task: str) -> None:
         """Give a task and wait until the arm moves."""
@@ -182,7 +182,7 @@ class Session:
         self.ros.wait_for_subscriber(self._clock)
         self._clock.publish(Float64(data=offset_ms))
 
-    # ------------------------------------------------------------------ what is seen of it
+    # What is seen of it
 
     def speed(self) -> float:
         """Of the fastest joint over the last 50 ms, rad/s."""

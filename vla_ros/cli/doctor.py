@@ -35,7 +35,6 @@ from vla_ros.ros.bringup.environment import (
 #: `vla-ros roofline --model openvla-7b` counts
 OPENVLA_BYTES = 16.28e9
 
-# ------------------------------------------------------------------------------------------------
 # What a check is, and the checks of the machine itself.
 #
 # Each looks at one thing and returns one line. What could crash or hang (rclpy, torch, OpenGL) is
@@ -152,7 +151,6 @@ def check_files() -> Check:
     return ok("files", f"{folder}: {len(list(folder.glob('*.yaml')))} parameter files")
 
 
-# ------------------------------------------------------------------------------------------------
 # The checks on a Jetson: power mode, clocks, memory shared with the GPU, swap.
 #
 # Files are those of L4T's kernel and NVIDIA's tools; each is given, so that a test can write them.
@@ -248,7 +246,6 @@ def _said(*command: str) -> str:
     return text if good else ""
 
 
-# ------------------------------------------------------------------------------------------------
 # What a large model needs: torch, a GPU with room for it, the checkpoint itself.
 
 
@@ -348,7 +345,6 @@ def _of_files(name: str) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ROS 2: where it comes from, what it can carry, and who else is listening.
 
 
@@ -474,7 +470,6 @@ def check_leftovers(clean: bool) -> Check:
     return ok("/dev/shm", f"{free / 1e9:.1f} GB free, {len(found)} segments left over")
 
 
-# ------------------------------------------------------------------------------------------------
 # LIBERO: for `vla-ros libero setup` too.
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from vla_ros.ros.nodes.replay.prepare import Prepared
 
 
-# ------------------------------------------------------------------------------------------------
 # The options of `vla-ros replay`, and what they mean for the policy node.
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 #: is told what is done, how much of it, and of how much (0: not counted)
 Report = Callable[[str, int, int], None]
 
-# ------------------------------------------------------------------------------------------------
 # Consoles for stdout and stderr, what is shown on them, and the line that says what is wrong.
 
 
@@ -81,7 +80,6 @@ def error(who: str, message: object) -> None:
         print(f"{who}: {text}", file=sys.stderr, flush=True)
 
 
-# ------------------------------------------------------------------------------------------------
 # Tables as every verb shows them: no lines, names on the left, figures on the right.
 
 
@@ -130,7 +128,6 @@ class Table:
         return lines
 
 
-# ------------------------------------------------------------------------------------------------
 # Progress on stderr: one line that is rewritten on a terminal, a few plain lines elsewhere.
 
 
@@ -257,7 +254,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-# ------------------------------------------------------------------------------------------------
 # The last line of a verb with --json.
 
 

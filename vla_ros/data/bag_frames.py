@@ -18,7 +18,6 @@ import numpy as np
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 
-# ------------------------------------------------------------------------------------------------
 # Which topic of a bag is what: by its usual name, by its type, or as the user says.
 
 
@@ -140,7 +139,6 @@ def _list(there: Mapping[str, BagTopic]) -> str:
     return ", ".join(names[:12]) + more
 
 
-# ------------------------------------------------------------------------------------------------
 # The messages that belong to a frame beside the camera's: found by their stamps of capture.
 
 

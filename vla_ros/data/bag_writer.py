@@ -37,7 +37,6 @@ from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.resources import share
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
-# ------------------------------------------------------------------------------------------------
 # The chunks of a bag, compressed: what `rosbags` and every reader of MCAP knows as zstd.
 
 
@@ -62,7 +61,6 @@ def compress(chunk: bytes) -> bytes:
     return zstd.compress(chunk, options=_OPTIONS)
 
 
-# ------------------------------------------------------------------------------------------------
 # Message types for reading and writing bags without ROS: ROS 2's own and those of vla_ros.
 
 
@@ -189,7 +187,6 @@ def _qos(latched: bool) -> Qos:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # A bag that is written by a thread of its own, from a queue that never blocks.
 #
 # Threads: any thread may :meth:`put`; the sink's own thread is the only one that touches the
@@ -279,7 +276,7 @@ class BagSink:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    # ------------------------------------------------------------------ the sink's thread
+    # The sink's thread
 
     def _work(self) -> None:
         flushed_ns = self._clock.steady_ns()

@@ -29,7 +29,6 @@ from vla_ros.core.errors import UserError
 from vla_ros.data.bag_writer import PACKAGE, DamagedChunk, typestore
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
-# ------------------------------------------------------------------------------------------------
 # Reading an MCAP file that nobody closed: a killed recorder, a full disk, half a copy.
 #
 # Such a file has no index and its last record may be cut. Every complete record before that is
@@ -124,7 +123,6 @@ def _records(file: BinaryIO) -> list[int]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # The one error of this package.
 
 
@@ -179,7 +177,7 @@ class Bag:
                 reader.close()
         self._readers = []
 
-    # ------------------------------------------------------------------ opening
+    # Opening
 
     def _open_all(self) -> list[Any]:
         if not self.path.exists():
@@ -243,7 +241,7 @@ class Bag:
                 " version's: record it again"
             )
 
-    # ------------------------------------------------------------------ reading
+    # Reading
 
     def _connections(self) -> list[Any]:
         return [c for reader in self._readers for c in reader.connections]

@@ -111,7 +111,6 @@ def stamp_ns(time: Any) -> int:
     return int(time.sec) * SECOND + int(time.nanosec)
 
 
-# ------------------------------------------------------------------------------------------------
 # The chunks of a bag: what was asked when, what each continued, and what was said.
 
 
@@ -217,7 +216,6 @@ def instructions_of(
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # When a replay resets the policy and gives it its task: at the frames at which it was done.
 
 

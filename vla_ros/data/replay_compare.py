@@ -14,7 +14,6 @@ from vla_ros.core.clock import MS, Distribution, Window
 from vla_ros.core.types import INFERENCE_STAGES, STAGES, CommandKind
 from vla_ros.data.bags import BagError
 
-# ------------------------------------------------------------------------------------------------
 # The nouns of a comparison: what a policy said about the frames of a run, and how fast.
 
 
@@ -224,7 +223,6 @@ def _tokens(before: PolicyRun, now: PolicyRun) -> tuple[int, int]:
     return count, equal
 
 
-# ------------------------------------------------------------------------------------------------
 # Golden files: what a policy said about the frames of a bag, kept to compare with later.
 #
 # JSON, readable and comparable by eye; numbers are written so that they are read back exactly.
@@ -317,7 +315,6 @@ def _said(row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # The report of a replay: both runs side by side, as text and as one line of JSON.
 
 
@@ -409,7 +406,7 @@ def _spread(values: Iterable[float]) -> Distribution:
     return window.distribution(0)
 
 
-# ------------------------------------------------------------------------------ text
+# Text
 
 
 def text(report: Report) -> str:
@@ -474,7 +471,7 @@ def _ms(spread: Distribution) -> str:
     return f"{spread.p50:.1f} / {spread.p95:.1f} / {spread.p99:.1f}"
 
 
-# ------------------------------------------------------------------------------ JSON
+# JSON
 
 
 def json_line(report: Report) -> str:

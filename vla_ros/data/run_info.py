@@ -52,7 +52,6 @@ class RunInfo:
         return RunInfo(**known)
 
 
-# ------------------------------------------------------------------------------------------------
 # What a run is recorded of: its topics and their types.
 
 

@@ -136,7 +136,6 @@ def tuned_parts(options: EngineOptions) -> frozenset[str]:
     return frozenset({DECODER} if options.rtc_mode == RtcMode.GUIDED_VJP else {DECODER, HEAD})
 
 
-# ------------------------------------------------------------------------------------------------
 # What a checkpoint on disk is, and whether it can be loaded, in the memory of one tensor.
 
 

@@ -109,7 +109,7 @@ class EngineOptions:
     0 and "" leave a choice to the checkpoint or to the engine, as each text says.
     """
 
-    # ------------------------------------------------------------------ the policy
+    # The policy
     checkpoint: str = _option(
         "",
         "directory in OpenVLA's or LeRobot's layout, hub id (owner/name@commit), shipped:tabletop"
@@ -138,7 +138,7 @@ class EngineOptions:
         low=0,
         high=256,
     )
-    # ------------------------------------------------------------------ images and prompt
+    # Images and prompt
     center_crop: str = _option(
         AUTO,
         "crop as for fine-tunes with crop augmentation; auto: as the checkpoint's statistics say",
@@ -183,7 +183,7 @@ class EngineOptions:
         choices=("", "robot", "padded"),
         of=FLOW,
     )
-    # ------------------------------------------------------------------ decoding of tokens
+    # Decoding of tokens
     decoding: str = _option(
         AUTO,
         "how action tokens are decoded; auto: the fastest way that changes nothing for this"
@@ -235,7 +235,7 @@ class EngineOptions:
         " then depend to the bit on nothing before it, where a close call in bf16 may",
         of=TOKENS,
     )
-    # ------------------------------------------------------------------ decoding of chunks
+    # Decoding of chunks
     flow_steps: int = _option(0, "steps of the flow solver; 0: the checkpoint's", low=0, high=1000,
                               of=FLOW)  # fmt: skip
     rtc_mode: str = _option(
@@ -248,7 +248,7 @@ class EngineOptions:
     rtc_guidance_limit: float = _option(
         5.0, "flow policies, guided: beta, the largest gain of the guidance", low=0.0, high=1e6
     )
-    # ------------------------------------------------------------------ kernels
+    # Kernels
     cuda_graphs: bool = _option(True, "capture the passes as CUDA graphs")
     attention: str = _option(
         AUTO,

@@ -18,7 +18,6 @@ from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, 
 from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a policy raises
 from vla_ros.engine.options import EngineOptions
 
-# ------------------------------------------------------------------------------------------------
 # The policies that other packages offer: entry points of the group ``vla_ros.policies``.
 
 

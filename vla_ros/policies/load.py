@@ -26,7 +26,6 @@ from vla_ros.policies.base import (
     refuse_unknown,
 )
 
-# ------------------------------------------------------------------------------------------------
 # Which Python a worker runs in: this one, one that was named, or LeRobot's own.
 
 
@@ -68,7 +67,6 @@ def worker_python(spec: PolicySpec) -> str | None:
     raise PolicyRefused(f"policy 'lerobot' needs LeRobot, and {python} is not there: {SETUP}")
 
 
-# ------------------------------------------------------------------------------------------------
 # A policy that looks at the world some frames late: what does an old observation cost?
 
 

@@ -156,7 +156,7 @@ def _turns(space: ActionSpace) -> tuple[npt.NDArray[np.intp], ...]:
     return tuple(np.array([motion.index(p) for p in arm], np.intp) for arm in space.rotations)
 
 
-# ------------------------------------------------------------------------------ one step
+# One step
 
 
 def pass_through(
@@ -355,7 +355,7 @@ def near(leash: Leash, at: Floats, reach: Reach) -> bool:
     return bool((apart(reach.beside(leash.here, at), at, reach) <= leash.far + _ROUNDING).all())
 
 
-# ------------------------------------------------------------------------------ the policy's motion
+# The policy's motion
 
 
 @dataclass(frozen=True, slots=True)

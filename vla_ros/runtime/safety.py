@@ -15,7 +15,7 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import Floats, PolicyState, StaleAction
 
-# ------------------------------------------------------------------------------ limits and ages
+# Limits and ages
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, 
     return by_stamp if sim else max(by_stamp, steady_ns - received_steady_ns)
 
 
-# ------------------------------------------------------------------------------ states
+# States
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def after_invalid(safety: Safety, limits: Limits, reason: str, steady_ns: int) -
     return replace(safety, invalid=count, fresh=0)
 
 
-# ------------------------------------------------------------------------------ the gate
+# The gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class Server:
         hangs = self._stepper.busy_s() > HUNG_S
         return self.failure or (f"the policy has not answered for {HUNG_S:g} s" if hangs else "")
 
-    # ------------------------------------------------------------------ HTTP, before a websocket
+    # HTTP, before a websocket
 
     def _admit(self, connection: Any, request: Any) -> Any:
         """Health and metrics are answered; a client without the token, or one too many, is not
@@ -199,7 +199,7 @@ class Server:
         )
         return known or not self._options.token
 
-    # ------------------------------------------------------------------ one client
+    # One client
 
     async def converse(self, socket: Any) -> None:
         """A client, from its connection to its end."""

@@ -26,7 +26,6 @@ from vla_ros.sim.env import Environment, EnvSpec, SimError, SimObservation, SimS
 __all__ = ["EpisodeRunner"]
 
 
-# ------------------------------------------------------------------------------------------------
 # Which commands a simulated robot executes, and how often: each at most once.
 #
 # The consumer's side of the command contract, without ROS. A command is refused when it is no
@@ -176,7 +175,6 @@ def _expired(command: Command, now_ns: int) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------------------
 # What there is to say about an episode, and where the runner says it.
 
 
@@ -265,7 +263,6 @@ class EpisodeSink(Protocol):
         """A command was not executed. Called by whoever offered it."""
 
 
-# ------------------------------------------------------------------------------------------------
 # What the threads of an episode share: the request that comes next, the view, the commands.
 #
 # Every method may be called from any thread; each is one step under the one lock. Those that the
@@ -290,7 +287,7 @@ class EpisodeRequests:
         self._began_ns = 0
         self._view = self._fresh_view(first, 0)
 
-    # ------------------------------------------------------------------ from outside
+    # From outside
 
     def request(self, request: EpisodeRequest) -> int:
         """End the running episode and let this one be next; returns its number. UnknownTask."""
@@ -336,7 +333,7 @@ class EpisodeRequests:
         """Whether the episode is not wanted any more."""
         return self._stopped or self._next is not None
 
-    # ------------------------------------------------------------------ from the episode's thread
+    # From the episode's thread
 
     def await_request(self) -> EpisodeRequest | None:
         """Wait for the next episode; None after :meth:`stop`."""
@@ -439,7 +436,6 @@ class EpisodeRequests:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # The simulated robot's body: commands become steps of the environment, and steps an end.
 
 
@@ -511,7 +507,6 @@ def _outcome(step: SimStep, count: int, limit: int) -> EpisodeOutcome | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------
 # Lock-step: a frame is shown, its answer is awaited, the world takes one step.
 #
 # Time is the world's own and stands still meanwhile, so an episode is the same however long the
@@ -601,7 +596,6 @@ class Lockstep:
         raise _Unanswered(reason)
 
 
-# ------------------------------------------------------------------------------------------------
 # Real time: the world takes a step every control period, whether or not a command came.
 #
 # Periods are those of the steady clock, stamps are wall time; a late command costs success. Between
@@ -691,7 +685,6 @@ class Realtime:
         self._outlet.observation(stamp_ns, observation)
 
 
-# ------------------------------------------------------------------------------------------------
 # One episode after another, as requested: everything the simulation bridge does, without ROS.
 #
 # Threads: :meth:`EpisodeRunner.run` is the environment's thread and the only one that touches
@@ -723,7 +716,7 @@ class EpisodeRunner:
         self._pace: Lockstep | Realtime = pace(self._desk, self._body, outlet, clock, self.options)
         self._losses = 0
 
-    # ------------------------------------------------------------------ from any thread
+    # From any thread
 
     def request(self, request: EpisodeRequest) -> int:
         """End the running episode and begin this one; returns its number.
@@ -759,7 +752,7 @@ class EpisodeRunner:
         """Let :meth:`run` return; it finishes the step it is in."""
         self._desk.stop()
 
-    # ------------------------------------------------------------------ the runner's thread
+    # The runner's thread
 
     def run(self) -> None:
         """Run episode after episode as requested, until :meth:`stop`."""

@@ -20,7 +20,6 @@ from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Pose
 from vla_ros.sim.env import FINGERS
 from vla_ros.sim.tasks import Family, Goal, parse_instruction
 
-# ------------------------------------------------------------------------------------------------
 # Two ways to the same place: the hand swings out to the left or to the right on its way there.
 #
 # An expert with one way has taught a policy whose chunks cannot disagree, so it does not matter how
@@ -54,7 +53,6 @@ def around(hand: Floats, place: Floats, side: Floats) -> Floats:
     return np.where(side[:, None] == 0, place, out)
 
 
-# ------------------------------------------------------------------------------------------------
 # Rotations as the expert needs them. Quaternions are x, y, z, w; matrices [3, 3].
 
 
@@ -93,7 +91,6 @@ def downward(yaw: float) -> Floats:
     return down
 
 
-# ------------------------------------------------------------------------------------------------
 # Following waypoints with delta actions, judged by the poses that come and never by time.
 #
 # What scripted experts have in common: a plan is a list of :class:`Waypoint`; a
@@ -392,7 +389,7 @@ def _to(position: Floats, gripper: float, turned: bool = False) -> Waypoint:
     return Waypoint(rising, gripper, 0.0, turned=turned)
 
 
-# ------------------------------------------------------------------ what to do next
+# What to do next
 
 
 def _grasp_and_place(goal: Goal, view: _View) -> Waypoint:

@@ -33,7 +33,6 @@ from vla_ros.sim.env import (
     checked_action,
 )
 
-# ------------------------------------------------------------------------------------------------
 # The simulation's own process: it answers its parent's requests, all in its main thread.
 #
 # Started with one inherited socket, over which pickled requests come in and replies go out. Both

@@ -64,7 +64,6 @@ class OffscreenRenderer:
         self._gl.free()
 
 
-# ------------------------------------------------------------------------------------------------
 # Images of a simulation that are rendered when somebody looks at them.
 #
 # Rendering is most of a simulated step's time (6 of 8 ms on one core of a CPU), and a policy that

@@ -47,7 +47,6 @@ from vla_ros.sim.tasks import (
 from vla_ros.sim.urdf import RobotModel, pose_of
 from vla_ros.sim.versions import tabletop_world
 
-# ------------------------------------------------------------------------------------------------
 # Operational-space control of a simulated arm: a goal pose in, joint torques out.
 #
 # Khatib, "A unified approach for motion and force control of robot manipulators" (1987), with
@@ -128,7 +127,6 @@ def _rotation_error(rotation: Floats, goal: Floats) -> Floats:
     return 0.5 * np.array(skew)
 
 
-# ------------------------------------------------------------------------------------------------
 # A thing that is moved while the hand is on its way to it: who goes by an old observation misses
 # it.
 #

@@ -18,7 +18,6 @@ from vla_ros.core.types import Floats
 from vla_ros.sim.env import Task
 from vla_ros.sim.scene import CUBE_HALF, PLATE_TOP, PLATE_XY
 
-# ------------------------------------------------------------------------------------------------
 # Goals of the tabletop: what an instruction asks for, and the instruction of a goal.
 #
 # The scripted expert reads instructions with :func:`parse_instruction`, so it needs nothing but

@@ -156,7 +156,6 @@ def _text(numbers: npt.ArrayLike) -> str:
     return " ".join(f"{value:.9g}" for value in np.asarray(numbers, float))
 
 
-# ------------------------------------------------------------------------------------------------
 # The frames of a robot, read from the MuJoCo model that simulates it.
 #
 # Names: a link is called as its body, the model's root ``world``. Optical frames are REP 103's:
@@ -199,7 +198,7 @@ class RobotModel:
             poses[link.name] = pose_of(position, turn)
         return poses
 
-    # ------------------------------------------------------------------ what does not move
+    # What does not move
 
     def _base_frame(self, name: str) -> Frame:
         model = self._model

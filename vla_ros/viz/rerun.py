@@ -31,7 +31,6 @@ from vla_ros.viz.scene import (
     stamp_of,
 )
 
-# ------------------------------------------------------------------------------------------------
 # How Rerun's window is arranged for what a run has: cameras and the log on the left, the robot in
 # the middle, state and lines on the right.
 
@@ -246,7 +245,6 @@ class RerunLog:
         self._stream.set_time(RECORDED, timestamp=np.datetime64(recorded_ns, "ns"))
 
 
-# ------------------------------------------------------------------------------------------------
 # A bag as a recording.
 
 

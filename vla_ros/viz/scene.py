@@ -21,7 +21,6 @@ from vla_ros.viz.robot_model import Robot, Shape, place_of, read
 from vla_ros.viz.viewer.model import STATE_COLORS as COLORS
 from vla_ros.viz.viewer.model import ViewInstant, color_of
 
-# ------------------------------------------------------------------------------------------------
 # The facts: the little that a viewer must know of a message.
 #
 # A path is a topic's name with what of it is meant, ``policy/action/numbers``; things in three
@@ -94,7 +93,6 @@ class Lines:
 Fact: TypeAlias = SceneImage | Numbers | SceneState | Text | ScenePose | SceneSolid | Lines
 
 
-# ------------------------------------------------------------------------------------------------
 # The tree of transforms, as far as it was heard: where each frame is in its root.
 #
 # What tf2 does without its buffer in time: the newest transform of each frame counts.
@@ -136,7 +134,6 @@ class FrameTree:
         return tuple(way)
 
 
-# ------------------------------------------------------------------------------------------------
 # The three-dimensional part: the arm by its description and joints, things by their poses, frames
 # by their transforms, and an arrow where the commanded displacement leads.
 
@@ -248,7 +245,6 @@ def _matrix(pose: Any) -> Floats:
     return place_of((p.x, p.y, p.z), (q.x, q.y, q.z, q.w))
 
 
-# ------------------------------------------------------------------------------------------------
 # Messages as facts for a window. They may be rclpy's or those that rosbags reads from a bag: the
 # fields are the same. What a message is follows from its type, so any topic name will do; only text
 # (std_msgs/String) goes by the end of its topic's name.
@@ -318,7 +314,7 @@ class Reader:
         """What a message on ``topic`` shows. BadMessage, ValueError: it is malformed."""
         return self._read[kind](topic.strip("/"), message)
 
-    # ------------------------------------------------------------------ images, the robot
+    # Images, the robot
 
     def _image(self, path: str, message: Any) -> Iterator[Fact]:
         if hasattr(message, "format"):
@@ -337,7 +333,7 @@ class Reader:
         yield Numbers(path, ("x", "y", "z"), (float(p.x), float(p.y), float(p.z)))
         yield from self._scene.pose(path, message)
 
-    # ------------------------------------------------------------------ words
+    # Words
 
     def _text(self, path: str, message: Any) -> Iterator[Fact]:
         if path.split("/")[-1] == _DESCRIPTION:
@@ -363,7 +359,7 @@ class Reader:
             self._said[key] = text
             yield Text(path, text, level)
 
-    # ------------------------------------------------------------------ the policy
+    # The policy
 
     def _command(self, path: str, message: Any) -> Iterator[Fact]:
         kind = CommandKind(int(message.kind))

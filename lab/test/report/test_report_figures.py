@@ -45,7 +45,7 @@ def texts(picture: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", picture)
 
 
-# ------------------------------------------------------------------------------- sweeps
+# Sweeps
 
 
 def test_a_sweep_begins_with_the_variant_that_has_none_of_it():
@@ -110,7 +110,7 @@ def test_the_rows_of_a_sweep_differ_in_its_number_only(found):
                     assert len({getattr(r.variant, field.name) for r in sweep.rows}) == 1
 
 
-# ------------------------------------------------------------------------------- places
+# Places
 
 steps = st.floats(0.1, 5)
 heights = st.lists(st.floats(-3, 13), max_size=12)
@@ -146,7 +146,7 @@ def test_labels_of_close_points_do_not_lie_on_each_other():
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 + 8 for box in boxes)
 
 
-# ------------------------------------------------------------------------------ figures
+# Figures
 
 
 def test_success_and_rate_against_age_name_every_variant():

@@ -55,7 +55,6 @@ from vla_ros_lab.bench.measure import silent
 from vla_ros_lab.bench.passes import time_flow_passes
 from vla_ros_lab.bench.suite import INSTRUCTION, PassesResult
 
-# ------------------------------------------------------------------------------------------------
 # The engine's own model as rows: as it is, without graphs, and as a plain program would use it.
 
 
@@ -157,7 +156,6 @@ class PlainModulation:
             return [dense(condition)[0] for dense in self._dense]
 
 
-# ------------------------------------------------------------------------------------------------
 # What a loaded policy holds beside its weights.
 
 
@@ -219,7 +217,6 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-# ------------------------------------------------------------------------------------------------
 # What every bench of chunks measures: rows in turn on the same inputs, and their medians.
 
 
@@ -572,7 +569,6 @@ def _shapes(config: PolicyConfig, options: FlowBenchOptions, own: OwnRow) -> dic
     }
 
 
-# ------------------------------------------------------------------------------------------------
 # Policies that say a chunk in one pass (OpenVLA-OFT, BitVLA): vision, the pass, the head.
 #
 # ``naive`` is what a plain program has of ternary weights: matrices of floats, made once, times

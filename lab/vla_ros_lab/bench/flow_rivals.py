@@ -82,7 +82,6 @@ class Stopwatch:
         return time.process_time(), time.perf_counter()
 
 
-# ------------------------------------------------------------------------------------------------
 # LeRobot as a row: its own interpreter in a process, since its pins exclude this project's.
 
 
@@ -146,7 +145,6 @@ class LerobotRow:
         raise UserError(f"LeRobot's process ended: {said[0]}")
 
 
-# ------------------------------------------------------------------------------------------------
 # transformers' own pi0 and PaliGemma with the same weights.
 
 

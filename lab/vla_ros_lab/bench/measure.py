@@ -40,7 +40,6 @@ from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros_lab.heterospec import Episode, hindsight, least_acceptance, shown
 
-# ------------------------------------------------------------------------------------------------
 # How close a call it was where a decoding and ``generate`` chose different tokens.
 
 
@@ -86,7 +85,6 @@ class Matches:
         return self._prompts[stamp]
 
 
-# ------------------------------------------------------------------------------------------------
 # Where the time of speculation goes: drafting, verifying, and the rest; and what was verified.
 
 
@@ -418,7 +416,6 @@ def _acceptance(answers: Sequence[Decoded]) -> float | None:
     return sum(sum(d.accepted) for d in answers) / drafted if drafted else None
 
 
-# ------------------------------------------------------------------------------------------------
 # Drafters that know the answer: the best and the worst a draft can be.
 
 
@@ -464,7 +461,6 @@ class MissDrafter(TemporalDrafter):
         return self._wrong[start:end]
 
 
-# ------------------------------------------------------------------------------------------------
 # Rivals of draft trees: a chain that ends where it is unsure, and what no drafter can beat.
 
 
@@ -527,7 +523,6 @@ def best_in_hindsight(
     return Hindsight(len(played) / len(frames), verified / len(frames), verified / max(drafted, 1))
 
 
-# ------------------------------------------------------------------------------------------------
 # The frames a benchmark plays: recorded ones, or a synthetic scene that drifts.
 
 

@@ -62,7 +62,6 @@ from vla_ros_lab.bench.measure import (
 )
 from vla_ros_lab.bench.passes import PassTime, time_passes
 
-# ------------------------------------------------------------------------------------------------
 # The rows of the table: every decoding and reference on one shared model.
 
 

@@ -191,7 +191,6 @@ def _machine(device: str) -> dict[str, Any]:
     return machine(torch.device(device))
 
 
-# ------------------------------------------------------------------------------------------------
 # Token policies: a row a way of decoding.
 
 
@@ -358,7 +357,6 @@ def _print(
     _finish(args, "bench", head, figures, [*title, *parts])
 
 
-# ------------------------------------------------------------------------------------------------
 # What has an action head: its phases beside references on the same inputs.
 
 
@@ -418,7 +416,6 @@ def _run_fast(args: argparse.Namespace) -> int:
     return 0
 
 
-# ------------------------------------------------------------------------------------------------
 # --fleet: several robots.
 
 
@@ -587,7 +584,6 @@ def _print_flow(
     _finish(args, "bench", head, result.as_json(), text)
 
 
-# ------------------------------------------------------------------------------------------------
 # --passes: every pass beside the roofline of this machine.
 
 

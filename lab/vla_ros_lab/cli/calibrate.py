@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from vla_ros_lab.roofline.calibration import FittedCalibration
     from vla_ros_lab.train.head.features import HeadEpisode
 
-# ------------------------------------------------------------------------------------------------
 # What a policy said, episode by episode: played here, kept by an evaluation, or in a bag.
 
 
@@ -103,7 +102,6 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
     return [found[key] for key in sorted(found)]
 
 
-# ------------------------------------------------------------------------------------------------
 # What a draft head offered on rollouts of its target: those kept by its training, or played.
 
 

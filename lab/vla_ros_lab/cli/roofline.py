@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vla_ros_lab.roofline.work import Precision
 
 
-# ------------------------------------------------------------------------------------------------
 # What `vla-ros roofline` and `vla-ros advise` share: model, device, formats, from options.
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vla_ros_lab.train.trainer import Progress as Step
 
 
-# ------------------------------------------------------------------------------------------------
 # What `vla-ros train` can be told.
 
 
@@ -125,7 +124,6 @@ def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-# ------------------------------------------------------------------------------------------------
 # A sitting of training: when it ends, and the line that says how far it is.
 
 
@@ -212,7 +210,6 @@ def tracked(where: str | None, out: Path) -> Iterator[Track]:
             yield lambda losses, step: run.log(losses, step=step)
 
 
-# ------------------------------------------------------------------------------------------------
 # `vla-ros train --head`: a draft head for a checkpoint that exists.
 
 

@@ -110,7 +110,6 @@ class Way:
     answers_sha256: str
 
 
-# ------------------------------------------------------------------------------------------------
 # Asking.
 
 
@@ -354,7 +353,6 @@ def _references(
     return out, plain.covers
 
 
-# ------------------------------------------------------------------------------------------------
 # Comparing.
 
 
@@ -447,7 +445,6 @@ def _guaranteed(
     return f"every value within {most:.2g} of its dimension's largest{why}; no bit."
 
 
-# ------------------------------------------------------------------------------------------------
 # Signing, keeping and repeating.
 
 

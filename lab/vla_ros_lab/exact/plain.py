@@ -105,7 +105,6 @@ class _OfEngine:
         self._engine.reset(instruction)
 
 
-# ------------------------------------------------------------------------------------------------
 # Policies that say tokens.
 
 
@@ -236,7 +235,6 @@ class PlainPass(_OfEngine):
         return self._engine.model.decoder.hidden(x, place, attention, rows)
 
 
-# ------------------------------------------------------------------------------------------------
 # Policies that integrate a chunk.
 
 

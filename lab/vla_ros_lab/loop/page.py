@@ -127,7 +127,6 @@ def _json(one: Generation) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------------
 # The tables and the image of the page.
 
 

@@ -14,7 +14,6 @@ from vla_ros.core.rotation import way
 from vla_ros.core.types import Floats
 from vla_ros_lab.precision.watch import Choices, EngineTrace, Stage, StageLayout
 
-# ------------------------------------------------------------------------------------------------
 # Which index stands behind a row: the nearest row of the reference's table.
 #
 # An index may be computed in many places, and rounded in any of them. What counts is the row that
@@ -311,7 +310,6 @@ def differences(
     return float(np.max(mm)), float(np.degrees(np.max(turns))), float(np.max([0.0, *opening]))
 
 
-# ------------------------------------------------------------------------------------------------
 # Thresholds, and what they say of a comparison.
 
 

@@ -87,7 +87,7 @@ def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------------- rendered
+# Rendered
 
 
 class _Tabletop:
@@ -153,7 +153,7 @@ def _episode(
             seen = step.observation
 
 
-# ---------------------------------------------------------------------- recorded
+# Recorded
 
 
 def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[ProbeFrame]:

@@ -129,7 +129,6 @@ def _named(spec: PolicySpec) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # A check's whole result: what was asked, measured and decided. Frozen; the page and the store
 # read it.
 
@@ -179,7 +178,6 @@ class Result:
         }
 
 
-# ------------------------------------------------------------------------------------------------
 # A check's result as one page: the verdict, an image of every stage, every choice that flipped.
 #
 # No script, nothing loaded from anywhere. The words are in ``verify.html.j2``.

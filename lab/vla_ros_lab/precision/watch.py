@@ -92,7 +92,6 @@ def watch_positions(tower: nn.Module, prefix: int = 0) -> Iterator[list[torch.Te
             hook.remove()
 
 
-# ------------------------------------------------------------------------------------------------
 # What was seen of one engine at work on one frame. Tensors: float32 or integers, on the CPU.
 
 
@@ -176,7 +175,6 @@ def seen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().float().cpu().clone().reshape(len(tensor), -1)
 
 
-# ------------------------------------------------------------------------------------------------
 # The one discrete choice of an action: which side of its middle a gripper is on.
 
 
@@ -191,7 +189,6 @@ def gripper_choices(actions: Floats, space: ActionSpace) -> list[Choices]:
     return [Choices(SIDE, (values >= 0.5).long(), values=values)]
 
 
-# ------------------------------------------------------------------------------------------------
 # Watching a policy that says tokens, or a chunk through a head, on one frame after the other.
 
 
@@ -370,7 +367,6 @@ def _patches(pixels: torch.Tensor, patch: int) -> torch.Tensor:
     return seen(cut.transpose(1, 2).flatten(0, 1))
 
 
-# ------------------------------------------------------------------------------------------------
 # Watching a flow policy: vision, every layer's K and V, every velocity, on one frame at a time.
 #
 # What is chosen once, when a checkpoint is loaded (rows of the position table, bins of the state,

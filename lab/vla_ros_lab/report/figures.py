@@ -120,7 +120,6 @@ def svg(figure: Figure, says: str) -> Markup:
     return Markup(picture.replace("<svg", f'<svg role="img" aria-label="{escape(says)}"', 1))
 
 
-# ------------------------------------------------------------------------------------------------
 # Words beside points, that do not lie on each other.
 
 
@@ -270,7 +269,6 @@ def spread_out(values: Sequence[float], step: float, low: float, high: float) ->
     return [center + (i - (count - 1) / 2) * step for center, count in blocks for i in range(count)]
 
 
-# ------------------------------------------------------------------------------------------------
 # Success and rate against the observation age: one point a variant, sweeps as curves.
 
 
@@ -410,7 +408,6 @@ def _along(points: Sequence[_Point], curves: Sequence[Sweep]) -> list[tuple[floa
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # What a sweep does: success along it, beside the acceptance of drafts or the age it costs.
 
 
@@ -490,7 +487,6 @@ def _ages(axes: Axes, sweep: Sweep) -> None:
     title(axes, "Age of the observation, ms (median, 5 to 95 %)")
 
 
-# ------------------------------------------------------------------------------------------------
 # Chunks that come late: success and the jump at their seams against the delay, a line an
 # execution.
 
@@ -580,7 +576,6 @@ def _seams(axes: Axes, lines: Lines) -> None:
         end_labels(axes, labels)
 
 
-# ------------------------------------------------------------------------------------------------
 # How long inference took and how old the observation was: quantiles of every variant.
 
 

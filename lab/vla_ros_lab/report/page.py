@@ -36,7 +36,6 @@ from vla_ros.sim.episode import Mode
 from vla_ros.viz.pages import Bar, Cell, Table, TableLine, cell, render
 from vla_ros_lab.report.figures import available
 
-# ------------------------------------------------------------------------------------------------
 # The tables of the report: success, the variants' figures, acceptance of drafts, every task.
 
 
@@ -95,7 +94,7 @@ def _variant(row: VariantRow, more: str = "") -> Cell:
     return Cell(plain(row.name) + more, "l")
 
 
-# ----------------------------------------------------------------------------- variants
+# Variants
 
 
 def _ms(spread: Spread) -> Cell:
@@ -173,7 +172,7 @@ def _passes(drafts: Drafts) -> str:
     return NONE if drafts.passes is None else f"{drafts.passes:.2f}"
 
 
-# -------------------------------------------------------------------------------- tasks
+# Tasks
 
 
 def task_tables(
@@ -224,7 +223,6 @@ def beside_table(row: VariantRow, suite: str, others: Sequence[ComparedEvaluatio
     ))  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # The tables of what failed, and by what failures are counted.
 
 
@@ -284,7 +282,6 @@ def variant_failures(records: Sequence[Record], rows: Sequence[VariantRow]) -> T
     return Table(tuple(heads), tuple(lines))
 
 
-# ------------------------------------------------------------------------------------------------
 # The strips of frames of a report, embedded.
 
 

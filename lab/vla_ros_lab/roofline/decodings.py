@@ -31,7 +31,6 @@ from vla_ros_lab.roofline.roofline import Roofline, StageTime
 from vla_ros_lab.roofline.shapes import ModelShape
 from vla_ros_lab.roofline.work import Op, Segment, attention, linear
 
-# ------------------------------------------------------------------------------------------------
 # The time of a decoding: seconds an inference by phase, behind a camera, and what a chunk of its
 # actions gives.
 
@@ -145,7 +144,6 @@ def image_phases(roof: Roofline) -> list[tuple[str, float]]:
     return [("vision", roof.vision().seconds), ("projector", roof.projector().seconds)]
 
 
-# ------------------------------------------------------------------------------------------------
 # Whether guessing pays: expected tokens and passes, speedup, break-even, the landscape.
 #
 # alpha is the probability that a drafted token is the target's own, taken as independent from
@@ -276,7 +274,6 @@ def alternatives(alpha: float) -> list[float]:
     return [alpha, *(min(alpha, (1.0 - alpha) / sum(falling)) * part for part in falling)]
 
 
-# ------------------------------------------------------------------------------------------------
 # The recursive draft head of chunk policies, calculated: a level's cost, and expected passes.
 #
 # A chunk said token by token is long (8 actions of 7 tokens: 56), so a draft goes many levels deep,
@@ -616,7 +613,6 @@ def _flow(roof: Roofline, naive: bool = False) -> DecodingTime:
     return DecodingTime("naive" if naive else "flow", phases, 1 + steps, chunk=roof.model.chunk)
 
 
-# ------------------------------------------------------------------------------------------------
 # Which decodings meet a camera, a control rate and a limit on the observation age.
 
 

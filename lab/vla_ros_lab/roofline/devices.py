@@ -119,7 +119,6 @@ def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> R
     return Rate(peak * unit, achieved * unit, sources[peak_from], sources[achieved_from])
 
 
-# ------------------------------------------------------------------------------------------------
 # The machine this runs on, as a device: a few seconds of matrix products and reads.
 #
 # Numpy alone is enough; where torch is installed its formats and, if there is one, its GPU are

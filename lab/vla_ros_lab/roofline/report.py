@@ -146,7 +146,6 @@ def verdicts(found: Sequence[CandidateVerdict]) -> list[dict[str, Any]]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------
 # A roofline as text that a person can read.
 
 
@@ -384,7 +383,6 @@ def verdict_table(verdicts: Sequence[CandidateVerdict], limits: Requirements) ->
     return f"{limit}\n\n{table(heads, rows)}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Tables of policies whose answers are chunks: what is executed of them, what a head is worth.
 
 

@@ -149,7 +149,7 @@ def _on_base_shape(fitted: FittedCalibration) -> BinPlan:
     return BinPlan(tuple(trees), ())
 
 
-# ------------------------------------------------------------------ chains
+# Chains
 
 
 def _chain(bound: float | None) -> Choose:
@@ -177,7 +177,7 @@ def best_chain(tuned_on: Sequence[DraftedFrame], costs: RivalCosts | None = None
     return _chain(min(spent, key=spent.__getitem__))
 
 
-# ------------------------------------------------------------------ tokens saved
+# Tokens saved
 
 
 def saved(sweep: Sequence[Replayed], one: Replayed) -> float | None:

@@ -9,7 +9,6 @@ from vla_ros_lab.roofline.devices import Device
 from vla_ros_lab.roofline.shapes import DecoderShape, ModelShape, TowerShape
 from vla_ros_lab.roofline.work import PARTS, WEIGHT_BYTES, Op, Precision, Segment, attention, linear
 
-# ------------------------------------------------------------------------------------------------
 # The operators of each stage of a model: vision, projector, a decoder pass, head, expert.
 #
 # Norms, activation functions, RoPE and sampling are left out: in a fused engine they move no
@@ -229,7 +228,6 @@ def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
     return sum(op.weights * widths[op.part] for op in ops) + table
 
 
-# ------------------------------------------------------------------------------------------------
 # What a model needs in memory: the one count behind `roofline`, `advise` and `doctor`.
 
 

@@ -164,7 +164,6 @@ class ModelShape:
         return replace(self, chunk=actions, action_tokens=dim * actions)
 
 
-# ------------------------------------------------------------------------------------------------
 # The models this project knows by shape.
 #
 # Shapes are written down here so that a roofline needs neither torch nor a checkpoint; a test
@@ -361,7 +360,6 @@ _KNOWN = (
 MODELS = {m.name: m for m in _KNOWN}
 
 
-# ------------------------------------------------------------------------------------------------
 # The shape of a flow policy that the engine can load.
 
 
@@ -558,7 +556,6 @@ SHAPES: dict[str, Callable[[Any], Parts]] = {
 }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # The shape of a model by any name: a known one, a checkpoint's from its config.json.
 
 

@@ -124,7 +124,7 @@ def tables_of(
     )
 
 
-# ------------------------------------------------------------------ the expert, many at once
+# The expert, many at once
 
 
 def advise_many(tables: Tables) -> Floats:
@@ -208,7 +208,7 @@ def _within(offset: Floats, aside: float, above: float) -> Bools:
     return out
 
 
-# ------------------------------------------------------------------ the table, one step on
+# The table, one step on
 
 
 def move_on(tables: Tables, action: Floats, scale: Floats) -> None:
@@ -240,7 +240,7 @@ def _shove(tables: Tables, closed: Bools) -> None:
     tables.thing[:, 1] += tables.side * np.where(meets, np.maximum(0.0, ahead + _TOUCH), 0.0)
 
 
-# ------------------------------------------------------------------ rotations, many at once
+# Rotations, many at once
 
 
 def matrices(quaternions: Floats) -> Floats:

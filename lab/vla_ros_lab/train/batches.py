@@ -29,7 +29,6 @@ from vla_ros_lab.train.frames import (
     wordings,
 )
 
-# ------------------------------------------------------------------------------------------------
 # What an instruction is answered with: the tokens of an action, or of all actions of a chunk.
 #
 # Of an action they are in the data. A chunk is worked out when it is drawn
@@ -130,7 +129,6 @@ def encode(actions: ActionTokens, values: torch.Tensor) -> torch.Tensor:
     return torch.tensor(flat, dtype=torch.long).view(values.shape)
 
 
-# ------------------------------------------------------------------------------------------------
 # How the tokens of a training sequence see each other: many instructions on one image.
 
 
@@ -410,7 +408,6 @@ def held_out(episodes: int, share: float, seed: int) -> torch.Tensor:
     return torch.randperm(episodes, generator=draw)[:count].sort().values
 
 
-# ------------------------------------------------------------------------------------------------
 # Batches for OpenVLA-OFT's architecture: an image, an instruction, the next actions of the expert.
 #
 # A whole chunk is known only where the expert itself acted and for the instruction that it pursued.

@@ -50,7 +50,6 @@ from vla_ros_lab.train.demonstrations import (
 from vla_ros_lab.train.frames import where, wordings
 from vla_ros_lab.train.units import scales, to_environment, to_physical
 
-# ------------------------------------------------------------------------------------------------
 # Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.
 #
 # Needs mujoco, for the cameras' places in the scene. The wrist camera moves with the gripper.
@@ -95,7 +94,6 @@ def _xyzw(wxyz: Floats) -> tuple[float, float, float, float]:
     return x, y, z, w
 
 
-# ------------------------------------------------------------------------------------------------
 # One episode in lock-step, recorded or only judged. One thread: the environment's.
 #
 # The images go the way they go on the robot: rendered at ``RENDER_SIZE``, as the bridge does,
@@ -351,7 +349,6 @@ def forget_policy() -> None:
     shared_policy.cache_clear()
 
 
-# ------------------------------------------------------------------------------------------------
 # Noise on executed actions, so that demonstrations show how to come back from a mistake.
 #
 # Source of the idea: Laskey et al. 2017, DART: disturb what the teacher does, keep as the label
@@ -405,7 +402,6 @@ class Disturbance:
         return clipped
 
 
-# ------------------------------------------------------------------------------------------------
 # What the expert would do in one state for every instruction there is.
 #
 # One image with many instructions teaches a policy to read: from demonstrations alone the place of
@@ -422,7 +418,6 @@ def labels(poses: Mapping[str, Pose], scale: Floats, side: float = 0.0) -> Float
     return to_environment(np.stack(actions), scale)
 
 
-# ------------------------------------------------------------------------------------------------
 # Processes for simulated episodes: they leave Ctrl-C to their parent and never outlive it.
 
 

@@ -58,7 +58,6 @@ from vla_ros_lab.train.demonstrations import BODIES
 from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, mixed, places_of, wordings
 from vla_ros_lab.train.network import Losses, patch_loss, place_loss, sincos
 
-# ------------------------------------------------------------------------------------------------
 # Units <-> model space of a flow policy in training: mean and deviation of its data.
 
 
@@ -339,7 +338,6 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(torch.randn(shape) * spread)
 
 
-# ------------------------------------------------------------------------------------------------
 # The flow policies that can be trained, by name: pi0's architecture at small sizes.
 
 
@@ -373,7 +371,6 @@ FLOW_ARCHITECTURES: dict[str, FlowConfig] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
 # Batches for a flow policy: an image, instructions, and the expert's next H actions for each.
 #
 # The chunks are :mod:`vla_ros_lab.train.ahead`'s, so every frame has a whole one for every
@@ -512,7 +509,6 @@ class FlowBatches:
         return self._scaling.of_values(values, self._frames.info.scale)
 
 
-# ------------------------------------------------------------------------------------------------
 # A flow policy's first weights: another's, or the eyes and language of a trained token policy.
 #
 # A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
@@ -605,7 +601,6 @@ def _take_eyes(network: FlowNetwork, eyes: Vision, frames: FrameTable, seed: int
     own_tensors[PROJECTOR + ".bias"].copy_(fitted[-1])
 
 
-# ------------------------------------------------------------------------------------------------
 # From a flow network in training to a folder in LeRobot's layout.
 
 
@@ -617,7 +612,6 @@ def write_flow(network: FlowNetwork, directory: Path) -> None:
     write_tokenizer(directory / "tokenizer.json")
 
 
-# ------------------------------------------------------------------------------------------------
 # Flow matching with a time for each action, so that a chunk can be given its first actions.
 #
 # Sources: openpi ``pi0.py`` (the path x = t noise + (1 - t) actions, its velocity noise - actions)

@@ -31,7 +31,6 @@ from vla_ros_lab.train.demonstrations import (
 )
 from vla_ros_lab.train.units import norm_stats, to_values
 
-# ------------------------------------------------------------------------------------------------
 # What a demonstration was told to do: a goal of the tabletop, or an instruction of somebody's own.
 
 
@@ -311,7 +310,6 @@ def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
     return infos[0]
 
 
-# ------------------------------------------------------------------------------------------------
 # Where things are in an image, and in which of its patches: labels of the auxiliary losses.
 
 
@@ -364,7 +362,6 @@ def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:
     return labels[:, :, :-1].flatten(1)
 
 
-# ------------------------------------------------------------------------------------------------
 # Augmented images, and where things are in them: a pure function of (frames, seed, step).
 
 
@@ -440,7 +437,6 @@ def mixed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-# ------------------------------------------------------------------------------------------------
 # The paraphrases that training draws from: the one place where they are written.
 #
 # The first of each family is the instruction of the tasks themselves. All are understood by

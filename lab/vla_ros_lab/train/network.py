@@ -191,7 +191,6 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(torch.randn(shape) * 0.02)
 
 
-# ------------------------------------------------------------------------------------------------
 # The losses: soft bins over the action tokens, and which object is centered in which patch.
 
 
@@ -258,7 +257,6 @@ def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(each.flatten(0, 2), wanted.flatten(), ignore_index=NOWHERE)
 
 
-# ------------------------------------------------------------------------------------------------
 # What a network learns: tokens one after another, of an action or of a chunk, or OpenVLA-OFT's
 # chunk at once.
 

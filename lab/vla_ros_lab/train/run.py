@@ -135,7 +135,6 @@ def _families(trainer: Trainer) -> tuple[Family, ...]:
     return tuple(family for family in Family if family in trained)
 
 
-# ------------------------------------------------------------------------------------------------
 # Success of a checkpoint on held-out initial states, in lock-step, to watch training.
 #
 # It is a thermometer: few episodes, no intervals, seeds of their own. The evaluation proper has

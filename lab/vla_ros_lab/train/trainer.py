@@ -45,7 +45,6 @@ from vla_ros_lab.train.lora import LoraKind
 from vla_ros_lab.train.network import Alternating, Network, Objective, make_objective
 from vla_ros_lab.train.options import PARENT, TrainOptions, options_json, parent_of
 
-# ------------------------------------------------------------------------------------------------
 # The models that can be trained, by name.
 
 
@@ -87,7 +86,6 @@ ARCHITECTURES: dict[str, ModelConfig] = {
 }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # From a network in training to a checkpoint directory that the engine loads.
 
 
@@ -123,7 +121,6 @@ def write_tokens(network: Network, learned: DataSummary, directory: Path) -> Non
     save_checkpoint(directory, network.config, tensors, learned.norm_stats(), write_tokenizer)
 
 
-# ------------------------------------------------------------------------------------------------
 # The two kinds of policy that are trained, and what is different about them: everything but
 # the loop.
 
@@ -277,7 +274,6 @@ def kind_of(options: TrainOptions) -> Kind:
     return TokenKind(options)
 
 
-# ------------------------------------------------------------------------------------------------
 # The state of a run on disk: there is always a whole one, whenever the process is killed.
 #
 # Batches and noise are functions of (seed, step), so the step is the state of all random numbers.
@@ -318,7 +314,6 @@ def load_state(directory: Path, device: torch.device) -> TrainState | None:
     return TrainState(**torch.load(path, map_location=device, weights_only=True))
 
 
-# ------------------------------------------------------------------------------------------------
 # The loss curve of a run: one line of JSON a step, in step with the saved state.
 
 
@@ -372,7 +367,6 @@ def _line(entry: Entry) -> str:
     return json.dumps(asdict(entry)) + "\n"
 
 
-# ------------------------------------------------------------------------------------------------
 # The optimizer: Muon for the matrices, AdamW for all other parameters.
 #
 # Source: Jordan et al. 2024 and Liu et al. 2025 ("Muon is scalable for LLM training"), whose
@@ -696,7 +690,6 @@ class Trainer:
         self.step, self._seconds = state.step, state.seconds
 
 
-# ------------------------------------------------------------------------------------------------
 # The C library's allocator, set so that a training step does not fault its memory in anew.
 
 

@@ -162,7 +162,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_wanted_and_offered(space, wo
     assert "\n" not in str(error.value)
 
 
-# ---------------------------------------------------------------- weights and positions
+# Weights and positions
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -95,7 +95,7 @@ def ended(runner, episode=1):
     return runner.view()
 
 
-# ------------------------------------------------------------------ lock-step
+# Lock-step
 
 
 def test_every_frame_is_answered_once_and_the_task_solved(start):
@@ -210,7 +210,7 @@ def test_the_gripper_stays_as_last_commanded(start):
     assert environment.actions[0][6] == -1.0  # a new episode begins with it open
 
 
-# ------------------------------------------------------------------ real time
+# Real time
 
 
 @pytest.mark.timing
@@ -283,7 +283,7 @@ def test_a_slower_camera(start):
     assert (len(policy.stamps), policy.blind) == (5, 2)  # steps 1 and 3 were not rendered
 
 
-# ------------------------------------------------------------------ between episodes
+# Between episodes
 
 PAUSE = EpisodeOptions(mode=Mode.REALTIME, auto_reset=True, reset_pause_s=0.5)
 
@@ -373,7 +373,7 @@ def test_a_world_that_was_lost_is_not_shown(start):
     assert shown == 1
 
 
-# ------------------------------------------------------------------ requests
+# Requests
 
 
 def test_a_new_request_ends_the_running_episode(start):

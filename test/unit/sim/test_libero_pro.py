@@ -111,7 +111,7 @@ def test_a_pickle_under_the_other_name_is_refused(tmp_path: Path) -> None:
         load_states(states_file(tmp_path / "x.pruned_init.npz", STATES))
 
 
-# ------------------------------------------------------------------------------------- the wheel
+# The wheel
 
 
 def a_wheel(path: Path, *extra: str) -> str:
@@ -146,7 +146,7 @@ def test_another_wheel_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "pro").exists()
 
 
-# ------------------------------------------------------------------------------------ the things
+# The things
 
 
 class Thing:

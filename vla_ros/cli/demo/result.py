@@ -160,7 +160,6 @@ def _percentiles(d: Distribution) -> dict[str, float | None]:
     return {name: round(getattr(d, name), 3) if d.count else None for name in PERCENTILES}
 
 
-# ------------------------------------------------------------------------------------------------
 # The result of a demo as a card: a dash is what was not measured.
 
 
@@ -206,7 +205,7 @@ def _sections(result: DemoResult) -> Iterable[RenderableType]:
         yield _facts([("note" if i == 0 else "", line) for i, line in enumerate(result.trouble)])
 
 
-# ---------------------------------------------------------------------------- how it is laid out
+# How it is laid out
 
 
 def _grid(*widths: int | None) -> Table:
@@ -251,7 +250,7 @@ def _title(setup: Setup) -> Table:
     return grid
 
 
-# ---------------------------------------------------------------------------- what it says
+# What it says
 
 
 def _episode(result: DemoResult) -> Iterable[tuple[str, str | Text]]:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 
-# ------------------------------------------------------------------------------------------------
 # The options of `vla-ros demo`: what they mean for the nodes, and which do not go together.
 
 

@@ -67,7 +67,6 @@ def read_beside(folder: Path, setup: Setup) -> ComparedEvaluation:
     return ComparedEvaluation(str(found.get("suite") or found["environment"]), tasks, whole)
 
 
-# ------------------------------------------------------------------------------------------------
 # A checkpoint against the one before it: the same episodes, one by one.
 
 

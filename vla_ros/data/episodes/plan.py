@@ -15,7 +15,6 @@ from vla_ros.sim.so101 import world as so101
 from vla_ros.sim.tasks import GOALS, TASKS, Family
 from vla_ros.sim.versions import so101_world, tabletop_world
 
-# ------------------------------------------------------------------------------------------------
 # Which initial states belong to training, to checks during training, and to the evaluation.
 #
 # An initial state is drawn from (task, index, seed), so ranges of seeds keep the sets apart: the
@@ -144,7 +143,6 @@ def age_limit_s(setup: Setup, variant: Variant, control_rate_hz: float = 20.0) -
     return setup.max_age_s + waiting / control_rate_hz + variant.image_delay_ms / 1e3
 
 
-# ------------------------------------------------------------------------------------------------
 # The simulations an evaluation can run in, known without building them.
 
 

@@ -65,7 +65,6 @@ from vla_ros.sim.episode import (
     EpisodeView,
 )
 
-# ------------------------------------------------------------------------------------------------
 # From a setup and a variant to what acts: the policy's spec and the limits it is held to.
 #
 # The values are those that the policy node gets as parameters in the graph.
@@ -172,7 +171,6 @@ def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # A simulated robot's own state as a checkpoint was taught it, without the graph and through it.
 
 
@@ -197,7 +195,6 @@ def state_parameters(size: int) -> dict[str, Any]:
     return {}  # the joints as they come, of which the node knows how many it needs
 
 
-# ------------------------------------------------------------------------------------------------
 # What plays an episode: through the ROS graph, or straight on the policy. Same records.
 
 
@@ -337,7 +334,7 @@ class PolicyLoop:
             self.control.recover()  # the reset forgot the frame that this would ask about
         self.control.set_instruction(instruction)
 
-    # ------------------------------------------------------------------ the loop's sink
+    # The loop's sink
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
         """Ask the policy, here and now, and give the loop its answer."""
@@ -509,7 +506,6 @@ class _Stage:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Plays jobs one by one wherever it is: in this process, in another, on another machine.
 
 

@@ -267,7 +267,7 @@ class Record:
     ages: tuple[float, ...] = field(default=(), compare=False)
 
 
-# ---------------------------------------------------------------------------- files
+# Files
 
 
 #: of a record: its tokens have a file of their own, and its ages stand in the clip

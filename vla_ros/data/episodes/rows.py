@@ -15,7 +15,6 @@ import numpy as np
 from vla_ros.data.episodes.plan import FAMILIES, group_of
 from vla_ros.data.episodes.records import QUANTILES, Record, Setup, Spread, Variant
 
-# ------------------------------------------------------------------------------------------------
 # Success with its interval, and spreads put together. Pure functions.
 
 
@@ -243,7 +242,6 @@ def _sums(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
-# ------------------------------------------------------------------------------------------------
 # Sweeps: variants that differ in one number only, in the order of that number.
 
 
@@ -335,7 +333,6 @@ def sweeps(rows: Sequence[VariantRow], kind: Kind) -> list[Sweep]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------
 # The figures of an evaluation as JSON: summary.json and the last line of `--json`. Pure.
 
 

@@ -180,7 +180,6 @@ def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # What a policy said, frame by frame: an .npz an episode in the folder `tokens` of an evaluation.
 #
 # Each holds ``tokens`` int32 [frames, K], in the order of the frames, and ``success``, bool. What
@@ -231,7 +230,6 @@ def _read_tokens(path: Path) -> EpisodeTokens:
     return EpisodeTokens(path.stem, tokens, success)
 
 
-# ------------------------------------------------------------------------------------------------
 # A clip of an episode that failed: an animated WebP with the step, the observation age and
 # the instruction burnt in, so that an image passed on says what it shows.
 
@@ -300,7 +298,6 @@ def _drawn(frame: Image.Image, words: str, instruction: str) -> Image.Image:
     return picture
 
 
-# ------------------------------------------------------------------------------------------------
 # A strip of frames: one small image that shows an episode from its begin to its end.
 #
 # Feed it every image of the episode; it keeps only as many as it needs, already made small, so

@@ -20,7 +20,6 @@ from vla_ros.core.types import (
 )
 from vla_ros.data.episodes.records import Job, Record, Spread
 
-# ------------------------------------------------------------------------------------------------
 # How smoothly chunks follow each other, by what was said and executed. Not thread-safe.
 
 

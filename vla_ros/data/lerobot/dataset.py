@@ -81,7 +81,6 @@ class DatasetRow:
         return {**{IMAGES + name: image for name, image in self.images.items()}, **self.numbers}
 
 
-# ------------------------------------------------------------------------------------------------
 # LeRobot's Python as a process: requests go in, answers come out, and it ends with us.
 
 
@@ -194,7 +193,6 @@ class LeRobot:
         return f"LeRobot's Python ended ({self._python}): {last[:300]}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Rows into a new LeRobotDataset, by LeRobot's own code.
 
 
@@ -275,7 +273,6 @@ def _save(there: LeRobot) -> int:
     return int(there.hear("saved").fields["episodes"])
 
 
-# ------------------------------------------------------------------------------------------------
 # A LeRobotDataset's rows, by LeRobot's own code.
 
 

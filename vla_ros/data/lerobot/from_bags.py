@@ -36,7 +36,6 @@ from vla_ros.data.lerobot.dataset import (
 from vla_ros.data.lerobot.wire import Array
 from vla_ros.data.replay import stamp_ns
 
-# ------------------------------------------------------------------------------------------------
 # Which images belong to a command, and where an episode ends: pure functions over stamps.
 #
 # A row is what a policy could have known when it said an action. A command of ours says what it
@@ -203,7 +202,6 @@ def said(dropped: Counter[str]) -> list[str]:
     return [f"{count} commands left out: {why}" for why, count in dropped.most_common()]
 
 
-# ------------------------------------------------------------------------------------------------
 # The numbers of a message, whatever it is: a command, a state, of this package or another's.
 
 
@@ -265,7 +263,6 @@ def numbers_of(kind: str, content: Any) -> Numbers:
     return Numbers(tuple(map(str, names)), array)
 
 
-# ------------------------------------------------------------------------------------------------
 # What a bag holds, stream by stream: cameras, states, instructions, a simulation's episodes.
 
 
@@ -365,7 +362,7 @@ class RecordedInferences:
         return newest.row(told.said_ns), newest.said_ns - newest.observed_ns
 
 
-# ---------------------------------------------------------------------- cameras
+# Cameras
 
 
 def cameras_of(bag: Bag, picked: TopicRoles, more: Mapping[str, str]) -> dict[str, BagTopic]:
@@ -429,7 +426,7 @@ class Images:
             raise BagError(f"{self._topic.name}: image {place}: {error}") from None
 
 
-# ---------------------------------------------------------------------- instructions and episodes
+# Instructions and episodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,7 +583,7 @@ class BagRows:
             images = {name: readers[name].get(number) for name, number in row.images.items()}
             yield DatasetRow(row.episode, row.task, images, row.numbers)
 
-    # ------------------------------------------------------------------ judging
+    # Judging
 
     def _read_commands(self, topic: BagTopic) -> list[_Command]:
         found = []
@@ -736,7 +733,6 @@ def _joined(commands: Sequence[_Command]) -> list[_Command]:
     return out
 
 
-# ------------------------------------------------------------------------------------------------
 # Several bags as the rows of one data set.
 
 

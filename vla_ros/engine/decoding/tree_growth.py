@@ -182,7 +182,7 @@ class TreeGrower:
         sizes = rows - 1, rows - 1, frame.nodes
         self._parents, self._ranks, self._nodes = self._layout.split(sizes)
 
-    # ------------------------------------------------------------------ on the host
+    # On the host
 
     def prepare(self, segments: Sequence[Segment]) -> None:
         """Capture the graph of every segment. Forgets the answer."""
@@ -282,7 +282,7 @@ class TreeGrower:
             graph = self._graphs[segment] = self._capture(lambda: self._grow_segment(segment))
         return graph()
 
-    # ------------------------------------------------------------------ within a graph
+    # Within a graph
     # Nothing here may depend on a value: no read of the device, no shape but the frame's.
 
     def _grow_segment(self, segment: Segment | None) -> Outputs:

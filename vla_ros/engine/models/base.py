@@ -163,7 +163,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         self._span: SpanT | None = None
         self._serial = 0
 
-    # ------------------------------------------------------------ the hooks of a family
+    # The hooks of a family
 
     @abstractmethod
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -243,7 +243,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         """Noise without what no action has."""
         return noise
 
-    # ------------------------------------------------------------ one observation
+    # One observation
 
     @property
     def padded(self) -> bool:

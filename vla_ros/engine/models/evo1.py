@@ -200,7 +200,7 @@ class Evo1(FlowPolicy[ContextSpan]):
         self._laid: tuple[torch.Tensor, int] | None = None  # the prompt that is laid out
         self._ids = self._images = torch.empty(0, dtype=torch.int64)
 
-    # ------------------------------------------------------------ the prompt
+    # The prompt
 
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
         x = pixel_shuffle(self.tower(pixels), self.config.shuffle)
@@ -287,7 +287,7 @@ class Evo1(FlowPolicy[ContextSpan]):
         span = self.span(rows - 1)
         return torch.cat((span.cos, span.sin), 1)
 
-    # ------------------------------------------------------------ the actions
+    # The actions
 
     def noise(self, generator: torch.Generator) -> torch.Tensor:
         """Uniform in [-1, 1); 0 where an action has no value."""
@@ -454,7 +454,7 @@ def kept_rows(ids: torch.Tensor, image_token: int, rows: int) -> torch.Tensor:
     return (~image | (image.cumsum(0) <= rows)).nonzero()[:, 0]
 
 
-# ---------------------------------------------------------------- tables that a checkpoint stores
+# Tables that a checkpoint stores
 
 
 def time_index(steps: int) -> tuple[int, ...]:

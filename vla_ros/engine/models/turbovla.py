@@ -102,7 +102,6 @@ class Specials:
     question: int
 
 
-# ------------------------------------------------------------------------------------------------
 # The tensors, under the names that a checkpoint stores them by.
 
 
@@ -385,7 +384,6 @@ def turbovla_expected(config: TurboVLAConfig) -> Expected:
     return Expected(shapes, spare)
 
 
-# ------------------------------------------------------------------------------------------------
 # The policy.
 
 

@@ -114,7 +114,6 @@ def _features(raw: Mapping[str, Any], key: str) -> dict[str, tuple[str, tuple[in
         raise PolicyRefused(f"{key} of {CONFIG} cannot be read: {error!r}") from error
 
 
-# ------------------------------------------------------------------------------------------------
 # The table between a robot and a checkpoint: cameras by role, numbers by name and unit.
 
 

@@ -47,7 +47,6 @@ from vla_ros.policies.lerobot.checkpoint import (
 )
 from vla_ros.policies.load import SETUP
 
-# ------------------------------------------------------------------------------------------------
 # From a LeRobot folder or hub id to LeRobot's own objects. Imports torch and lerobot.
 
 
@@ -140,7 +139,6 @@ def folder_of(checkpoint: str) -> Path:
         raise PolicyRefused(f"checkpoint: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------
 # The position gate of SmolVLM's vision tower: which row of its table each patch gets.
 #
 # The tower finds the rows with a bucket search in the weights' number format, so another version or
@@ -218,7 +216,6 @@ def _compare(wanted: list[int], found: list[int]) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Whether a loaded model is its file's: every tensor accounted for, value by value.
 #
 # LeRobot's loaders are lenient: a name that changed between versions, or a file that is not there,

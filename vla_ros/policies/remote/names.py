@@ -196,7 +196,6 @@ def _get(message: Mapping[str, Any], key: Key) -> Any:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a table comes from: openpi's examples, a file, what a checkpoint needs.
 
 

@@ -107,7 +107,7 @@ class RemotePolicy:
         self._timeout_s = _seconds(given) if given else max(SHORTEST_S, TIMES * taken)
         self.info = self._info()
 
-    # ------------------------------------------------------------------ what is served
+    # What is served
 
     def _settle_names(self) -> NameTable:
         if word := self._spec.options.get("names"):
@@ -188,7 +188,7 @@ class RemotePolicy:
         answer, _ = self._answer(time.monotonic() + self._timeout_s)
         return self._actions(answer)
 
-    # ------------------------------------------------------------------ a policy
+    # A policy
 
     def reset(self, instruction: Instruction) -> None:
         """An episode is a connection."""

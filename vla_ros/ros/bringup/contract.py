@@ -64,7 +64,6 @@ class Contract:
         return replace(spec, nodes=nodes)
 
 
-# ------------------------------------------------------------------------------------------------
 # YAML whose every value knows its line.
 
 
@@ -134,7 +133,6 @@ def _located(path: Path) -> Located:
     return spot(node) if node is not None else Located(path, 1, {})
 
 
-# ------------------------------------------------------------------------------------------------
 # A contract -> parameters and remappings.
 
 
@@ -399,7 +397,6 @@ def _read_task(spot: Located, found: _Found) -> None:
         found.remappings["instruction"] = source.topic
 
 
-# ------------------------------------------------------------------------------------------------
 # A robot's parameter file -> a contract, and back.
 
 

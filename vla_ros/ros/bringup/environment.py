@@ -95,7 +95,6 @@ def python_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(dict.fromkeys([root, *parts] if in_checkout else parts))
 
 
-# ------------------------------------------------------------------------------------------------
 # A ROS domain that nobody else on this machine is in.
 
 
@@ -156,7 +155,6 @@ def _unused(domain: int) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------------
 # SROS 2: which keys a node uses, and whether keys are used at all.
 #
 # The policies of the enclaves are in config/security; docs/how-to/secure-the-graph.md.
@@ -195,7 +193,6 @@ def check_enclave(folder: str, environment: Mapping[str, str]) -> None:
         raise UserError(f"enclave {folder}: {KEYSTORE} is not set: export where the keys are")
 
 
-# ------------------------------------------------------------------------------------------------
 # What killed processes left in /dev/shm: Fast DDS removes its segments only at a clean end.
 #
 # With the shipped profile a participant has a segment of 32 MB, so a day of `kill -9` fills the

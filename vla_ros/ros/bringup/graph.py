@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from vla_ros.ros.bringup.lifecycle import LifecycleClient
 
 
-# ------------------------------------------------------------------------------------------------
 # One node as a process of its own: start, stream its output, end it, count its children out.
 #
 # Each process leads a session, so Ctrl-C in a terminal reaches only the one that started the

@@ -34,7 +34,6 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.resources import config_path, share
 from vla_ros.ros.bringup.environment import enclave_of
 
-# ------------------------------------------------------------------------------------------------
 # The graph files that come with the package (config/*.up.yaml), and any other by its path.
 
 
@@ -74,7 +73,6 @@ def title_of(file: Path) -> str:
     return re.split(r"[.:] ", " ".join(words))[0].rstrip(".")
 
 
-# ------------------------------------------------------------------------------------------------
 # Names in ROS that a user gives: namespaces and remappings, refused before anything starts.
 
 
@@ -102,7 +100,6 @@ def remapping(item: str) -> tuple[str, str, str]:
     return node, old, new
 
 
-# ------------------------------------------------------------------------------------------------
 # Parameters of ROS are typed: what is given for one becomes its type, or is refused.
 #
 # rcl drops a value whose type is not that of the parameter file, without a word: `image_size:=2.5`
@@ -141,7 +138,6 @@ def of_type(before: object, value: Any, place: str) -> Any:
     raise UserError(f"{place}: must be {_WORDS[kind]}{example}, not {value!r}")
 
 
-# ------------------------------------------------------------------------------------------------
 # YAML that a user wrote: what is wrong with it is one line with its place.
 
 
@@ -428,7 +424,6 @@ def _parameter_file(name: str, graph_file: Path, place: str) -> Path:
         raise UserError(f"{place}: {error}") from None
 
 
-# ------------------------------------------------------------------------------------------------
 # The page in the browser beside a graph: the node that `--view` adds.
 
 

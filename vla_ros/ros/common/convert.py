@@ -43,7 +43,6 @@ def set_times(message: Any, name: str, of_ms: Distribution) -> None:
     setattr(message, f"{name}_s", Percentiles(count=of_ms.count, **values))
 
 
-# ------------------------------------------------------------------------------------------------
 # Statuses on /diagnostics, each named after the node that says it.
 #
 # Tools merge statuses of the same name, so the name has the namespace: two robots are two. As

@@ -79,7 +79,6 @@ def listen(
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # When a message was received: as the middleware says, not as the executor came to read it.
 
 

@@ -120,7 +120,6 @@ class Peer:
                 self.node.get_logger().warning(str(error), throttle_duration_sec=1.0)
 
 
-# ------------------------------------------------------------------------------------------------
 # What a spectator of a whole graph needs: which topics come and go, and how to hear each.
 
 
@@ -166,7 +165,6 @@ def class_of(kind: str) -> Any:
         return None
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a camera's images are: raw, or compressed beside them as image_transport has it.
 
 

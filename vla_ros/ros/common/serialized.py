@@ -23,7 +23,6 @@ from rosidl_parser.definition import (
 from vla_ros.core.clock import SECOND
 from vla_ros.core.pixels import BadMessage, quoted
 
-# ------------------------------------------------------------------------------------------------
 # Whether serialized bytes can be a message of some type, before native code reads them.
 #
 # Fast CDR (2.3.0) steps over padding without looking where the bytes end, so a message that is cut

@@ -124,7 +124,6 @@ def run(
     return 0
 
 
-# ------------------------------------------------------------------------------------------------
 # How a node that spins in a thread of its own leaves the graph: in the one order that is safe.
 #
 # The thread first: ``Executor.shutdown`` of rclpy (9.1.2) waits for nothing, whatever time it is

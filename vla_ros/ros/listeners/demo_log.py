@@ -20,7 +20,6 @@ from vla_ros.runtime.monitor.seen import (
     StatusSeen,
 )
 
-# ------------------------------------------------------------------------------------------------
 # One episode as a bridge tells it, and the policy in it, in words. Free of ROS.
 
 
@@ -196,7 +195,6 @@ class EpisodeLog:
         return within[kinds.index(CommandKind.POLICY) :]
 
 
-# ------------------------------------------------------------------------------------------------
 # Keeps what the camera saw and writes it as an animated GIF, or its last image as PNG.
 
 

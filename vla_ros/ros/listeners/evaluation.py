@@ -58,7 +58,7 @@ class EvalWatcher(EpisodeWatcher):
         self.hear(JointState, "joint_states", self._on_frame, deep(qos.STATE, 100))
         self.start()
 
-    # ------------------------------------------------------------------ from the caller
+    # From the caller
 
     def begin(self, job: Job, strip: FrameStrip | None, check: Callable[[], None]) -> None:
         """Let the bridge begin the job; from now on :attr:`log` is about it.
@@ -122,7 +122,7 @@ class EvalWatcher(EpisodeWatcher):
         if number > self.log.number:
             self.log = EvalLog(self._setup, number, self.status)
 
-    # ------------------------------------------------------------------ what is heard
+    # What is heard
 
     def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         self._take_up(episode.number)

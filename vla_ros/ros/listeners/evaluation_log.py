@@ -43,7 +43,7 @@ class EvalLog:
         self._frames: list[int] = []
         self._begun = False
 
-    # ------------------------------------------------------------------ what is heard
+    # What is heard
 
     def add_episode(self, episode: EpisodeChange) -> None:
         """A status of the bridge about this episode."""
@@ -69,7 +69,7 @@ class EvalLog:
         """The world was shown: at the begin and after every step."""
         self._frames.append(stamp_ns)
 
-    # ------------------------------------------------------------------ how it stands
+    # How it stands
 
     @property
     def ended(self) -> bool:
@@ -122,7 +122,7 @@ class EvalLog:
         over = self.ended and self.episode is not None and stamp_ns > self.episode.stamp_ns
         return stamp_ns >= self._first_ns and not over
 
-    # ------------------------------------------------------------------ the record
+    # The record
 
     def record(self, job: Job, wall_s: float, broke: str = "") -> Record:
         """What came of the job.

@@ -84,7 +84,6 @@ def deep(profile: QoSProfile, depth: int) -> QoSProfile:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Messages of an episode as its frozen views.
 
 
@@ -127,7 +126,6 @@ def inference_of(message: ActionChunk) -> Inference:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Follows the episodes of a bridge and the policy that acts in them.
 #
 # What a subclass does with what is heard happens in the thread of the callbacks, under the bell.
@@ -154,7 +152,7 @@ class EpisodeWatcher(GraphListener, ABC):
         self.listen(PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100))
         self.listen(EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100))
 
-    # ------------------------------------------------------------------ what a subclass does
+    # What a subclass does
 
     @abstractmethod
     def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
@@ -177,7 +175,7 @@ class EpisodeWatcher(GraphListener, ABC):
         """A camera image. Its pixels are decoded only for a function that wants them, which is
         called without the bell."""
 
-    # ------------------------------------------------------------------ what is heard
+    # What is heard
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         with self.bell:

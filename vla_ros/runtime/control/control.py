@@ -187,7 +187,7 @@ class Control:
         with self.lock:
             return self.gate.at_rest(self.moment())
 
-    # ------------------------------------------------------------------ state
+    # State
 
     def activate(self) -> None:
         """Begin anew: what an earlier activation did to the gripper, or saw, counts no more."""
@@ -285,7 +285,7 @@ class Control:
             return "waits for an instruction"
         return self.worker.missing or "waits for a fresh frame and a valid action"
 
-    # ------------------------------------------------------------------ the task
+    # The task
 
     def set_instruction(self, text: str) -> bool:
         """A new task, or the empty text to :meth:`stop`. Returns whether it is another one.
@@ -392,7 +392,7 @@ class Control:
             self.loop.sink.changed(before, before)  # whoever asked waits for the new epoch
         self.resubmit()
 
-    # ------------------------------------------------------------------ goals
+    # Goals
 
     def begin_goal(self, goal: Goal) -> None:
         """Do this, whatever was stopped or runs. Raises :class:`GoalRefused`.
@@ -458,7 +458,7 @@ class Control:
             reason = f"the time limit of {goal.time_limit_s:g} s has passed"
             self.end_goal(GoalOutcome.TIME_LIMIT, reason)
 
-    # ------------------------------------------------------------------ a simulation's episodes
+    # A simulation's episodes
 
     def episode_runs(self, number: int, step: int) -> None:
         """A simulation reports that its episode runs, after ``step`` steps. It has called
@@ -485,7 +485,7 @@ class Control:
         self.flush()
         self._wait(self._lacks())
 
-    # ------------------------------------------------------------------ frames
+    # Frames
 
     def offer(self, observation: Observation) -> None:
         """A new frame: newest wins."""
@@ -561,7 +561,7 @@ class Control:
         if request is not None:
             self.loop.sink.submit(request, self.loop.instruction)
 
-    # ------------------------------------------------------------------ the worker
+    # The worker
 
     def result(self, epoch: int, answer: PolicyAnswer | None) -> None:
         """The worker has answered: with an inference, or with None while a pipeline fills."""
@@ -661,7 +661,7 @@ class Control:
             return False
         return True
 
-    # ------------------------------------------------------------------ the tick
+    # The tick
 
     def tick(self) -> bool:
         """Look at the clocks, and publish what is due. False: no control period has passed since

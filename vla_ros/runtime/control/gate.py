@@ -249,7 +249,7 @@ class PublishGate:
         time counts."""
         return now.now_ns if self._loop.sim_time else now.steady_ns
 
-    # ------------------------------------------------------------------ the last door
+    # The last door
 
     @property
     def _endless(self) -> tuple[int, ...]:
@@ -403,7 +403,7 @@ class PublishGate:
         loop.become(safety.keep(loop.safety, "the arm has not moved yet"))
         return True
 
-    # ------------------------------------------------------------------ publication
+    # Publication
 
     def _hold_still(self, now: Moment) -> bool:
         """A HELD command while the last action's observation is young enough; HOLD after that."""

@@ -55,7 +55,7 @@ _QUIET = 10  # and in so many messages
 _ON_CHANGE = "its driver may speak only on change: name it in joints_on_change"
 
 
-# ------------------------------------------------------------------------------ readings
+# Readings
 
 
 class OutlierFilter(Generic[T]):
@@ -259,7 +259,7 @@ def speeds_of(limits: Limits, described: Mapping[str, float]) -> dict[str, float
     return {**described, **own}
 
 
-# ------------------------------------------------------------------------------ the policy's state
+# The policy's state
 
 
 class Joints:
@@ -419,7 +419,7 @@ def _listed(names: Collection[str]) -> str:
     return (", ".join(shown) + (f" and {more} more" if more > 0 else "")) or "none"
 
 
-# ------------------------------------------------------------------------------ where the robot is
+# Where the robot is
 
 
 def opening_of(position: float, ends: tuple[float, float]) -> float | None:

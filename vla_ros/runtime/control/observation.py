@@ -36,7 +36,7 @@ _FROZEN_NS = SECOND
 _STEP_NS = 5 * MS  # two clocks that are read on a busy machine differ by less
 _SLEW = 0.1  # of the time that passes; chrony's default allows 0.083
 
-# ------------------------------------------------------------------------------ one stream
+# One stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def share_of(before_ns: int, after_ns: int, stamp_ns: int) -> float:
     return (stamp_ns - before_ns) / (after_ns - before_ns) if after_ns > before_ns else 0.0
 
 
-# ------------------------------------------------------------------------------ the robot's state
+# The robot's state
 
 #: The values of an observation's streams by name -> what the policy is shown of the robot.
 Layout = Callable[[Mapping[str, Any]], Floats | None]
@@ -316,7 +316,7 @@ LAYOUTS = {
 }
 
 
-# ------------------------------------------------------------------------------ joining them
+# Joining them
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +494,7 @@ class Assembler:
         )
 
 
-# ------------------------------------------------------------ checks of stamps, pixels, clocks
+# Checks of stamps, pixels, clocks
 
 
 class FrameCheck:

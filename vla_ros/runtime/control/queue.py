@@ -280,7 +280,7 @@ class ActionQueue:
         self._broken_ns = 0  # chunks that did not see what was done then are not continued
         self.voided = ""
 
-    # ------------------------------------------------------------------ asking
+    # Asking
 
     def asks(self, stamp_ns: int, limits: Limits) -> bool:
         """Whether to ask for an answer to the observation of that stamp."""
@@ -326,7 +326,7 @@ class ActionQueue:
         """What was asked for came, or will never come."""
         self._asked = None
 
-    # ------------------------------------------------------------------ executing
+    # Executing
 
     def take(self, now_ns: int, limits: Limits) -> ChunkAction | None:
         """The next action, or None if there is none for this moment. It stays the next one until

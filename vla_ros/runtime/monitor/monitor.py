@@ -326,7 +326,7 @@ def _percentiles(name: str, d: Distribution) -> list[tuple[str, str]]:
     return [(f"{name} {p}", text) for p, text in zip(PERCENTILES, shown, strict=True)]
 
 
-# ------------------------------------------------------------------------------ the monitor
+# The monitor
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ class Executor:
         self._restart.append(restart)
         self._orders.ring()
 
-    # ------------------------------------------------------------------ the thread
+    # The thread
 
     def _run(self) -> None:
         """Until it is ordered to stop."""
@@ -339,7 +339,7 @@ class Executor:
         elif loading and self._first.done() and now > self._since_ns + self._load_timeout_ns:
             self._lost(f"the worker was not ready in {self._limits.load_timeout_s:g} s", now)
 
-    # ------------------------------------------------------------------ the life of a worker
+    # The life of a worker
 
     def _start_worker(self) -> None:
         self._since_ns = self._clock.steady_ns()

@@ -222,7 +222,7 @@ def _kill_group_after(life_fd: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-# ------------------------------------------------------------------ answers, apart from processes
+# Answers, apart from processes
 
 
 class Server:

@@ -38,7 +38,6 @@ from vla_ros.sim.libero.files import (
 from vla_ros.sim.libero.suites import NOT_INSTALLED, PRO_SUITES, LiberoTask
 from vla_ros.sim.versions import libero_world, mujoco_note
 
-# ------------------------------------------------------------------------------------------------
 # LIBERO's own configuration file, without which its first import asks questions.
 #
 # It is `$LIBERO_CONFIG_PATH/config.yaml`, else `~/.libero/config.yaml`, and must name five
@@ -212,7 +211,6 @@ def placeholder_note(assets: Path) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------------------
 # What of LIBERO is installed, and what a task needs that a folder of assets lacks.
 
 
@@ -277,7 +275,6 @@ def _models(assets: Path) -> frozenset[str]:
     return frozenset(path.stem for path in assets.rglob("*.xml"))
 
 
-# ------------------------------------------------------------------------------------------------
 # Importing LIBERO without its habits: no question, no download, no file in /tmp, no torch.
 #
 # What LIBERO and robosuite read from the environment and from their own modules is set before

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from vla_ros.sim.libero.world import LiberoWorld
 
 
-# ------------------------------------------------------------------------------------------------
 # LIBERO's initial states, read without running what a pickle may ask for.
 #
 # The files are pickles inside zip archives, as torch.save writes them. The pickles hold one

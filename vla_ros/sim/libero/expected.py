@@ -64,7 +64,6 @@ def look(env: Environment, task: str, picture: bool) -> TaskReference:
     return TaskReference(task, tuple(places), image)
 
 
-# ------------------------------------------------------------------------------------------------
 # Where objects rest.
 
 
@@ -115,7 +114,6 @@ def farthest(seen: TaskReference, expected: Sequence[Places]) -> tuple[float, st
     return max(apart, default=(0.0, ""))
 
 
-# ------------------------------------------------------------------------------------------------
 # What the main camera shows.
 
 SAME: Final = 1.0  # levels of 255 that an image may differ in the mean, and is the same
@@ -187,7 +185,6 @@ def verdict(found: Sequence[ImageDifference], known: bool) -> tuple[bool, str]:
     return False, "other images: another version of MuJoCo, or a renderer that fails"
 
 
-# ------------------------------------------------------------------------------------------------
 # An image of every suite, for people.
 
 _LABEL: Final = 20  # px above each column

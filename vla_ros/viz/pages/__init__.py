@@ -37,7 +37,6 @@ def render(folder: Path, template: str, **values: Any) -> str:
     return _environment(folder).get_template(template).render(**values)
 
 
-# ------------------------------------------------------------------------------------------------
 # A table of a page, as data: ``table.html.j2`` shows it.
 
 

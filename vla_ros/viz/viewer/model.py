@@ -130,7 +130,7 @@ class Page:
         """Instructions to choose from: the world's tasks, then what was said before."""
         return tuple(dict.fromkeys([*tasks, *self._sentences]))
 
-    # ------------------------------------------------------------------ as HTML
+    # As HTML
 
     def banner_html(self, steady_ns: int) -> str:
         """State, reason and instruction, escaped."""
@@ -183,7 +183,6 @@ def _color(level: int) -> str:
     return next(color for least, color in LEVELS if level >= least)
 
 
-# ------------------------------------------------------------------------------------------------
 # Strip charts: the last minute of what the policy did, as lines to draw.
 #
 # Commands are added as they come; every :data:`EVERY_NS` one point of each line is made of those
@@ -400,7 +399,6 @@ def _round_up(value: float) -> float:
     return math.ceil(value / step) * step
 
 
-# ------------------------------------------------------------------------------------------------
 # What the three-dimensional part shows at an instant, and the last seconds of it.
 #
 # Not thread-safe. Times are nanoseconds of the steady clock; lengths are metres in the world frame.
@@ -478,7 +476,6 @@ def color_of(name: str) -> tuple[int, int, int]:
     return next((rgb for word, rgb in CUBE_RGB.items() if word in name), _OTHER)
 
 
-# ------------------------------------------------------------------------------------------------
 # Camera images with their age burnt in, so that a still image cannot pass for a live one.
 
 
@@ -525,7 +522,6 @@ def side_by_side(pictures: Sequence[Image]) -> Image:
     return np.ascontiguousarray(np.concatenate(row[:-1], axis=1))
 
 
-# ------------------------------------------------------------------------------------------------
 # The instructions of a simulation's tasks, to choose from.
 
 

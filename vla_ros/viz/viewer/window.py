@@ -30,7 +30,6 @@ from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
 from vla_ros.viz.viewer.model import Chart
 from vla_ros.viz.viewer.stage import Stage
 
-# ------------------------------------------------------------------------------------------------
 # viser's server with a guard in front of every request, web sockets included.
 #
 # viser has neither a token nor a look at where a web socket's page came from. Its server is that of
@@ -261,7 +260,7 @@ class PageWindow:
         panel.dock_right()
         panel.set_width(RIGHT_PX)
 
-    # ------------------------------------------------------------------ what is shown
+    # What is shown
 
     @property
     def watched(self) -> bool:

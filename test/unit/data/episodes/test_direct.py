@@ -192,7 +192,7 @@ def test_a_policy_that_breaks_costs_its_episode_only(monkeypatch):
     assert len(made) == 2
 
 
-# ------------------------------------------------------------------ on the engine
+# On the engine
 
 
 def test_lossless_decodings_give_the_same_actions_and_tokens():
@@ -264,7 +264,7 @@ def test_bitvla_gets_both_cameras_and_the_robots_state():
     assert (record.steps, record.held, record.frames) == (17, 0, 3)  # 8 actions each
 
 
-# ------------------------------------------------------------------ chunks that come late
+# Chunks that come late
 
 OFT = replace(RANDOM, checkpoint="random:small-oft", chunk=8, max_steps=24)
 

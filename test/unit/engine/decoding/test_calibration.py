@@ -27,7 +27,7 @@ from vla_ros_lab.heterospec import EMPTY, rounds, shown, to_json
 CHANCES = st.lists(st.just(0.0) | st.floats(1e-38, 1.0), min_size=1, max_size=16)
 
 
-# ------------------------------------------------------------------ Phi
+# Phi
 
 
 def test_entropy_is_that_of_the_normalized_top():
@@ -60,7 +60,7 @@ def test_an_offer_has_the_chances_of_how_things_are():
     assert learned.candidates([7, 200], [7, 200]).chances[0][0] == 1.0  # what is no bin is repeated
 
 
-# ------------------------------------------------------------------ bins and trees
+# Bins and trees
 
 
 def calibration(tokens: int, bins: int = 8, **options) -> Calibration:

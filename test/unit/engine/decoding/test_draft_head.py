@@ -106,7 +106,7 @@ def test_taps_come_out_of_captured_passes() -> None:
     torch.testing.assert_close(*found)
 
 
-# ------------------------------------------------------------------ the drafter
+# The drafter
 
 
 def drafter(chance: float = 1.0, **options: object) -> tuple[HeadDrafter, list[object]]:
@@ -178,7 +178,7 @@ def test_alternatives_are_apart_where_near_is_enough() -> None:
         assert row[0] == windows.argmax()
 
 
-# ------------------------------------------------------------------ its file
+# Its file
 
 
 def test_a_head_comes_back_from_its_folder(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_shipped_policy_has_a_head_of_its_own() -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 3_000_000
 
 
-# ------------------------------------------------------------------ judging and training
+# Judging and training
 
 
 @pytest.mark.parametrize("count", [7, 12])

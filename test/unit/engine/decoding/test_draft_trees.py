@@ -256,7 +256,7 @@ def test_relaxed_stays_within_its_bounds() -> None:
     assert not engine.decoder.decoding.lossless
 
 
-# ------------------------------------------------------------------ the drafter
+# The drafter
 
 ACTIONS = ActionTokens(32000)
 BUDGET = Budget(6, 9)

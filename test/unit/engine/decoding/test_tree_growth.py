@@ -100,7 +100,7 @@ def test_a_tree_that_was_not_planned_for_says_so() -> None:
             layout_of(shape, frame, CPU)
 
 
-# ------------------------------------------------------------------ drafters
+# Drafters
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_what_is_not_finite_is_forgotten(calibration: Calibration) -> None:
     assert found[0] == found[1] != []
 
 
-# ------------------------------------------------------------------ engines
+# Engines
 
 
 @pytest.mark.parametrize("kind", ["trees", "heterospec"])

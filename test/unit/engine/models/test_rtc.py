@@ -202,7 +202,7 @@ def test_a_network_with_one_time_for_all_is_refused_in_one_line() -> None:
         model.sample_actions(prefix, None, noise, guidance)
 
 
-# ------------------------------------------------------------------ the engine
+# The engine
 
 
 def engine_of(preset: str, **options: Any) -> Engine:
@@ -397,7 +397,7 @@ def test_a_guided_chunk_joins_the_one_before_it() -> None:
     assert jumps["guided"] < 0.5 * jumps[""]
 
 
-# ------------------------------------------------------------------ relative actions
+# Relative actions
 
 MARKS = (True, True, True, False, True, True, False)
 

@@ -68,7 +68,7 @@ def log(setup: Setup, status: StatusSeen | None = RUNNING) -> EvalLog:
     return out
 
 
-# ------------------------------------------------------------------ lock-step
+# Lock-step
 
 
 def test_in_lockstep_the_first_answer_to_every_frame_was_executed_in_order() -> None:
@@ -134,7 +134,7 @@ def test_commands_that_were_not_heard_are_no_secret() -> None:
     assert it.record(JOB, 1.0).error == "2 actions were executed, 1 were heard"
 
 
-# ------------------------------------------------------------------ real time
+# Real time
 
 
 def clocked(status: StatusSeen | None = RUNNING) -> EvalLog:
@@ -198,7 +198,7 @@ def test_a_simulation_that_cannot_keep_up_is_named_also_where_the_task_was_solve
     assert it.record(JOB, 1.0).reason == "success"
 
 
-# ------------------------------------------------------------------ what ails the policy
+# What ails the policy
 
 
 def test_the_policy_s_state_counts_as_of_the_end_and_its_counters_as_of_afterwards() -> None:

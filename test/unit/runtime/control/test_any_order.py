@@ -86,7 +86,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.instruct("reach")
             self.cycle(0.01, 0.0)
 
-    # ------------------------------------------------------------------ the node's life
+    # The node's life
 
     @rule()
     def activate(self):
@@ -133,7 +133,7 @@ class AnyOrder(RuleBasedStateMachine):
     def recover(self):
         self.bench.control.recover()
 
-    # ------------------------------------------------------------------ the task
+    # The task
 
     def catch(self):
         if self.task:
@@ -164,7 +164,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.task, self.stopped, self.repeatable = self.stopped, "", False
         assert self.bench.loop.instruction.text == self.task
 
-    # ------------------------------------------------------------------ the world
+    # The world
 
     @rule(offset=st.integers(-700, 20), again=st.booleans())
     def frame(self, offset, again):
@@ -206,7 +206,7 @@ class AnyOrder(RuleBasedStateMachine):
     def clock_jump(self, jump):
         self.bench.clock.now += round(jump * SECOND)
 
-    # ------------------------------------------------------------------ the worker
+    # The worker
 
     @rule()
     def lose_worker(self):
@@ -220,7 +220,7 @@ class AnyOrder(RuleBasedStateMachine):
     def worker_gives_up(self):
         self.bench.control.fault("lost again")
 
-    # ------------------------------------------------------------------ episodes
+    # Episodes
 
     @rule(number=st.integers(1, 2), step=st.integers(0, 1))
     def episode_runs(self, number, step):

@@ -89,7 +89,7 @@ def test_observation_from_the_future_moves_nothing(lockstep):
     assert "future" in bench.loop.counters.last_block
 
 
-# ------------------------------------------------------------------------ a stop lasts
+# A stop lasts
 
 
 def moves(bench, frames=4):

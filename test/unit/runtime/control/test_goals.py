@@ -51,7 +51,7 @@ def stands_still(bench):
     return POLICY not in kinds and bench.loop.instruction.text == ""
 
 
-# ------------------------------------------------------------------------ what is asked for
+# What is asked for
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_none_begins_while_inactive_or_in_fault(bench):
     assert bench.endings == [] and bench.loop.goals.current is None
 
 
-# ------------------------------------------------------------------------ how it begins
+# How it begins
 
 
 def test_nothing_computed_before_it_moves_the_robot(bench):
@@ -131,7 +131,7 @@ def test_another_one_preempts(bench):
     assert bench.loop.goals.current == Goal("place") and play(bench) == [POLICY] * 3
 
 
-# ------------------------------------------------------------------------ how it ends
+# How it ends
 
 ENDS = {
     "success": (lambda c: c.end_goal(GoalOutcome.SUCCESS, "done"), GoalOutcome.SUCCESS, "done"),
@@ -213,7 +213,7 @@ def test_progress_counts_its_own_new_actions_and_their_ages(bench):
     assert progress.ages.p50 == pytest.approx(0.04) and progress.elapsed_s == pytest.approx(0.36)
 
 
-# ------------------------------------------------------------------------ topic and resume
+# Topic and resume
 
 
 def test_no_topic_preempts_it_and_what_was_said_meanwhile_starts_nothing_after(bench):
@@ -269,7 +269,7 @@ def test_a_topic_that_stands_still_says_nothing_new_after_a_cleanup(bench):
     assert stands_still(again)
 
 
-# ------------------------------------------------------------------------ in any order
+# In any order
 
 
 class Judge(Recorder):

@@ -85,7 +85,7 @@ class Arm:
         return [c for c in said if c.kind is POLICY]
 
 
-# ------------------------------------------------------------------------ H1: leaving HOLD
+# H1: leaving HOLD
 
 
 @pytest.mark.parametrize("jump", [0.02, 0.05, 0.2, 0.5])
@@ -158,7 +158,7 @@ def test_hold_names_the_joints_that_nobody_has_said():
     assert "nothing fresh on joint_states of 'j1'" in arm.bench.loop.safety.said
 
 
-# ------------------------------------------------------------------------ M1: a long HOLD
+# M1: a long HOLD
 
 
 def test_a_hold_that_lasted_long_is_left_by_resume_alone():
@@ -194,7 +194,7 @@ def test_without_a_latch_any_hold_ends_by_itself():
     assert driven(bench, 1.0)
 
 
-# ------------------------------------------------------------------------ H6: what is used up
+# H6: what is used up
 
 
 def test_a_chunk_that_was_blocked_for_want_of_joints_begins_at_its_beginning():
@@ -246,7 +246,7 @@ def test_in_any_order_of_blocks_holds_and_late_joints_no_command_is_farther_than
     assert arm.steps and max(arm.steps) <= 0.001 + 1e-9
 
 
-# ------------------------------------------------------------------------ M2, M8: stopping
+# M2, M8: stopping
 
 
 def test_a_stop_of_places_leads_from_the_last_command_to_the_measured_place():
@@ -296,7 +296,7 @@ def test_in_lockstep_a_reset_answers_no_frame():
     assert len(bench.out.commands) == said
 
 
-# ------------------------------------------------------------------------ M7, M12: clocks
+# M7, M12: clocks
 
 
 @pytest.mark.parametrize("rtf", [0.25, 0.5, 1.0, 2.0])
@@ -346,7 +346,7 @@ def test_how_far_stamps_may_be_ahead_is_a_parameter():
     assert "in the future" in bench.loop.counters.last_drop
 
 
-# ------------------------------------------------------------------------ M13: any camera
+# M13: any camera
 
 
 @pytest.mark.parametrize("camera", ["wrist", "left"])

@@ -215,7 +215,7 @@ def test_no_single_wrong_reading_of_a_stream_is_ever_accepted(data):
     assert count > rate
 
 
-# ------------------------------------------------------------------------------ without end
+# Without end
 
 
 @pytest.mark.parametrize("way", [1.0, -1.0])
@@ -241,7 +241,7 @@ def test_half_a_turn_of_a_joint_without_end_is_a_wrong_reading_too():
     assert stream.read(0.0, 3.0) == [None, 3.0]
 
 
-# ------------------------------------------------------------------------------ poses
+# Poses
 
 
 def pose(x, angle=0.0):
@@ -270,7 +270,7 @@ def test_a_quaternion_of_the_other_sign_is_the_same_rotation():
     assert take(other) == [True]
 
 
-# ------------------------------------------------------------------------------ speeds, openings
+# Speeds, openings
 
 
 def limits(**given):

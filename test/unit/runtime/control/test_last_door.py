@@ -78,7 +78,7 @@ class Judge(Recorder):
             self.course(command.plan)
         self.judged += 1
 
-    # ------------------------------------------------------------------ one rule a kind of number
+    # One rule a kind of number
 
     def limits(self, number: int) -> tuple[float, float]:
         """The largest speed and acceleration."""
@@ -148,7 +148,7 @@ class Judge(Recorder):
             assert abs(value) <= abs(before) + EPS and value * before >= -EPS, f"{what}: no stop"
         line.at, line.when = value, now
 
-    # ------------------------------------------------------------------ trajectories
+    # Trajectories
 
     def where(self, plan, at: float) -> tuple[np.ndarray, np.ndarray]:
         """Place and rate of a plan."""
@@ -245,7 +245,7 @@ class Robot(RuleBasedStateMachine):
         self.control.set_instruction("go")
         self.read(self.place)
 
-    # ------------------------------------------------------------------ the world
+    # The world
 
     def read(self, values) -> None:
         now = self.bench.moment()
@@ -278,7 +278,7 @@ class Robot(RuleBasedStateMachine):
         row[list(self.limits.space.grippers)] = gripper
         return row
 
-    # ------------------------------------------------------------------ what happens
+    # What happens
 
     @rule(
         goal=st.floats(-2.0, 2.0),

@@ -323,7 +323,7 @@ def test_a_clock_that_is_set_back_or_a_flood_leaves_nothing_behind() -> None:
     assert len(flood.lost()) == 5
 
 
-# ------------------------------------------------------------------------ state by name
+# State by name
 
 
 def test_partial_messages_of_several_publishers_are_merged_by_name() -> None:
@@ -380,7 +380,7 @@ def test_without_names_a_message_is_the_state_and_its_size_is_checked() -> None:
     assert found.value.tolist() == [1.0, 2.0, 3.0]
 
 
-# ------------------------------------------------------------------------ poses, layouts
+# Poses, layouts
 
 
 def test_a_pose_between_two_turns_along_the_shorter_arc() -> None:

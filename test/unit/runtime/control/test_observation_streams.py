@@ -38,7 +38,7 @@ def stamps(found):
     return [s for s in range(5001) if (at := found.nearest(s)) is not None and at.stamp_ns == s]
 
 
-# ------------------------------------------------------------------------ one stream
+# One stream
 
 
 def test_samples_are_kept_in_order_and_the_newest_of_them_stay():
@@ -89,7 +89,7 @@ def test_what_is_forgotten_is_older_than_the_last_before_it():
     assert stamps(found) == [30]
 
 
-# ------------------------------------------------------------------------ the kinds of streams
+# The kinds of streams
 
 
 @pytest.mark.parametrize("part", [Nearest(8), Poses()], ids=["pictures", "poses"])
@@ -263,7 +263,7 @@ def test_forgetting_leaves_the_neighbors_of_what_is_to_come():
     assert whole.at(0, 9) is None and whole.lacks(0) == gap(StampedValue(10, None), 0)
 
 
-# ------------------------------------------------------------------------ joined
+# Joined
 
 
 def joining(wait_ns=500 * MS, slop_ns=25 * MS, **parts):
@@ -378,7 +378,7 @@ def test_pictures_that_wait_for_a_silent_stream_are_bounded_in_bytes():
     assert most <= 3 * PICTURE_BYTES
 
 
-# ------------------------------------------------------------------------ a clock set back
+# A clock set back
 
 
 def at(now_s, steady_s):

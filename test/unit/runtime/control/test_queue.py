@@ -217,7 +217,7 @@ def test_single_actions_are_never_late():
     assert len(bench.out.submitted) == 6
 
 
-# ------------------------------------------------------------------ what the request says
+# What the request says
 
 
 def test_the_request_says_what_is_executed_meanwhile():
@@ -277,7 +277,7 @@ def test_what_was_broken_off_is_not_continued(how):
     assert line.asked[count][1].executing is None
 
 
-# ------------------------------------------------------------------ who cannot
+# Who cannot
 
 
 @pytest.mark.parametrize("execution", ["rtc", "rtc_trained"])
@@ -358,7 +358,7 @@ def test_a_command_says_how_long_after_it_was_due_it_was_published():
     assert command.staleness_ns == PERIOD == command.published_ns - command.stamp_ns
 
 
-# ------------------------------------------------------------------ all chunks together
+# All chunks together
 
 
 def test_the_ensemble_is_the_weighted_mean_of_what_all_say_of_the_moment():

@@ -154,7 +154,6 @@ def diagnostic_of(view: EpisodeView, spec: EnvSpec) -> DiagnosticStatus:
     return status(int(waits or bool(counters.late)), "episode", message, values.items())
 
 
-# ------------------------------------------------------------------------------------------------
 # Where things are, as other tools of ROS want to know it: camera calibrations, transforms, the
 # robot's description, the end effector's pose.
 #

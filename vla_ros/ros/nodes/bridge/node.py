@@ -55,7 +55,6 @@ from vla_ros.sim.factory import ENVIRONMENTS, MOST_NUDGE_M, EnvConfig
 from vla_ros.sim.process import SimProcess
 from vla_ros.srv import ResetEpisode
 
-# ------------------------------------------------------------------------------------------------
 # The policy as the bridge sees it: is it up, has it been reset, does it know the task.
 #
 # Threads: :meth:`PolicyPeer.begin` is called from the episode's thread and waits; callbacks
@@ -160,7 +159,6 @@ class PolicyPeer:
         return true()
 
 
-# ------------------------------------------------------------------------------------------------
 # Calls that are made a fixed time after they were asked for, in order.
 
 
@@ -224,7 +222,6 @@ class DelayLine:
         return None
 
 
-# ------------------------------------------------------------------------------------------------
 # The parameters, and the node.
 
 
@@ -398,7 +395,7 @@ class BridgeNode(Node):
         self._sim.close()
         self._delay.close()
 
-    # ------------------------------------------------------------------ what comes in
+    # What comes in
 
     def _on_command(self, message: ActionCommand) -> None:
         try:
@@ -432,7 +429,7 @@ class BridgeNode(Node):
         response.instruction = wanted.told(self._runner.spec.task(task).instruction)
         return response
 
-    # ------------------------------------------------------------------ Outlet
+    # Outlet
 
     def clock(self, stamp_ns: int) -> None:
         self._stamp_ns = stamp_ns

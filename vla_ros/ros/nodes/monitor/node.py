@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from rclpy.topic_endpoint_info import TopicEndpointInfo  # Lyrical: rclpy.endpoint_info
 
 
-# ------------------------------------------------------------------------------------------------
 # Messages as the monitor's frozen views, and its judgement as messages.
 
 
@@ -216,7 +215,7 @@ class MonitorNode(Node):
         )
         listen(self, Latency, "policy/latency", self._on_latency, qos.REPORT)
 
-    # ------------------------------------------------------------------ parameters
+    # Parameters
 
     def _config(self, values: dict[str, Any]) -> MonitorConfig:
         limits = {name: values[name] for name in LIMITS}
@@ -240,7 +239,7 @@ class MonitorNode(Node):
     def _set(self, parameters: list[Parameter]) -> None:
         self._monitor.set_limits(self._with(parameters))
 
-    # ------------------------------------------------------------------ what is seen
+    # What is seen
 
     def _on_picture(self, message: TimeReference, info: MessageInfo) -> None:
         """One image of the policy's camera: when it came is what the policy says, since its clock
@@ -278,7 +277,7 @@ class MonitorNode(Node):
     def _complain(self, text: str) -> None:
         self.get_logger().warning(text, throttle_duration_sec=1.0)
 
-    # ------------------------------------------------------------------ what is said
+    # What is said
 
     def _check(self) -> None:
         self._monitor.publishers(self._writers(self._action_topic))

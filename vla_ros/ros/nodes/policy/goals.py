@@ -95,7 +95,7 @@ class GoalServer:
             time.sleep(_LINGER_S)
         self._server.destroy()
 
-    # ------------------------------------------------------------------ what is asked
+    # What is asked
 
     def _on_request(self, request: ExecuteInstruction.Goal) -> GoalResponse:
         """Only a node that is not active rejects: a rejection carries no reason.
@@ -178,7 +178,7 @@ class GoalServer:
             reason = "cannot be listened to: is it std_msgs/Bool?"
             raise GoalRefused(f"success_topic {quoted(topic)} {reason}") from None
 
-    # ------------------------------------------------------------------ results and feedback
+    # Results and feedback
 
     def _ended(self, ending: Ending) -> None:
         """The goal is over. Called by the loop, with its lock held."""

@@ -73,7 +73,7 @@ _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news wh
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _LOOK_S = 0.01  # how often the newest transform is read
 
-# ------------------------------------------------------------------------------ messages
+# Messages
 
 
 def joints_of(
@@ -189,7 +189,7 @@ class FramePoses:
             self._callback(as_pose(transform))
 
 
-# ------------------------------------------------------------------------------ subscriptions
+# Subscriptions
 
 
 class NotWanted(Exception):
@@ -495,7 +495,7 @@ class PolicyInputs:
             self._control.supply.lost(lost, steady_ns)
         self._count(lost.reason, f"{lost.stream} {lost.kind}", steady_ns)
 
-    # ------------------------------------------------------------------ where the robot is
+    # Where the robot is
 
     def _listen_to_joints(self, needs: FrameStreams) -> None:
         """As the robot's state in a frame, and as where a robot that is told joints is: what a

@@ -101,7 +101,7 @@ class LoopLink:
         self.executor, self.ready, self.worker_pid = executor, ready, ready.pid
         self._control = control
 
-    # ------------------------------------------------------------------ sink of the loop
+    # Sink of the loop
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
         try:
@@ -137,7 +137,7 @@ class LoopLink:
         if line := self._throttle.text(kind, text):
             self._log.warning(line)
 
-    # ------------------------------------------------------------------ the worker
+    # The worker
 
     def on_result(self, result: WorkerResult) -> None:
         control = self._control

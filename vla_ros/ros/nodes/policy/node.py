@@ -86,7 +86,7 @@ class PolicyNode(LifecycleNode):
         """A configure that is awaited holds up no other callback."""
         return awaiting_group()
 
-    # ------------------------------------------------------------------ lifecycle
+    # Lifecycle
 
     async def _LifecycleNodeMixin__on_change_state(
         self, request: ChangeState.Request, response: ChangeState.Response
@@ -213,7 +213,7 @@ class PolicyNode(LifecycleNode):
         self._persistent.latch.close()
         return True
 
-    # ------------------------------------------------------------------ parameters
+    # Parameters
 
     def _check_parameters(self, changes: list[Parameter]) -> SetParametersResult:
         """All or nothing: the changed set is checked as a whole. Before configure only one by one:
@@ -242,7 +242,7 @@ class PolicyNode(LifecycleNode):
         if self.runtime is not None:
             self.runtime.apply(self.values, limits_of(self.values))
 
-    # ------------------------------------------------------------------ status
+    # Status
 
     def _report(self) -> None:
         self.publish_status()

@@ -217,7 +217,7 @@ class PolicyRuntime:
         self._topics.close()
         self._end_worker()
 
-    # ------------------------------------------------------------------ its life
+    # Its life
 
     def activate(self) -> None:
         """With a new worker where there is none. Raises WorkerGone where none can be started."""
@@ -297,7 +297,7 @@ class PolicyRuntime:
     def _tick_failed(self, error: Exception) -> None:
         self._link.warn("tick", f"control tick failed: {type(error).__name__}: {error}")
 
-    # ------------------------------------------------------------------ limits
+    # Limits
 
     def check(self, limits: Limits) -> None:
         """Raise ValueError for limits that the loaded policy cannot meet."""
@@ -349,7 +349,7 @@ class PolicyRuntime:
             self.control.execute_by(self._fitted(limits, ready))
             self.control.loop.inference_s = ready.inference_p99_ms / 1e3
 
-    # ------------------------------------------------------------------ report
+    # Report
 
     def report_latency(self) -> None:
         with self.control.lock:

@@ -77,7 +77,7 @@ class TakeoverInputs:
             self._openings[:] = np.nan
         self._heard_ns = steady_ns
 
-    # ------------------------------------------------------------------ messages
+    # Messages
 
     def _action(self, message: ActionCommand) -> Teleoperation:
         space = self._control.loop.limits.space

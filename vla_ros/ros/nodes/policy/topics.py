@@ -238,7 +238,7 @@ class DraftShares:
         return [a / d if d else 0.0 for a, d in zip(accepted, drafted, strict=True)]
 
 
-# ------------------------------------------------------------------------------ messages
+# Messages
 
 
 def _stages(command: Command) -> Stages:

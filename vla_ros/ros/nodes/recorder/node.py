@@ -43,7 +43,6 @@ from vla_ros.ros.common.spin import every, run
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
-# ------------------------------------------------------------------------------------------------
 # What is recorded: topics, their types, and the QoS to hear everything with.
 
 
@@ -69,7 +68,6 @@ def parse_topics(text: str) -> list[tuple[str, str]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # Asks other nodes for all their parameters, without waiting for any of them.
 
 
@@ -210,7 +208,7 @@ class RecorderNode(Node):
         only = "" if self._sink is not None else "flight records only, into "
         self._say(f"recording: {only}{self._where()}")
 
-    # ------------------------------------------------------------------ what is written
+    # What is written
 
     def _bag_path(self, begun: datetime) -> Path:
         """``output`` itself for what is recorded first, and beside it for what follows."""
@@ -310,7 +308,7 @@ class RecorderNode(Node):
     def _warn(self, text: str) -> None:
         self.get_logger().warning(text)
 
-    # ------------------------------------------------------------------ what comes in
+    # What comes in
 
     def _listen(self, name: str, kind: str) -> None:
         """Subscribe reliably, to lose nothing; a writer that cannot do that is heard as well."""

@@ -83,7 +83,7 @@ class PolicyLink(Peer):
         listen(node, ActionChunk, "policy/action_chunk", self._on_chunk, qos.REPORT)
         listen(node, PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
 
-    # ------------------------------------------------------------------ to the policy
+    # To the policy
 
     def wait_ready(self) -> None:
         """Until the policy node is active and hears everything. ReplayFailed: it is not."""
@@ -172,7 +172,7 @@ class PolicyLink(Peer):
         """How many inferences the policy has told of."""
         return self._chunks
 
-    # ------------------------------------------------------------------ from the policy
+    # From the policy
 
     def _on_command(self, message: ActionCommand) -> None:
         said = said_of(message, time.monotonic_ns())
@@ -196,7 +196,7 @@ class PolicyLink(Peer):
             self.status = message
             self.bell.notify_all()
 
-    # ------------------------------------------------------------------ small things
+    # Small things
 
     def _until(self, true: Callable[[], bool], timeout_s: float) -> bool:
         return self.wait(true, timeout_s, self._check)
@@ -207,7 +207,6 @@ class PolicyLink(Peer):
         return f"; it is {PolicyState(self.status.state).name}: {self.status.reason}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Playing the frames of a bag to a policy node: in lock-step, as recorded, or flat out.
 #
 # * lock-step: a frame, its answer, the next frame; simulated time is that of the frames. The

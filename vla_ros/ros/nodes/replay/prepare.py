@@ -120,7 +120,6 @@ def needs_of(node: NodeSpec) -> tuple[str, ...]:
     return tuple(needs)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is known of a replay before anything is started.
 
 
@@ -207,7 +206,6 @@ def with_questions(prepared: Prepared, folder: Path) -> Prepared:
     return replace(prepared, spec=replace(prepared.spec, nodes=(told,)))
 
 
-# ------------------------------------------------------------------------------------------------
 # What a replay found.
 
 

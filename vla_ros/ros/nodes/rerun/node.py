@@ -26,7 +26,6 @@ from vla_ros.ros.common.peer import Topics, class_of
 from vla_ros.viz.rerun import RerunLog
 from vla_ros.viz.scene import Reader, stamp_of
 
-# ------------------------------------------------------------------------------------------------
 # The rerun node's parameters.
 
 

@@ -60,7 +60,6 @@ from vla_ros.viz.viewer.model import (
 )
 from vla_ros.viz.viewer.window import JogRequest, PageAction, PageRequest, PageWindow
 
-# ------------------------------------------------------------------------------------------------
 # What was asked for at the page, said to the graph: services, and the instruction.
 
 
@@ -141,7 +140,6 @@ class PageRequests:
         client.call_async(request).add_done_callback(done)
 
 
-# ------------------------------------------------------------------------------------------------
 # Messages as the frozen views of the page. Malformed ones raise BadMessage or ValueError.
 
 
@@ -220,7 +218,6 @@ def numbers_of(value: ParameterValue) -> tuple[float, ...]:
     return tuple(map(float, value.double_array_value))
 
 
-# ------------------------------------------------------------------------------------------------
 # The parameters, and the node.
 
 
@@ -306,7 +303,7 @@ class ViewNode(Node):
         listen(self, Log, "/rosout", self._on_log, many)
         listen(self, String, "robot_description", self._on_robot, qos.LATCHED)
 
-    # ------------------------------------------------------------------ what is heard
+    # What is heard
 
     def _on_command(self, message: ActionCommand) -> None:
         try:
@@ -358,7 +355,7 @@ class ViewNode(Node):
     def _complain(self, text: str) -> None:
         self.get_logger().warning(text, throttle_duration_sec=5.0)
 
-    # ------------------------------------------------------------------ what is shown
+    # What is shown
 
     def _sample(self) -> None:
         self._strips.sample(self._page.status, self._time.steady_ns())
@@ -417,7 +414,7 @@ class ViewNode(Node):
             found.append(burnt(image, age_ms, limit))
         return found
 
-    # ------------------------------------------------------------------ what is asked
+    # What is asked
 
     def _ask(self, ask: PageRequest | JogRequest) -> None:
         """From viser's threads."""

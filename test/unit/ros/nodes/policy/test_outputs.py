@@ -122,7 +122,7 @@ class Arm:
         self.tick()
 
 
-# ------------------------------------------------------------------------------ twist
+# Twist
 
 
 def test_a_twist_is_a_velocity_and_exactly_zero_from_the_next_period_on() -> None:
@@ -166,7 +166,7 @@ def test_two_arms_have_a_twist_and_a_gripper_each() -> None:
     assert arm.notes.said["right_gripper"][0].data == 0.13
 
 
-# ------------------------------------------------------------------------------ trajectory
+# Trajectory
 
 
 def joint_space(kind: ActionKind = ActionKind.JOINT_POSITION) -> ActionSpace:
@@ -356,7 +356,7 @@ def test_a_single_action_is_held_until_its_observation_is_too_old() -> None:
     assert points(message) == [(0.05, [0.2, -0.2]), (pytest.approx(left_s), [0.2, -0.2])]
 
 
-# ------------------------------------------------------------------------------ positions
+# Positions
 
 
 def test_positions_are_told_every_period_and_hold_where_nothing_new_came() -> None:
@@ -496,7 +496,7 @@ def test_what_a_displacement_is_added_to_is_not_guessed(output: str) -> None:
     check_outputs(DEFAULTS, space)
 
 
-# ------------------------------------------------------------------------------ limits per period
+# Limits per period
 
 
 @pytest.mark.parametrize(
@@ -546,7 +546,7 @@ def test_of_places_only_the_jump_scales_with_the_rate() -> None:
     assert line.startswith("jump_limit is per control period: at 40 instead of 20 Hz")
 
 
-# ------------------------------------------------------------------------------ refusals
+# Refusals
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_a_controller_without_replacement_follows_the_chunks_too() -> None:
     assert per_period(path) <= MOST * 1.5
 
 
-# ------------------------------------------------------------------------------ the model itself
+# The model itself
 
 
 def trajectory(*points: tuple[float, float], stamp: float = 0.0) -> JointTrajectory:
