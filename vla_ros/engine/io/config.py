@@ -20,12 +20,11 @@ from typing import Any
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import BITVLA as BITVLA_FIELDS
-from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, OPENVLA, TEXT
+from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, DEEPEST, OPENVLA, TEXT
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 MOST_DELAY = 9  # control periods; a prompt names a delay by one digit
-STRATEGIES = ("resize-naive", "resize-crop", "letterbox")
 ACTIVATIONS = ("gelu", "gelu_tanh")  # of a tower: exact, and its approximation by tanh
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's 0...5
 
@@ -119,8 +118,9 @@ class ModelConfig:
 
     ``action_vocab`` is the tokenizer's length V: action bin b (0...255) has token V - 1 - b.
     ``empty_token_id`` is appended to a prompt that does not end with it (Llama-2's 29871).
-    ``resize`` is one of STRATEGIES; ``fill`` is the color that a letterbox is padded with, None
-    for int(255 * mean) of each tower. ``images`` counts the cameras: 1, or 2 with the wrist.
+    ``resize``: how a picture becomes a square; ``fill`` is the color that a letterbox is padded
+    with, None for int(255 * mean) of each tower. ``images`` counts the cameras: 1, or 2 with the
+    wrist.
     ``chunk`` is the number of actions one inference returns; ``parallel`` marks an OpenVLA-OFT
     checkpoint with its L1 head, for actions of ``action_dim``; ``minmax`` normalizes by min and
     max, not by q01 and q99 (ALOHA); ``stop_token`` ends its sequence. With ``vq``
@@ -175,7 +175,6 @@ class ModelConfig:
 
 
 LLAMA_EMPTY_TOKEN = 29871  # "▁" of Llama-2's tokenizer: OpenVLA expects it at the prompt's end
-DEEPEST = 1000  # layers; more is a damaged file, and would fill the memory with their names
 BITVLA = "bitvla"
 #: BitNet-b1.58-2B-4T and BitSigLIP-L at 224 pixels: the published model
 BITNET = TextConfig("bitnet", 128256, 2560, 6912, 30, 20, 5, 128, 5e5, 1e-5, tied=True)
@@ -212,33 +211,32 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
             "a Qwen checkpoint lacks action_vocab: give its tokenizer's length"
             " (MiniVLA: 151921), the embedding's padding does not tell"
         )
+    said = OPENVLA.parse(top, ModelConfig)
     vocab = top.whole("action_vocab", text.vocab_size - top.whole("pad_to_multiple_of", 64, 0))
-    bins = top.whole("n_action_bins", 256, 2)
-    if not bins < vocab <= text.vocab_size:
+    if not said["bins"] < vocab <= text.vocab_size:
         raise CheckpointError(
-            f"{bins} action bins at the end of {vocab} tokens do not fit into"
+            f"{said['bins']} action bins at the end of {vocab} tokens do not fit into"
             f" text_config.vocab_size {text.vocab_size}"
         )
-    delay = top.whole("max_delay", 0, 0)
-    if delay > MOST_DELAY:
+    if (delay := said["max_delay"]) > MOST_DELAY:
         raise CheckpointError(f"max_delay is {delay}: a prompt names a delay by one digit")
     style = _prompt_style(llm, text)
     empty = raw.get("empty_token_id", None if style == "qwen" else LLAMA_EMPTY_TOKEN)
     if empty is not None and not (isinstance(empty, int) and 0 <= empty < text.vocab_size):
         raise CheckpointError(f"empty_token_id {empty!r} is no token of {text.vocab_size}")
-    return ModelConfig(
+    config = ModelConfig(
         text=text,
         towers=_towers(top),
         action_vocab=vocab,
         prompt_style=style,
         empty_token_id=empty,
-        resize=top.choice("image_resize_strategy", "resize-naive", STRATEGIES),
         fill=top.color("letterbox_fill", top.raw.get("letterbox_fill")),
         vq=top.part("vq").record(VqConfig) if raw.get("vq") else None,
-        max_delay=delay,
         stop_token=top.whole("stop_token", 2, 0, text.vocab_size - 1),
-        **_actions(top),
+        **said,
     )
+    _check_images(config)
+    return config
 
 
 def _parse_bitvla(raw: Mapping[str, Any]) -> ModelConfig:
@@ -250,34 +248,25 @@ def _parse_bitvla(raw: Mapping[str, Any]) -> ModelConfig:
     text = parse_text(top.part("text_config").raw, "bitnet")
     if top.choice("vision_feature_select_strategy", "default", ("default", "full")) != "full":
         raise top.wrong("vision_feature_select_strategy", "full: every patch has a token")
-    top.only("vision_feature_layer", -2)
-    top.only("projector_hidden_act", _GELU)
     top.only("multimodal_projector_bias", True)
     end = top.part("text_config").whole("eos_token_id", BITNET_END, 0, text.vocab_size - 1)
-    return ModelConfig(
+    config = ModelConfig(
         text=text,
         towers=(_bitvla_tower(top.part("vision_config")),),
         action_vocab=text.vocab_size,
         prompt_style=BITVLA,
         stop_token=end,
-        **_actions(top),
+        **BITVLA_FIELDS.parse(top, ModelConfig),
     )
+    _check_images(config)
+    return config
 
 
-def _actions(top: Fields) -> dict[str, Any]:
-    """How a checkpoint acts: the fields that no released file has, and every converted one."""
-    images = top.whole("image_sequence_len", 1)
-    if images > 2:
-        raise CheckpointError(f"image_sequence_len is {images}: one camera or two are supported")
-    return {
-        "bins": top.whole("n_action_bins", 256, 2),
-        "images": images,
-        "chunk": top.whole("action_chunk", 1),
-        "parallel": top.flag("parallel_decoding", False),
-        "proprio_dim": top.whole("proprio_dim", 0, 0),
-        "action_dim": top.whole("action_dim", 7),
-        "minmax": top.flag("normalise_by_minmax", False),
-    }
+def _check_images(config: ModelConfig) -> None:
+    if config.images > 2:
+        raise CheckpointError(
+            f"image_sequence_len is {config.images}: one camera or two are supported"
+        )
 
 
 def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
@@ -298,8 +287,8 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
     rope = text.part("rope_parameters" if raw.get("rope_parameters") else "rope_scaling")
     rope.only("rope_type", "default")
     rope.only("type", "default")
-    heads = text.whole("num_attention_heads", defaults.heads)
-    hidden = text.whole("hidden_size", defaults.hidden_size)
+    said = TEXT.parse(text, defaults)
+    heads, hidden = said["heads"], said["hidden_size"]
     kv_heads = text.whole("num_key_value_heads", heads if kind == "llama" else defaults.kv_heads)
     head_dim = text.whole("head_dim", hidden // heads)
     uneven = hidden % heads and (bitnet or not raw.get("head_dim"))
@@ -310,16 +299,10 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
         )
     return TextConfig(
         kind=kind,
-        vocab_size=text.whole("vocab_size", defaults.vocab_size),
-        hidden_size=hidden,
-        intermediate_size=text.whole("intermediate_size", defaults.intermediate_size),
-        layers=text.whole("num_hidden_layers", defaults.layers, most=DEEPEST),
-        heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         rope_theta=text.number("rope_theta", rope.number("rope_theta", defaults.rope_theta)),
-        rms_eps=text.number("rms_norm_eps", defaults.rms_eps),
-        tied=text.flag("tie_word_embeddings", defaults.tied),
+        **said,
     )
 
 
@@ -362,27 +345,18 @@ def _tower(fields: Fields) -> TowerConfig:
 
 
 def _bitvla_tower(fields: Fields) -> TowerConfig:
-    fields.only("num_channels", 3)
-    fields.only("layer_norm_eps", 1e-6)
     bits = fields.whole("vit_weight_bits", 32), fields.whole("vit_act_bits", 32)
     if bits not in ((1, 8), (32, 32)):
         raise CheckpointError(
             f"vision_config has vit_weight_bits {bits[0]} and vit_act_bits {bits[1]}: 1 and 8,"
             " or 32 and 32, are computed here"
         )
-    fields.only("vit_weight_quant_method", "absmean")
-    fields.only("vit_act_quant_method", "absmax_per_token")
     activation = fields.choice("hidden_act", _GELU_TANH, (_GELU_TANH, _GELU))
-    width, heads = fields.whole("hidden_size", 768), fields.whole("num_attention_heads", 12)
-    if width % heads:
-        raise fields.wrong("hidden_size", f"a multiple of the {heads} heads")
+    said = BITVLA_VISION.parse(fields, TowerConfig)
+    if said["width"] % said["heads"]:
+        raise fields.wrong("hidden_size", f"a multiple of the {said['heads']} heads")
     return TowerConfig(
-        width,
-        fields.whole("num_hidden_layers", 12, 2, DEEPEST),
-        heads,
-        fields.whole("intermediate_size", 3072),
-        image_size=fields.whole("image_size", 224),
-        patch=fields.whole("patch_size", 16),
+        **said,
         activation="gelu" if activation == _GELU else "gelu_tanh",
         ternary=bits == (1, 8),
     )
@@ -398,82 +372,37 @@ def config_json(config: ModelConfig, norm_stats: Mapping[str, Any]) -> dict[str,
     """The config.json that ``parse_config`` reads back as ``config``."""
     text = config.text
     llm = {"qwen": "qwen25-0_5b-extra", "openvla": "llama2-7b-pure"}
-    return {
+    given = {
         "model_type": "openvla",
         "llm_backbone_id": llm.get(config.prompt_style, "vicuna-v15-7b"),
         "vision_config": {"towers": [asdict(tower) for tower in config.towers]},
         "use_fused_vision_backbone": len(config.towers) == 2,
-        "image_resize_strategy": config.resize,
-        "letterbox_fill": config.fill,
         "pad_to_multiple_of": text.vocab_size - config.action_vocab,
-        "action_vocab": config.action_vocab,
-        "empty_token_id": config.empty_token_id,
-        "n_action_bins": config.bins,
-        "image_sequence_len": config.images,
-        "action_chunk": config.chunk,
-        "parallel_decoding": config.parallel,
-        "proprio_dim": config.proprio_dim,
-        "action_dim": config.action_dim,
-        "normalise_by_minmax": config.minmax,
         "vq": config.vq and asdict(config.vq),
-        "max_delay": config.max_delay,
-        "stop_token": config.stop_token,
         "norm_stats": dict(norm_stats),
         "text_config": text_json(text),
     }
+    return OPENVLA.write(config, given)
 
 
 def text_json(text: TextConfig) -> dict[str, Any]:
     """``text_config`` with transformers' names, also good for LlamaConfig and Qwen2Config."""
-    out = {
-        "model_type": text.kind,
-        "vocab_size": text.vocab_size,
-        "hidden_size": text.hidden_size,
-        "intermediate_size": text.intermediate_size,
-        "num_hidden_layers": text.layers,
-        "num_attention_heads": text.heads,
-        "num_key_value_heads": text.kv_heads,
-        "rope_theta": text.rope_theta,
-        "rms_norm_eps": text.rms_eps,
-        "tie_word_embeddings": text.tied,
-    }
-    if text.head_dim * text.heads != text.hidden_size:
-        out["head_dim"] = text.head_dim
-    return out
+    uneven = text.head_dim * text.heads != text.hidden_size
+    return TEXT.write(text, {"head_dim": text.head_dim} if uneven else {})
 
 
 def bitvla_json(config: ModelConfig) -> dict[str, Any]:
     """The authors' config.json that :func:`parse_config` reads back as ``config``."""
     text, (tower,) = config.text, config.towers
-    return {
-        "architectures": ["BitVLAForActionPrediction"],
-        "model_type": BITVLA,
-        "vision_feature_layer": -2,
-        "vision_feature_select_strategy": "full",
-        "projector_hidden_act": _GELU,
-        "vocab_size": text.vocab_size,
-        "n_action_bins": config.bins,
-        "text_config": {
-            **text_json(text),
-            "model_type": "BitNet",
-            "eos_token_id": config.stop_token,
-        },
-        "vision_config": {
-            "model_type": "siglip_vision_model",
-            "hidden_size": tower.width,
-            "intermediate_size": tower.mlp,
-            "num_hidden_layers": tower.depth,
-            "num_attention_heads": tower.heads,
-            "image_size": tower.image_size,
-            "patch_size": tower.patch,
-            "hidden_act": _GELU if tower.activation == "gelu" else _GELU_TANH,
-            "vit_weight_bits": 1 if tower.ternary else 32,
-            "vit_act_bits": 8 if tower.ternary else 32,
-        },
-        "parallel_decoding": config.parallel,
-        "action_chunk": config.chunk,
-        "image_sequence_len": config.images,
-        "action_dim": config.action_dim,
-        "proprio_dim": config.proprio_dim,
-        "normalise_by_minmax": config.minmax,
+    few = {"model_type": "BitNet", "eos_token_id": config.stop_token}
+    eyes = {
+        "hidden_act": _GELU if tower.activation == "gelu" else _GELU_TANH,
+        "vit_weight_bits": 1 if tower.ternary else 32,
+        "vit_act_bits": 8 if tower.ternary else 32,
     }
+    given = {
+        "vision_feature_select_strategy": "full",
+        "text_config": text_json(text) | few,
+        "vision_config": BITVLA_VISION.write(tower, eyes),
+    }
+    return BITVLA_FIELDS.write(config, given)

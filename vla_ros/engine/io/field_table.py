@@ -230,6 +230,11 @@ class FieldTable:
         """Every field that there is."""
         return {*self.rows, *self.used.split(), *self.reasons(), *self.only}
 
+    def _computed(self) -> dict[str, tuple[object, ...]]:
+        """Names to the values that are computed."""
+        fixed = {name: (row.value,) for name, row in self.rows.items() if isinstance(row, Fixed)}
+        return {**self.only, **fixed}
+
     def part(self, key: str) -> FieldTable:
         """The table of an object in the file."""
         row = self.rows[key]
@@ -239,8 +244,7 @@ class FieldTable:
     def check(self, raw: Mapping[str, Any], where: str = "") -> None:
         """Raise CheckpointError, the fields by name, where something is asked for that is not
         computed, or that nobody here ever heard of."""
-        fixed = {name: (row.value,) for name, row in self.rows.items() if isinstance(row, Fixed)}
-        for name, allowed in {**self.only, **fixed}.items():
+        for name, allowed in self._computed().items():
             value = raw.get(name)
             if value is not None and not any(_same(value, one) for one in allowed):
                 wanted = " or ".join(map(short, allowed)) or "null"
@@ -268,11 +272,11 @@ class FieldTable:
             values = [it.default if of_type else getattr(known, it.name) for it in all_of]
             known = {i.name: (str(i.type), v) for i, v in zip(all_of, values, strict=True)}
         found: dict[str, Any] = {}
+        for key, allowed in self._computed().items():
+            fields.only(key, *allowed)
         for key, row in self.rows.items():
             if isinstance(row, FieldTable):
                 found |= row.parse(fields.part(key), known)
-            elif isinstance(row, Fixed):
-                fields.only(key, row.value)
             elif isinstance(row, Field | str):
                 row = Field(row) if isinstance(row, str) else row
                 found[row.to] = row.read(fields, key, known or {})

@@ -17,13 +17,17 @@ and says which are in no list. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from vla_ros.engine.io.field_table import Field, FieldTable, Fixed, Row, Written
 
+DEEPEST = 1000  # layers; more is a damaged file, and would fill the memory with their names
+STRATEGIES = ("resize-naive", "resize-crop", "letterbox")
 
-def FieldLists(used: str, idle: Any, only: Any, own: str = "", instead: str = "") -> FieldTable:
-    return FieldTable({}, idle, only, f"{used} {own}", instead)
+
+def _alike(names: str) -> dict[str, Row]:
+    """Rows of attributes that have their keys' names."""
+    return {name: name for name in names.split()}
 
 
 _TRAINING = "training alone"
@@ -276,10 +280,34 @@ _TRANSFORMERS_ONLY: dict[str, tuple[object, ...]] = {
     "pruned_heads": ({},),
     "chunk_size_feed_forward": (0,),
 }
-OPENVLA = FieldLists(
-    "model_type vision_backbone_id llm_backbone_id use_fused_vision_backbone image_resize_strategy"
-    " text_config pad_to_multiple_of norm_stats n_action_bins timm_override_act_layers"
-    " quantization_config",
+#: How a checkpoint acts: what no released file has, and every converted one.
+_ACTIONS: dict[str, Row] = {
+    "n_action_bins": Field("bins", rule=(2,)),
+    "image_sequence_len": "images",
+    "action_chunk": "chunk",
+    "parallel_decoding": "parallel",
+    "proprio_dim": Field("proprio_dim", rule=(0,)),
+    "action_dim": "action_dim",
+    "normalise_by_minmax": "minmax",
+}
+OPENVLA = FieldTable(
+    {
+        "model_type": None,
+        "llm_backbone_id": None,
+        "vision_config": None,
+        "use_fused_vision_backbone": None,
+        "image_resize_strategy": Field("resize", rule=STRATEGIES),
+        "letterbox_fill": Written("fill"),
+        "pad_to_multiple_of": None,
+        "action_vocab": Written("action_vocab"),
+        "empty_token_id": Written("empty_token_id"),
+        **_ACTIONS,
+        "vq": None,
+        "max_delay": Field("max_delay", rule=(0,)),
+        "stop_token": Written("stop_token"),
+        "norm_stats": None,
+        "text_config": None,
+    },
     {
         **_TRANSFORMERS_IDLE,
         "arch_specifier hf_llm_id timm_model_ids image_sizes": "vision_backbone_id and"
@@ -289,14 +317,20 @@ OPENVLA = FieldLists(
         "tie_word_embeddings vocab_size": "text_config says it",
     },
     _TRANSFORMERS_ONLY,
-    "vision_config action_vocab empty_token_id letterbox_fill image_sequence_len action_chunk"
-    " parallel_decoding proprio_dim action_dim normalise_by_minmax vq max_delay stop_token",
+    "vision_backbone_id timm_override_act_layers quantization_config",
 )
-TEXT = FieldLists(
-    "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
-    " num_key_value_heads head_dim rope_theta rope_scaling rope_parameters rms_norm_eps"
-    " tie_word_embeddings hidden_act attention_bias mlp_bias use_sliding_window"
-    " partial_rotary_factor",
+TEXT = FieldTable(
+    {
+        "model_type": Written("kind"),
+        **_alike("vocab_size hidden_size intermediate_size"),
+        "num_hidden_layers": Field("layers", rule=(1, DEEPEST)),
+        "num_attention_heads": "heads",
+        "num_key_value_heads": Written("kv_heads"),
+        "rope_theta": Written("rope_theta"),
+        "rms_norm_eps": "rms_eps",
+        "tie_word_embeddings": "tied",
+        "head_dim": None,
+    },
     {
         **_TRANSFORMERS_IDLE,
         "attention_dropout initializer_range pretraining_tp": _TRAINING,
@@ -305,32 +339,97 @@ TEXT = FieldLists(
         "layer_types": "of sliding windows, which are refused",
     },
     _TRANSFORMERS_ONLY,
+    "rope_scaling rope_parameters hidden_act attention_bias mlp_bias use_sliding_window"
+    " partial_rotary_factor",
 )
 #: BitVLA's is LLaVA's class with BitNet and a SigLIP of few bits.
-BITVLA = FieldLists(
-    "model_type text_config vision_config vision_feature_layer vision_feature_select_strategy"
-    " projector_hidden_act multimodal_projector_bias n_action_bins norm_stats",
+BITVLA = FieldTable(
+    {
+        "vision_feature_layer": Fixed(-2),
+        "vision_feature_select_strategy": None,
+        "projector_hidden_act": Fixed("gelu"),
+        "vocab_size": Written("text.vocab_size"),
+        "n_action_bins": _ACTIONS["n_action_bins"],
+        "text_config": None,
+        "vision_config": None,
+        **{name: _ACTIONS[name] for name in ("parallel_decoding", "action_chunk")},
+        **{name: _ACTIONS[name] for name in ("image_sequence_len", "action_dim", "proprio_dim")},
+        "normalise_by_minmax": "minmax",
+    },
     {
         **_TRANSFORMERS_IDLE,
         "image_seq_length image_token_index ignore_index": "where images go, the tower says",
         "tie_word_embeddings vocab_size": "text_config says it",
     },
     _TRANSFORMERS_ONLY,
-    "image_sequence_len action_chunk parallel_decoding proprio_dim action_dim normalise_by_minmax",
+    "model_type multimodal_projector_bias norm_stats",
+    beside={"architectures": ["BitVLAForActionPrediction"], "model_type": "bitvla"},
 )
-BITVLA_TEXT = FieldLists(
-    TEXT.used, TEXT.idle, {**TEXT.only, "weight_bits": (1,), "input_bits": (8,)}
-)
-BITVLA_VISION = FieldLists(
-    "model_type hidden_size intermediate_size num_hidden_layers num_attention_heads image_size"
-    " patch_size num_channels layer_norm_eps hidden_act vit_weight_bits vit_act_bits"
-    " vit_weight_quant_method vit_act_quant_method",
+BITVLA_TEXT = replace(TEXT, only={**TEXT.only, "weight_bits": (1,), "input_bits": (8,)})
+BITVLA_VISION = FieldTable(
+    {
+        "hidden_size": Field("width", 768),
+        "intermediate_size": Field("mlp", 3072),
+        "num_hidden_layers": Field("depth", 12, (2, DEEPEST)),
+        "num_attention_heads": Field("heads", 12),
+        "image_size": "image_size",
+        "patch_size": Field("patch", 16),
+        "hidden_act": None,
+        "vit_weight_bits": None,
+        "vit_act_bits": None,
+    },
     {
         **_TRANSFORMERS_IDLE,
         "attention_dropout": _TRAINING,
         "vision_use_head projection_dim": "of the pooled vector, which LLaVA does not take",
     },
-    _TRANSFORMERS_ONLY,
+    {
+        **_TRANSFORMERS_ONLY,
+        "num_channels": (3,),
+        "layer_norm_eps": (1e-6,),
+        "vit_weight_quant_method": ("absmean",),
+        "vit_act_quant_method": ("absmax_per_token",),
+    },
+    "model_type",
+    beside={"model_type": "siglip_vision_model"},
+)
+_BLOCKS_BESIDE = {"positional_embeddings": None, "dropout": 0.2, "final_dropout": True}
+#: The head of all of GR00T's versions.
+GROOT_HEAD = FieldTable(
+    {
+        **_alike("action_horizon max_action_dim max_state_dim hidden_size backbone_embedding_dim"),
+        **_alike("num_timestep_buckets max_num_embodiments"),
+        "num_inference_timesteps": Field("num_inference_timesteps", rule=(1, 1000)),
+        "input_embedding_dim": Written("width"),
+        "add_pos_embed": None,
+        "max_seq_len": None,
+        "use_vlln": "use_vlln",
+        "use_alternate_vl_dit": None,
+        "attend_text_every_n_blocks": None,
+        "diffusion_model_cfg": FieldTable(
+            {
+                "positional_embeddings": Fixed(None),
+                **_alike("num_layers num_attention_heads attention_head_dim"),
+                "norm_type": Fixed("ada_norm"),
+                "output_dim": Written("hidden_size"),
+                "interleave_self_attention": Fixed(True),
+            },
+            only={"activation_fn": ("gelu-approximate",), "attention_bias": (True,)},
+            beside=_BLOCKS_BESIDE,
+            strict=False,
+        ),
+        "vl_self_attention_cfg": FieldTable(
+            {
+                "positional_embeddings": Fixed(None),
+                "num_layers": Field("vl_layers", 0, (0,)),
+                "num_attention_heads": "vl_heads",
+                "attention_head_dim": None,
+            },
+            beside=_BLOCKS_BESIDE,
+            strict=False,
+        ),
+    },
+    only={"state_history_length": (1,)},
 )
 #: Of GR00T's N1.6 and N1.7, whose images, states and actions ``processor_config.json`` describes.
 _GROOT_IDLE = {
@@ -349,12 +448,13 @@ _GROOT_IDLE = {
     " apply_sincos_state_encoding use_percentiles use_relative_action use_mean_std"
     " exclude_state_in_processor": "processor_config.json says it",
 }
-_GROOT_USED = (
-    "model_type model_name backbone_embedding_dim select_layer action_horizon max_state_dim"
-    " max_action_dim hidden_size input_embedding_dim add_pos_embed use_vlln max_seq_len"
-    " use_alternate_vl_dit attend_text_every_n_blocks diffusion_model_cfg vl_self_attention_cfg"
-    " num_inference_timesteps num_timestep_buckets max_num_embodiments"
-)
+_GROOT: dict[str, Row] = {
+    "model_type": None,
+    "model_name": None,
+    "select_layer": None,
+    **GROOT_HEAD.rows,
+    "shapes": None,
+}
 _GROOT_ONLY: dict[str, tuple[object, ...]] = {
     **_TRANSFORMERS_ONLY,
     "reproject_vision": (False,),
@@ -362,25 +462,21 @@ _GROOT_ONLY: dict[str, tuple[object, ...]] = {
     "strict_action_padding_mask": (False,),
     "exclude_state": (False,),
 }
-GROOT_N17 = FieldLists(
-    _GROOT_USED, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("qwen",)}, "shapes"
-)
-GROOT_N16 = FieldLists(
-    _GROOT_USED, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("eagle",)}, "shapes"
-)
+GROOT_N17 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("qwen",)})
+GROOT_N16 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("eagle",)})
 #: The two parts of N1.5's config.json.
-GROOT_N15 = FieldLists(
-    "model_type backbone_cfg action_head_cfg action_horizon action_dim",
+GROOT_N15 = FieldTable(
+    {},
     {
         **_TRANSFORMERS_IDLE,
         "compute_dtype model_dtype": "the number format is an option here",
         "hidden_size": "the two parts say it",
     },
     _TRANSFORMERS_ONLY,
-    "shapes",
+    "model_type backbone_cfg action_head_cfg action_horizon action_dim shapes",
 )
-GROOT_N15_BACKBONE = FieldLists(
-    "select_layer",
+GROOT_N15_BACKBONE = FieldTable(
+    {"select_layer": None},
     {
         "tune_llm tune_visual": _TRAINING,
         "eagle_path": "the published Eagle's sizes are known here",
@@ -389,20 +485,52 @@ GROOT_N15_BACKBONE = FieldLists(
     },
     {"reproject_vision": (False,), "project_to_dim": ()},
 )
-GROOT_N15_HEAD = FieldLists(
-    "add_pos_embed diffusion_model_cfg input_embedding_dim backbone_embedding_dim hidden_size"
-    " max_seq_len action_dim action_horizon num_timestep_buckets num_inference_timesteps"
-    " max_num_embodiments max_state_dim use_vlln vl_self_attention_cfg num_target_vision_tokens",
+GROOT_N15_HEAD = FieldTable(
+    {name: row for name, row in GROOT_HEAD.rows.items() if name != "max_action_dim"},
     {
         **_TRANSFORMERS_IDLE,
         "model_dtype": "the number format is an option here",
         "max_action_dim": "action_dim says it",
-        "attend_text_every_n_blocks": "of use_alternate_vl_dit, which is refused",
         "noise_beta_alpha noise_beta_beta noise_s tune_projector tune_diffusion_model"
         " load_pretrained_det_decode_layer_path detection_coeff freeze_decode_layer"
         " expand_batch": _TRAINING,
     },
     {**_TRANSFORMERS_ONLY, "use_alternate_vl_dit": (False,)},
+    "action_dim num_target_vision_tokens",
+)
+#: Of ``shapes``, this project's own, in transformers' words.
+QWEN3_TEXT = FieldTable(
+    {
+        "num_hidden_layers": Field("layers", 28),
+        **_alike("vocab_size hidden_size intermediate_size"),
+        "num_attention_heads": "heads",
+        "num_key_value_heads": "kv_heads",
+        "head_dim": "head_dim",
+        "rope_theta": "rope_theta",
+        "rms_norm_eps": "rms_eps",
+    },
+    only={"attention_bias": (False,)},
+)
+QWEN3_VL_VISION = FieldTable(
+    {
+        **_alike("hidden_size depth num_heads intermediate_size out_hidden_size patch_size"),
+        "spatial_merge_size": "spatial_merge_size",
+        "temporal_patch_size": Fixed(2),  # an image is one moment, shown twice
+        "num_position_embeddings": None,
+        "deepstack_visual_indexes": None,
+    }
+)
+EAGLE_VISION = FieldTable(
+    {
+        "hidden_size": "width",
+        "num_hidden_layers": "depth",
+        "num_attention_heads": "heads",
+        "intermediate_size": "mlp",
+        "patch_size": "patch",
+        "num_patches": None,
+        "image_size": Written("image_size"),
+    },
+    only={"use_rope": (False,), "use_windows_attn": (False,)},
 )
 
 _ENCODER_IDLE = {

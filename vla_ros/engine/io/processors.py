@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import INTERPOLATIONS, STRATEGIES, ModelConfig, TowerConfig
+from vla_ros.engine.io.config import INTERPOLATIONS, ModelConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import BY_LEROBOT
+from vla_ros.engine.io.fields import BY_LEROBOT, STRATEGIES
 from vla_ros.engine.io.files import read_json, some
 from vla_ros.engine.io.flow_config import (
     ACTION,

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.fields import EAGLE_VISION, QWEN3_TEXT
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
@@ -29,8 +30,6 @@ from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.models.golden_ints import same_integers
 from vla_ros.engine.models.qwen3_vl import (
     Qwen3,
-    parse_qwen3,
-    qwen3_json,
     qwen3_table,
 )
 from vla_ros.engine.models.siglip import SigLip, pixel_shuffle, read_siglip, tower_table
@@ -120,26 +119,11 @@ class EagleConfig:
 
     def shapes_json(self) -> dict[str, Any]:
         """``shapes`` of a config.json that :func:`parse_eagle` reads back."""
-        vision = self.vision
         return {
             "image_token_index": self.image_token,
-            "vision_config": {
-                **{name: getattr(vision, own) for name, own in _VISION_SIZES.items()},
-                "num_patches": self.table**2,
-                "image_size": vision.image_size,
-            },
-            "text_config": qwen3_json(self.text, self.text.layers),
+            "vision_config": EAGLE_VISION.write(self.vision, {"num_patches": self.table**2}),
+            "text_config": QWEN3_TEXT.write(self.text),
         }
-
-
-#: Sizes of ``vision_config`` by their names there and in :class:`TowerConfig`.
-_VISION_SIZES = {
-    "hidden_size": "width",
-    "num_hidden_layers": "depth",
-    "num_attention_heads": "heads",
-    "intermediate_size": "mlp",
-    "patch_size": "patch",
-}
 
 
 #: The published sizes of N1.5, and of N1.6 for images of 252 pixels.
@@ -190,19 +174,14 @@ def parse_eagle(
 
 def _parse_shapes(shapes: Fields, known: EagleConfig) -> EagleConfig:
     eyes, vision = shapes.part("vision_config"), known.vision
-    eyes.only("use_rope", False)
-    eyes.only("use_windows_attn", False)
-    found: dict[str, Any] = {
-        own: eyes.whole(name, getattr(vision, own)) for name, own in _VISION_SIZES.items()
-    }
-    vision = replace(vision, **found)
+    vision = replace(vision, **EAGLE_VISION.parse(eyes, vision))
     if known.shuffle == 1:  # N1.6's images have a size of their own, which the processor says
         vision = replace(vision, image_size=eyes.whole("image_size", vision.image_size))
     count = eyes.whole("num_patches", vision.patches if known.shuffle == 1 else 256)
     table = round(count**0.5)
     if table * table != count:
         raise eyes.wrong("num_patches", "a square number")
-    text = parse_qwen3(shapes.part("text_config"), known.text)
+    text = replace(known.text, **QWEN3_TEXT.parse(shapes.part("text_config"), known.text))
     token = shapes.whole("image_token_index", known.image_token, least=0)
     return EagleConfig(known.base, vision, text, table, known.shuffle, token)
 

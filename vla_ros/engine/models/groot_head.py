@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.fields import GROOT_HEAD
 from vla_ros.engine.io.linear import Linear, read_linear
 from vla_ros.engine.io.quantize import HEAD
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map
@@ -98,42 +99,15 @@ class HeadConfig:
         return tuple(int(step / float(steps) * self.num_timestep_buckets) for step in range(steps))
 
 
-#: Numbers of the three objects of a config.json that it has under the same names.
-_SIZES = (
-    "action_horizon",
-    "max_action_dim",
-    "max_state_dim",
-    "hidden_size",
-    "backbone_embedding_dim",
-    "num_timestep_buckets",
-    "max_num_embodiments",
-)
-_BLOCK_SIZES = ("num_layers", "num_attention_heads", "attention_head_dim")
-
-
 def parse_head(fields: Fields, future: int = 0) -> HeadConfig:
     """The head of N1.6 and N1.7, in the words of their config.json. CheckpointError."""
-    blocks = fields.part("diffusion_model_cfg")
-    blocks.only("norm_type", "ada_norm")
-    blocks.only("interleave_self_attention", True)
-    blocks.only("positional_embeddings", None)
-    blocks.only("activation_fn", "gelu-approximate")
-    blocks.only("attention_bias", True)
-    context = fields.part("vl_self_attention_cfg")
-    context.only("positional_embeddings", None)
-    fields.only("state_history_length", 1)
-    known = HeadConfig()
+    blocks, context = fields.part("diffusion_model_cfg"), fields.part("vl_self_attention_cfg")
     head = HeadConfig(
-        **{name: fields.whole(name, getattr(known, name)) for name in _SIZES},
-        **{name: blocks.whole(name, getattr(known, name)) for name in _BLOCK_SIZES},
         attend_text_every_n_blocks=fields.whole("attend_text_every_n_blocks", 2)
         * fields.flag("use_alternate_vl_dit", True),
         num_target_vision_tokens=future,
-        use_vlln=fields.flag("use_vlln", True),
-        vl_layers=context.whole("num_layers", 0, least=0),
-        vl_heads=context.whole("num_attention_heads", 32),
         max_seq_len=fields.whole("max_seq_len", 1024) * fields.flag("add_pos_embed", True),
-        num_inference_timesteps=fields.whole("num_inference_timesteps", 4, most=1000),
+        **GROOT_HEAD.parse(fields, HeadConfig),
     )
     wide = head.backbone_embedding_dim
     if fields.whole("input_embedding_dim", 1536) != head.width:
@@ -152,30 +126,15 @@ def parse_head(fields: Fields, future: int = 0) -> HeadConfig:
 
 def head_json(head: HeadConfig) -> dict[str, Any]:
     """The head in the words of config.json, as :func:`parse_head` reads it."""
-    common = {"positional_embeddings": None, "dropout": 0.2, "final_dropout": True}
-    return {
-        **{name: getattr(head, name) for name in _SIZES},
-        "num_inference_timesteps": head.num_inference_timesteps,
-        "input_embedding_dim": head.width,
+    each = head.backbone_embedding_dim // head.vl_heads
+    given = {
         "add_pos_embed": head.max_seq_len > 0,
         "max_seq_len": head.max_seq_len or 1024,
-        "use_vlln": head.use_vlln,
         "use_alternate_vl_dit": head.attend_text_every_n_blocks > 0,
         "attend_text_every_n_blocks": head.attend_text_every_n_blocks or 2,
-        "diffusion_model_cfg": {
-            **common,
-            **{name: getattr(head, name) for name in _BLOCK_SIZES},
-            "norm_type": "ada_norm",
-            "output_dim": head.hidden_size,
-            "interleave_self_attention": True,
-        },
-        "vl_self_attention_cfg": {
-            **common,
-            "num_layers": head.vl_layers,
-            "num_attention_heads": head.vl_heads,
-            "attention_head_dim": head.backbone_embedding_dim // head.vl_heads,
-        },
+        "vl_self_attention_cfg": {"attention_head_dim": each},
     }
+    return GROOT_HEAD.write(head, given)
 
 
 def head_table(config: HeadConfig) -> Table:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.fields import QWEN3_TEXT, QWEN3_VL_VISION
 from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map, shapes
@@ -140,33 +141,6 @@ def qwen3_table(config: TextConfig) -> Table:
     }
 
 
-#: Sizes of ``text_config`` by their names there and in :class:`TextConfig`.
-_TEXT_SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "head_dim": "head_dim",
-}
-_TEXT_NUMBERS = {"rope_theta": "rope_theta", "rms_norm_eps": "rms_eps"}
-
-
-def parse_qwen3(words: Fields, known: TextConfig) -> TextConfig:
-    """``text_config`` in transformers' words; what is left out is as ``known``. CheckpointError."""
-    words.only("attention_bias", False)
-    found: dict[str, Any] = {"layers": words.whole("num_hidden_layers", _LAYERS)}
-    found |= {own: words.whole(name, getattr(known, own)) for name, own in _TEXT_SIZES.items()}
-    found |= {own: words.number(name, getattr(known, own)) for name, own in _TEXT_NUMBERS.items()}
-    return replace(known, **found)
-
-
-def qwen3_json(text: TextConfig, layers: int) -> dict[str, Any]:
-    """``text_config`` that :func:`parse_qwen3` reads back, with so many layers in all."""
-    names = {**_TEXT_SIZES, **_TEXT_NUMBERS}
-    return {"num_hidden_layers": layers, **{n: getattr(text, own) for n, own in names.items()}}
-
-
 # ------------------------------------------------------------------------------------------------
 # Configuration
 
@@ -205,18 +179,6 @@ class Qwen3VLVisionConfig:
     def head_dim(self) -> int:
         """Values of a head."""
         return self.hidden_size // self.num_heads
-
-
-#: Its sizes that are written in a config.json under their own names.
-_SIZES = (
-    "hidden_size",
-    "depth",
-    "num_heads",
-    "intermediate_size",
-    "out_hidden_size",
-    "patch_size",
-    "spatial_merge_size",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,18 +220,16 @@ class Qwen3VLConfig:
 
     def shapes_json(self) -> dict[str, Any]:
         """``shapes`` of a config.json that :func:`parse_qwen3_vl` reads back."""
-        vision = {name: getattr(self.vision, name) for name in _SIZES}
-        text = qwen3_json(self.text, max(_LAYERS, self.text.layers))
+        eyes = {
+            "num_position_embeddings": self.vision.num_grid_per_side**2,
+            "deepstack_visual_indexes": list(self.vision.deepstack_visual_indexes),
+        }
+        words = QWEN3_TEXT.write(self.text, {"num_hidden_layers": max(_LAYERS, self.text.layers)})
         rope = {"mrope_section": list(self.mrope_section), "mrope_interleaved": True}
         return {
             "image_token_id": self.image_token,
-            "vision_config": {
-                **vision,
-                "temporal_patch_size": _MOMENTS,
-                "num_position_embeddings": self.vision.num_grid_per_side**2,
-                "deepstack_visual_indexes": list(self.vision.deepstack_visual_indexes),
-            },
-            "text_config": {**text, "attention_bias": False, "rope_scaling": rope},
+            "vision_config": QWEN3_VL_VISION.write(self.vision, eyes),
+            "text_config": {**words, "attention_bias": False, "rope_scaling": rope},
         }
 
 
@@ -314,7 +274,6 @@ def parse_qwen3_vl(fields: Fields, image_size: int) -> Qwen3VLConfig:
 def _parse_shapes(shapes: Fields, image_size: int) -> Qwen3VLConfig:
     """``shapes``: what is left out is as in the published model."""
     eyes, words, known = shapes.part("vision_config"), shapes.part("text_config"), Qwen3VLConfig()
-    eyes.only("temporal_patch_size", _MOMENTS)
     table = eyes.whole("num_position_embeddings", known.vision.num_grid_per_side**2)
     side = round(table**0.5)
     if side * side != table:
@@ -325,9 +284,10 @@ def _parse_shapes(shapes: Fields, image_size: int) -> Qwen3VLConfig:
         deepstack_visual_indexes=_wholes(
             eyes, "deepstack_visual_indexes", known.vision.deepstack_visual_indexes
         ),
-        **{name: eyes.whole(name, getattr(known.vision, name)) for name in _SIZES},
+        **QWEN3_VL_VISION.parse(eyes, known.vision),
     )
-    text, rope = parse_qwen3(words, known.text), words.part("rope_scaling")
+    text = replace(known.text, **QWEN3_TEXT.parse(words, known.text))
+    rope = words.part("rope_scaling")
     sections = _wholes(rope, "mrope_section", known.mrope_section)
     if len(sections) != 3:
         raise rope.wrong("mrope_section", "three whole numbers")
