@@ -36,13 +36,14 @@ from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.groot import FAMILIES as GROOTS
 from vla_ros.engine.families.lerobot import lerobot_type
 from vla_ros.engine.families.openvla import write_random
-from vla_ros.engine.families.registry import family_of, is_flow
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
 from vla_ros.engine.families.turbovla import write_turbovla
 from vla_ros.engine.io.flow_config import (
     steps_of,
 )
 from vla_ros.engine.models.evo1 import position_table
+from vla_ros.engine.options import TOKENS
 
 FLOW = Path(__file__).resolve().parents[1] / "golden" / "flow"
 EVO1 = FLOW.parent / "evo1"
@@ -688,7 +689,7 @@ def load(name: str, where: Path) -> Any:
         "pi0_fast",
     ):  # no folder says it; the golden ones are of LeRobot 0.6
         options["state_in_prompt"] = "robot"
-    if is_flow(folder):
+    if family_of(folder).group != TOKENS:
         return family_of(folder).load(folder, LoadOptions(**options), PLACE)
     return load_engine(EngineOptions(str(folder), **options))
 

@@ -172,7 +172,9 @@ def _flow_policies(folder: Path) -> None:
     """The small one of every family, in its authors' layout."""
     from vla_ros.engine.families.registry import all_presets, family_of
 
-    for name in [n for n in all_presets() if n.endswith("-small")]:
+    for name in [
+        n for n, c in all_presets().items() if n.endswith("-small") and c.kind != "tokens"
+    ]:
         (folder / "flows" / name).mkdir(parents=True)
         family_of(f"random:{name}").write(folder / "flows" / name, name, seed=0)
 

@@ -41,13 +41,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.engine.convert import ConvertOptions, convert
         from vla_ros.engine.convert.lerobot import what_of_lerobot
-        from vla_ros.engine.families.registry import is_flow
+        from vla_ros.engine.families.registry import family_of
+        from vla_ros.engine.options import TOKENS
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
     if args.chunk is not None and args.chunk < 1:
         raise UserError("--chunk needs at least 1")
     source = args.source.expanduser()
-    if is_flow(source) and not what_of_lerobot(source):
+    if family_of(source).group != TOKENS and not what_of_lerobot(source):
         raise UserError(f"{args.source} is a flow policy that is read as it is: nothing to convert")
     options = ConvertOptions(args.tokenizer, args.base, args.vq, args.step, args.chunk, args.images)
     done = convert(source, args.target.expanduser(), options)

@@ -37,16 +37,12 @@ def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
 def actions_of(name: str) -> int:
     """Actions of an answer of a token policy; 1 where it cannot be told yet."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.families.openvla import PRESETS, read_layout
-    from vla_ros.engine.families.random import PREFIX
-    from vla_ros.engine.families.registry import is_flow
-    from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.families.base import LoadOptions
+    from vla_ros.engine.families.registry import family_of, source_of
+    from vla_ros.engine.options import TOKENS
 
-    if name.startswith(PREFIX):
-        preset = PRESETS.get(name.removeprefix(PREFIX))
-        return preset.chunk if preset else 1
     try:
-        directory = resolve(name)
-        return 1 if is_flow(directory) else read_layout(directory).config.chunk
+        family = family_of(source := source_of(name))
+        return family.config(source, LoadOptions()).horizon if family.group == TOKENS else 1
     except (CheckpointError, OSError):
         return 1  # said in one line where it is loaded

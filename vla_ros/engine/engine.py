@@ -25,7 +25,7 @@ from vla_ros.engine.decoding.flow import FlowDecoder
 from vla_ros.engine.decoding.tokens import FastDecoder, PromptDecoder
 from vla_ros.engine.families.base import LoadedPolicy
 from vla_ros.engine.families.openvla import open_checkpoint
-from vla_ros.engine.families.registry import flow_source
+from vla_ros.engine.families.registry import source_of
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.pieces import Pieces, alone
 from vla_ros.engine.layers.request import StageTimer
@@ -199,7 +199,7 @@ def _parts(
         return chunks, FlowDecoder(model, chunks, options)
 
     def draft_head() -> RecursiveHead:
-        source = Path(flow_source(options.checkpoint) or "")
+        source = Path(source_of(options.checkpoint))
         return head or fast_head(model, source, options.draft_checkpoint)
 
     fast = FastSide(config, policy.preparation(), scaler, options, model.actions)

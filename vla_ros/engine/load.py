@@ -10,21 +10,11 @@ import torch
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
-from vla_ros.engine.families.openvla import (
-    PRESETS,
-    fingerprint,
-    inspect_checkpoint,
-    open_checkpoint,
-    parameters,
-    policy_of,
-    random_config,
-    refuse_formats,
-)
 from vla_ros.engine.families.random import PREFIX
-from vla_ros.engine.families.registry import all_presets, config_of, family_of, flow_source, is_flow
+from vla_ros.engine.families.registry import all_presets, config_of, family_of, source_of
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.hub import resolve
-from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, refuse_flow_formats
+from vla_ros.engine.io.quantize import DECODER, HEAD, VISION
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.prepacked import can_prepack, has_wide_products
@@ -32,7 +22,7 @@ from vla_ros.engine.layers.tuner import choose_tuner
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
 from vla_ros.engine.models.robot_side import check_layout
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
-from vla_ros.engine.options import AUTO, FAST, TOKENS, EngineOptions
+from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
 
 
 def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) -> Engine:
@@ -48,24 +38,11 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no GPU here")
+    source = source_of(options.checkpoint)
+    family, rtc = family_of(source), options.rtc_mode
     if options.weights:
-        refuse_weights(
-            options.checkpoint, options.weights, options.device, options.dtype, options.rtc_mode
-        )
-    source = flow_source(options.checkpoint)
-    if source is not None:
-        return load_flow_engine(source, options, packed)
-    options.check_family(TOKENS)
-    checkpoint = open_checkpoint(options.checkpoint, options.seed, device, dtype)
-    return Engine(policy_of(checkpoint, options), options)
-
-
-def load_flow_engine(
-    source: Path | str, options: EngineOptions, packed: frozenset[str] | None = None
-) -> Engine:
-    """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
-    group = family_of(source).group
-    options.check_family(group)
+        family.refuse_formats(source, parse_formats(options.weights), device, dtype, rtc)
+    options.check_family(family.group)
     choice = LoadOptions(
         options.tokenizer or None,
         options.flow_steps or None,
@@ -74,10 +51,15 @@ def load_flow_engine(
         None if options.state_normalization == AUTO else options.state_normalization,
         options.state_in_prompt or None,
     )
-    check_layout(config_of(source, choice), options)  # before any weight is read
-    place = placement(replace(options, gemm="torch") if group == FAST else options, packed)
-    refuse_flow_formats(source, place.formats, place.device, place.dtype, options.rtc_mode)
-    policy = family_of(source).load(source, choice, place, options.seed)
+    if family.group == TOKENS:  # whose statistics say what an action is
+        place = Placement(device, dtype, formats=parse_formats(options.weights), options=options)
+    else:
+        check_layout(config_of(source, choice), options)  # before any weight is read
+        place = placement(
+            options if family.group == FLOW else replace(options, gemm="torch"), packed
+        )
+        family.refuse_formats(source, place.formats, device, dtype, rtc)
+    policy = family.load(source, choice, place, options.seed)
     corrector, wanted = None, corrector_for(policy)
     if isinstance(source, Path) and wanted is not None:
         corrector = find_corrector(source, wanted, policy.model.device)
@@ -156,15 +138,12 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
     ``tokenizer``: the folder of the option of that name. CheckpointError in one line.
     """
     directory = resolve(name)
-    if is_flow(directory):
-        family = family_of(directory)
-        choices = family.choices(directory, LoadOptions(tokenizer=tokenizer or None))
-        for choice in choices[1:]:  # which one it will be is said later
-            family.open(directory, choice)
-        config, parameters = family.inspect(directory, choices[0])
-        return Inspection(directory, config.kind, parameters, tuple(family.data_sets(directory)))
-    layout = inspect_checkpoint(name)
-    return Inspection(layout.directory, "tokens", layout.parameters, tuple(layout.norm_stats))
+    family = family_of(directory)
+    choices = family.choices(directory, LoadOptions(tokenizer=tokenizer or None))
+    for choice in choices[1:]:  # which one it will be is said later
+        family.check(directory, choice)
+    config, parameters = family.inspect(directory, choices[0])
+    return Inspection(directory, config.kind, parameters, tuple(family.data_sets(directory)))
 
 
 def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = "") -> None:
@@ -173,12 +152,8 @@ def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = 
     formats = parse_formats(weights)
     if not formats:
         return
-    place, kind = torch.device(device), getattr(torch, dtype)
-    source = flow_source(name)
-    if source is not None:
-        refuse_flow_formats(source, formats, place, kind, rtc)
-    else:
-        refuse_formats(name, formats, place, kind)
+    source, kind = source_of(name), getattr(torch, dtype)
+    family_of(source).refuse_formats(source, formats, torch.device(device), kind, rtc)
 
 
 def inspect_random(name: str) -> tuple[str, int]:
@@ -186,19 +161,14 @@ def inspect_random(name: str) -> tuple[str, int]:
 
     CheckpointError in one line, with what there is.
     """
-    preset = name.removeprefix(PREFIX)
-    if (config := random_config(name)) is not None:
-        return "tokens", parameters(config)
-    if preset in all_presets():
-        family, found = family_of(name), config_of(name)
-        return found.kind, family.parameters(found)
-    known = f", {PREFIX}".join(sorted({*PRESETS, *all_presets()}))
-    raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
+    if name.removeprefix(PREFIX) not in (presets := all_presets()):
+        known = f", {PREFIX}".join(sorted(presets))
+        raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
+    family, config = family_of(name), config_of(name)
+    return config.kind, family.parameters(config)
 
 
 def sha256_on_disk(name: str) -> str:
     """The ``checkpoint_sha256`` that an engine of ``name`` will have, without loading it."""
     directory = resolve(name)
-    if is_flow(directory):
-        return family_of(directory).sha256(directory)
-    return fingerprint(directory)
+    return family_of(directory).sha256(directory)

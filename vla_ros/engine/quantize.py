@@ -13,7 +13,7 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.openvla import load_checkpoint, quantized
-from vla_ros.engine.families.registry import family_of, is_flow
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.formats import Formats
 from vla_ros.engine.io.files import copy_beside, publishing
 from vla_ros.engine.io.hub import MANIFEST, resolve
@@ -22,7 +22,6 @@ from vla_ros.engine.io.quantize import (
     Origin,
     Record,
     as_stored,
-    refuse_flow_formats,
     write_origin,
 )
 from vla_ros.engine.io.weights import (
@@ -35,6 +34,7 @@ from vla_ros.engine.io.weights import (
     read_tensors,
     weight_files,
 )
+from vla_ros.engine.options import TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any =
     ``choice``: of a flow policy's tokenizer and embodiment.
     """
     source = resolve(name)
-    if is_flow(source):
+    if family_of(source).group != TOKENS:
         return _quantize_flow(name, source, formats, target, choice)
     with publishing(target) as scratch:
         before = load_checkpoint(name, CPU, torch.bfloat16)
@@ -69,8 +69,8 @@ def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any =
 def _quantize_flow(
     name: str, source: Path, formats: Formats, target: Path, choice: Any
 ) -> Quantized:
-    refuse_flow_formats(source, formats, CPU, torch.bfloat16)
     family, record = family_of(source), Record()
+    family.refuse_formats(source, formats, CPU, torch.bfloat16)
     choice = family.choices(source, choice or LoadOptions())[0]  # weights are all data sets' own
     with publishing(target) as scratch:
         policy = family.load(source, choice, Placement(CPU, torch.bfloat16, None, formats, record))

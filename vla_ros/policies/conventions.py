@@ -116,26 +116,27 @@ def conventions_of(
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
     its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
-    from vla_ros.engine.families.openvla import random_config
-    from vla_ros.engine.families.registry import flow_source
+    from vla_ros.engine.families.openvla import PRESETS
+    from vla_ros.engine.families.registry import family_of, source_of
     from vla_ros.engine.io.checkpoint import norm_stats_of, read_config
-    from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.options import TOKENS
 
     try:
-        if (source := flow_source(checkpoint)) is not None:
+        source = source_of(checkpoint)
+        if family_of(source).group != TOKENS:
             return _of_flow(source, unnorm_key, embodiment)
         if embodiment:
             raise PolicyRefused(f"embodiment {embodiment!r} means nothing to {checkpoint}: it is no"
                                 " flow policy")  # fmt: skip
-        if checkpoint.startswith(f"{RANDOM}:"):
-            preset, key = random_config(checkpoint), unnorm_key or RANDOM
+        if isinstance(source, str):
+            preset = PRESETS.get(source.removeprefix(f"{RANDOM}:"))
+            key = unnorm_key or RANDOM
             found = _of_statistics(key, {}, preset.images if preset else 1, action_scale)
             if preset is None:
                 return found
             return replace(found, chunk=preset.chunk, state=preset.proprio_dim)
-        directory = resolve(checkpoint)
-        config, raw = read_config(directory)
-        stats = norm_stats_of(directory, raw)
+        config, raw = read_config(source)
+        stats = norm_stats_of(source, raw)
     except (ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
     found = conventions_from(stats, suite, unnorm_key, config.images, action_scale)

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.base import Family, LoadOptions, Opened
+from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
 from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -84,7 +84,7 @@ class CrossDiTPreparation(Preparation):
         return self._action.restore(chunk)
 
 
-class CrossDiTFamily(Family[CrossDiTConfig]):
+class CrossDiTFamily(FlowFamily[CrossDiTConfig]):
     """Folders whose config.json has ``"type": "cross-dit"``."""
 
     kinds = (KIND,)

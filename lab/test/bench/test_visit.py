@@ -273,7 +273,8 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
 
     from stages import CALIBRATION, FAMILIES
 
-    from vla_ros.engine.families.registry import flow_source
+    from vla_ros.engine.families.registry import group_of
+    from vla_ros.engine.options import TOKENS
     from vla_ros_lab.bench.suite import CALIBRATED, ROWS
     from vla_ros_lab.cli.bench import add_parser
 
@@ -300,7 +301,7 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
     assert all("," not in stage.command[stage.command.index("--rows") + 1] for stage in alone)
     assert (ROOT / CALIBRATION).is_file()
     for family in FAMILIES:
-        assert family == "bitvla" or flow_source(f"random:{family}") is not None
+        assert family == "bitvla" or group_of(f"random:{family}") != TOKENS
 
 
 @pytest.mark.slow

@@ -20,10 +20,9 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.decoding.draft_head_folder import FOLDER
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.registry import family_of, flow_source
-from vla_ros.engine.io.flow_config import FAST
+from vla_ros.engine.families.registry import group_of, source_of
 from vla_ros.engine.load import load_engine
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import FAST, EngineOptions
 from vla_ros_lab.bench.flow import as_floats, weights_of
 from vla_ros_lab.bench.measure import CLOCK, drifting_frames, silent
 from vla_ros_lab.bench.suite import INSTRUCTION, untrained_recursive
@@ -61,8 +60,7 @@ class FastRow:
 
 def is_fast(checkpoint: str) -> bool:
     """Whether it is pi0-FAST. CheckpointError: there is no such checkpoint."""
-    source = flow_source(checkpoint)
-    return source is not None and FAST in family_of(source).kinds
+    return group_of(checkpoint) == FAST
 
 
 def rows_for(options: EngineOptions) -> tuple[str, ...]:
@@ -102,10 +100,10 @@ def engine_of(first: Engine, row: str, options: EngineOptions) -> Engine:
         if not as_floats(options):
             raise ValueError("generate is transformers', which has no quantized weights here")
         return GenerateFast(first.policy, options, weights_of(options, first.policy.config))
-    source, head = flow_source(options.checkpoint), None
+    source, head = source_of(options.checkpoint), None
     if options.drafter != "head":
         options = replace(options, draft_checkpoint="")
-    elif not options.draft_checkpoint and not (Path(source or "") / FOLDER).is_dir():
+    elif not options.draft_checkpoint and not (Path(source) / FOLDER).is_dir():
         model = first.model
         head = untrained_recursive(
             model.config.shapes.text, model.config.max_tokens, 1, model.actions

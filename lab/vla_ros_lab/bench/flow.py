@@ -23,10 +23,10 @@ from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions
 from vla_ros.engine.families.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
-from vla_ros.engine.families.registry import family_of, flow_source
+from vla_ros.engine.families.registry import family_of, source_of
 from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.linear import read_linear
-from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
+from vla_ros.engine.io.quantize import DECODER, Record, read_origin
 from vla_ros.engine.io.weights import FileWeights, Weights, weight_files
 from vla_ros.engine.layers.linear import LowBit, LowBitLinear
 from vla_ros.engine.layers.pack import PackLayout
@@ -41,7 +41,7 @@ from vla_ros.engine.models.pi0 import TEXT as PI_TEXT
 from vla_ros.engine.models.smolvla import TEXT as SMOLVLA_TEXT
 from vla_ros.engine.models.transformer import layer_table, read_layer
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert, time_table
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import TOKENS, EngineOptions
 from vla_ros_lab.bench.flow_rivals import (
     ChunkTime,
     Inputs,
@@ -416,19 +416,13 @@ def measure_flow_passes(
     return PassesResult(found, rows, policy.config.horizon, how, tuple(chosen)), policy.config
 
 
-def _source(options: FlowBenchOptions) -> Path | str:
-    source = flow_source(options.engine.checkpoint)
-    assert source is not None, "the caller looked"
-    return source
-
-
 def _family(options: FlowBenchOptions) -> Family[Any]:
-    return family_of(_source(options))
+    return family_of(source_of(options.engine.checkpoint))
 
 
 def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int, Sequence[KernelChoice]]:
     """The policy, the bytes of its weights, and what will be chosen for their products."""
-    source, family = _source(options), _family(options)
+    source, family = source_of(options.engine.checkpoint), _family(options)
     choice = LoadOptions(
         embodiment=options.engine.embodiment or None,
         state_in_prompt=options.engine.state_in_prompt or None,
@@ -438,7 +432,7 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int, Sequence[Kernel
     counted = Record(counting=True)
     with user_errors(ValueError):
         place = replace(placement(options.engine), record=counted)
-        refuse_flow_formats(source, place.formats, place.device, place.dtype)
+        family.refuse_formats(source, place.formats, place.device, place.dtype)
         family.refuse(choice)
         policy = family.load(source, choice, place, options.engine.seed)
     chosen = () if place.tuner is None else place.tuner.choices
@@ -454,8 +448,8 @@ def _stored(source: Path | str) -> bool:
 
 def as_floats(engine: EngineOptions) -> bool:
     """Whether the weights are floats, which is all that other people's programs have."""
-    source = flow_source(engine.checkpoint)
-    return not engine.weights and source is not None and not _stored(source)
+    source = source_of(engine.checkpoint)
+    return not engine.weights and family_of(source).group != TOKENS and not _stored(source)
 
 
 def inputs_of(model: FlowPolicy[Any], seed: int) -> Inputs:
@@ -470,7 +464,7 @@ def inputs_of(model: FlowPolicy[Any], seed: int) -> Inputs:
 
 def weights_of(engine: EngineOptions, config: FlowConfig) -> Weights:
     """The checkpoint's tensors once more, for who needs what the engine did not keep."""
-    source = flow_source(engine.checkpoint)
+    source = source_of(engine.checkpoint)
     if isinstance(source, Path):
         return FileWeights(source / WEIGHTS, expected_tensors(config))
     small = engine.checkpoint.endswith("-small")
@@ -537,7 +531,7 @@ def _rows(
 
 def _file(options: FlowBenchOptions, config: FlowConfig, stack: ExitStack) -> str:
     """A file with the checkpoint's weights for LeRobot; "" where that would be a large copy."""
-    source = flow_source(options.engine.checkpoint)
+    source = source_of(options.engine.checkpoint)
     if isinstance(source, Path):
         return str(source.absolute() / WEIGHTS)
     shapes = expected_tensors(config).must

@@ -99,14 +99,15 @@ def run(args: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError as error:
         raise UserError("torch is not installed: pip install torch transformers") from error
-    from vla_ros.engine.families.registry import flow_source
+    from vla_ros.engine.families.registry import group_of
+    from vla_ros.engine.options import TOKENS
     from vla_ros_lab.bench import fast, flow
 
     if args.fleet:
         return _run_fleet(args)
     if args.checkpoint is not None and fast.is_fast(args.checkpoint):
         return _run_fast(args)
-    if args.checkpoint is not None and flow_source(args.checkpoint) is not None:
+    if args.checkpoint is not None and group_of(args.checkpoint) != TOKENS:
         return _run_flow(args, flow.ROWS, flow.run_flow_bench, "is a flow policy")
     if args.embodiment:
         raise UserError(f"--embodiment is for flow policies, {args.checkpoint or 'this'} is none")
@@ -126,17 +127,15 @@ def run(args: argparse.Namespace) -> int:
 def _is_single_pass(checkpoint: str | None) -> bool:
     """Whether it says its chunk in one pass: OpenVLA-OFT's architecture, BitVLA."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.families.openvla import random_config, read_layout
-    from vla_ros.engine.families.random import PREFIX
-    from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.families.openvla import preset_of, read_layout
+    from vla_ros.engine.families.registry import source_of
 
     if checkpoint is None:
         return False
-    if checkpoint.startswith(PREFIX):
-        config = random_config(checkpoint)
-        return config is not None and config.parallel
     try:
-        return read_layout(resolve(checkpoint)).config.parallel
+        source = source_of(checkpoint)
+        found = preset_of(source) if isinstance(source, str) else read_layout(source).config
+        return found.parallel
     except (CheckpointError, OSError):
         return False  # said in one line where it is loaded
 

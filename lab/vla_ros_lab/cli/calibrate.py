@@ -320,14 +320,15 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
     UserError: no policy that says tokens.
     """
     from vla_ros.engine.families.openvla import fingerprint, read_layout
-    from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.families.registry import family_of
     from vla_ros.engine.io.hub import resolve
     from vla_ros.engine.io.tokens import ActionTokens
+    from vla_ros.engine.options import TOKENS
 
     if name.startswith("random:"):
         raise UserError(f"{name}: random weights do not act; name a policy")
     directory = resolve(name)
-    if is_flow(directory):
+    if family_of(directory).group != TOKENS:
         raise UserError(f"{name} is a flow policy, or pi0-FAST: it says no bins, none lie beside")
     refuse_unreadable(name)
     config = read_layout(directory).config

@@ -394,14 +394,16 @@ def run(args: argparse.Namespace) -> int:
 def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
     policy, which has none."""
-    from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.families.registry import family_of
     from vla_ros.engine.io.checkpoint import RANDOM, read_config
     from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.options import TOKENS
 
     if checkpoint.startswith(RANDOM):
         return None
     directory = resolve(checkpoint)
-    stats = {} if is_flow(directory) else read_config(directory)[1].get("norm_stats") or {}
+    tokens = family_of(directory).group == TOKENS
+    stats = (read_config(directory)[1].get("norm_stats") or {}) if tokens else {}
     if len(stats) != 1:
         return None
     ((name, of),) = stats.items()
@@ -411,16 +413,18 @@ def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
 
 def told(checkpoint: str, arch: str) -> int:
     """The largest delay that ``checkpoint`` is told, which a policy of ``arch`` goes on being."""
-    from vla_ros.engine.families.registry import is_flow
+    from vla_ros.engine.families.registry import family_of
     from vla_ros.engine.io.checkpoint import RANDOM, read_config
     from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.options import TOKENS
     from vla_ros_lab.train.trainer import ARCHITECTURES
 
     made = ARCHITECTURES.get(arch)
     if checkpoint.startswith(RANDOM) or made is None or made.chunk > 1:
         return 0
     directory = resolve(checkpoint)
-    return 0 if is_flow(directory) else read_config(directory)[0].max_delay
+    tokens = family_of(directory).group == TOKENS
+    return read_config(directory)[0].max_delay if tokens else 0
 
 
 def _options(args: argparse.Namespace) -> TrainOptions:

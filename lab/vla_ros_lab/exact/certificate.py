@@ -25,7 +25,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.openvla import open_checkpoint, policy_of
-from vla_ros.engine.families.registry import flow_source
+from vla_ros.engine.families.registry import group_of
 from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import FAST, TOKENS, EngineOptions
@@ -197,7 +197,7 @@ def _loaded(group: str, options: EngineOptions) -> Engine:
     """The engine of a group. ValueError: this policy has none."""
     if group != TRANSFORMERS:
         return load_engine(options)
-    if flow_source(options.checkpoint) is not None:
+    if group_of(options.checkpoint) != TOKENS:
         raise ValueError("transformers' Llama and Qwen2 are of OpenVLA and its kin alone")
     place = torch.device(options.device), getattr(torch, options.dtype)
     checkpoint = open_checkpoint(options.checkpoint, options.seed, *place)

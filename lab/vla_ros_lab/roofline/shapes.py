@@ -576,8 +576,9 @@ def load_model(name: str) -> ModelShape:
         return _small_flow(name)
     try:
         from vla_ros.engine.errors import CheckpointError
-        from vla_ros.engine.families.registry import config_of, is_flow
+        from vla_ros.engine.families.registry import config_of, family_of
         from vla_ros.engine.io.checkpoint import read_config
+        from vla_ros.engine.options import TOKENS
     except ImportError as error:
         raise ValueError(
             f"{name!r} is none of {', '.join(MODELS)}, and reading a checkpoint needs the engine's"
@@ -586,7 +587,7 @@ def load_model(name: str) -> ModelShape:
     folder = _folder(name)
     shown = name if ":" in name else folder.name
     try:
-        if is_flow(folder):
+        if family_of(folder).group != TOKENS:
             return flow_shape_of(config_of(folder), shown)
         config, raw = read_config(folder)
     except CheckpointError as error:
@@ -600,7 +601,8 @@ def _small_flow(name: str) -> ModelShape:
     """``random:pi0-small`` and the like."""
     from vla_ros.engine.families.registry import all_presets
 
-    preset, presets = name.removeprefix("random:"), all_presets()
+    preset = name.removeprefix("random:")
+    presets = {n: config for n, config in all_presets().items() if config.kind != "tokens"}
     if preset not in presets:
         known = ", ".join(dict.fromkeys((*MODELS, *presets)))
         raise ValueError(f"no model {name!r}: the known shapes are {known}")

@@ -24,10 +24,11 @@ from torch import nn
 from vla_ros.core.errors import UserError
 from vla_ros.engine.families.openvla import PRESETS, load_checkpoint, save_checkpoint
 from vla_ros.engine.families.random import write_tokenizer
-from vla_ros.engine.families.registry import is_flow
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.layers.devices import multiplies_bfloat16
+from vla_ros.engine.options import TOKENS
 from vla_ros_lab.train.batches import held_out, only, weighted
 from vla_ros_lab.train.flow import (
     FLOW_ARCHITECTURES,
@@ -231,7 +232,7 @@ class FlowKind:
         if not options.init_from:
             return
         directory = resolve(options.init_from)
-        if is_flow(directory):
+        if family_of(directory).group != TOKENS:
             go_on_from(self.network, directory)
         else:
             source = load_checkpoint(options.init_from, CPU, torch.float32)

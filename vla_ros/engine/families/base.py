@@ -1,8 +1,9 @@
-"""What a family of flow policies is to the rest of the engine.
+"""What a family of policies is to the rest of the engine.
 
-A *family* knows its folders and its presets of random weights, and how one is opened; loading,
-inspecting and counting are the same for all. A new family is a model file on
-:mod:`~vla_ros.engine.models.base`, a config reader with a :class:`Family` and a row in
+A *family* knows its folders and its presets of random weights, and how one is loaded. Where the
+networks are built of weights that are taken one by one (:class:`FlowFamily`: all but OpenVLA's)
+loading and inspecting are the same for all. A new family is a model file on
+:mod:`~vla_ros.engine.models.base`, a config reader with a :class:`FlowFamily` and a row in
 :mod:`~vla_ros.engine.families.registry`.
 """
 
@@ -27,15 +28,15 @@ from vla_ros.engine.io.quantize import (
     PreparedWeights,
     QuantizingWeights,
     Record,
+    refuse_flow_formats,
 )
 from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.prepacked import Prepacked
 from vla_ros.engine.layers.tuner import Tuner
-from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation
-from vla_ros.engine.options import FLOW
+from vla_ros.engine.options import FLOW, EngineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Placement:
     """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
     ``formats`` of its weights; ``record`` notes what a directory in these formats holds;
     ``packed``: the parts whose other matrices are laid out as a CPU multiplies them, or are the
-    ``tuner``'s where there is one."""
+    ``tuner``'s where there is one; ``options``: the engine's, for networks that choose by them."""
 
     device: torch.device
     dtype: torch.dtype
@@ -71,6 +72,7 @@ class Placement:
     record: Record | None = None
     packed: frozenset[str] = frozenset()
     tuner: Tuner | None = None
+    options: EngineOptions | None = None
 
     @property
     def like(self) -> torch.Tensor:
@@ -122,15 +124,13 @@ class LoadedPolicy:
     group: str = FLOW
 
 
-C = TypeVar("C", bound=PolicyConfig)
+C = TypeVar("C")
 
 
 class Family(ABC, Generic[C]):
     """Policies that are read and run in the same way.
 
-    ``kinds`` of its configs, ``presets`` of random weights by name (``NAME-small`` goes through
-    a folder and the real loader, ``NAME`` has the published size and is drawn as it is loaded),
-    ``presets_version`` of the folders that are written for these, ``takes``: the fields of
+    ``kinds`` of its configs, ``presets`` of random weights by name, ``takes``: the fields of
     :class:`LoadOptions` that mean something to it; ``group``: TOKENS, FLOW or FAST of
     :mod:`~vla_ros.engine.options`, whose options it takes and whose decoder it has. A *source* is a
     folder, or ``random:<preset>``.
@@ -139,7 +139,6 @@ class Family(ABC, Generic[C]):
     group = FLOW
     kinds: tuple[str, ...]
     presets: Mapping[str, C]
-    presets_version = 1
     takes: frozenset[str] = frozenset({"tokenizer", "steps"})
 
     @abstractmethod
@@ -156,19 +155,23 @@ class Family(ABC, Generic[C]):
         """The tensors of a checkpoint of ``config``."""
 
     @abstractmethod
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
-        """Everything but the weights. CheckpointError in one line for what cannot be used."""
+    def load(
+        self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
+    ) -> LoadedPolicy:
+        """Read everything, cheap checks first; ``seed`` of random weights. CheckpointError."""
 
     @abstractmethod
-    def random(self, config: C, seed: int, device: torch.device) -> Opened:
-        """The same with random weights that are drawn as they are taken."""
+    def inspect(self, directory: Path, options: LoadOptions) -> tuple[C, int]:
+        """All that loading would find wrong, in the memory of one tensor: the config and the
+        number of parameters. CheckpointError as of :meth:`load`."""
 
     @abstractmethod
     def write(self, directory: Path, preset: str, seed: int) -> None:
         """A folder in the authors' own layout with the random weights of a small preset."""
 
-    def check_weight(self, name: str, tensor: torch.Tensor) -> None:
-        """CheckpointError where a stored table is not what it should be."""
+    def check(self, directory: Path, options: LoadOptions) -> None:
+        """CheckpointError in one line for what cannot be used; reads no weights."""
+        self.config(directory, options)
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
         """Where nearly all actions of the data lie, in units: from and to [action_dim]; () where
@@ -197,10 +200,62 @@ class Family(ABC, Generic[C]):
             return hashlib.sha256((found + sha256_of_folder(beside)).encode()).hexdigest()
         return found
 
+    def parameters(self, config: C) -> int:
+        """Of a checkpoint of ``config``."""
+        return sum(math.prod(shape) for shape in self.expected(config).must.values())
+
+    def weight_bytes(self, config: C, dtype: torch.dtype) -> int:
+        """What its weights take in memory."""
+        return self.parameters(config) * dtype.itemsize
+
+    def refuse_formats(
+        self,
+        source: Path | str,
+        formats: Formats,
+        device: torch.device,
+        dtype: torch.dtype,
+        rtc: str = "",
+    ) -> None:
+        """CheckpointError in one line where weights cannot be in these formats there, for chunks
+        that continue others as ``rtc`` says; reads no weights."""
+        refuse_flow_formats(source, formats, device, dtype, rtc)
+
+    def refuse(self, options: LoadOptions) -> None:
+        """ValueError where something was chosen that means nothing here."""
+        made = [f.name for f in fields(options) if getattr(options, f.name) is not None]
+        if idle := [name for name in made if name not in self.takes]:
+            raise ValueError(
+                f"{', '.join(idle)}: this means nothing to a policy of {', '.join(self.kinds)}"
+            )
+
+
+class FlowFamily(Family[C]):
+    """A family whose networks are built of weights that are taken one by one: the flow policies,
+    and pi0-FAST.
+
+    Of its ``presets`` ``NAME-small`` goes through a folder and the real loader, ``NAME`` has the
+    published size and is drawn as it is loaded; ``presets_version`` of the folders.
+    """
+
+    presets_version = 1
+
+    @abstractmethod
+    def open(self, directory: Path, options: LoadOptions) -> Opened:
+        """Everything but the weights. CheckpointError in one line for what cannot be used."""
+
+    @abstractmethod
+    def random(self, config: C, seed: int, device: torch.device) -> Opened:
+        """The same with random weights that are drawn as they are taken."""
+
+    def check(self, directory: Path, options: LoadOptions) -> None:
+        self.open(directory, options)
+
+    def check_weight(self, name: str, tensor: torch.Tensor) -> None:
+        """CheckpointError where a stored table is not what it should be."""
+
     def load(
         self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
     ) -> LoadedPolicy:
-        """Read everything, cheap checks first; ``seed`` of random weights. CheckpointError."""
         if isinstance(source, Path):
             opened, sha256 = self.open(source, options), None
         else:
@@ -223,29 +278,11 @@ class Family(ABC, Generic[C]):
         )
 
     def inspect(self, directory: Path, options: LoadOptions) -> tuple[C, int]:
-        """All that loading would find wrong, in the memory of one tensor: the config and the
-        number of parameters. CheckpointError as of :meth:`load`."""
         opened = self.open(directory, options)
         config: C = opened.config
         for name in opened.weights.read_all(self.expected(config).must):
             self.check_weight(name, opened.weights.take(name))
         return config, self.parameters(config)
-
-    def parameters(self, config: C) -> int:
-        """Of a checkpoint of ``config``."""
-        return sum(math.prod(shape) for shape in self.expected(config).must.values())
-
-    def weight_bytes(self, config: C, dtype: torch.dtype) -> int:
-        """What its weights take in memory."""
-        return self.parameters(config) * dtype.itemsize
-
-    def refuse(self, options: LoadOptions) -> None:
-        """ValueError where something was chosen that means nothing here."""
-        made = [f.name for f in fields(options) if getattr(options, f.name) is not None]
-        if idle := [name for name in made if name not in self.takes]:
-            raise ValueError(
-                f"{', '.join(idle)}: this means nothing to a policy of {', '.join(self.kinds)}"
-            )
 
     def _cached(self, preset: str, seed: int) -> Path:
         """The folder of a small preset, written once."""

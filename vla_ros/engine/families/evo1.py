@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.base import Family, LoadOptions, Opened
+from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
 from vla_ros.engine.families.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.config import TextConfig, TowerConfig
@@ -369,7 +369,7 @@ PRESETS: dict[str, Evo1Config] = {
 }
 
 
-class Evo1Family(Family[Evo1Config]):
+class Evo1Family(FlowFamily[Evo1Config]):
     """LeRobot's folders of type evo1."""
 
     kinds = (KIND,)

@@ -23,7 +23,7 @@ import torch
 from vla_ros.core.action_space import ActionKind, action_space_of, joints
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
+from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.embodiment import Embodiment, Group
@@ -315,7 +315,7 @@ def check_discrete(config: GrootConfig, directory: Path) -> None:
             same_integers(str(path), name.replace("_", " "), stored, values)
 
 
-class GrootFamily(Family[GrootConfig]):
+class GrootFamily(FlowFamily[GrootConfig]):
     """One version of GR00T in NVIDIA's folders: ``model_type`` in config.json says which."""
 
     takes = frozenset({"tokenizer", "steps", "embodiment"})

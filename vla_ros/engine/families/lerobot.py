@@ -17,7 +17,7 @@ import torch
 
 from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.base import Family, LoadOptions, Opened
+from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
 from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -92,7 +92,7 @@ _SMOL = Shapes(
 )
 
 
-class LerobotFamily(Family[FlowConfig]):
+class LerobotFamily(FlowFamily[FlowConfig]):
     """Policies whose config.json has one of ``kinds`` for its ``type``."""
 
     presets_version = 2

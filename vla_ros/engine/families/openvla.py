@@ -21,7 +21,7 @@ import torch
 from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.decoding.base import resolve as resolve_decoding
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.base import LoadedPolicy
+from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -63,7 +63,8 @@ from vla_ros.engine.io.config import (
     bitvla_json,
     config_json,
 )
-from vla_ros.engine.io.files import cached, write_json
+from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.foreign import MODEL_TYPES
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import (
     TERNARY,
@@ -351,10 +352,7 @@ def norm_stats(dim: int = 7, state: int = 0) -> dict[str, Any]:
 
 def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
     """``random:<preset>`` -> a checked checkpoint."""
-    preset = name.removeprefix(PREFIX)
-    if preset not in PRESETS:
-        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
-    config = PRESETS[preset]
+    preset, config = name.removeprefix(PREFIX), preset_of(name)
     if parameters(config) <= LARGE:
         write = write_bitvla if config.text.ternary else write_random
         print_of = fingerprint_of([VERSION, config_json(config, {})])
@@ -374,9 +372,11 @@ def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) 
     return Checkpoint(config, parts.tensors, stats, directory, digest, parts.ternary, rows)
 
 
-def random_config(name: str) -> ModelConfig | None:
-    """What ``random:<preset>`` will be; None of what is unknown."""
-    return PRESETS.get(name.removeprefix(PREFIX))
+def preset_of(name: str) -> ModelConfig:
+    """The config of ``random:<preset>``. CheckpointError, with what there is: it is unknown."""
+    if (found := PRESETS.get(name.removeprefix(PREFIX))) is None:
+        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
+    return found
 
 
 def in_memory(
@@ -563,3 +563,69 @@ def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer | Non
             f" {found.dim}"
         )
     return found
+
+
+class OpenVLAFamily(Family[ModelConfig]):
+    """OpenVLA and its kin. What is in the weights' files is read at once, not one by one."""
+
+    group = TOKENS
+    kinds = ("tokens",)
+    presets = PRESETS
+    takes = frozenset({"unnorm_key"})
+
+    def owns(self, directory: Path) -> bool:
+        path = directory / "config.json"
+        try:
+            return path.is_file() and read_json(path).get("model_type") in MODEL_TYPES
+        except CheckpointError:
+            return False
+
+    def config(self, source: Path | str, options: LoadOptions) -> ModelConfig:
+        return read_config(source)[0] if isinstance(source, Path) else preset_of(source)
+
+    def expected(self, config: ModelConfig) -> Expected:
+        return Expected(expected_shapes(config))
+
+    def write(self, directory: Path, preset: str, seed: int) -> None:
+        config = PRESETS[preset]
+        (write_bitvla if config.text.ternary else write_random)(directory, config, seed)
+
+    def load(
+        self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
+    ) -> LoadedPolicy:
+        device, dtype = placement.device, placement.dtype
+        chosen = placement.options or EngineOptions(
+            device=str(device),
+            dtype=str(dtype).removeprefix("torch."),
+            weights=str(placement.formats) if placement.formats else "",
+            unnorm_key=options.unnorm_key or "",
+        )
+        checkpoint = open_checkpoint(str(source), seed, device, dtype)
+        return policy_of(checkpoint, chosen, placement.capture)
+
+    def inspect(self, directory: Path, options: LoadOptions) -> tuple[ModelConfig, int]:
+        layout = inspect_checkpoint(str(directory))
+        return layout.config, layout.parameters
+
+    def data_sets(self, directory: Path) -> Mapping[str, bool]:
+        stats = norm_stats_of(directory, read_config(directory)[1])
+        return {name: "proprio" in of for name, of in stats.items()}
+
+    def choices(self, directory: Path, options: LoadOptions) -> list[LoadOptions]:
+        return [options]  # whichever it will be, the same is looked at
+
+    def sha256(self, directory: Path) -> str:
+        return fingerprint(directory)
+
+    def refuse_formats(
+        self,
+        source: Path | str,
+        formats: Formats,
+        device: torch.device,
+        dtype: torch.dtype,
+        rtc: str = "",
+    ) -> None:
+        refuse_formats(str(source), formats, device, dtype)
+
+
+FAMILY = OpenVLAFamily()

@@ -1,6 +1,6 @@
-"""The families of policies but OpenVLA's that there are, and whose a checkpoint is.
+"""The families of policies that there are, and whose a checkpoint is.
 
-All but pi0-FAST are flow policies. A family's module is imported when a checkpoint is its own.
+A family's module is imported when a checkpoint is its own.
 Other distributions bring families by entry points of the group ``vla_ros.families``: their kind,
 and ``module:NAME`` of a :class:`~vla_ros.engine.families.base.Family`.
 """
@@ -34,6 +34,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "groot-n1.6": ("Gr00tN1d6", "vla_ros.engine.families.groot:N16_FAMILY"),
     "groot-n1.5": ("gr00t_n1_5", "vla_ros.engine.families.groot:N15_FAMILY"),
     "turbovla": ("TurboVLA", "vla_ros.engine.families.turbovla:FAMILY"),
+    "tokens": ("openvla", "vla_ros.engine.families.openvla:FAMILY"),
 }
 
 
@@ -69,43 +70,28 @@ def _asked(directory: Path) -> Iterator[Family[Any]]:
     yield from _others().values()
 
 
-def _owner(directory: Path) -> Family[Any] | None:
-    return next((family for family in _asked(directory) if family.owns(directory)), None)
-
-
-def _of_preset(preset: str) -> Family[Any] | None:
-    if (row := FAMILIES.get(preset.removesuffix("-small"))) is not None:
-        family = _imported(row[1])
-        return family if preset in family.presets else None
-    return next((family for family in _others().values() if preset in family.presets), None)
-
-
-def is_flow(directory: Path) -> bool:
-    """Whether a folder holds a flow policy of any family."""
-    return _owner(directory) is not None
-
-
-def flow_source(checkpoint: str) -> Path | str | None:
-    """What to load where ``checkpoint`` is a flow policy: a folder or ``random:<preset>``.
-
-    None: it is neither. CheckpointError: there is no such folder.
-    """
-    if checkpoint.startswith(PREFIX):
-        return checkpoint if _of_preset(checkpoint.removeprefix(PREFIX)) is not None else None
-    directory = resolve(checkpoint)
-    return directory if is_flow(directory) else None
+def source_of(checkpoint: str) -> Path | str:
+    """What to load: a folder, or ``random:<preset>`` as it is. CheckpointError: no such folder."""
+    return checkpoint if checkpoint.startswith(PREFIX) else resolve(checkpoint)
 
 
 def family_of(source: Path | str) -> Family[Any]:
-    """Whose it is what :func:`flow_source` found. CheckpointError: nobody's."""
-    if isinstance(source, str):
-        if (family := _of_preset(source.removeprefix(PREFIX))) is not None:
-            return family
-        known = f", {PREFIX}".join(all_presets())
-        raise CheckpointError(f"{source!r} is unknown; there are {PREFIX}{known}")
-    if (family := _owner(source)) is not None:
-        return family
-    raise CheckpointError(f"{source} is no flow policy")
+    """Whose it is what :func:`source_of` found. What is nobody else's is OpenVLA's, whose loader
+    says what is wrong with it."""
+    if isinstance(source, Path):
+        mine = (family for family in _asked(source) if family.owns(source))
+    else:
+        preset = source.removeprefix(PREFIX)
+        row = FAMILIES.get(preset.removesuffix("-small"))
+        asked = _others().values() if row is None else (_imported(row[1]),)
+        mine = (family for family in asked if preset in family.presets)
+    return next(mine, family_of_kind("tokens"))
+
+
+def group_of(checkpoint: str) -> str:
+    """Which options it takes: TOKENS, FLOW or FAST of :mod:`vla_ros.engine.options`.
+    CheckpointError as of :func:`source_of`."""
+    return family_of(source_of(checkpoint)).group
 
 
 def family_of_kind(kind: str) -> Family[Any]:

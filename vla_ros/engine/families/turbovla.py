@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.families.base import Family, LoadOptions, Opened, Placement
+from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, TowerConfig
 from vla_ros.engine.io.field_table import Fields
@@ -288,7 +288,7 @@ PRESETS = MappingProxyType(
 )
 
 
-class TurboVLAFamily(Family[TurboVLAConfig]):
+class TurboVLAFamily(FlowFamily[TurboVLAConfig]):
     """Folders whose config.json has ``"name": "TurboVLA"``."""
 
     kinds = (KIND,)

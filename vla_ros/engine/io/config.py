@@ -160,6 +160,11 @@ class ModelConfig:
         return self.towers[0].image_size
 
     @property
+    def kind(self) -> str:
+        """Of policies, as the configs of the other families say it."""
+        return "tokens"
+
+    @property
     def horizon(self) -> int:
         """Actions of a chunk, by the name that flow policies' configs have for it."""
         return self.chunk

@@ -19,7 +19,7 @@ from vla_ros.engine.families.registry import all_presets, config_of, family_of
 from vla_ros.engine.load import inspect
 
 CLOCK = SystemClock()
-SMALL = [name for name in all_presets() if name.endswith("-small")]
+SMALL = [n for n, c in all_presets().items() if n.endswith("-small") and c.kind != "tokens"]
 TEXT = "pick up the red cube"
 
 

@@ -26,12 +26,13 @@ from vla_ros.engine.families.lerobot import (
     save_folder,
     write_random_flow,
 )
-from vla_ros.engine.families.registry import is_flow
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.fields import SMOLVLM2_500M
 from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config, read_flow_config
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.load import inspect
 from vla_ros.engine.models.preparation import prompt_text
+from vla_ros.engine.options import TOKENS
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parents[3] / "golden" / "flow"
@@ -85,7 +86,7 @@ def retensor(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) ->
 
 def test_what_is_written_is_read_back(folder: Path) -> None:
     policy = load(folder)
-    assert is_flow(folder)
+    assert family_of(folder).owns(folder)
     assert policy.config == PRESETS[folder.name]
     assert len(policy.sha256) == 64
     assert load(folder, steps=3).model.solver.steps == 3
@@ -285,12 +286,12 @@ def test_scaling_there_and_back(mode: str) -> None:
     assert torch.equal(still.normalize(low), -torch.ones(3))
 
 
-def test_is_flow_says_no_quietly(tmp_path: Path) -> None:
-    assert not is_flow(tmp_path)
+def test_what_is_no_flow_policy_is_left_quietly(tmp_path: Path) -> None:
+    assert family_of(tmp_path).group == TOKENS
     (tmp_path / "config.json").write_text("[]")
-    assert not is_flow(tmp_path)
+    assert family_of(tmp_path).group == TOKENS
     (tmp_path / "config.json").write_text('{"model_type": "openvla"}')
-    assert not is_flow(tmp_path)
+    assert family_of(tmp_path).group == TOKENS
     with pytest.raises(CheckpointError, match="type is None"):
         read_flow_config(tmp_path)
 

@@ -16,21 +16,22 @@ from vla_ros.engine.families.registry import (
     config_of,
     every_family,
     family_of,
-    flow_source,
-    is_flow,
+    source_of,
 )
 from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.foreign import FLOW_KINDS, READS
 from vla_ros.engine.load import inspect, sha256_on_disk
+from vla_ros.engine.options import TOKENS
 from vla_ros_lab.roofline.shapes import load_model
 
-KINDS = [kind for family in every_family() for kind in family.kinds]
-SMALL = [n for n, c in all_presets().items() if n.endswith("-small") and c.kind != FAST]
+KINDS = [kind for family in every_family() for kind in family.kinds if kind != "tokens"]
+FLOWS = {name: config for name, config in all_presets().items() if config.kind != "tokens"}
+SMALL = [n for n, c in FLOWS.items() if n.endswith("-small") and c.kind != FAST]
 PLACE = Placement(torch.device("cpu"), torch.float32)
 
 
 def test_every_kind_is_of_one_family_and_is_named() -> None:
-    assert tuple(KINDS) == tuple(FAMILIES) == FLOW_KINDS
+    assert (*KINDS, "tokens") == tuple(FAMILIES) == (*FLOW_KINDS, "tokens")
     assert all(kind in READS for kind in FLOW_KINDS)
 
 
@@ -40,7 +41,7 @@ def test_every_kind_has_a_small_and_a_whole_preset(kind: str) -> None:
     assert all_presets()[kind].kind == kind
 
 
-@pytest.mark.parametrize("name", all_presets())
+@pytest.mark.parametrize("name", FLOWS)
 def test_every_preset_has_a_shape_for_the_roofline(name: str) -> None:
     shape, config = load_model(f"random:{name}"), all_presets()[name]
     if config.kind == FAST:
@@ -52,7 +53,7 @@ def test_every_preset_has_a_shape_for_the_roofline(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_random_policy_is_what_its_config_says(name: str) -> None:
-    source = flow_source(f"random:{name}")
+    source = source_of(f"random:{name}")
     assert source == f"random:{name}"
     family, config = family_of(source), config_of(source)
     policy = family.load(source, LoadOptions(), PLACE, seed=3)
@@ -77,14 +78,15 @@ def test_a_choice_that_means_nothing_is_refused() -> None:
 
 
 def test_nobody_owns_what_is_no_policy(tmp_path: Path) -> None:
-    assert not is_flow(tmp_path)
+    assert family_of(tmp_path).group == TOKENS
     for text in ("{", "[]", json.dumps({"type": 3}), json.dumps({"type": "act"})):
         (tmp_path / "config.json").write_text(text)
-        assert not is_flow(tmp_path)
-    with pytest.raises(CheckpointError, match="is no flow policy"):
-        family_of(tmp_path)
-    with pytest.raises(CheckpointError, match="there are random:pi0-small, random:"):
-        family_of("random:nobody")
+        assert family_of(tmp_path).group == TOKENS
+        assert not any(family.owns(tmp_path) for family in every_family())
+    with pytest.raises(CheckpointError, match="unknown fields type"):
+        config_of(tmp_path)
+    with pytest.raises(CheckpointError, match="there are random:small, random:"):
+        config_of("random:nobody")
 
 
 @pytest.mark.parametrize("name", SMALL)

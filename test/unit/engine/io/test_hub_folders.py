@@ -24,7 +24,7 @@ from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.foreign import foreign_files
-from vla_ros.engine.load import inspect, load_flow_engine
+from vla_ros.engine.load import inspect, load_engine
 from vla_ros.engine.models.cameras import roles_of
 from vla_ros.engine.quantize import quantize_checkpoint
 from vla_ros.policies.base import PolicyRefused, PolicySpec
@@ -101,7 +101,7 @@ def test_a_choice_of_data_set_is_that_data_sets(tmp_path: Path) -> None:
     """so100-blue's statistics are one more than so100's, so actions are another place."""
     folder = ready("smolvla, statistics by data set", tmp_path)
     made = [
-        load_flow_engine(folder, EngineOptions(str(folder), unnorm_key=key)).policy
+        load_engine(EngineOptions(str(folder), unnorm_key=key)).policy
         for key in ("so100", "so100-blue")
     ]
     assert torch.equal(

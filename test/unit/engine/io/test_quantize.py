@@ -26,7 +26,7 @@ from vla_ros.engine.load import inspect, refuse_weights, sha256_on_disk
 from vla_ros.engine.quantize import quantize_checkpoint
 
 #: Flow policies; TurboVLA's weights are run as they are stored.
-SMALL = [n for n in all_presets() if n.endswith("-small") and n[:4] not in ("pi0_", "turb")]
+SMALL = [n for n in all_presets() if n.endswith("-small") and n[:4] not in ("bitv", "pi0_", "turb")]
 MIXED = "vision=int8,decoder=int4,head=fp8"
 CPU = torch.device("cpu")
 

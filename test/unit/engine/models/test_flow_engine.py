@@ -17,13 +17,14 @@ from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM
-from vla_ros.engine.families.registry import family_of, flow_source
+from vla_ros.engine.families.registry import family_of, group_of
 from vla_ros.engine.io.flow_config import flow_config_json
 from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.layers.pieces import alone
-from vla_ros.engine.load import load_flow_engine
+from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.preparation import LerobotPreparation
 from vla_ros.engine.models.robot_side import check_layout
+from vla_ros.engine.options import FAST, FLOW, TOKENS
 
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 TEXT = "pick up the red cube and place it on the plate"
@@ -32,9 +33,7 @@ FRONT, WRIST = images(2, still=0.0)
 
 def engine_of(preset: str, **options: Any) -> Engine:
     asked = EngineOptions(checkpoint=f"random:{preset}", **options)
-    source = flow_source(asked.checkpoint)
-    assert source is not None
-    return load_flow_engine(source, asked)
+    return load_engine(asked)
 
 
 def seen(stamp: int, **changes: Any) -> Observation:
@@ -231,7 +230,7 @@ def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_p
     config = flow_config_json(replace(PRESETS["pi0-small"], action_dim=6))
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="7 values are wanted, the checkpoint has 6"):
-        load_flow_engine(tmp_path, EngineOptions(str(tmp_path), action_dim=7))
+        load_engine(EngineOptions(str(tmp_path), action_dim=7))
 
 
 def prepared_with(policy: LoadedPolicy, **parts: Any) -> LoadedPolicy:
@@ -268,11 +267,12 @@ def test_one_camera_needs_no_second_image() -> None:
 
 
 def test_where_a_checkpoint_is_dispatched(tmp_path: Any) -> None:
-    assert flow_source("random:small") is None
-    assert flow_source("random:pi0-small") == "random:pi0-small"
-    assert flow_source(str(tmp_path)) is None
+    assert group_of("random:small") == TOKENS
+    assert group_of("random:pi0-small") == FLOW
+    assert group_of("random:pi0_fast-small") == FAST
+    assert group_of(str(tmp_path)) == TOKENS
     (tmp_path / "config.json").write_text('{"type": "smolvla"}')
-    assert flow_source(str(tmp_path)) == tmp_path
+    assert group_of(str(tmp_path)) == FLOW
 
 
 @pytest.mark.slow

@@ -18,10 +18,9 @@ from vla_ros.engine import EngineOptions
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
-from vla_ros.engine.families.registry import flow_source
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.layers.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
-from vla_ros.engine.load import load_flow_engine
+from vla_ros.engine.load import load_engine
 from vla_ros.engine.models.base import Prefix
 from vla_ros.engine.models.preparation import LerobotPreparation
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
@@ -207,9 +206,7 @@ def test_a_network_with_one_time_for_all_is_refused_in_one_line() -> None:
 
 def engine_of(preset: str, **options: Any) -> Engine:
     asked = EngineOptions(checkpoint=f"random:{preset}", **options)
-    source = flow_source(asked.checkpoint)
-    assert source is not None
-    return load_flow_engine(source, asked)
+    return load_engine(asked)
 
 
 def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> None:
@@ -217,7 +214,7 @@ def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> No
     config = replace(PRESETS["pi05-small"], rtc_trained=True, max_delay=2)
     write_random_flow(tmp_path / "it", config, seed=1)
     asked = EngineOptions(str(tmp_path / "it"), rtc_mode="trained")
-    engine = load_flow_engine(tmp_path / "it", asked)
+    engine = load_engine(asked)
     engine.reset(TEXT)
     first = step(engine, seen(1))
     chunk = engine.decoder.last_chunk
