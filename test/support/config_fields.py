@@ -41,10 +41,10 @@ CLASSES: dict[str, tuple[FieldTable, ...]] = {
     "Gr00tN1d6Config": (lists.GROOT_N16,),
     "FlowmatchingActionHeadConfig": (lists.GROOT_N15_HEAD,),
     "TurboVLAConfig": (lists.TURBOVLA,),
-    "TextEncoderConfig": (lists.TURBOVLA.part("text"),),
-    "VisionEncoderConfig": (lists.TURBOVLA.part("vision"),),
-    "InteractionConfig": (lists.TURBOVLA.part("interaction"),),
-    "ActionHeadConfig": (lists.TURBOVLA.part("action"),),
+    "TextEncoderConfig": (lists.TURBOVLA.rows["text"],),
+    "VisionEncoderConfig": (lists.TURBOVLA.rows["vision"],),
+    "InteractionConfig": (lists.TURBOVLA.rows["interaction"],),
+    "ActionHeadConfig": (lists.TURBOVLA.rows["action"],),
 }
 #: Names that other people's classes have too: read where TurboVLA's own is in the same file.
 COMMON = ("TextEncoderConfig", "VisionEncoderConfig", "InteractionConfig", "ActionHeadConfig")

@@ -357,7 +357,7 @@ def _bitvla_tower(fields: Fields) -> TowerConfig:
             " or 32 and 32, are computed here"
         )
     activation = fields.choice("hidden_act", _GELU_TANH, (_GELU_TANH, _GELU))
-    said = BITVLA_VISION.parse(fields, TowerConfig)
+    said = BITVLA_VISION.parse(fields, TowerConfig(768, 12, 12, 3072, patch=16))
     if said["width"] % said["heads"]:
         raise fields.wrong("hidden_size", f"a multiple of the {said['heads']} heads")
     return TowerConfig(

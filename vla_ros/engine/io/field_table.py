@@ -235,12 +235,6 @@ class FieldTable:
         fixed = {name: (row.value,) for name, row in self.rows.items() if isinstance(row, Fixed)}
         return {**self.only, **fixed}
 
-    def part(self, key: str) -> FieldTable:
-        """The table of an object in the file."""
-        row = self.rows[key]
-        assert isinstance(row, FieldTable)
-        return row
-
     def check(self, raw: Mapping[str, Any], where: str = "") -> None:
         """Raise CheckpointError, the fields by name, where something is asked for that is not
         computed, or that nobody here ever heard of."""
@@ -303,6 +297,17 @@ class FieldTable:
 
 
 Row = Field | Fixed | Written | FieldTable | str | None
+
+
+def plain(names: str) -> dict[str, Row]:
+    """Plain rows: keys, separated by blanks, with the attribute where it has another name."""
+    pairs = (one.partition("=") for one in names.split())
+    return {key: attribute or key for key, _, attribute in pairs}
+
+
+def by_hand(names: str) -> dict[str, Row]:
+    """Rows of what a family reads by hand, and gives to be written."""
+    return dict.fromkeys(names.split())
 
 
 def _same(value: object, allowed: object) -> bool:

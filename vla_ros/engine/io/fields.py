@@ -2,12 +2,12 @@
 
 A field that changes the mathematics and that nobody read would act in silence: pi0.5's
 ``use_visual_memory`` adds no tensor, and a policy trained with it would look at one frame. So each
-family has three lists. ``used``: this engine reads it. ``idle``: no output depends on it, with why.
-``only``: it changes what the policy says and one value of it is computed here; any other is
-refused. A field in none of the lists is refused too, by its name.
+config has a :class:`~vla_ros.engine.io.field_table.FieldTable`, by which it is parsed, checked and
+written: what this engine reads, what no output depends on, with why, and what is refused but for
+the one value that is computed here. A field that is nowhere in it is refused by its name.
 
 The names are those of the authors' own classes; ``test/support/config_fields.py`` reads them there
-and says which are in no list. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
+and says which are in no table. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
 ``configs/policies.py`` and ``policies/*/configuration_*.py``; Isaac-GR00T
 ``configs/model/gr00t_n1d6.py``, ``gr00t_n1d7.py``; H-EmbodVis/TurboVLA 2d42436 and c999c05
 ``turbovla/models/configuration.py``; what BitVLA's class wrote; openvla
@@ -19,16 +19,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vla_ros.engine.io.field_table import Field, FieldTable, Fixed, Row, Written
+from vla_ros.engine.io.field_table import Field, FieldTable, Fixed, Row, Written, by_hand, plain
 
 DEEPEST = 1000  # layers; more is a damaged file, and would fill the memory with their names
 STRATEGIES = ("resize-naive", "resize-crop", "letterbox")
-
-
-def _alike(names: str) -> dict[str, Row]:
-    """Rows of attributes that have their keys' names."""
-    return {name: name for name in names.split()}
-
 
 _TRAINING = "training alone"
 BY_LEROBOT = "; LeRobot itself may run it: policy: lerobot, after `vla-ros lerobot setup`"
@@ -80,8 +74,7 @@ _BESIDE_PI = {
 }  # fmt: skip
 _FEATURES: dict[str, Row] = {
     "n_obs_steps": Fixed(1),
-    "input_features": None,
-    "output_features": None,
+    **by_hand("input_features output_features"),
 }
 _CHUNK: dict[str, Row] = {
     "type": "kind",
@@ -92,8 +85,7 @@ _CHUNK: dict[str, Row] = {
     "max_action_dim": Field("action_width", 32),
 }
 _PERIODS: dict[str, Row] = {
-    "min_period": "min_period",
-    "max_period": "max_period",
+    **plain("min_period max_period"),
     "row_time": None,  # this project's own, as state_in_prompt and shapes are
 }
 _PI: dict[str, Row] = {
@@ -184,9 +176,7 @@ SMOLVLA = FieldTable(
         **_PERIODS,
         "vlm_model_name": Field("vlm", SMOLVLM2_500M),
         "num_vlm_layers": Written("shapes.text.layers"),
-        "attention_mode": None,
-        "self_attn_every_n_layers": None,
-        "expert_width_multiplier": None,
+        **by_hand("attention_mode self_attn_every_n_layers expert_width_multiplier"),
     },
     {
         **_VLM_IDLE,
@@ -229,13 +219,10 @@ EVO1 = FieldTable(
         "shapes": None,
         "chunk_size": Field("horizon", 50, (2,)),
         "num_inference_timesteps": Field("steps", 32, (1, 1000)),
-        "max_state_dim": "state_width",
-        "max_action_dim": "action_width",
-        "max_views": "slots",
-        "num_layers": "blocks",
-        "num_heads": "heads",
-        "hidden_dim": "hidden",
-        "state_hidden_dim": "state_hidden",
+        **plain("max_state_dim=state_width max_action_dim=action_width max_views=slots"),
+        **plain(
+            "num_layers=blocks num_heads=heads hidden_dim=hidden state_hidden_dim=state_hidden"
+        ),
         # a mask of so many tokens squared is held; the published one has 1024
         "max_text_length": Field("max_text", rule=(1, 8192)),
     },
@@ -283,19 +270,13 @@ _TRANSFORMERS_ONLY: dict[str, tuple[object, ...]] = {
 #: How a checkpoint acts: what no released file has, and every converted one.
 _ACTIONS: dict[str, Row] = {
     "n_action_bins": Field("bins", rule=(2,)),
-    "image_sequence_len": "images",
-    "action_chunk": "chunk",
-    "parallel_decoding": "parallel",
+    **plain("image_sequence_len=images action_chunk=chunk parallel_decoding=parallel"),
     "proprio_dim": Field("proprio_dim", rule=(0,)),
-    "action_dim": "action_dim",
-    "normalise_by_minmax": "minmax",
+    **plain("action_dim normalise_by_minmax=minmax"),
 }
 OPENVLA = FieldTable(
     {
-        "model_type": None,
-        "llm_backbone_id": None,
-        "vision_config": None,
-        "use_fused_vision_backbone": None,
+        **by_hand("model_type llm_backbone_id vision_config use_fused_vision_backbone"),
         "image_resize_strategy": Field("resize", rule=STRATEGIES),
         "letterbox_fill": Written("fill"),
         "pad_to_multiple_of": None,
@@ -305,8 +286,7 @@ OPENVLA = FieldTable(
         "vq": None,
         "max_delay": Field("max_delay", rule=(0,)),
         "stop_token": Written("stop_token"),
-        "norm_stats": None,
-        "text_config": None,
+        **by_hand("norm_stats text_config"),
     },
     {
         **_TRANSFORMERS_IDLE,
@@ -319,12 +299,24 @@ OPENVLA = FieldTable(
     _TRANSFORMERS_ONLY,
     "vision_backbone_id timm_override_act_layers quantization_config",
 )
+#: Sizes of transformers' language models and of its SigLIP.
+LLAMA = FieldTable(
+    {
+        **plain("vocab_size hidden_size intermediate_size num_hidden_layers=layers"),
+        "num_attention_heads": "heads",
+    }
+)
+SIGLIP = FieldTable(
+    {
+        **plain("hidden_size=width intermediate_size=mlp num_hidden_layers=depth"),
+        **plain("num_attention_heads=heads image_size patch_size=patch"),
+    }
+)
 TEXT = FieldTable(
     {
         "model_type": Written("kind"),
-        **_alike("vocab_size hidden_size intermediate_size"),
+        **LLAMA.rows,
         "num_hidden_layers": Field("layers", rule=(1, DEEPEST)),
-        "num_attention_heads": "heads",
         "num_key_value_heads": Written("kv_heads"),
         "rope_theta": Written("rope_theta"),
         "rms_norm_eps": "rms_eps",
@@ -350,11 +342,10 @@ BITVLA = FieldTable(
         "projector_hidden_act": Fixed("gelu"),
         "vocab_size": Written("text.vocab_size"),
         "n_action_bins": _ACTIONS["n_action_bins"],
-        "text_config": None,
-        "vision_config": None,
-        **{name: _ACTIONS[name] for name in ("parallel_decoding", "action_chunk")},
-        **{name: _ACTIONS[name] for name in ("image_sequence_len", "action_dim", "proprio_dim")},
-        "normalise_by_minmax": "minmax",
+        **by_hand("text_config vision_config"),
+        **plain("parallel_decoding=parallel action_chunk=chunk image_sequence_len=images"),
+        **plain("action_dim proprio_dim normalise_by_minmax=minmax"),
+        "proprio_dim": _ACTIONS["proprio_dim"],
     },
     {
         **_TRANSFORMERS_IDLE,
@@ -368,15 +359,9 @@ BITVLA = FieldTable(
 BITVLA_TEXT = replace(TEXT, only={**TEXT.only, "weight_bits": (1,), "input_bits": (8,)})
 BITVLA_VISION = FieldTable(
     {
-        "hidden_size": Field("width", 768),
-        "intermediate_size": Field("mlp", 3072),
-        "num_hidden_layers": Field("depth", 12, (2, DEEPEST)),
-        "num_attention_heads": Field("heads", 12),
-        "image_size": "image_size",
-        "patch_size": Field("patch", 16),
-        "hidden_act": None,
-        "vit_weight_bits": None,
-        "vit_act_bits": None,
+        **SIGLIP.rows,
+        "num_hidden_layers": Field("depth", rule=(2, DEEPEST)),
+        **by_hand("hidden_act vit_weight_bits vit_act_bits"),
     },
     {
         **_TRANSFORMERS_IDLE,
@@ -397,19 +382,17 @@ _BLOCKS_BESIDE = {"positional_embeddings": None, "dropout": 0.2, "final_dropout"
 #: The head of all of GR00T's versions.
 GROOT_HEAD = FieldTable(
     {
-        **_alike("action_horizon max_action_dim max_state_dim hidden_size backbone_embedding_dim"),
-        **_alike("num_timestep_buckets max_num_embodiments"),
+        **plain("action_horizon max_action_dim max_state_dim hidden_size backbone_embedding_dim"),
+        **plain("num_timestep_buckets max_num_embodiments"),
         "num_inference_timesteps": Field("num_inference_timesteps", rule=(1, 1000)),
         "input_embedding_dim": Written("width"),
-        "add_pos_embed": None,
-        "max_seq_len": None,
+        **by_hand("add_pos_embed max_seq_len"),
         "use_vlln": "use_vlln",
-        "use_alternate_vl_dit": None,
-        "attend_text_every_n_blocks": None,
+        **by_hand("use_alternate_vl_dit attend_text_every_n_blocks"),
         "diffusion_model_cfg": FieldTable(
             {
                 "positional_embeddings": Fixed(None),
-                **_alike("num_layers num_attention_heads attention_head_dim"),
+                **plain("num_layers num_attention_heads attention_head_dim"),
                 "norm_type": Fixed("ada_norm"),
                 "output_dim": Written("hidden_size"),
                 "interleave_self_attention": Fixed(True),
@@ -449,9 +432,7 @@ _GROOT_IDLE = {
     " exclude_state_in_processor": "processor_config.json says it",
 }
 _GROOT: dict[str, Row] = {
-    "model_type": None,
-    "model_name": None,
-    "select_layer": None,
+    **by_hand("model_type model_name select_layer"),
     **GROOT_HEAD.rows,
     "shapes": None,
 }
@@ -502,31 +483,23 @@ GROOT_N15_HEAD = FieldTable(
 QWEN3_TEXT = FieldTable(
     {
         "num_hidden_layers": Field("layers", 28),
-        **_alike("vocab_size hidden_size intermediate_size"),
-        "num_attention_heads": "heads",
-        "num_key_value_heads": "kv_heads",
-        "head_dim": "head_dim",
-        "rope_theta": "rope_theta",
-        "rms_norm_eps": "rms_eps",
+        **plain("vocab_size hidden_size intermediate_size num_attention_heads=heads"),
+        **plain("num_key_value_heads=kv_heads head_dim rope_theta rms_norm_eps=rms_eps"),
     },
     only={"attention_bias": (False,)},
 )
 QWEN3_VL_VISION = FieldTable(
     {
-        **_alike("hidden_size depth num_heads intermediate_size out_hidden_size patch_size"),
+        **plain("hidden_size depth num_heads intermediate_size out_hidden_size patch_size"),
         "spatial_merge_size": "spatial_merge_size",
         "temporal_patch_size": Fixed(2),  # an image is one moment, shown twice
-        "num_position_embeddings": None,
-        "deepstack_visual_indexes": None,
+        **by_hand("num_position_embeddings deepstack_visual_indexes"),
     }
 )
 EAGLE_VISION = FieldTable(
     {
-        "hidden_size": "width",
-        "num_hidden_layers": "depth",
-        "num_attention_heads": "heads",
-        "intermediate_size": "mlp",
-        "patch_size": "patch",
+        **plain("hidden_size=width num_hidden_layers=depth num_attention_heads=heads"),
+        **plain("intermediate_size=mlp patch_size=patch"),
         "num_patches": None,
         "image_size": Written("image_size"),
     },
@@ -567,10 +540,7 @@ TURBOVLA = FieldTable(
         ),
         "interaction": FieldTable(
             {
-                "hidden_dim": "width",
-                "nheads": "heads",
-                "num_layers": "exchange",
-                "dim_feedforward": "mlp",
+                **plain("hidden_dim=width nheads=heads num_layers=exchange dim_feedforward=mlp"),
                 "enhancer_inner_dim": "inner",
                 "padding_strategy": Fixed("key_padding_mask"),
                 "residual_style": Fixed("normalized"),
@@ -586,9 +556,7 @@ TURBOVLA = FieldTable(
                 "action_dim": Field("action_dim", 7),
                 "state_dim": Field("state_dim", 8),
                 "horizon": Field("horizon", 12),
-                "num_state_tokens": "state_rows",
-                "num_layers": "layers",
-                "mlp_hidden_dim": "hidden",
+                **plain("num_state_tokens=state_rows num_layers=layers mlp_hidden_dim=hidden"),
                 "state_hidden_dim": "state_hidden",
             },
             {"dropout": _TRAINING},

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import LEROBOT, PADDED, ROBOT, SMOLVLM2_500M
+from vla_ros.engine.io.fields import LEROBOT, LLAMA, PADDED, ROBOT, SIGLIP, SMOLVLM2_500M
 from vla_ros.engine.io.files import AGAIN, read_json
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
@@ -307,27 +307,16 @@ def _vlm(name: str, directory: Path | None) -> tuple[TowerConfig, TextConfig, in
         )
     raw = Fields(read_json(found / "config.json"))
     eyes, words = raw.part("vision_config"), raw.part("text_config")
-    heads, width = words.whole("num_attention_heads", 32), words.whole("hidden_size", 4096)
+    said = LLAMA.parse(words, TextConfig)
+    heads, plain = said["heads"], TowerConfig(1152, 12, 16, 3072, patch=32)
     text = TextConfig(
         "llama",
-        vocab_size=words.whole("vocab_size", 32000),
-        hidden_size=width,
-        intermediate_size=words.whole("intermediate_size", 11008),
-        layers=words.whole("num_hidden_layers", 32),
-        heads=heads,
         kv_heads=words.whole("num_key_value_heads", heads),
-        head_dim=words.whole("head_dim", width // heads),
+        head_dim=words.whole("head_dim", said["hidden_size"] // heads),
         rms_eps=words.number("rms_norm_eps", 1e-6),
+        **said,
     )
-    vision = TowerConfig(
-        width=eyes.whole("hidden_size", 1152),
-        depth=eyes.whole("num_hidden_layers", 12),
-        heads=eyes.whole("num_attention_heads", 16),
-        mlp=eyes.whole("intermediate_size", 3072),
-        image_size=eyes.whole("image_size", 224),
-        patch=eyes.whole("patch_size", 32),
-    )
-    return vision, text, raw.whole("scale_factor", 2)
+    return TowerConfig(**SIGLIP.parse(eyes, plain)), text, raw.whole("scale_factor", 2)
 
 
 def own_shapes(own: Fields, kind: str) -> tuple[TowerConfig, TextConfig]:

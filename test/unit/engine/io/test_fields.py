@@ -6,6 +6,9 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,15 @@ from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
 from vla_ros.engine.families.turbovla import parse_turbovla_config, turbovla_config_json
 from vla_ros.engine.io import fields as lists
 from vla_ros.engine.io.config import config_json, parse_config
-from vla_ros.engine.io.field_table import FieldTable, Written
+from vla_ros.engine.io.field_table import (
+    Field,
+    Fields,
+    FieldTable,
+    Fixed,
+    Written,
+    by_hand,
+    plain,
+)
 from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config
 
@@ -151,3 +162,70 @@ def test_trained_rtc_by_lerobots_word() -> None:
     assert parse(flow_config_json(config)) == config
     with pytest.raises(CheckpointError, match="unknown fields rtc_training_max_delay"):
         parse(config_of("pi0") | {"rtc_training_max_delay": 4})
+
+
+@dataclass
+class Arm:
+    """A config of a table."""
+
+    joints: int
+    speed: float = 0.5
+    name: str = "left"
+    side: int = 64
+
+
+ARM = FieldTable(
+    {
+        "kind": Fixed("arm"),
+        "num_joints": Field("joints", 6, (1, 9)),
+        "motion": FieldTable(plain("max_speed=speed"), {"color": "paint"}, beside={"color": "red"}),
+        "label": Field("name", "left", ("left", "right"), sparse=True),
+        "image": Field("side", by="square"),
+        "twice": Written("joints"),
+        **by_hand("stamp"),
+    },
+    only={"gripper": (True,)},
+)
+
+
+def test_a_table_parses_what_it_writes_in_its_order() -> None:
+    written = ARM.write(Arm(7, 2.0), {"stamp": 3})
+    assert json.dumps(written) == json.dumps(
+        {
+            "kind": "arm",
+            "num_joints": 7,
+            "motion": {"color": "red", "max_speed": 2.0},
+            "image": [64, 64],
+            "twice": 7,
+            "stamp": 3,
+        }
+    )
+    ARM.check(written)
+    assert Arm(**ARM.parse(Fields(written), Arm)) == Arm(7, 2.0)
+    assert "stamp" not in ARM.write(Arm(7))
+    assert ARM.write(Arm(7, name="right"))["label"] == "right"
+
+
+def test_what_a_file_leaves_out_is_the_rows_the_dataclasses_or_the_known_ones() -> None:
+    assert Arm(**ARM.parse(Fields({"motion": {"max_speed": None}}), Arm)) == Arm(6)
+    assert Arm(**ARM.parse(Fields({}), Arm(8, 3.0, "right", 32))) == Arm(6, 3.0, "left", 32)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"kind": "leg"}, "kind is 'leg': wanted 'arm', this engine computes nothing else"),
+        ({"gripper": 1}, "gripper is 1: wanted True"),
+        ({"paint": 1}, "unknown fields paint (1)"),
+        ({"motion": {"paint": 1}}, "unknown fields motion.paint (1)"),
+        ({"motion": 3}, "motion is 3: wanted an object"),
+        ({"num_joints": 10}, "num_joints is 10: wanted a whole number from 1 to 9"),
+        ({"motion": {"max_speed": "x"}}, "motion.max_speed is 'x': wanted a finite number above 0"),
+        ({"label": "up"}, "label is 'up': wanted one of left, right"),
+        ({"image": [3, 4]}, "image is [3, 4]: wanted two equal whole numbers"),
+    ],
+)
+def test_a_table_refuses_by_name(raw: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        ARM.check(raw)
+        ARM.parse(Fields(raw), Arm)
