@@ -28,7 +28,6 @@ from vla_ros.data.lerobot.dataset import STATE, DatasetRow
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
-from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.layers.request import Request, StageTimer
@@ -105,7 +104,6 @@ def main() -> None:
                 pixels, state, _ = trajectory(5.0 + executed * STEP * number)
                 frames.append(Observation(number, number, 0, pixels, pixels[::-1].copy(), state))
             first = load_engine(EngineOptions(str(target), state_in_prompt="robot"))
-            assert isinstance(first, FastEngine)
             asked = replace(first.options, draft_checkpoint=str(folder))
             engines = {name: engine_of(first, name, replace(asked, **row))
                        for name, row in ROWS.items()}  # fmt: skip

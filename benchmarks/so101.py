@@ -30,7 +30,6 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.console import Progress
 from vla_ros.core.types import Floats, Image, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.families.lerobot import WEIGHTS, FlowConfig, expected_tensors, read_flow_config
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.images.preprocessor import fit
@@ -98,7 +97,6 @@ class Policy:
 
     def __init__(self, checkpoint: str) -> None:
         engine = load_engine(EngineOptions(checkpoint, num_threads=1))
-        assert isinstance(engine, FlowEngine)
         self._engine, self._clock, self._stamp = engine, SystemClock(), 0
         self._rest: list[Floats] = []
 

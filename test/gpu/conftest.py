@@ -39,8 +39,8 @@ def plain_arithmetic() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer lengths of prompts to prepare for."""
-    for module in ("decoding.tokens", "decoding.factory"):
-        monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 64)
+    for module in ("vla_ros.engine.decoding.tokens", "vla_ros_lab.model_drafter"):
+        monkeypatch.setattr(f"{module}.MAX_TEXT", 64)
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ SCHEDULES = {
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("decoding.tokens", "decoding.factory"):
-        monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 80)
+    for module in ("vla_ros.engine.decoding.tokens", "vla_ros_lab.model_drafter"):
+        monkeypatch.setattr(f"{module}.MAX_TEXT", 80)
 
 
 @pytest.fixture
@@ -141,8 +141,8 @@ def test_few_graphs_are_captured_before_the_first_answer(
     name: str, tokens: str, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of prompts of every length, as a robot waits for them."""
-    for module in ("decoding.tokens", "decoding.factory"):
-        monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", MAX_TEXT)
+    for module in ("vla_ros.engine.decoding.tokens", "vla_ros_lab.model_drafter"):
+        monkeypatch.setattr(f"{module}.MAX_TEXT", MAX_TEXT)
     dim, chunk = TOKENS[tokens]
     if chunk > 1 and name in SINGLE:
         pytest.skip("made for single actions")

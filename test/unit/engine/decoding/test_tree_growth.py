@@ -180,8 +180,8 @@ def test_what_is_not_finite_is_forgotten(calibration: Calibration) -> None:
 def test_an_engine_captures_nothing_in_service(
     kind: str, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("decoding.tokens", "decoding.factory"):
-        monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 48)
+    for module in ("vla_ros.engine.decoding.tokens", "vla_ros_lab.model_drafter"):
+        monkeypatch.setattr(f"{module}.MAX_TEXT", 48)
     save_head(tmp_path, recursive_head(CONFIG, COUNT, seed=3))
     (tmp_path / FILE).write_text(json.dumps(to_json(calibration)))
     assert from_json(json.loads((tmp_path / FILE).read_text())).tokens == COUNT

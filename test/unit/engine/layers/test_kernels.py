@@ -209,13 +209,12 @@ def tune_an_engine() -> None:
     """Graphs whose products are Triton's say what torch's say."""
     from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
     from support.tuned import MadeUp
-    from vla_ros.engine import engine
-    from vla_ros.engine.decoding import factory
+    from vla_ros.engine.decoding import tokens
     from vla_ros.engine.layers.kernels.layer_triton import product
     from vla_ros.engine.layers.tuner import PRODUCT, TORCH, choose_tuner
     from vla_ros.engine.models import openvla
 
-    engine.MAX_TEXT = factory.MAX_TEXT = 48  # few lengths of prompts to prepare for
+    tokens.MAX_TEXT = 48  # few lengths of prompts to prepare for
     assert choose_tuner(CPU, torch.float32) is not None  # what is tried there is right
     made = MadeUp({TORCH: 2.0, "GEMV 4x512": 1.0}, kernel=lambda way: partial(product, way=way))
     openvla.choose_tuner = lambda device, dtype: made.tuner  # type: ignore[assignment]

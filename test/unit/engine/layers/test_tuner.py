@@ -167,7 +167,6 @@ def test_an_engine_says_the_same_in_any_way_and_times_nothing_in_service(
     language: str, decoding: str, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vla_ros.engine.decoding.tokens.MAX_TEXT", 64)
-    monkeypatch.setattr("vla_ros.engine.decoding.factory.MAX_TEXT", 64)
     made = MadeUp({ONE[0]: 1e-6})
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
     checkpoint = tiny(tiny_config(language), dim=4, seed=1)
@@ -245,7 +244,6 @@ def test_layers_of_a_kernel_a_step_say_the_same(
     """Norms within the products behind them, biases, sums within those before; ways in float32."""
     stand_in(monkeypatch)
     monkeypatch.setattr("vla_ros.engine.decoding.tokens.MAX_TEXT", 64)
-    monkeypatch.setattr("vla_ros.engine.decoding.factory.MAX_TEXT", 64)
     monkeypatch.setattr(layer_steps, "paired_ways", lambda rows, dtype: (FAST,))
     monkeypatch.setattr(layer_steps, "sum_ways", lambda rows, dtype: (FAST,))
     tuner = Always()
