@@ -121,8 +121,8 @@ def test_sampling_over_a_tree_draws_the_targets_distribution() -> None:
 def test_only_exact_acceptance_says_what_greedy_decoding_says() -> None:
     assert Exact().lossless
     assert not Sampling(ALL, 1.0, 0, CPU).lossless
-    assert engine_of(tiny(), "speculative").decoding.lossless
-    assert not engine_of(tiny(), "speculative", acceptance="sampling").decoding.lossless
+    assert engine_of(tiny(), "speculative").decoder.decoding.lossless
+    assert not engine_of(tiny(), "speculative", acceptance="sampling").decoder.decoding.lossless
 
 
 def seen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

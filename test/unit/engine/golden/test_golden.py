@@ -78,7 +78,7 @@ def logits(policy: Engine, number: int, text: str, tokens: np.ndarray) -> np.nda
 def check(policy: Engine, expected: dict[str, np.ndarray]) -> None:
     """Everything of a token checkpoint; prints how far the two are apart."""
     for i, text in enumerate(INSTRUCTIONS):
-        assert policy.tokenizer(text) == expected[f"ids_{i}"].tolist()
+        assert policy.policy.tokenizer(text) == expected[f"ids_{i}"].tolist()
     apart = {"pixels": 0.0, "logits": 0.0, "actions": 0.0}
     for wanted, (number, text) in zip(expected["pixels"], pairs(), strict=False):
         policy.reset(text)
@@ -167,7 +167,7 @@ def test_openvla_oft(golden: Callable, robot: str, tmp_path: Path) -> None:
     convert(given.directory, tmp_path / "out", ConvertOptions(images=2))
     policy = engine(tmp_path / "out", "parallel")
     for i, text in enumerate(INSTRUCTIONS):
-        assert policy.tokenizer(text) == given.expected[f"ids_{i}"].tolist()
+        assert policy.policy.tokenizer(text) == given.expected[f"ids_{i}"].tolist()
     found = answers(policy, given.expected["state"])
     kept = [i for i, (number, _) in enumerate(pairs()) if not of_tall(number, 2)]
     assert len(kept) == len(found) - 2

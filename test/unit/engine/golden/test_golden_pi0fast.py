@@ -122,7 +122,7 @@ def test_nobody_guesses_how_the_state_was_said(trained) -> None:
         load_engine(EngineOptions(str(trained.directory)))
     padded = load_engine(EngineOptions(str(trained.directory), state_in_prompt="padded"))
     padded.reset(TASK)
-    ids = padded.prepare(frame(0, trained.expected)).ids.tolist()
+    ids = padded.robot.prepare(frame(0, trained.expected)).ids.tolist()
     said = trained.expected["ids"][0]
     assert len(ids) > (said >= 0).sum(), "LeRobot 0.4 says zeros behind the state"
 
