@@ -1,4 +1,4 @@
-"""The inference engine: prepare, encode, decode, unnormalize; token and flow policies. No ROS here.
+"""The inference engine: prepare, encode, decode, finish; token and flow policies. No ROS here.
 
 ``engine.py`` is the face, ``load.py`` makes one of a checkpoint's name, ``options.py`` is what a
 caller may choose; ``decoding/`` from a prefix

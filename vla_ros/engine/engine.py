@@ -172,7 +172,7 @@ class Engine:
 
 def _parts(
     policy: LoadedPolicy, options: EngineOptions, head: RecursiveHead | None
-) -> tuple[RobotSide, ActionDecoder[Any, Any]]:
+) -> tuple[RobotSide, ActionDecoder]:
     """The robot's side of a policy, and its decoder. ValueError: the options fit no such policy."""
     config, model, processors = policy.config, policy.model, policy.processors
     if policy.group == TOKENS:

@@ -40,8 +40,8 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
         raise ValueError("device is cuda, but torch finds no GPU here")
     source = source_of(options.checkpoint)
     family, rtc = family_of(source), options.rtc_mode
-    if options.weights:
-        family.refuse_formats(source, parse_formats(options.weights), device, dtype, rtc)
+    if formats := parse_formats(options.weights):
+        family.refuse_formats(source, Placement(device, dtype, formats=formats), rtc)
     options.check_family(family.group)
     choice = LoadOptions(
         options.tokenizer or None,
@@ -51,14 +51,11 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
         None if options.state_normalization == AUTO else options.state_normalization,
         options.state_in_prompt or None,
     )
-    if family.group == TOKENS:  # whose statistics say what an action is
-        place = Placement(device, dtype, formats=parse_formats(options.weights), options=options)
-    else:
+    if family.group != TOKENS:  # whose statistics say what an action is
         check_layout(config_of(source, choice), options)  # before any weight is read
-        place = placement(
-            options if family.group == FLOW else replace(options, gemm="torch"), packed
-        )
-        family.refuse_formats(source, place.formats, device, dtype, rtc)
+    tuned = options if family.group == FLOW else replace(options, gemm="torch")
+    place = replace(placement(tuned, packed), options=options)
+    family.refuse_formats(source, place, rtc)
     policy = family.load(source, choice, place, options.seed)
     corrector, wanted = None, corrector_for(policy)
     if isinstance(source, Path) and wanted is not None:
@@ -149,11 +146,11 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
 def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = "") -> None:
     """CheckpointError, or ValueError, in one line where a checkpoint's weights cannot be in these
     formats (:mod:`vla_ros.engine.formats`) there; reads no weights."""
-    formats = parse_formats(weights)
-    if not formats:
+    if not (formats := parse_formats(weights)):
         return
-    source, kind = source_of(name), getattr(torch, dtype)
-    family_of(source).refuse_formats(source, formats, torch.device(device), kind, rtc)
+    source, place = source_of(name), torch.device(device)
+    wanted = Placement(place, getattr(torch, dtype), formats=formats)
+    family_of(source).refuse_formats(source, wanted, rtc)
 
 
 def inspect_random(name: str) -> tuple[str, int]:

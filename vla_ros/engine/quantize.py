@@ -70,10 +70,11 @@ def _quantize_flow(
     name: str, source: Path, formats: Formats, target: Path, choice: Any
 ) -> Quantized:
     family, record = family_of(source), Record()
-    family.refuse_formats(source, formats, CPU, torch.bfloat16)
+    place = Placement(CPU, torch.bfloat16, None, formats, record)
+    family.refuse_formats(source, place)
     choice = family.choices(source, choice or LoadOptions())[0]  # weights are all data sets' own
     with publishing(target) as scratch:
-        policy = family.load(source, choice, Placement(CPU, torch.bfloat16, None, formats, record))
+        policy = family.load(source, choice, place)
         sha256 = policy.sha256
         kept = dict(_kept(source, family.expected(policy.config), record.kept))
         del policy

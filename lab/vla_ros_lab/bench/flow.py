@@ -432,7 +432,7 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int, Sequence[Kernel
     counted = Record(counting=True)
     with user_errors(ValueError):
         place = replace(placement(options.engine), record=counted)
-        family.refuse_formats(source, place.formats, place.device, place.dtype)
+        family.refuse_formats(source, place)
         family.refuse(choice)
         policy = family.load(source, choice, place, options.engine.seed)
     chosen = () if place.tuner is None else place.tuner.choices

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -22,17 +22,14 @@ from vla_ros.engine.layers.runner import DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.models.robot_side import RobotSide
 from vla_ros.engine.options import AUTO, EngineOptions
 
-RequestT = TypeVar("RequestT")
-DecodedT = TypeVar("DecodedT")
 
-
-class ActionDecoder(ABC, Generic[RequestT, DecodedT]):
+class ActionDecoder(ABC):
     """The part of an engine that makes actions of inputs, tokens or a chunk, for one session.
 
     ``model`` is the network; ``name`` the decoding, ``max_tokens`` of an answer, ``max_delay`` the
     control periods of delay that it was trained for, ``continues`` the executions of chunks that it
-    takes part in; ``prepared``: graphs that there were when all were
-    captured, None before. Of tokens there is a ``decoding``.
+    takes part in; ``prepared``: graphs that there were when all were captured, None before. Of
+    tokens there is a ``decoding``.
     """
 
     model: Any
@@ -46,9 +43,7 @@ class ActionDecoder(ABC, Generic[RequestT, DecodedT]):
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
 
-    def session(
-        self, options: EngineOptions, robot: RobotSide
-    ) -> ActionDecoder[RequestT, DecodedT]:
+    def session(self, options: EngineOptions, robot: RobotSide) -> ActionDecoder:
         """The same weights for another robot's episode; nothing is captured."""
         other = copy(self)
         other.options, other.prepared = options, None
@@ -77,11 +72,11 @@ class ActionDecoder(ABC, Generic[RequestT, DecodedT]):
         """Forget what was computed of earlier observations."""
 
     @abstractmethod
-    def encode(self, inputs: Any, observation: Observation, stages: StageTimer) -> Pieces[RequestT]:
+    def encode(self, inputs: Any, observation: Observation, stages: StageTimer) -> Pieces[Any]:
         """Everything of an observation before its actions are decoded. Marks vision."""
 
     @abstractmethod
-    def decode(self, request: RequestT) -> Pieces[DecodedT | None]:
+    def decode(self, request: Any) -> Pieces[Any]:
         """The answer that is now complete, perhaps to an earlier request; None: none is.
 
         Marks prefill, where :meth:`encode` has not, and decode. InvalidAction: it is damaged."""
@@ -95,7 +90,7 @@ class ActionDecoder(ABC, Generic[RequestT, DecodedT]):
         """What a chunk of this observation continues by the options; None: it begins anew."""
         return None
 
-    def keep(self, decoded: DecodedT) -> None:
+    def keep(self, decoded: Any) -> None:
         """Remember an answer that went out, for those that continue it."""
 
 

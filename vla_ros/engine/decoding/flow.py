@@ -32,7 +32,7 @@ class FlowRequest:
     prefix: Prefix
 
 
-class FlowDecoder(ActionDecoder[FlowRequest, Chunk]):
+class FlowDecoder(ActionDecoder):
     """Chunks of pi0, pi0.5, SmolVLA, Evo-1, GR00T, TurboVLA.
 
     With the option ``rtc_mode`` a chunk continues the one that the observation says is executed, if

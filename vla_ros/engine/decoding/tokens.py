@@ -36,7 +36,7 @@ from vla_ros.engine.options import AUTO, EngineOptions
 SESSIONS = "the model of sessions"
 
 
-class TokenDecoder(ActionDecoder[Request, Decoded]):
+class TokenDecoder(ActionDecoder):
     """Tokens by one way of decoding, :attr:`decoding`; what sessions share is in ``shared``."""
 
     def __init__(self, model: Any, options: EngineOptions, shared: dict[object, Any]) -> None:
@@ -63,7 +63,7 @@ class TokenDecoder(ActionDecoder[Request, Decoded]):
     @property
     def captures(self) -> int:
         """Graphs captured so far, a draft model's too."""
-        return 0 if self.model.capture is None else int(self.model.capture.count)
+        return int(self.model.captures)
 
     def instruct(self, text: str) -> None:
         """Let the drafts have another instruction."""

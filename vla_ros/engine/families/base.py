@@ -208,17 +208,10 @@ class Family(ABC, Generic[C]):
         """What its weights take in memory."""
         return self.parameters(config) * dtype.itemsize
 
-    def refuse_formats(
-        self,
-        source: Path | str,
-        formats: Formats,
-        device: torch.device,
-        dtype: torch.dtype,
-        rtc: str = "",
-    ) -> None:
+    def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
         """CheckpointError in one line where weights cannot be in these formats there, for chunks
         that continue others as ``rtc`` says; reads no weights."""
-        refuse_flow_formats(source, formats, device, dtype, rtc)
+        refuse_flow_formats(source, place.formats, place.device, place.dtype, rtc)
 
     def refuse(self, options: LoadOptions) -> None:
         """ValueError where something was chosen that means nothing here."""

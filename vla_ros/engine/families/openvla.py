@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ from vla_ros.engine.io.bitvla import (
 )
 from vla_ros.engine.io.checkpoint import (
     LANGUAGE,
-    RANDOM,
     VQ,
     Checkpoint,
     Tensors,
@@ -73,7 +73,6 @@ from vla_ros.engine.io.quantize import (
     from_stored,
     quantize_tensors,
     read_origin,
-    refuse_flow_formats,
     refuse_unless_fast,
     stored_shapes,
     with_head,
@@ -278,18 +277,6 @@ def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
     refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
     kept, made = quantize_tensors(checkpoint.tensors, checkpoint.config, formats)
     return replace(checkpoint, tensors=kept, quantized=made)
-
-
-def refuse_formats(name: str, formats: Formats, device: torch.device, dtype: torch.dtype) -> None:
-    """CheckpointError in one line where weights cannot be in these formats; reads no weights."""
-    where: Path | str = name
-    ternary = "bitvla" in name
-    if not name.startswith(RANDOM):
-        layout = read_layout(resolve(name))
-        where, ternary = layout.directory, layout.config.text.ternary
-    if ternary:
-        raise CheckpointError(TERNARY)
-    refuse_flow_formats(where, formats, device, dtype)
 
 
 def inspect_checkpoint(name: str) -> CheckpointLayout:
@@ -514,55 +501,41 @@ def policy_of(
     """
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     options = resolve_decoding(options, checkpoint.config)
-    formats = parse_formats(options.weights)
-    if formats:
+    if formats := parse_formats(options.weights):
         checkpoint = quantized(checkpoint, formats)
     model = make_model(checkpoint, device, dtype, options, capture)
-    action = _normalizer(checkpoint, options)
+    found = _statistics(checkpoint, options)
+    space = action_space_of(found.action.dim)
+    tokenizer = PromptTokenizer(checkpoint.directory, model.config)
     return LoadedPolicy(
-        model.config,
-        model,
-        Statistics(action, _proprio(checkpoint, options)),
-        PromptTokenizer(checkpoint.directory, model.config),
-        action_space_of(action.dim),
-        checkpoint.sha256,
-        group=TOKENS,
+        model.config, model, found, tokenizer, space, checkpoint.sha256, group=TOKENS
     )
 
 
-def _normalizer(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer:
-    slack = 1e-8 if checkpoint.config.parallel else 0.0
-    minmax = checkpoint.config.minmax
-    found = read_normalizer(
-        checkpoint.norm_stats, options.unnorm_key or None, minmax=minmax, slack=slack,
-        source=str(checkpoint.directory),
+def _statistics(checkpoint: Checkpoint, options: EngineOptions) -> Statistics:
+    """CheckpointError where they are not those of the network's, or the robot's, numbers."""
+    config, where = checkpoint.config, str(checkpoint.directory)
+    read = partial(
+        read_normalizer, checkpoint.norm_stats, options.unnorm_key or None, minmax=config.minmax,
+        source=where,
     )  # fmt: skip
-    if options.action_dim and found.dim != options.action_dim:
+    action = read(slack=1e-8 if config.parallel else 0.0)
+    if options.action_dim and action.dim != options.action_dim:
         raise CheckpointError(
-            f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
+            f"the checkpoint's actions have {action.dim} dimensions, wanted {options.action_dim}"
         )
-    if checkpoint.config.parallel and found.dim != checkpoint.config.action_dim:
+    if config.parallel and action.dim != config.action_dim:
         raise CheckpointError(
-            f"{checkpoint.directory}: the head gives {checkpoint.config.action_dim} values an"
-            f" action, the statistics have {found.dim}"
+            f"{where}: the head gives {config.action_dim} values an action, the statistics have"
+            f" {action.dim}"
         )
-    return found
-
-
-def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer | None:
-    wanted, where = checkpoint.config.proprio_dim, str(checkpoint.directory)
-    if wanted == 0:
-        return None
-    found = read_normalizer(
-        checkpoint.norm_stats, options.unnorm_key or None, part="proprio",
-        minmax=checkpoint.config.minmax, source=where,
-    )  # fmt: skip
-    if found.dim != wanted:
+    state = read(part="proprio") if config.proprio_dim else None
+    if state is not None and state.dim != config.proprio_dim:
         raise CheckpointError(
-            f"{where}: the model takes {wanted} values of robot state, its statistics have"
-            f" {found.dim}"
+            f"{where}: the model takes {config.proprio_dim} values of robot state, its statistics"
+            f" have {state.dim}"
         )
-    return found
+    return Statistics(action, state)
 
 
 class OpenVLAFamily(Family[ModelConfig]):
@@ -617,15 +590,16 @@ class OpenVLAFamily(Family[ModelConfig]):
     def sha256(self, directory: Path) -> str:
         return fingerprint(directory)
 
-    def refuse_formats(
-        self,
-        source: Path | str,
-        formats: Formats,
-        device: torch.device,
-        dtype: torch.dtype,
-        rtc: str = "",
-    ) -> None:
-        refuse_formats(str(source), formats, device, dtype)
+    def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
+        if not place.formats:
+            return
+        if isinstance(source, Path):
+            ternary = read_layout(source).config.text.ternary
+        else:
+            ternary = "bitvla" in source
+        if ternary:
+            raise CheckpointError(TERNARY)
+        super().refuse_formats(source, place)
 
 
 FAMILY = OpenVLAFamily()

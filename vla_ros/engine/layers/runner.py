@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import finalize
 
 import torch
 
 from vla_ros.engine.layers.attention import Attention, Backend, JoinedAttention
-from vla_ros.engine.layers.graphs import Capture, GraphCache, Pass
+from vla_ros.engine.layers.graphs import Capture, CountedCapture, GraphCache, Pass
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import Weight, linear, rows_of
 from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner, TailToken
@@ -362,6 +362,51 @@ class DecoderRunner:
             self.kv_cache.resize(wanted)
             self.planner.forget()
             self._attention = lru_cache(PLANS)(partial(self.backend.make, self.kv_cache))
+
+
+class TokenNetwork:
+    """A network whose language model, of sizes ``text``, says the actions. Every decoding makes
+    itself a :class:`DecoderRunner` of it, the only way into the ``decoder``."""
+
+    text: Any
+    decoder: Decoder
+    attention: Backend
+    device: torch.device
+    dtype: torch.dtype
+    capture: CountedCapture | None
+    pools: Pools | None = None  # of sessions
+
+    @property
+    def captures(self) -> int:
+        """Graphs that were captured so far, a draft model's too."""
+        return 0 if self.capture is None else self.capture.count
+
+    def runner(
+        self,
+        slots: int,
+        slot_length: int,
+        window: range | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> DecoderRunner:
+        """A KV cache of its own; ``window`` names the tokens to choose among, None all of them.
+
+        ``taps``: layers whose outputs its passes keep, see :class:`DecoderRunner`.
+        """
+        text, page = self.text, 1 if self.capture is None else BUCKET
+        length = -(-slot_length // page) * page
+        sizes = text.kv_heads, text.head_dim, self.dtype, self.device
+        if self.pools is not None and slots == 1:
+            pool, kv_cache, slot = self.pools.take(
+                length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
+            )
+            return DecoderRunner(
+                self.decoder, kv_cache, self.attention, None, window, taps, pool, slot
+            )
+        kv_cache, capture = KVCache(text.layers, slots, length, *sizes), self._captures_passes()
+        return DecoderRunner(self.decoder, kv_cache, self.attention, capture, window, taps)
+
+    def _captures_passes(self) -> Capture | None:
+        return self.capture
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -255,18 +255,15 @@ class FlowPolicy(ABC, Generic[SpanT]):
         """What tables of time are made for: the solver's, and that of actions without noise."""
         return (*self.solver.times, 0.0) if self.rtc_trained else self.solver.times
 
-    def encode(self, given: Inputs, stages: StageTimer) -> Prefix:
-        """The prefix of an observation; marks vision and prefill."""
-        features = self.image_features(given.pixels)
-        stages.mark("vision")
-        prefix = self.prefill(features, given.ids, given.state)
-        stages.mark("prefill")
-        return prefix
-
     def encoding(self, given: Inputs, stages: StageTimer) -> Pieces[Prefix]:
-        """As :meth:`encode`, a piece at a time where observations can be one pass."""
-        if not self.joins or self.padded:  # or captured: the first engine's
-            return self.encode(given, stages)
+        """The prefix of an observation, a piece at a time where observations can be one pass; marks
+        vision and prefill."""
+        if not self.joins or self.captured.captures:  # captured: the first engine's
+            features = self.image_features(given.pixels)
+            stages.mark("vision")
+            prefix = self.prefill(features, given.ids, given.state)
+            stages.mark("prefill")
+            return prefix
         pixels = given.pixels.to(self.device, self.dtype)
         features = yield FlowPiece(self, ("images", pixels.shape), pixels)
         stages.mark("vision")
@@ -285,8 +282,8 @@ class FlowPolicy(ABC, Generic[SpanT]):
     ) -> Pieces[torch.Tensor]:
         """As :meth:`sample_actions`, a step at a time where observations can be one pass."""
         mode = None if guidance is None else guidance.mode
-        apart = not self.joins or self.padded or mode is RtcMode.GUIDED_VJP  # a gradient for each
-        if apart or noise is None:
+        together = self.joins and not self.captured.captures and mode is not RtcMode.GUIDED_VJP
+        if not together or noise is None:  # GUIDED_VJP: a gradient for each
             return self.sample_actions(prefix, None, noise, guidance)
         with torch.inference_mode():
             span = self.open(prefix, None)

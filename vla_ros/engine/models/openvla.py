@@ -20,10 +20,9 @@ from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.backends import choose_backend, choose_between
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.layers.kernels.fused import Heads
-from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import LowBit, prepack_linear, replace_linear
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
-from vla_ros.engine.layers.runner import BUCKET, ROBOTS, Decoder, DecoderRunner, Pools
+from vla_ros.engine.layers.runner import Decoder, Pools, TokenNetwork
 from vla_ros.engine.layers.tuner import Tuner, choose_tuner
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
@@ -46,7 +45,7 @@ class Prompt:
 _CACHES = 64 << 20  # bytes: no core has as much
 
 
-class VLAModel:
+class VLAModel(TokenNetwork):
     """Vision tower, projector and decoder of one checkpoint. Inference only.
 
     ``capture`` overrides how graphs are captured (tests; of a draft model, its target's),
@@ -55,7 +54,6 @@ class VLAModel:
     """
 
     causal = True
-    pools: Pools | None = None  # of sessions
     ends: int | None = None  # every answer has as many tokens
 
     def __init__(
@@ -85,7 +83,7 @@ class VLAModel:
         self.vision = _vision(self.config, checkpoint)
         self.parameters = self.quantized + sum(t.numel() for t in self.tensors.values())
         self.nbytes = self.quantized_bytes + sum(t.nbytes for t in self.tensors.values())
-        text = self.config.text
+        self.text = text = self.config.text
         self.capture = _capture(device, options, capture)
         #: what says how the decoder's products are done in captured passes; None: torch does them
         self.tuner: Tuner | None = None
@@ -126,11 +124,6 @@ class VLAModel:
     def patches(self) -> int:
         """Tokens of a frame's images."""
         return self.config.patches
-
-    @property
-    def captures(self) -> int:
-        """Graphs that were captured so far, a draft model's too."""
-        return 0 if self.capture is None else self.capture.count
 
     def uncaptured(self) -> VLAModel:
         """The same weights, for several sessions: passes are not captured, and KV caches of one
@@ -179,32 +172,6 @@ class VLAModel:
     def sequence(self, prompt: Prompt, patches: torch.Tensor) -> torch.Tensor:
         """[first tokens][patches][rest of the text] -> embeddings [n, C]."""
         return torch.cat((prompt.first, patches, prompt.rest))
-
-    def runner(
-        self,
-        slots: int,
-        slot_length: int,
-        window: range | None = None,
-        taps: tuple[int, ...] = (),
-    ) -> DecoderRunner:
-        """A KV cache of its own; ``window`` names the tokens to choose among, None all of them.
-
-        ``taps``: layers whose outputs its passes keep, see :class:`DecoderRunner`.
-        """
-        text = self.config.text
-        page = 1 if self.capture is None else BUCKET
-        length = -(-slot_length // page) * page
-        sizes = text.kv_heads, text.head_dim, self.dtype, self.device
-        if self.pools is not None and slots == 1:
-            pool, kv_cache, slot = self.pools.take(
-                length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
-            )
-            return DecoderRunner(
-                self.decoder, kv_cache, self.attention, None, window, taps, pool, slot
-            )
-        kv_cache = KVCache(text.layers, slots, length, *sizes)
-        capture = self._captures_passes()
-        return DecoderRunner(self.decoder, kv_cache, self.attention, capture, window, taps)
 
 
 def _capture(

@@ -19,8 +19,7 @@ from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.backends import choose_backend
 from vla_ros.engine.layers.graphs import Capture, CountedCapture
 from vla_ros.engine.layers.kernels.fused import Heads
-from vla_ros.engine.layers.kv_cache import KVCache
-from vla_ros.engine.layers.runner import BUCKET, ROBOTS, DecoderRunner, Pools
+from vla_ros.engine.layers.runner import Pools, TokenNetwork
 from vla_ros.engine.models.base import GraphedFunctions
 from vla_ros.engine.models.language.gemma import GemmaDecoder
 from vla_ros.engine.models.pi0 import LM_HEAD, PROJECTOR, TEXT, TOWER
@@ -28,7 +27,7 @@ from vla_ros.engine.models.siglip import SigLip, read_siglip
 from vla_ros.engine.models.vlm_with_expert import vlm_table
 
 
-class Pi0Fast:
+class Pi0Fast(TokenNetwork):
     """Vision tower, projector and decoder of one checkpoint. Inference only; a
     :class:`~vla_ros.engine.decoding.base.TokenModel`.
 
@@ -36,7 +35,6 @@ class Pi0Fast:
     """
 
     causal = False
-    pools: Pools | None = None  # of sessions
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class Pi0Fast:
         self.ends: int | None = actions.end
         self.capture = None if capture is None else CountedCapture(capture)
         self.views = len(config.cameras)
-        text = config.shapes.text
+        self.text = text = config.shapes.text
         self.tower: SigLip = read_siglip(weights, TOWER, config.shapes.vision, positions, like)
         self._projector = mapped(weights, PROJECTOR, VISION, like)
         # A draft may reach beyond the last token, before it is cut.
@@ -92,28 +90,6 @@ class Pi0Fast:
         with torch.inference_mode():
             begin = ids.new_tensor([self.actions.bos])
             return torch.cat((features, self.decoder.embed(torch.cat((ids, begin)))))
-
-    def runner(
-        self,
-        slots: int,
-        slot_length: int,
-        window: range | None = None,
-        taps: tuple[int, ...] = (),
-    ) -> DecoderRunner:
-        """A KV cache of its own; ``window`` names the tokens to choose among, None all of them."""
-        text = self.config.shapes.text
-        page = 1 if self.capture is None else BUCKET
-        length = -(-slot_length // page) * page
-        sizes = text.kv_heads, text.head_dim, self.dtype, self.device
-        if self.pools is not None and slots == 1:
-            pool, kv_cache, slot = self.pools.take(
-                length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
-            )
-            return DecoderRunner(
-                self.decoder, kv_cache, self.attention, None, window, taps, pool, slot
-            )
-        kv_cache = KVCache(text.layers, slots, length, *sizes)
-        return DecoderRunner(self.decoder, kv_cache, self.attention, self.capture, window, taps)
 
 
 def pi0_fast_expected(config: FlowConfig) -> Expected:

@@ -22,7 +22,6 @@ from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine.decoding.draft_tree import ROOT
 from vla_ros.engine.decoding.speculative import behind_prompt
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.pack import prefill_layout
 from vla_ros.engine.layers.pieces import alone
@@ -59,9 +58,8 @@ class TargetReader:
             prompt = engine.policy.config.longest
         self._engine, self._causal, self._ends = engine, model.causal, model.ends
         longest = prompt + engine.info.max_tokens
-        self._runner = model.runner(
-            1, longest, model.actions.window, tap_layers(text_of(engine).layers)
-        )
+        taps = tap_layers(model.text.layers)
+        self._runner = model.runner(1, longest, model.actions.window, taps)
         self._frames: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
@@ -105,16 +103,6 @@ class TargetReader:
 
     def __len__(self) -> int:
         return len(self._frames)
-
-
-def text_of(engine: Engine) -> TextConfig:
-    """Its language model."""
-    found: TextConfig = (
-        engine.policy.config.shapes.text
-        if engine.policy.group == FAST
-        else engine.model.config.text
-    )
-    return found
 
 
 def padded(episodes: Sequence[HeadEpisode], filler: int) -> list[HeadEpisode]:

@@ -21,7 +21,7 @@ from vla_ros.engine.layers.linear import LowBit, plain, rows_of
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.options import FAST, FLOW
 from vla_ros_lab.train.collect import shared_environment
-from vla_ros_lab.train.head.features import HeadEpisode, padded, read_episode, text_of
+from vla_ros_lab.train.head.features import HeadEpisode, padded, read_episode
 from vla_ros_lab.train.head.judge import ends_of
 from vla_ros_lab.train.head.options import HeadOptions
 from vla_ros_lab.train.head.recorded import answer
@@ -128,7 +128,7 @@ def run(
 
 def target_of(engine: Engine, executed: int = 1) -> Target:
     """A token policy as its draft head sees it."""
-    text = text_of(engine)
+    text = engine.model.text
     # A copy that gradients may meet: what is made in inference mode they may not.
     table = engine.model.decoder.embed(torch.arange(text.vocab_size, device=engine.model.device))
     table = table.detach().float().cpu()
