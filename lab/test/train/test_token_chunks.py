@@ -138,7 +138,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     said = set()
     for stamp, image in enumerate(images(3, seed=3, still=0.0)):
         seen = observation(stamp, image)
-        pixels, ids = engines[0].prepare(seen)[0], engines[0].tokenizer(SENTENCES[0])
+        pixels, ids = engines[0].robot.prepare(seen)[0], engines[0].policy.tokenizer(SENTENCES[0])
         with torch.no_grad():
             wanted = network.greedy(pixels, ids, COUNT)
         said.add(tuple(wanted))

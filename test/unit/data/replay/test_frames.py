@@ -124,7 +124,7 @@ def test_topics_are_picked_by_name_type_or_remap():
     for remap, said in (
         ("image=/nowhere", "the bag has no topic /nowhere for image"),
         ("image=/joint_states", "/joint_states is a sensor_msgs/msg/JointState; image must be"),
-        ("pictures=/left", "no role 'images'"),
+        ("pictures=/left", "no role 'pictures'"),
         ("image", "write ROLE=TOPIC"),
     ):
         with pytest.raises(BagError, match=said):
