@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from support.missing import LAB, import_without, without
 from support.plugins import install
 from vla_ros.cli.arguments import VERBS
+from vla_ros.ros.bringup.environment import python_path
 from vla_ros_lab.cli import VERBS as THEIRS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +62,16 @@ def test_a_decoding_of_the_lab_is_refused_in_one_line_too(
     done = run([*words, "--out", str(tmp_path / "out")], without(tmp_path, LAB))
     assert done.returncode != 0
     assert said in done.stdout + done.stderr
+
+
+def test_a_damaged_lab_is_named_and_takes_no_other_verb_away(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['vla_ros_lab'] = None\n")
+    done = run(
+        ["--help"], {**os.environ, "PYTHONPATH": f"{tmp_path}:{python_path(dict(os.environ))}"}
+    )
+    assert done.returncode == 0 and "    doctor" in done.stdout
+    assert "(vla_ros_lab.cli) cannot be imported" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_without_the_lab_an_evaluation_has_its_table_and_summary_and_no_page(

@@ -22,7 +22,7 @@ from typing import NoReturn
 from vla_ros.cli.arguments import VERBS
 from vla_ros.core.console import error
 from vla_ros.core.errors import UserError
-from vla_ros.core.extensions import LAB, extensions
+from vla_ros.core.extensions import LAB, extensions, imported
 from vla_ros.core.extensions import VERBS as GROUP
 
 EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are described in config/."
@@ -39,10 +39,21 @@ class Parser(argparse.ArgumentParser):
 def available() -> dict[str, tuple[str, str]]:
     """Verb -> its module and its line of help: ours, then those of other distributions."""
     found = {verb: (f"vla_ros.cli.{verb}", text) for verb, text in VERBS.items()}
-    for point in extensions(GROUP).values():
-        package = point.load()
+    for package in _packages():
         for verb, text in package.VERBS.items():
             found.setdefault(verb, (f"{package.__name__}.{verb}", text))
+    return found
+
+
+def _packages() -> list[ModuleType]:
+    """The packages of other distributions' verbs. A damaged one is named, and takes none of the
+    other verbs away."""
+    found = []
+    try:
+        for point in extensions(GROUP).values():
+            found.append(imported(point))
+    except UserError as wrong:
+        error("vla-ros", wrong)
     return found
 
 
@@ -65,7 +76,7 @@ def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
             module.add_parser(verbs)
         else:
             verbs.add_parser(verb, help=text)
-    if chosen is not None and chosen not in known and not extensions(GROUP):
+    if chosen is not None and chosen not in known and known.keys() == VERBS.keys():
         parser.error(f"there is no verb {chosen!r} here; those of the lab come with it: {LAB}")
     return parser, module
 

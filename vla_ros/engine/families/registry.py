@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vla_ros.core.extensions import extensions
+from vla_ros.core.extensions import extensions, imported
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Family, LoadOptions
 from vla_ros.engine.families.random import PREFIX
@@ -47,7 +47,7 @@ def _imported(path: str) -> Family[Any]:
 
 def _others() -> dict[str, Family[Any]]:
     """Kind -> family of other distributions."""
-    return {kind: _imported(point.value) for kind, point in extensions(GROUP).items()}
+    return {kind: imported(point) for kind, point in extensions(GROUP).items()}
 
 
 def every_family() -> tuple[Family[Any], ...]:
