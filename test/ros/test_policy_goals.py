@@ -34,15 +34,17 @@ ABORTED = GoalStatus.STATUS_ABORTED
 class Sent:
     """A goal that was sent: what came back."""
 
-    def __init__(self, client, text, limit, topic):
-        self.feedback = []
+    def __init__(self, ros, client, text, limit, topic):
+        self.ros, self.feedback = ros, []
         goal = ExecuteInstruction.Goal(instruction=text, time_limit_s=limit, success_topic=topic)
-        answer = client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback))
+        answer = ros.in_executor(
+            client.send_goal_async, goal, lambda m: self.feedback.append(m.feedback)
+        )
         wait_until(answer.done, 5.0, "an answer to the goal")
         self.handle = answer.result()
         self.accepted = self.handle.accepted
         if self.accepted:
-            self._result = self.handle.get_result_async()
+            self._result = ros.in_executor(self.handle.get_result_async)
 
     def runs(self, actions=1):
         """Wait until it has moved the robot so often; returns that feedback."""
@@ -61,7 +63,7 @@ class Sent:
         return answer.result
 
     def cancel(self):
-        answer = self.handle.cancel_goal_async()
+        answer = self.ros.in_executor(self.handle.cancel_goal_async)
         wait_until(answer.done, 5.0, "an answer to the cancel")
         return len(answer.result().goals_canceling) == 1
 
@@ -76,7 +78,7 @@ class Caller:
         wait_until(self.client.server_is_ready, 15.0, "the action server")
 
     def send(self, text, limit=0.0, topic=""):
-        return Sent(self.client, text, limit, topic)
+        return Sent(self.rig.ros, self.client, text, limit, topic)
 
     def nothing_moves(self, since_ns):
         """After ``since_ns``, by the wall clock that stamps commands."""

@@ -162,9 +162,15 @@ class RosPeer:
 
     def action_client(self, kind: Any, name: str) -> ActionClient:
         """Made where callbacks run: rclpy (9.1.2) lets a node that spins see it half-made."""
-        made = self._executor.create_task(ActionClient, self.node, kind, name)
-        wait_until(made.done, 5.0, f"a client of {name}")
-        return made.result()
+        return self.in_executor(ActionClient, self.node, kind, name)
+
+    def in_executor(self, function: Callable[..., Value], *args: Any) -> Value:
+        """What ``function`` returns where callbacks run. An action client's requests go out there:
+        rclpy (Jazzy, Kilted) knows a request a moment after it was sent, and drops an answer that
+        the spinning thread takes before."""
+        task = self._executor.create_task(function, *args)
+        wait_until(task.done, 5.0, f"the executor to run {function}")
+        return task.result()
 
     def change_state(self, node: str, transition: str, timeout: float = 60.0) -> bool:
         """Ask a lifecycle node for "configure", "activate", "deactivate", "cleanup", ...
