@@ -81,11 +81,11 @@ def test_an_action_between_two_processes(ros, ros_env):
         goal = ExecuteInstruction.Goal(instruction="push the cube", time_limit_s=2.0)
         wait_until(client.server_is_ready, 15, "the action server")
         for _ in range(3):  # a server that does not know its client yet answers in vain
-            sent = client.send_goal_async(goal, feedback_callback=heard.append)
+            sent = ros.in_executor(client.send_goal_async, goal, heard.append)
             with contextlib.suppress(AssertionError):
                 wait_until(sent.done, 5, "the goal to be accepted")
                 break
-        ended = sent.result().get_result_async()
+        ended = ros.in_executor(sent.result().get_result_async)
         wait_until(lambda: ended.done() and heard, 15, "result and feedback")
     finally:
         client.destroy()
