@@ -28,6 +28,7 @@ from vla_ros.ros.bringup.lifecycle import LOOK_S, STATES
 from vla_ros.ros.common.spin import leave
 
 Message = TypeVar("Message")
+Value = TypeVar("Value")
 DEPTH = 200  # ten seconds of commands
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from golden.make_gate import gate
+from golden.gate import gate
 from unit.runtime.control.bench import Bench
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors

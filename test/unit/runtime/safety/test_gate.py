@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from golden.make_gate import NARROW, POSES, actions, gate, gated
+from golden.gate import NARROW, POSES, actions, gate, gated
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.types import StaleAction
