@@ -263,7 +263,7 @@ def _braking(
     out = np.clip(motion, at - down, at + up)
     for arm in reach.turns:
         out[arm] = motion[arm]
-        wish = rotation.way(at[arm], motion[arm])
+        wish = rotation.relative(at[arm], motion[arm])
         length = float(np.linalg.norm(wish))
         if length < _ROUNDING or np.isinf(reach.change[arm[0]]):
             continue
@@ -285,7 +285,7 @@ def _fastest(room: Floats, change: Floats, share: float) -> Floats:
 
 def _exit(at: Floats, way: Floats, center: Floats, radius: float) -> float:
     """How far along ``way`` (a unit vector) a ball of rotations ends, as if it were flat."""
-    off = rotation.way(center, at)
+    off = rotation.relative(center, at)
     along = float(off @ way)
     inside = radius * radius - float(off @ off)
     if inside <= 0.0:  # on its edge, or outside of it: inward as far as the other side
@@ -318,7 +318,7 @@ def step_between(at: Floats, motion: Floats, reach: Reach) -> Floats:
     """What leads from one to the other; rotations of poses as the turn that is needed."""
     out: Floats = motion - at
     for arm in reach.turns:
-        out[arm] = rotation.way(at[arm], motion[arm])
+        out[arm] = rotation.relative(at[arm], motion[arm])
     return out
 
 
@@ -333,7 +333,7 @@ def _shortened(step: Floats, by: Floats, reach: Reach) -> Floats:
 
 
 def _angle(one: Floats, other: Floats) -> float:
-    return float(np.linalg.norm(rotation.way(one, other)))
+    return float(np.linalg.norm(rotation.relative(one, other)))
 
 
 def apart(motion: Floats, confined: Floats, reach: Reach) -> Floats:

@@ -489,7 +489,7 @@ def _mean_rotation(said: Floats, weights: Floats) -> Floats:
     mean, total = said[0].copy(), float(weights[0])
     for vector, weight in zip(said[1:], weights[1:], strict=True):
         total += float(weight)
-        mean = rotation.turned(mean, rotation.way(mean, vector) * (float(weight) / total))
+        mean = rotation.turned(mean, rotation.relative(mean, vector) * (float(weight) / total))
     return mean
 
 

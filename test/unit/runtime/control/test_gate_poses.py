@@ -139,9 +139,9 @@ def test_a_turn_past_pi_is_a_small_one():
     assert gated.clamped == ""
     gated = gate(pose(turn=-2.9), (before,), within)  # 0.283 rad
     assert gated.clamped == "jump"
-    moved = np.linalg.norm(rotation.way(before[3:6], gated.action[3:6]))
+    moved = np.linalg.norm(rotation.relative(before[3:6], gated.action[3:6]))
     assert moved == pytest.approx(0.02 * 2 * np.pi)
-    left = np.linalg.norm(rotation.way(gated.action[3:6], pose(turn=-2.9)[3:6]))
+    left = np.linalg.norm(rotation.relative(gated.action[3:6], pose(turn=-2.9)[3:6]))
     assert left == pytest.approx(2 * np.pi - 6.0 - moved), "by the shorter way"
 
 

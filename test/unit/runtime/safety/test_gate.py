@@ -110,7 +110,9 @@ def test_a_rotation_of_the_second_arm_is_held_by_its_angle():
     assert out.clamped == "", "0.083 rad by the shorter way round"
     wish[10] = -2.9
     out = gate(wish, (before,), limits)
-    assert np.linalg.norm(rotation.way(before[10:13], out.action[10:13])) == pytest.approx(0.128)
+    assert np.linalg.norm(rotation.relative(before[10:13], out.action[10:13])) == pytest.approx(
+        0.128
+    )
     assert not out.action[3:6].any()
 
 
