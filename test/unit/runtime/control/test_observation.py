@@ -14,7 +14,7 @@ from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Observation, Pose
 from vla_ros.runtime.control.joints import Joints
 from vla_ros.runtime.control.observation import (
-    PICTURES,
+    IMAGES,
     WAITING,
     Assembler,
     FrameCheck,
@@ -104,7 +104,7 @@ def assembler(
     *names: str, slop_ms: float = 25.0, wait_s: float = 0.5, joints: Joints | None = None
 ) -> Assembler:
     parts = {
-        "wrist_image": Nearest(PICTURES),
+        "wrist_image": Nearest(IMAGES),
         "joint_states": joints or Joints(("a", "b")),
         "end_effector_pose": Poses(),
     }
@@ -291,7 +291,7 @@ def test_what_is_lacking_is_named_with_the_gap() -> None:
 
 
 def test_further_cameras_are_joined_and_the_oldest_picture_is_the_observation() -> None:
-    parts = {"left_image": Nearest[int](PICTURES), "belt_image": Nearest[int](PICTURES)}
+    parts = {"left_image": Nearest[int](IMAGES), "belt_image": Nearest[int](IMAGES)}
     cameras = {"left_image": "left", "belt_image": "belt"}
     join = Assembler(lambda: PairingWindow(25 * MS, SECOND), parts, more_cameras=cameras)
 

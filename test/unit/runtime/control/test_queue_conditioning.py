@@ -53,7 +53,7 @@ def executed(line: ActionQueue, period: float, age: float) -> None:
     now_ns = round(period * PERIOD)
     line.put(answer(now_ns - round(age * PERIOD), 1))
     assert line.take(now_ns, Limits(max_age_s=2.0)) is not None
-    line.executed(now_ns, as_said=True)
+    line.executed(now_ns, unchanged=True)
 
 
 def single() -> ActionQueue:

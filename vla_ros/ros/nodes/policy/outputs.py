@@ -414,7 +414,7 @@ def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
     """What the outputs take beside the action."""
     names = wanted(values)
     return JointOutputs(
-        places="positions" in names or "joint_state" in names,
+        positions="positions" in names or "joint_state" in names,
         plans="trajectory" in names,
         commanded=values["joint_delta_from"] == "commanded",
         lead_s=values["trajectory_lead_s"],
