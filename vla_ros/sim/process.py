@@ -1,4 +1,4 @@
-"""An environment in a process of its own, with time-outs. It is an ``Environment`` itself.
+"""An ``Environment`` that runs another in a process of its own, with time-outs.
 
 A rendering context belongs to a thread, and a simulation may hang or crash: here neither
 can stop the caller. A fresh interpreter is started rather than a ``multiprocessing`` child,
@@ -130,7 +130,7 @@ class SimTimeouts:
 
 
 class SimProcess:
-    """Construction starts the process and waits until the environment stands.
+    """An environment in a process, which construction starts and waits for.
 
     ``make`` builds it there, so it must be picklable, as ``EnvConfig`` is. When the process
     is lost, the call in progress raises SimLost, and the next :meth:`reset` starts another.
@@ -165,21 +165,21 @@ class SimProcess:
     def reset(
         self, task: str, initial_state: int, seed: int = 0, render: bool = True
     ) -> SimObservation:
-        """See ``Environment.reset``. Starts a new process where the last one was lost."""
+        """``Environment.reset``, in a new process where the last one was lost."""
         if not self.alive:
             self._start()
         request = Reset(task, initial_state, seed, render)
         return self._ask(request, SimObservation, "reset", self._timeouts.reset_s)
 
     def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
-        """See ``Environment.step``."""
+        """``Environment.step``."""
         request = Step(checked_action(action, self.spec.action_space), render)
         if not self.alive:
             raise SimLost("the simulation ended: reset before the next step")
         return self._ask(request, SimStep, "step", self._timeouts.step_s)
 
     def close(self) -> None:
-        """End the process: it is asked to, and killed when it does not obey within 2 s."""
+        """End the process: by closing its socket, and by SIGKILL after 2 s."""
         if self._process is None:
             return
         self._requests.close()
@@ -238,7 +238,7 @@ class SimProcess:
         return reply
 
     def _exit_reason(self) -> str:
-        """How it ended, in words."""
+        """End of the process, in words."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # its sockets close a moment before it ends
