@@ -27,10 +27,7 @@ def pose(x=0.4, turn=0.0, axis=0):
 
 
 def waiting(**other):
-    bench = Bench(limits=limits(**other))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    return Bench(limits=limits(**other)).ready()
 
 
 def measure(bench, where=HERE, age_s=0.0):

@@ -185,9 +185,9 @@ def test_whole_chunks_are_asked_for_in_time():
 
 
 def test_a_chunk_of_which_nothing_is_left_is_void_and_that_is_said():
-    bench = Bench(limits=Limits(max_age_s=3.0), chunk=H, chunking=Chunking(replan_interval=1))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(
+        limits=Limits(max_age_s=3.0), chunk=H, chunking=Chunking(replan_interval=1)
+    ).ready()
     first = bench.frame()
     bench.answer(first, chunk(0))
     bench.tick(0.01)
@@ -204,9 +204,7 @@ def test_a_chunk_of_which_nothing_is_left_is_void_and_that_is_said():
 
 
 def test_single_actions_are_never_late():
-    bench = Bench()
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench().ready()
     for _ in range(6):
         observation = bench.frame()
         for _ in range(3):
@@ -387,9 +385,9 @@ def test_the_ensemble_is_the_weighted_mean_of_what_all_say_of_the_moment():
 
 def test_an_ensemble_of_one_is_that_one_and_old_chunks_fall_out():
     limits_age = Limits(max_age_s=0.22)
-    bench = Bench(limits=limits_age, chunk=H, lockstep=True, chunking=Chunking(Execution.ENSEMBLE))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(
+        limits=limits_age, chunk=H, lockstep=True, chunking=Chunking(Execution.ENSEMBLE)
+    ).ready()
     for number in range(12):
         bench.answer(bench.frame(), chunk(number))
         command = bench.out.commands[-1]

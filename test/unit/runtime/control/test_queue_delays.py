@@ -19,16 +19,13 @@ PERIOD = 50_000_000
 
 
 def loop(execution=Execution.RTC, pipeline_depth=1, **how):
-    bench = Bench(
+    return Bench(
         chunk=12,
         pipeline_depth=pipeline_depth,
         continues=("rtc",),
         limits=Limits(max_age_s=5.0),
         chunking=Chunking(execution, **({"replan_interval": 4} | how)),
-    )
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    ).ready()
 
 
 def chunk_after(bench, periods):
