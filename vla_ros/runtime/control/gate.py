@@ -119,7 +119,7 @@ class PublishGate:
             self.stop(now)
             return
         plan = self._plan(np.array([action]), until_ns, now)
-        self._clamped(passed)
+        self._clamped(passed.over)
         commanded = [not np.isnan(command.values[at]) for at in space.grippers]
         self._commands.move_grippers(action, self._at_ns(now), loop.limits, commanded)
         self.moved = True
@@ -149,7 +149,7 @@ class PublishGate:
     def again(self) -> None:
         """Publish the last command under a new number: it was lost on the way."""
         if self.last is not None:
-            self._publish(self._commands.again(self.last))
+            self._publish(replace(self.last, sequence=self._commands.number()))
 
     def _admits(self, action: ChunkAction, now: Moment) -> bool:
         """True of an action newer than all before it, on an observation young enough."""
@@ -203,7 +203,7 @@ class PublishGate:
         moved = safety.after_valid(loop.safety, limits, meant.far, now.steady_ns, meant.over)
         begins = loop.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
         if meant.over and moved.state is not PolicyState.RUNNING:
-            self._clamped(Passed(Commanded(meant.bounded), meant.over))  # before what it led to
+            self._clamped(meant.over)  # before what it led to
         loop.become(moved)
         if loop.safety.state is not PolicyState.RUNNING:
             return False
@@ -216,7 +216,7 @@ class PublishGate:
         if action.newest is not self._planned:
             plan = self._plan(action.rows, valid_ns, now)
             self._planned = action.newest
-        self._clamped(passed)
+        self._clamped(passed.over)
         self._source, self._last_order = action.answer, order_of(action)
         commanded = [loop.info.moves_grippers] * len(limits.space.grippers)
         self._commands.move_grippers(action.action, self._at_ns(now), limits, commanded)
@@ -226,10 +226,10 @@ class PublishGate:
         loop.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
 
-    def _clamped(self, passed: Passed) -> None:
-        if passed.over:
+    def _clamped(self, over: str) -> None:
+        if over:
             self._loop.counters.actions_clamped += 1
-            self._loop.sink.warn("clamped", f"action clamped to its {passed.over}")
+            self._loop.sink.warn("clamped", f"action clamped to its {over}")
 
     def _candidate(self, action: ChunkAction) -> Floats:
         """The action to judge. In HOLD nothing is executed, so the actions of a chunk are judged
@@ -577,10 +577,6 @@ class CommandMaker:
             published_ns=now.now_ns,
             latest_ns=latest_ns,
         )
-
-    def again(self, command: Command) -> Command:
-        """The same command under a new number: its answer was lost on the way."""
-        return replace(command, sequence=self.number())
 
     def number(self) -> int:
         """The next command's number."""

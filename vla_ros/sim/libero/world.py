@@ -22,6 +22,7 @@ from robosuite.utils.errors import RandomizationError
 
 from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim.env import AGENTVIEW, FINGERS, WRIST, SimError, SimObservation
+from vla_ros.sim.urdf import pose_of
 
 #: The robot's action while objects come to rest, and for how many control steps. Both are
 #: those of OpenVLA's evaluation (get_libero_dummy_action, num_steps_wait).
@@ -167,9 +168,9 @@ class LiberoWorld:
         ``robot0_eef_quat``), and every object's body by its name in the BDDL file."""
         data, robot = self._env.sim.data, self._env.robots[0]
         hand = data.get_body_xquat(robot.robot_model.eef_name)
-        poses = {"gripper": _pose(data.site_xpos[robot.eef_site_id], hand)}
+        poses = {"gripper": pose_of(data.site_xpos[robot.eef_site_id], hand)}
         for name, body in self._env.obj_body_id.items():
-            poses[name] = _pose(data.body_xpos[body], data.body_xquat[body])
+            poses[name] = pose_of(data.body_xpos[body], data.body_xquat[body])
         return poses
 
     def eye(self) -> tuple[Floats, Floats, float]:
@@ -183,9 +184,3 @@ class LiberoWorld:
     def close(self) -> None:
         """Free the simulation and its rendering context."""
         self._outer.close()
-
-
-def _pose(position: npt.ArrayLike, wxyz: npt.ArrayLike) -> Pose:
-    px, py, pz = (float(value) for value in np.asarray(position))
-    w, x, y, z = (float(value) for value in np.asarray(wxyz))
-    return Pose((px, py, pz), (x, y, z, w))
