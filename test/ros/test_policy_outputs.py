@@ -184,7 +184,7 @@ def test_the_last_word_waits_for_the_readers_of_every_output(ros, ros_env, outpu
             action = np.full(space.width, 0.1)
             command = Command(CommandKind.POLICY, action, next(number), 0, 0, 0)
             plan = Plan(((T, action),))
-            command = replace(command, places=action, plan=plan, valid_until_ns=SECOND)
+            command = replace(command, joint_positions=action, plan=plan, valid_until_ns=SECOND)
             topics.command(command, PolicyInfo("zero"))
 
         def heard() -> bool:

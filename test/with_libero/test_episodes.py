@@ -10,8 +10,9 @@ import pytest
 from support.wait import wait_until
 from vla_ros.core.clock import SystemClock
 from vla_ros.sim.env import AGENTVIEW, RefusedAction, UnknownTask
-from vla_ros.sim.episode import EpisodeOptions, EpisodeRequest, EpisodeRunner, EpisodeState, Mode
+from vla_ros.sim.episode import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
 from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.runner import EpisodeRunner
 
 STILL = [0, 0, 0, 0, 0, 0, -1]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vla_ros.core.types import Command, CommandKind
-from vla_ros.sim.episode import environment_action
+from vla_ros.sim.commands import environment_action
 from vla_ros.sim.libero.expert import LiberoExpert
 
 

@@ -75,7 +75,7 @@ def env(start):
 
 @pytest.fixture(scope="module")
 def settled(env):
-    return [expected.look(env, task, picture=False) for task in TASKS]
+    return [expected.observe(env, task, imaged=False) for task in TASKS]
 
 
 def test_the_table_holds_for_other_tasks_too(settled):

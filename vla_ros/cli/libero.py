@@ -137,16 +137,16 @@ def _probe(args: argparse.Namespace) -> int:
 def _tasks_to_probe(suite: str, package: Path, assets: Path) -> list[str]:
     """A task of each suite, or all of ``suite``, as far as there are models; the rest is said."""
     from vla_ros.sim.libero.assets import missing_objects
-    from vla_ros.sim.libero.expected import PICTURED
+    from vla_ros.sim.libero.expected import IMAGED
     from vla_ros.sim.libero.suites import tasks_of
 
-    base = [task.split("/")[0] for task in PICTURED]
+    base = [task.split("/")[0] for task in IMAGED]
     if suite not in ("", "all", *base):
         raise UserError(f"no table of suite '{suite}'; there are: {', '.join((*base, 'all'))}")
     suites = [suite] if suite in base else base
     tasks = [task for one in suites for task in tasks_of(one, package)]
     if not suite:
-        tasks = [task for task in tasks if task.key in PICTURED]
+        tasks = [task for task in tasks if task.key in IMAGED]
     lacking = [task.key for task in tasks if missing_objects([task], package, assets)]
     if lacking:
         print(f"skip  {len(lacking)} tasks without models, such as {lacking[0]}", flush=True)
@@ -159,7 +159,7 @@ def _of_suites(env: Environment, tasks: list[str]) -> Iterator[Reading]:
 
     table = expected.read_table()
     for suite, of_it in groupby(tasks, lambda task: task.split("/")[0]):
-        yield probe.rest(suite, [expected.look(env, task, False) for task in of_it], table)
+        yield probe.rest(suite, [expected.observe(env, task, False) for task in of_it], table)
 
 
 def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int:
@@ -167,10 +167,10 @@ def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int
 
     seen = []
     for task in tasks:
-        seen.append(expected.look(env, task, task in expected.PICTURED))
+        seen.append(expected.observe(env, task, task in expected.IMAGED))
         expected.write_table(folder, env.spec.world.rpartition(",")[0], seen[-1:])
         print(f"wrote {task}", flush=True)
-    expected.write_pictures(folder, digest, seen)
+    expected.write_images(folder, digest, seen)
     return 0
 
 

@@ -1,5 +1,4 @@
-"""What the numbers of an action are: their names, their units, and whether they say where to go
-or how far.
+"""Spaces of actions: names and units of an action's numbers, which are targets or displacements.
 
 Two arms are two groups of names ("left_x" ... "right_gripper"): the gate, the messages and the
 outputs never count on seven.
@@ -16,10 +15,10 @@ GRIPPER_UNIT = "1"  # of an opening from 0 (closed) to 1 (open)
 
 
 class ActionKind(IntEnum):
-    """What an action says; the values are those of ActionCommand.msg.
+    """Kind of an action's numbers; the values are those of ActionCommand.msg.
 
-    A *delta* is executed once, over one control period. A *pose* or a *position* is a place to be
-    at the period's end. Rotations of end effectors are axis-angle.
+    A *delta* is executed once, over one control period. A *pose* or a *position* is a target for
+    the period's end. Rotations of end effectors are axis-angle.
     """
 
     END_EFFECTOR_DELTA = 0
@@ -29,7 +28,7 @@ class ActionKind(IntEnum):
 
     @property
     def absolute(self) -> bool:
-        """Whether it says where to go: repeating it moves nothing, and zero is a place."""
+        """True of targets: repeating one moves nothing, and zero is a target too."""
         return self in (ActionKind.END_EFFECTOR_POSE, ActionKind.JOINT_POSITION)
 
     @property
@@ -39,9 +38,9 @@ class ActionKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActionSpace:
-    """An action of D numbers: a name and a unit each ("m", "rad", "1"). Raises ValueError.
+    """Space of actions of D numbers: a name and a unit each ("m", "rad", "1"). Raises ValueError.
 
-    ``grippers``: the places of grippers, 0 (closed) to 1 (open). They are absolute in every kind:
+    ``grippers``: the indices of grippers, 0 (closed) to 1 (open). They are absolute in every kind:
     an opening is held, never added. Of end effectors the values come in groups of six, x y z in m
     and an axis-angle in rad, one group an arm.
     """
@@ -73,17 +72,17 @@ class ActionSpace:
 
     @property
     def absolute(self) -> bool:
-        """See :attr:`ActionKind.absolute`; grippers are absolute anyhow."""
+        """True of targets (:attr:`ActionKind.absolute`); grippers are absolute anyhow."""
         return self.kind.absolute
 
     @property
     def motion(self) -> tuple[int, ...]:
-        """The places that move the arms: all but the grippers'."""
+        """The indices of the numbers that move the arms: all but the grippers'."""
         return tuple(i for i in range(self.width) if i not in self.grippers)
 
     @property
     def rotations(self) -> tuple[tuple[int, int, int], ...]:
-        """The places of each arm's axis-angle; of joints there are none."""
+        """The indices of each arm's axis-angle; joints have none."""
         if self.kind.joints:
             return ()
         motion = self.motion
@@ -93,29 +92,32 @@ class ActionSpace:
 
 
 def end_effectors(kind: ActionKind, arms: tuple[str, ...] = ("",)) -> ActionSpace:
-    """x y z rx ry rz and a gripper an arm; ``arms`` are prefixes of the names ("left_")."""
+    """Space of end effectors: x y z rx ry rz and a gripper an arm; ``arms`` are prefixes of the
+    names ("left_")."""
     names = tuple(f"{arm}{name}" for arm in arms for name in (*_POSE, "gripper"))
     units = (*_POSE_UNITS, GRIPPER_UNIT) * len(arms)
     return ActionSpace(kind, names, units, tuple(range(6, len(names), 7)))
 
 
 def joints(kind: ActionKind, names: tuple[str, ...], grippers: tuple[str, ...] = ()) -> ActionSpace:
-    """Revolute joints in rad; ``grippers`` are those of ``names`` that open from 0 to 1."""
+    """Space of revolute joints in rad; ``grippers`` are those of ``names`` that open from 0 to
+    1."""
     units = tuple(GRIPPER_UNIT if name in grippers else "rad" for name in names)
-    places = tuple(i for i, name in enumerate(names) if name in grippers)
-    return ActionSpace(kind, names, units, places)
+    indices = tuple(i for i, name in enumerate(names) if name in grippers)
+    return ActionSpace(kind, names, units, indices)
 
 
-#: What most VLA policies say, and the default everywhere: float64 [7].
+#: The space of most VLA policies, and the default everywhere: float64 [7].
 END_EFFECTOR_DELTA = end_effectors(ActionKind.END_EFFECTOR_DELTA)
 
 
 def action_space_of(width: int, names: tuple[str, ...] = ()) -> ActionSpace:
-    """Seven numbers are an end effector's displacement and a gripper, as most VLA policies say.
+    """Space of an action of ``width`` numbers: seven are an end effector's displacement and a
+    gripper.
 
     Any other width is positions of joints, called ``names`` or joint_0, joint_1, ...; LeRobot's
-    "elbow_flex.pos" is the joint elbow_flex. Which of them
-    are grippers, and of which unit, no checkpoint says: whoever runs it has to.
+    "elbow_flex.pos" is the joint elbow_flex. Which of them are grippers, and of which unit, is in
+    no checkpoint: parameters give it.
     """
     names = tuple(name.removesuffix(".pos") for name in names)
     if width == END_EFFECTOR_DELTA.width:

@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 
 class Clock(Protocol):
-    """Two readings, both in nanoseconds."""
+    """Source of time: two readings, both in nanoseconds."""
 
     def steady_ns(self) -> int:
         """Monotonic time, the same in every process of this machine."""
@@ -64,7 +64,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that moves only when told to. For tests."""
+    """A clock that moves only by :meth:`advance`. For tests."""
 
     steady: int = SECOND
     now: int = 1_000 * SECOND
@@ -100,7 +100,7 @@ class Window:
         self._samples: deque[tuple[int, float]] = deque(maxlen=limit)
 
     def copy(self) -> Window:
-        """The same samples, for whoever has the time to count them."""
+        """A copy, which another thread may count."""
         other = Window(self.seconds, 0)
         other._samples = self._samples.copy()
         return other

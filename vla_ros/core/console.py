@@ -1,5 +1,5 @@
-"""What a person reads in a terminal: consoles and error lines, tables, progress, all of it rich;
-and the line of JSON that a program reads.
+"""Output of a verb: consoles, error lines, tables and progress for people, all of it rich; and the
+line of JSON for programs.
 
 On a terminal there is color (none with NO_COLOR) and a line that is rewritten; everywhere else
 plain text without any escape code, 80 columns wide, so that it can be kept and searched.
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table as Lines
 
 
-#: is told what is done, how much of it, and of how much (0: not counted)
+#: called with what is done, how much of it, and of how much (0: not counted)
 Report = Callable[[str, int, int], None]
 
-# Consoles for stdout and stderr, what is shown on them, and the line that says what is wrong.
+# Consoles for stdout and stderr, and error lines.
 
 
 WIDTH = 80  # of everything that does not go to a terminal
@@ -52,7 +52,7 @@ def console_of(stream: TextIO, width: int = WIDTH) -> Console:
 
 
 def show(*what: RenderableType) -> None:
-    """One below the other on stdout."""
+    """Print renderables one below the other on stdout."""
     console = console_of(sys.stdout)
     for one in what:
         console.print(one)
@@ -60,7 +60,7 @@ def show(*what: RenderableType) -> None:
 
 
 def text_of(*what: RenderableType, width: int = WIDTH) -> str:
-    """The same as plain text, for a file."""
+    """Renderables as plain text, for a file."""
     file = io.StringIO()
     console = console_of(file, width)
     for one in what:
@@ -76,7 +76,7 @@ def error(who: str, message: object) -> None:
 
         line = Text.assemble((f"{who}:", "bold red"), " ", text)
         console_of(sys.stderr).print(line, soft_wrap=True)
-    except ImportError:  # a copy without its dependencies must be able to say so
+    except ImportError:  # without its dependencies it must report that too
         print(f"{who}: {text}", file=sys.stderr, flush=True)
 
 
@@ -84,7 +84,7 @@ def error(who: str, message: object) -> None:
 
 
 class Table:
-    """``rows`` of cells under ``heads``; the first column has the names.
+    """Table of ``rows`` of cells under ``heads``; the first column has the names.
 
     Where there is no room, the columns called ``spare`` are left out, first the first; then
     names are cut in two. A figure never is. Columns called ``left`` have text too.
@@ -117,14 +117,14 @@ class Table:
         from rich.table import Table as Lines
         from rich.text import Text
 
-        places = [i for i, head in enumerate(self._heads) if head not in left_out]
+        columns = [i for i, head in enumerate(self._heads) if head not in left_out]
         lines = Lines(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
         lines.add_column(self._heads[0], overflow="fold", vertical="bottom")
-        for i in places[1:]:
+        for i in columns[1:]:
             head = self._heads[i]
             lines.add_column(head, justify="left" if head in self._left else "right", no_wrap=True)
         for row in self._rows:
-            lines.add_row(*(Text(row[i]) for i in places))
+            lines.add_row(*(Text(row[i]) for i in columns))
         return lines
 
 
@@ -138,7 +138,8 @@ _BAR = 16  # columns
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is shown. ``total`` 0: nothing that could be counted. ``left_s`` None: unknown."""
+    """State of a progress line. ``total`` 0: nothing that could be counted. ``left_s`` None:
+    unknown."""
 
     text: str = ""
     done: int = 0
@@ -156,7 +157,7 @@ class _State:
 
 
 class Progress:
-    """``say`` for events, ``update`` for what changes all the time. One thread.
+    """Progress line: ``say`` for events, ``update`` for what changes all the time. One thread.
 
     It draws in the caller's thread and only when called, so that what is being measured does
     not share its time with it. Leave it by :meth:`end` or a ``with``.
@@ -247,7 +248,7 @@ def _line(state: _State) -> RenderableType:
 
 
 def duration(seconds: float) -> str:
-    """``42 s``, ``12 min``, ``3 h 05 min``."""
+    """Duration as text: ``42 s``, ``12 min``, ``3 h 05 min``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -3,8 +3,8 @@
 ``vla_ros.verbs``: packages with a table ``VERBS`` (verb -> one line) and a module for each verb;
 ``vla_ros.decodings``: reference decodings, and the drafter ``model``; ``vla_ros.reports``: who
 writes an evaluation's page.
-The lab (`pip install ./lab`) brings some of each. Policies have a group of their own, see
-:mod:`vla_ros.policies.base`.
+``vla_ros.policies``: policies, of which a name that two packages claim is refused alone.
+The lab (`pip install ./lab`) brings some of the first three.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from vla_ros.core.errors import UserError
 
 VERBS, DECODINGS, REPORTS = "vla_ros.verbs", "vla_ros.decodings", "vla_ros.reports"
+POLICIES = "vla_ros.policies"
 LAB = "pip install ./lab in the checkout, or vla-ros-lab"
 
 
@@ -23,16 +24,25 @@ def extensions(group: str) -> dict[str, EntryPoint]:
 
     UserError: two distributions claim a name.
     """
-    found: dict[str, EntryPoint] = {}
+    found = claims(group)
+    for name, (point, *others) in found.items():
+        if others:
+            raise UserError(f"{group}: {name!r} is both {point.value} and {others[0].value}")
+    return {name: point for name, (point, *_) in found.items()}
+
+
+def claims(group: str) -> dict[str, list[EntryPoint]]:
+    """The entry points of ``group`` by name, each with all that claim the name. Imports none."""
+    found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=group):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:  # the same one twice: a folder is on the path twice
-            raise UserError(f"{group}: {point.name!r} is both {other.value} and {point.value}")
+        claimed = found.setdefault(point.name, [])
+        if all(other.value != point.value for other in claimed):  # a folder on the path twice
+            claimed.append(point)
     return found
 
 
 def imported(point: EntryPoint) -> Any:
-    """What an entry point names. UserError: its package is damaged, or gone in part."""
+    """The object that an entry point names. UserError: its package is damaged, or gone in part."""
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
@@ -43,6 +53,6 @@ def imported(point: EntryPoint) -> Any:
 
 
 def extension(group: str, name: str) -> Any | None:
-    """What is offered under this name, imported; None: nothing is. UserError as above."""
+    """The object offered under this name, imported; None: there is none. UserError as above."""
     point = extensions(group).get(name)
     return imported(point) if point is not None else None

@@ -1,4 +1,4 @@
-"""Where figures come from: version, commit and machine, each one line."""
+"""Origin of figures: version, commit and machine, each one line."""
 
 from __future__ import annotations
 

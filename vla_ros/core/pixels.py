@@ -1,7 +1,7 @@
 """Image messages to pixels, of rclpy or of a bag alike: this knows their fields, not their classes.
 
 What comes in is validated before anything is allocated. Only 8-bit encodings are accepted, so
-the endianness flag of an image says nothing here.
+the endianness flag of an image does not matter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BadMessage(ValueError):
 
 
 def quoted(text: str) -> str:
-    """A sender's own words for a log: short, one line, nothing that a terminal would obey."""
+    """Text of a sender for a log: short, one line, nothing that a terminal would obey."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
@@ -54,7 +54,7 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
 def image_of(message: Any, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a raw image. Raises :class:`BadMessage`.
 
-    8UC3 is refused, as cv_bridge does: it is what ``cv2_to_imgmsg(image)`` says of images in
+    8UC3 is refused, as cv_bridge does: it is how ``cv2_to_imgmsg(image)`` labels images in
     either order, and a policy that sees red for blue fails without a word.
     """
     if message.encoding not in ENCODINGS:
@@ -88,13 +88,13 @@ def image_of(message: Any, max_pixels: int) -> core.Image:
 
 
 def _bytes_of(data: Any) -> Any:
-    """What NumPy and Pillow read of a uint8[]: bytes, an array, a view. From Lyrical on it may be a
-    rosidl_buffer.Buffer, which lies in another memory: a copy."""
+    """Buffer of a uint8[] for NumPy and Pillow: bytes, an array, a view. From Lyrical on it may be
+    a rosidl_buffer.Buffer, which lies in another memory: a copy."""
     return data.to_bytes() if hasattr(data, "to_bytes") else data
 
 
 def _remedy(encoding: str) -> str:
-    """What to do about an image of that encoding."""
+    """Advice about an image of that encoding."""
     if encoding.startswith("bayer_"):
         return "image_proc's debayer node makes colors of it"
     if encoding.startswith("8UC"):
@@ -115,7 +115,7 @@ _U_BLUE, _U_GREEN, _V_GREEN, _V_RED = (
 
 def _rgb_of(pairs: Any, order: tuple[int, int, int]) -> core.Image:
     """Uint8 [height, width, 3] RGB of YUV 4:2:2 [height, width / 2, 4], two pixels each."""
-    first_y, u, v = (pairs[:, :, place] for place in order)
+    first_y, u, v = (pairs[:, :, index] for index in order)
     light = _Y[np.stack((first_y, pairs[:, :, order[0] + 2]), axis=-1)]
     out = np.empty((*light.shape, 3), np.uint8)
     for channel, color in enumerate((_V_RED[v], _U_GREEN[u] + _V_GREEN[v], _U_BLUE[u])):
@@ -127,16 +127,14 @@ def decompressed(message: Any, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
     try:
         # The size stands in the header: it is checked before any pixel is decoded.
-        with Pillow.open(
-            io.BytesIO(bytes(_bytes_of(message.data))), formats=_COMPRESSED
-        ) as picture:
-            _check_size(picture.width, picture.height, max_pixels)
-            if picture.mode not in _MODES:
+        with Pillow.open(io.BytesIO(bytes(_bytes_of(message.data))), formats=_COMPRESSED) as image:
+            _check_size(image.width, image.height, max_pixels)
+            if image.mode not in _MODES:
                 raise BadMessage(
-                    f"compressed image has pixels of {picture.mode}, not of 8 bits: depth or raw"
+                    f"compressed image has pixels of {image.mode}, not of 8 bits: depth or raw"
                     " infrared is no camera's image, convert it to 8 bits"
                 )
-            return np.array(picture.convert("RGB"), dtype=np.uint8)
+            return np.array(image.convert("RGB"), dtype=np.uint8)
     except BadMessage:
         raise
     except Pillow.DecompressionBombError as error:

@@ -1,4 +1,4 @@
-"""The nouns that pass between processes and machines, from the plain values that they travel as.
+"""The types that pass between processes and machines, from the plain values that they travel as.
 
 The way there is ``dataclasses.asdict``. Of a stranger's values expect KeyError, TypeError,
 AttributeError, OverflowError and ValueError, and nothing else.
@@ -15,12 +15,12 @@ from vla_ros.core.types import Executing, Inference, PolicyInfo, Timeline, Uncor
 
 
 def executing_of(values: dict[str, Any] | None) -> Executing | None:
-    """None stays None."""
+    """The chunk under way, of its plain values; None stays None."""
     return None if values is None else Executing(**{n: int(v) for n, v in values.items()})
 
 
 def uncorrected_of(values: dict[str, Any] | None) -> Uncorrected | None:
-    """None stays None."""
+    """Actions to correct, of their plain values; None stays None."""
     if values is None:
         return None
     actions = np.array(values["actions"], np.float64)
@@ -28,7 +28,7 @@ def uncorrected_of(values: dict[str, Any] | None) -> Uncorrected | None:
 
 
 def inference_of(body: dict[str, Any] | None) -> Inference | None:
-    """None stays None; ``body`` is changed."""
+    """An inference, of its plain values; None stays None. ``body`` is changed."""
     if body is None:
         return None
     timeline = body["timeline"]
@@ -48,7 +48,7 @@ def inference_of(body: dict[str, Any] | None) -> Inference | None:
 
 
 def info_of(body: dict[str, Any]) -> PolicyInfo:
-    """``body`` is changed."""
+    """A policy's description, of its plain values. ``body`` is changed."""
     space = body["action_space"]
     for name in ("camera_roles", "continues"):
         body[name] = tuple(map(str, body[name]))

@@ -1,4 +1,4 @@
-"""Programs that are run to their end, and what they said."""
+"""Programs that are run to their end, and their output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 def run(
     command: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> tuple[bool, str]:
-    """Whether it ended with status 0, and its output; of a failure what went wrong, in one line:
+    """Result of a program: whether it ended with status 0, and its output; of a failure the reason:
     the last of stderr, or that it crashed, never ended or is not there."""
     try:
         done = subprocess.run(

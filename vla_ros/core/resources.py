@@ -1,4 +1,4 @@
-"""Where the files beside the code are: parameter files, launch files, the Fast DDS profile.
+"""Folders of the files beside the code: parameter files, launch files, the Fast DDS profile.
 
 In a checkout they are next to the package; installed they are in <prefix>/share/vla_ros.
 """
@@ -20,7 +20,7 @@ def share() -> Path:
     package was installed into, else of a prefix in AMENT_PREFIX_PATH.
 
     Raises:
-        FileNotFoundError: with every place that was tried.
+        FileNotFoundError: with every folder that was tried.
     """
     tried = [_PACKAGE.parent]
     # <prefix>/lib/python3.x/site-packages/vla_ros, and Debian's <prefix>/local/lib/...
@@ -31,8 +31,8 @@ def share() -> Path:
     for folder in tried:
         if (folder / "package.xml").is_file() and (folder / "config").is_dir():
             return folder
-    places = ", ".join(str(folder) for folder in tried)
-    raise FileNotFoundError(f"vla_ros is installed without its share folder; looked in {places}")
+    looked = ", ".join(map(str, tried))
+    raise FileNotFoundError(f"vla_ros is installed without its share folder; looked in {looked}")
 
 
 def config_path(name: str) -> Path:
@@ -50,5 +50,5 @@ def config_path(name: str) -> Path:
 
 
 def version() -> str:
-    """The version in package.xml, the one place it is written down."""
+    """The version in package.xml, where alone it is written down."""
     return ElementTree.parse(share() / "package.xml").getroot().findtext("version", "unknown")

@@ -27,7 +27,7 @@ def matrix(xyzw: Sequence[float]) -> Floats:
 
 
 def _quaternion(vector: Floats) -> tuple[float, Floats]:
-    """Scalar part and vector part [3]."""
+    """Quaternion of an axis-angle: its scalar part and vector part [3]."""
     angle = float(np.linalg.norm(vector))
     if angle < 1e-12:
         return 1.0, np.asarray(vector, np.float64) / 2
@@ -35,7 +35,7 @@ def _quaternion(vector: Floats) -> tuple[float, Floats]:
 
 
 def _vector(w: float, v: Floats) -> Floats:
-    """The shorter way round: an angle of 0..pi."""
+    """Axis-angle of a quaternion, the shorter way round: 0..pi rad."""
     sine = float(np.linalg.norm(v))
     if sine < 1e-12:
         return np.zeros(3)
@@ -49,13 +49,13 @@ def turned(rotation: Floats, by: Floats) -> Floats:
     return _vector(w * b - float(v @ u), w * u + b * v + np.cross(v, u))
 
 
-def way(start: Floats, goal: Floats) -> Floats:
-    """What ``start`` must be turned by to be ``goal``; its length is the distance, 0..pi."""
+def relative(start: Floats, goal: Floats) -> Floats:
+    """The rotation from ``start`` to ``goal``; its length is the distance, 0..pi."""
     return turned(-start, goal)
 
 
 def towards(start: Floats, goal: Floats, most: float) -> Floats:
-    """``goal``, or where ``most`` rad on the way to it end."""
-    needed = way(start, goal)
+    """``goal``, or the rotation that is ``most`` rad on the way to it."""
+    needed = relative(start, goal)
     distance = float(np.linalg.norm(needed))
     return goal if distance <= most else turned(start, needed * (most / distance))

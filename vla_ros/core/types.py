@@ -1,4 +1,4 @@
-"""The nouns of vla_ros: what passes between its parts.
+"""The types of vla_ros: what passes between its parts.
 
 Everything here is frozen and typed; nothing here imports ROS, torch or a simulator.
 
@@ -40,7 +40,7 @@ INFERENCE_STAGES = STAGES[2:6]  # the model's part
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """What the robot is asked to do.
+    """A task in words.
 
     ``epoch`` counts changes of the task. Whatever was computed for an older epoch is void.
     """
@@ -67,8 +67,8 @@ class Executing:
     """The chunk that the robot executes while another is computed.
 
     ``stamp_ns`` is its observation's, ``index`` its action at the moment of the new observation:
-    the row that falls together with the new chunk's first. ``delay_steps``: how many rows from
-    there on will have been executed when the new chunk is there, by the delays of late.
+    the row of the new chunk's first action. ``delay_steps``: how many rows from there on will have
+    been executed when the new chunk is there, by recent delays.
     """
 
     stamp_ns: int
@@ -80,8 +80,8 @@ class Executing:
 class Uncorrected:
     """Actions of a chunk that a newer observation is to correct.
 
-    ``stamp_ns`` is the chunk's observation's, ``index`` the first one's place in it, ``actions``
-    float64 [n, D] are they.
+    ``stamp_ns`` is the chunk's observation's; ``actions``, float64 [n, D], are those from ``index``
+    on.
     """
 
     stamp_ns: int
@@ -91,18 +91,17 @@ class Uncorrected:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the policy may look at for one decision.
+    """Images and state of one instant, by which a policy decides.
 
     ``stamp_ns`` is the capture stamp of the *oldest* camera used; every age is counted from
     it, and no two observations have the same. ``more_images`` are those of further cameras by
-    their roles. ``proprio`` is the robot's own state at the main
-    image's stamp, in the layout that was asked for (:mod:`vla_ros.runtime.control.observation`),
-    ``poses``
-    the simulator's privileged ground truth, which only the scripted policy reads. ``executing``
-    is what goes on meanwhile, for policies that continue it; None: the robot stands still, or was
-    held to something else than its chunk. ``delay_steps``: how many control periods after this
-    frame its action will be executed, by what was seen of late, for policies that take it into
-    account (``PolicyInfo.max_delay``). ``uncorrected``: what a corrector is to say anew.
+    their roles. ``proprio`` is the robot's own state at the main image's stamp, in the layout that
+    was asked for (:mod:`vla_ros.runtime.control.observation`), ``poses`` the simulator's privileged
+    ground truth, which only the scripted policy reads. ``executing`` is the chunk under way, for
+    policies that continue it; None: the robot stands still, or was held to something else than its
+    chunk. ``delay_steps``: how many control periods after this frame its action will be executed,
+    by recent delays, for policies that take it into account (``PolicyInfo.max_delay``).
+    ``uncorrected``: the actions that a corrector is asked about.
     """
 
     stamp_ns: int
@@ -145,7 +144,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a policy said about one observation.
+    """A policy's answer to one observation.
 
     ``actions`` is float64 [C, D] of the policy's action space, C = 1 for single-step policies.
     ``stamp_ns`` names the observation it belongs to: for a pipelined decoding that is an
@@ -173,12 +172,11 @@ class Inference:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """What a loaded policy says about itself.
+    """Description of a loaded policy.
 
-    ``conventions``: how its outputs and inputs are read, for the log; ``contradiction``: where it
-    was told otherwise than its checkpoint says. One line each, or "".
-    ``moves_grippers``: whether its actions say where grippers are to be. False: their numbers for
-    grippers mean nothing, and what the grippers do is not the policy's.
+    ``conventions``: how its outputs and inputs are read, for the log; ``contradiction``: where
+    parameters and checkpoint disagree. One line each, or "". ``moves_grippers``: whether its
+    actions command the grippers; False: their numbers for grippers mean nothing.
     """
 
     name: str
@@ -197,9 +195,9 @@ class PolicyInfo:
     action_space: ActionSpace = END_EFFECTOR_DELTA  # what its actions are
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
-    max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
+    max_delay: int = 0  # control periods of delay that it was trained for; 0: none
     state_middle: tuple[float, ...] = ()  # of each value of the state in its data; empty: unknown
-    corrects: int = 0  # actions from the one on that is due with a newer frame, which it corrects
+    corrects: int = 0  # actions that it corrects, from the one due with a newer frame on
     moves_grippers: bool = True
 
 
@@ -220,7 +218,7 @@ EPISODE_OVER = "the episode is over"
 
 
 class CommandKind(IntEnum):
-    """Why a command was published; the values are those of ActionCommand.msg."""
+    """Reason for a command; the values are those of ActionCommand.msg."""
 
     POLICY = 0  # a new action of the policy
     HELD = 1  # nothing new came this period: no motion, the gripper as before
@@ -229,12 +227,12 @@ class CommandKind(IntEnum):
 
     @property
     def moves(self) -> bool:
-        """Whether there is something to execute: HELD and STOP move nothing."""
+        """False of HELD and STOP, which move nothing."""
         return self in (CommandKind.POLICY, CommandKind.TAKEOVER)
 
 
 class StaleAction(str, Enum):
-    """What is published when the observation is too old."""
+    """The command when the observation is too old."""
 
     ZERO = "zero"  # zero deltas, then silence after `silence_after_s`
     HOLD = "hold"  # where the robot was measured; only for poses and joint positions
@@ -243,7 +241,7 @@ class StaleAction(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A trajectory of joints: seconds after its begin and places, float64 [M], of each point.
+    """A trajectory of joints: seconds after its begin and positions, float64 [M], of each point.
 
     ``begin_ns``: a stamp of the ROS clock; ``at_once``: it begins when it is received, whatever the
     clocks show."""
@@ -261,12 +259,12 @@ class Command:
     on none), ``latest_ns`` the stamp of the newest observation taken in by then. ``staleness_ns``:
     how long after it was due the action of a policy was published. ``corrected_ns``: the stamp of
     the newer observation by which the action was corrected, 0 for none; ages are counted from
-    ``stamp_ns`` all the same. A gripper that nobody
-    has commanded and nobody has measured is NaN: it stays as it is.
+    ``stamp_ns`` all the same. A gripper that was neither commanded nor measured is NaN: it stays as
+    it is.
 
-    ``places``, where an output takes joints: where they are to be at the end of the period, float64
-    [M], grippers left out. ``plan``, where an output takes trajectories: what replaces the one
-    before it; None: that goes on.
+    ``joint_positions``, where an output takes them: those for the end of the period, float64 [M],
+    grippers left out. ``plan``, where an output takes trajectories: it replaces the one before it;
+    None: that goes on.
     """
 
     kind: CommandKind
@@ -284,6 +282,6 @@ class Command:
     staleness_ns: int = 0
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     total_ms: float = 0.0
-    places: Floats | None = None
+    joint_positions: Floats | None = None
     plan: Plan | None = None
     corrected_ns: int = 0

@@ -11,15 +11,16 @@ MAX_LENGTH = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class DescribedJoint:
-    """``velocity``: its limit in rad/s or m/s, 0 where the description has none."""
+    """A joint that moves. ``velocity``: its limit in rad/s or m/s, 0 where the description has
+    none."""
 
     continuous: bool
     velocity: float
 
 
 def read_tree(urdf: str) -> ElementTree.Element:
-    """Raises ValueError for text that is too long, no XML, or that defines entities: a few of
-    those fill a memory."""
+    """The XML tree of a description. ValueError: it is too long, no XML, or defines entities, a few
+    of which fill a memory."""
     if len(urdf) > MAX_LENGTH:
         raise ValueError(f"a robot description of {len(urdf)} characters is too long")
     if "<!DOCTYPE" in urdf or "<!ENTITY" in urdf:
@@ -42,7 +43,7 @@ def read_joints(urdf: str) -> dict[str, DescribedJoint]:
 
 
 def _number(text: str) -> float:
-    """What is no speed is none."""
+    """A speed; 0 for what is none."""
     try:
         number = float(text)
     except ValueError:

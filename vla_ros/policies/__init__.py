@@ -1,4 +1,4 @@
-"""Policies: one protocol, and those that every machine can run. ROS-free."""
+"""Policies: one protocol, and its implementations that every machine can run. ROS-free."""
 
 from vla_ros.policies.base import (
     POLICIES,

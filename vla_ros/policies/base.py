@@ -1,4 +1,4 @@
-"""What a policy is, how one is asked for, and the three errors it may raise on purpose.
+"""The protocol of a policy, its specification, and the three errors it may raise on purpose.
 
 A policy lives in one thread of one process (the worker) and is never shared.
 """
@@ -8,39 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
+from vla_ros.core import extensions
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a policy raises
 from vla_ros.engine.options import EngineOptions
-
-# The policies that other packages offer: entry points of the group ``vla_ros.policies``.
-
-
-GROUP = "vla_ros.policies"
-
-
-def installed() -> dict[str, tuple[EntryPoint, ...]]:
-    """Their entry points by name, of what this interpreter can import. Imports none of them.
-
-    More than one: several packages claim the name.
-    """
-    found: dict[str, tuple[EntryPoint, ...]] = {}
-    for point in entry_points(group=GROUP):
-        if point not in found.get(point.name, ()):  # a folder may be on the path twice
-            found[point.name] = (*found.get(point.name, ()), point)
-    return found
-
-
-def described(point: EntryPoint) -> str:
-    """Who offers it, in words."""
-    package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
-    return f"policy {point.name!r} (entry point {point.value}{package})"
-
 
 POLICIES = ("zero", "scripted", "replay", "vla", "lerobot", "remote")
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
@@ -51,29 +27,29 @@ class PolicyRefused(UserError, RuntimeError):
 
 
 class Unreachable(Exception):
-    """Whoever computes the policy cannot be asked now, or has not answered yet: no fault of the
-    policy's. It is asked again with the next observation; the robot acts on what it has until that
-    is too old. One clear line."""
+    """The policy's server cannot be asked now, or has not answered yet: no fault of the policy's.
+    It is asked again with the next observation; the robot acts on the last answer until that is too
+    old. One clear line."""
 
 
 class Policy(Protocol):
-    """Turns observations into actions, one call per observation.
+    """A policy: observations into actions, one call per observation.
 
-    A package of its own offers a policy as an entry point of the group ``vla_ros.policies``: a
-    function (or class) that takes a :class:`PolicySpec` and returns it.
+    Another package offers one as an entry point of the group ``vla_ros.policies``: a function (or
+    class) that takes a :class:`PolicySpec` and returns it.
     """
 
     @property
     def info(self) -> PolicyInfo:
-        """What was loaded. Constant."""
+        """Description of what was loaded. Constant."""
         ...
 
     def reset(self, instruction: Instruction) -> None:
-        """Forget everything computed so far; from now on pursue ``instruction``."""
+        """A new task: forget everything computed so far, and follow ``instruction``."""
         ...
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
-        """Take one observation in and return the action that is now complete.
+        """The action that is complete with one observation more.
 
         ``timeline`` began at the observation's receipt and ends with ``queue``; the policy
         marks ``preprocess``, ``vision``, ``prefill`` and ``decode`` on it. The result may
@@ -85,33 +61,28 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """Everything that says which policy to load. Picklable; validated once, here.
+    """Specification of the policy to load. Picklable; validated once, here.
 
     ``name`` is one of POLICIES, or what an installed package offers. ``worker_python`` is the
     interpreter of the worker, where the policy's libraries are not those of this one; empty: this
-    interpreter, or the one made for the policy. ``options`` are the policy's own, word by word.
+    interpreter, or the one made for the policy. ``options`` are the policy's own, as given.
     ``engine``: the options of the engine, of which ``checkpoint``, ``device``, ``seed`` and
     ``num_threads`` (0: the libraries' own choice) concern every policy with a model. What belongs
-    to the checkpoint (``unnorm_key``, ``center_crop``, ``preprocessing``) is as it says
-    (:mod:`vla_ros.policies.conventions`) unless it is given there. ``action_scale``
-    multiplies the first six of seven de-normalized values into metres and radians; None: as the
-    checkpoint says.
-    ``replay_file`` is the .npy or .npz file of ``replay``, ``replay_loop`` whether it starts
-    over at its end.
-    ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made
-    and timed before the worker says that it is ready; policies without a model make none.
-    ``action_space`` is what the robot's commands are: ``zero`` stands still in it, ``scripted``
-    asks the expert of a robot that has it, ``replay`` has rows of it, ``lerobot`` reads its
-    checkpoint's numbers so unless it is the default; other policies say themselves what their
-    actions are.
-    ``joint_names``: which joints the values of the robot's state are; empty: they are no joints, or
-    nobody knows. ``zero`` finds those of its action among them.
-    ``delay_frames`` makes the policy act on the observation of that many calls ago.
-    ``state_units`` and ``action_units`` concern ``lerobot``, ``remote``, and ``vla`` where its
+    to the checkpoint (``unnorm_key``, ``center_crop``, ``preprocessing``) is the checkpoint's
+    (:mod:`vla_ros.policies.conventions`) unless it is given. ``action_scale`` multiplies the first
+    six of seven de-normalized values into metres and radians; None: as the checkpoint says.
+    ``replay_file`` is the .npy or .npz file of ``replay``, ``replay_loop`` whether it starts over
+    at its end. ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are
+    made and timed before the worker is ready; policies without a model make none. ``action_space``
+    is what the robot's commands are: ``zero`` stands still in it, ``scripted`` asks the expert of a
+    robot that has it, ``replay`` has rows of it, ``lerobot`` reads its checkpoint's numbers so
+    unless it is the default; other policies have a space of their own. ``joint_names``: which
+    joints the values of the robot's state are; empty: none, or unknown. ``zero`` finds those of its
+    action among them. ``delay_frames`` makes the policy act on the observation of that many calls
+    ago. ``state_units`` and ``action_units`` concern ``lerobot``, ``remote``, and ``vla`` where its
     actions are joints: in which units the checkpoint has the robot's state and its actions
-    (:mod:`vla_ros.policies.units`).
-    ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
-    checkpoint (:mod:`vla_ros.engine.verdicts`).
+    (:mod:`vla_ros.policies.units`). ``require_verified``: of ``vla``, refuse a precision in which
+    `vla-ros verify` did not pass this checkpoint (:mod:`vla_ros.engine.verdicts`).
     """
 
     name: str = "zero"
@@ -131,7 +102,7 @@ class PolicySpec:
     require_verified: bool = False
 
     def __post_init__(self) -> None:
-        """Raise PolicyRefused for what can be told without loading anything."""
+        """Raise PolicyRefused for what needs no loading to be refused."""
         if self.name not in POLICIES and not self.worker_python:
             refuse_unknown(self.name)
         if self.name == "vla" and not self.checkpoint:
@@ -168,28 +139,28 @@ class PolicySpec:
 
     @property
     def device(self) -> str:
-        """Of the model, as torch names it."""
+        """The model's device, as torch names it."""
         return self.engine.device
 
     @property
     def seed(self) -> int:
-        """Of random weights and of sampling."""
+        """Seed of random weights and of sampling."""
         return self.engine.seed
 
     @property
     def num_threads(self) -> int:
-        """Of the model; 0: the libraries' own choice."""
+        """Threads of the model; 0: the libraries' own choice."""
         return self.engine.num_threads
 
 
 def refuse_unknown(name: str) -> None:
     """Raise PolicyRefused unless a package of this interpreter offers the policy."""
-    found = installed()
+    found = extensions.claims(extensions.POLICIES)
     if name not in found:
         plugins = (
             f"installed packages offer {', '.join(sorted(found))}"
             if found
-            else ("no installed package offers another (entry point vla_ros.policies)")
+            else f"no installed package offers another (entry point {extensions.POLICIES})"
         )
         raise PolicyRefused(f"policy is {name!r}: there are {', '.join(POLICIES)}, and {plugins}")
 

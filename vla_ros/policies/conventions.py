@@ -1,7 +1,7 @@
-"""What the people who trained a checkpoint took for granted, told by its action statistics.
+"""Conventions of a checkpoint that its files do not state, taken from its action statistics.
 
-The one place that knows: whoever runs a VLA has its units, statistics, image steps and cameras
-from here, and what a :class:`vla_ros.policies.base.PolicySpec` gives explicitly wins.
+Units, statistics, image steps and cameras of a VLA are settled here and nowhere else; explicit
+values of a :class:`vla_ros.policies.base.PolicySpec` win.
 
 The published LIBERO protocol (openvla ``experiments/robot/libero/run_libero_eval.py``, the same
 in openvla-oft): statistics under the suite's name, else ``<suite>_no_noops``; actions in the
@@ -38,8 +38,8 @@ class Conventions:
     """Settings of a policy that follow from its checkpoint.
 
     ``unnorm_key``: the statistics to use. ``action_scale`` [6]: m and rad of one unit, and
-    ``units`` in words how that is known. ``cameras``: 2 where the model looks through the wrist
-    camera too. ``doubt``: one line about what speaks against the units, or "". ``width``: numbers
+    ``units`` how that is known. ``cameras``: 2 where the model takes the wrist camera's image too.
+    ``doubt``: one line about what contradicts the units, or "". ``width``: numbers
     of an action; the scale is of an end effector's seven, any other width is left as it is.
     ``chunk``: actions of an answer. ``state``: values of the robot's own state that it takes.
     """
@@ -70,14 +70,14 @@ class Conventions:
 
 
 def settle(spec: PolicySpec) -> tuple[Conventions, str]:
-    """What the VLA of ``spec`` is run with: what the spec gives, the rest as its checkpoint says.
+    """Conventions that the VLA of ``spec`` is run with: the spec's own, the rest the checkpoint's.
 
-    The second is one line about where the spec contradicts the checkpoint, or what else is to be
-    looked at, or "".
+    The second is one line about where the spec contradicts the checkpoint, or what else to check,
+    or "".
     PolicyRefused: a scale for what is no end effector's, and see :func:`conventions_of`.
     """
     engine = spec.engine
-    told = conventions_of(
+    own = conventions_of(
         engine.checkpoint, "", engine.unnorm_key, spec.action_scale, embodiment=engine.embodiment
     )
     given: dict[str, Any] = {}
@@ -87,17 +87,17 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
         given["preprocessing"] = engine.preprocessing
     if engine.center_crop != AUTO:
         given["center_crop"] = engine.center_crop == "always"
-    against = {name: getattr(told, name) for name in given if given[name] != getattr(told, name)}
-    words = [f"{name} {given[name]}, not the checkpoint's {own}" for name, own in against.items()]
-    if "action_scale" in given and told.width != ACTION_DIM:
+    against = {name: getattr(own, name) for name in given if given[name] != getattr(own, name)}
+    lines = [f"{name} {given[name]}, not the checkpoint's {its}" for name, its in against.items()]
+    if "action_scale" in given and own.width != ACTION_DIM:
         raise PolicyRefused(
-            f"action_scale is for end effectors, and this checkpoint's actions have {told.width}"
+            f"action_scale is for end effectors, and this checkpoint's actions have {own.width}"
             " numbers: leave it out"
         )
     if "action_scale" in given:
         given |= {"doubt": ""} | ({"units": "as given"} if "action_scale" in against else {})
-    used = replace(told, **given)
-    return used, "; ".join([*words, *filter(None, [used.doubt])])
+    used = replace(own, **given)
+    return used, "; ".join([*lines, *filter(None, [used.doubt])])
 
 
 def conventions_of(
@@ -111,10 +111,10 @@ def conventions_of(
     """The conventions of a directory, hub id or ``random:<preset>``; reads no weights.
 
     ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key`` and ``action_scale``:
-    somebody's own choice; the scale is used only where the statistics cannot be in metres.
+    explicit choices; the scale is used only where the statistics cannot be in metres.
     ``embodiment``: the robot among those of a flow policy, or "".
-    PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
-    its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
+    PolicyRefused: there is no such checkpoint, its statistics fit neither, or its units are
+    unknown. :func:`inspect_checkpoint` checks the rest of it.
     """
     from vla_ros.engine.families.openvla import PRESETS
     from vla_ros.engine.families.registry import family_of, source_of
@@ -156,8 +156,8 @@ def conventions_from(
 
 
 def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Conventions:
-    """A flow policy's own postprocessor restores its actions and tells no unit. It may be in
-    poses, where a long reach is none of a step: so it is doubted and not refused."""
+    """Conventions of a flow policy, whose own postprocessor restores its actions and names no unit.
+    They may be poses, where a long reach is none of a step: so it is doubted and not refused."""
     from vla_ros.engine.families.base import LoadOptions
     from vla_ros.engine.families.registry import config_of, family_of
 
@@ -210,7 +210,7 @@ def _reach(stats: Mapping[str, Any]) -> float:
 
 
 def _width(stats: Mapping[str, Any]) -> int:
-    """Numbers of an action; 7 where the statistics do not say."""
+    """Numbers of an action; 7 where the statistics do not have them."""
     action = stats.get("action", {})
     return next((len(v) for n in ("q01", "min", "mean") if (v := action.get(n))), ACTION_DIM)
 

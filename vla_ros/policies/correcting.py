@@ -1,8 +1,8 @@
 """A policy's corrector as a policy of its own, for a worker of its own. Imports torch.
 
 The worker that makes chunks is busy with the next one just when corrections are due. The second
-worker has the same checkpoint and is asked about every frame: what of the chunk that is executed
-now would be another action, seen from here? Source: arXiv 2509.23224.
+worker has the same checkpoint and corrects the chunk under way by every frame. Source: arXiv
+2509.23224.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vla_ros.policies.vla import VlaPolicy
 
 
 class CorrectingPolicy:
-    """Its answer to a frame are the frame's ``uncorrected`` actions, corrected by the frame.
+    """A corrector: its answer to a frame are the frame's ``uncorrected`` actions, corrected.
 
     PolicyRefused: the checkpoint that ``spec`` names has no corrector.
     """
@@ -39,14 +39,14 @@ class CorrectingPolicy:
         self.info: PolicyInfo = replace(self._policy.info, continues=())
 
     def reset(self, instruction: Instruction) -> None:
-        """See :class:`vla_ros.policies.base.Policy`."""
+        """A new task for the checkpoint's policy."""
         self._policy.reset(instruction)
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """See :class:`vla_ros.policies.base.Policy`. Warming up, it is asked about nothing."""
+        """The corrected actions; of a frame without any (warm-up) those of standing still."""
         still: Floats = np.zeros((1, self.info.action_space.width))
-        asked = observation.uncorrected or Uncorrected(0, 0, still)
-        actions = self._policy.correct(observation, asked.actions, asked.index)
+        given = observation.uncorrected or Uncorrected(0, 0, still)
+        actions = self._policy.correct(observation, given.actions, given.index)
         timeline = timeline.mark("prefill", clock.steady_ns())
-        chunk = Executing(asked.stamp_ns, asked.index, 0)
+        chunk = Executing(given.stamp_ns, given.index, 0)
         return Inference(observation.stamp_ns, actions, timeline, continues=chunk)

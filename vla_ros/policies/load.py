@@ -14,19 +14,12 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from vla_ros.core import extensions
 from vla_ros.core.clock import Clock
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.policies.base import (
-    GROUP,
-    Policy,
-    PolicyRefused,
-    PolicySpec,
-    described,
-    installed,
-    refuse_unknown,
-)
+from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec, refuse_unknown
 
-# Which Python a worker runs in: this one, one that was named, or LeRobot's own.
+# The Python that a worker runs in: this one, one that was named, or LeRobot's own.
 
 
 VARIABLE = "VLA_ROS_LEROBOT_PYTHON"
@@ -35,7 +28,7 @@ SETUP = "run `vla-ros lerobot setup`, or give worker_python"
 
 
 def lerobot_folder() -> Path:
-    """Where `vla-ros lerobot setup` puts LeRobot's environment unless it is told otherwise."""
+    """The folder of LeRobot's environment unless `vla-ros lerobot setup` is given another."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "vla_ros" / "lerobot"
 
@@ -67,11 +60,11 @@ def worker_python(spec: PolicySpec) -> str | None:
     raise PolicyRefused(f"policy 'lerobot' needs LeRobot, and {python} is not there: {SETUP}")
 
 
-# A policy that looks at the world some frames late: what does an old observation cost?
+# Policies by their names, and the delay that a study asks for.
 
 
 class DelayedPolicy:
-    """Gives ``policy`` the observation of ``frames`` calls ago; None while there is none.
+    """A policy on old observations, each of ``frames`` calls ago; None while there is none.
 
     The inference names the observation that it rests on, so its age is what it is.
     """
@@ -84,12 +77,12 @@ class DelayedPolicy:
         self.info: PolicyInfo = replace(policy.info, pipeline_depth=depth)
 
     def reset(self, instruction: Instruction) -> None:
-        """Forget the observations that wait, too."""
+        """A new task: the observations that wait are void too."""
         self._waiting.clear()
         self._policy.reset(instruction)
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
-        """See :class:`vla_ros.policies.base.Policy`."""
+        """The answer to the oldest observation that waits."""
         self._waiting.append(observation)
         if len(self._waiting) <= self._frames:
             return None
@@ -97,7 +90,7 @@ class DelayedPolicy:
 
 
 def load_policy(spec: PolicySpec) -> Policy:
-    """Load the policy that ``spec`` names; raises PolicyRefused with the reason in one line."""
+    """The policy that ``spec`` names, loaded; raises PolicyRefused with the reason in one line."""
     policy = _load(spec)
     if spec.delay_frames and policy.info.chunk_length == 1:  # chunks: the control loop's queue
         return DelayedPolicy(policy, spec.delay_frames)
@@ -134,10 +127,10 @@ def load_corrector(spec: PolicySpec) -> Policy:
     return _maker("vla_ros.policies.correcting:CorrectingPolicy")(spec)
 
 
-def _maker(place: str) -> Callable[[PolicySpec], Policy]:
-    """What needs torch is found by its name, as plug-ins are: nodes import this module, and not
-    what their workers load with it."""
-    make: Callable[[PolicySpec], Policy] = EntryPoint(place, place, GROUP).load()
+def _maker(where: str) -> Callable[[PolicySpec], Policy]:
+    """A policy's class that needs torch, found by its name as plug-ins are: nodes import this
+    module, and not what their workers load with it."""
+    make: Callable[[PolicySpec], Policy] = EntryPoint(where, where, extensions.POLICIES).load()
     return make
 
 
@@ -150,30 +143,35 @@ def _load_lerobot(spec: PolicySpec) -> Policy:
 
 
 def _load_plugin(spec: PolicySpec) -> Policy:
-    """What another package's entry point makes of the spec. PolicyRefused names the entry point."""
+    """The policy of another package's entry point, which PolicyRefused names."""
     refuse_unknown(spec.name)
-    first, *others = installed()[spec.name]
+    first, *others = claimed = extensions.claims(extensions.POLICIES)[spec.name]
     if others:
         raise PolicyRefused(
-            f"several packages offer it: {'; '.join(map(described, (first, *others)))}:"
+            f"several packages offer it: {'; '.join(map(_described, claimed))}:"
             " uninstall all but one"
         )
     try:
         make: Callable[[PolicySpec], Any] = first.load()
         policy = make(spec)
     except PolicyRefused as error:
-        raise PolicyRefused(f"{described(first)}: {error}") from error
+        raise PolicyRefused(f"{_described(first)}: {error}") from error
     except Exception as error:
         traceback.print_exc()  # for who writes it; the line below is for who runs it
         reason = " ".join(str(error).split())
         raise PolicyRefused(
-            f"{described(first)} cannot be loaded: {type(error).__name__}: {reason}"
+            f"{_described(first)} cannot be loaded: {type(error).__name__}: {reason}"
         ) from error
     lacks = [n for n in ("reset", "step") if not callable(getattr(policy, n, None))]
     if not isinstance(getattr(policy, "info", None), PolicyInfo):
         lacks.insert(0, "info (a vla_ros.core.PolicyInfo)")
     if lacks:
         kind = type(policy).__name__
-        raise PolicyRefused(f"{described(first)} gave a {kind} without {', '.join(lacks)}")
+        raise PolicyRefused(f"{_described(first)} gave a {kind} without {', '.join(lacks)}")
     loaded: Policy = policy
     return loaded
+
+
+def _described(point: EntryPoint) -> str:
+    package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    return f"policy {point.name!r} (entry point {point.value}{package})"

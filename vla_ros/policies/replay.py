@@ -16,7 +16,7 @@ NPZ_KEY = "actions"
 
 
 class ReplayPolicy:
-    """Plays ``spec.replay_file`` from its first row; ``reset`` rewinds.
+    """Replay of ``spec.replay_file`` from its first row; ``reset`` rewinds.
 
     An observation with the stamp of the one before it (sent again in lock-step) gets the
     same row again. Past the end the file starts over, or, without ``replay_loop``, the robot
@@ -64,8 +64,8 @@ class ReplayPolicy:
 
 
 def read_actions(path: Path, space: ActionSpace) -> Floats:
-    """Read float64 [N, D], or chunks [N, C, D], from a .npy file, or from ``actions`` in a .npz
-    file. Returns [N, C, D]. No pickles."""
+    """Recorded actions, float64 [N, D], or chunks [N, C, D], of a .npy file, or of ``actions`` in a
+    .npz file, as [N, C, D]. No pickles."""
     try:
         raw = np.load(path, allow_pickle=False)
         if not isinstance(raw, np.ndarray):

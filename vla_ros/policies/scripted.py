@@ -26,7 +26,7 @@ from vla_ros.sim.libero.expert import LiberoExpert
 
 
 class Teacher(Protocol):
-    """An expert: the poses of everything -> one action."""
+    """A scripted expert: the poses of everything -> one action."""
 
     def act(self, poses: Mapping[str, Pose]) -> Floats: ...
 
@@ -34,8 +34,8 @@ class Teacher(Protocol):
 def expert_for(
     instruction: str, poses: Mapping[str, Pose], space: ActionSpace = END_EFFECTOR_DELTA
 ) -> Teacher:
-    """The expert for the world that these poses are of: LIBERO numbers its things, and of robots
-    that take joint positions there is the SO-101.
+    """The expert for the world of these poses: LIBERO numbers its objects, and the SO-101 takes
+    joint positions.
 
     ValueError: it cannot do what ``instruction`` asks for. SimError: what it needs is not there.
     """
@@ -48,7 +48,7 @@ def expert_for(
 
 
 class ScriptedPolicy:
-    """Asks an expert for every action."""
+    """A policy whose every action is an expert's."""
 
     def __init__(self, space: ActionSpace = END_EFFECTOR_DELTA) -> None:
         self.info = PolicyInfo(name="scripted", action_space=space)

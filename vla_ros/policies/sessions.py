@@ -7,7 +7,7 @@ loaded it; dropping the object ends one.
     first = load_policy(spec)
     robots = [open_session(first) for _ in range(8)]
     robots[0].reset(Instruction("put the red cube into the bowl", epoch=1))
-    answers = step_together([Asked(robots[0], observation, timeline), ...], clock)
+    answers = step_together([SessionRequest(robots[0], observation, timeline), ...], clock)
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Answer = Inference | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """A frame that is to be answered. ``session``: a session of a policy; to a server's
-    :class:`~vla_ros.serve.stepper.Sessions` one that they opened, and the ``instruction`` says of
-    which episode the frame is (its epoch is another one in another episode)."""
+    """Request to answer a frame. ``session``: of a policy; to a server's
+    :class:`~vla_ros.serve.stepper.Sessions` one that they opened, with the ``instruction`` of the
+    frame's episode (each has its own epoch)."""
 
     session: Any
     observation: Observation
@@ -72,12 +72,12 @@ class Batch:
         self._answered: list[tuple[Policy, Answer]] = []
 
     def __len__(self) -> int:
-        """Frames that are not answered."""
+        """Number of frames that are not answered."""
         return len(self._answered) + (0 if self._together is None else len(self._together))
 
-    def add(self, asked: SessionRequest) -> None:
-        """Another frame. It is checked and prepared now."""
-        session, frame = asked.session, (asked.observation, asked.timeline, self._clock)
+    def add(self, request: SessionRequest) -> None:
+        """Add a frame, which is checked and prepared now."""
+        session, frame = request.session, (request.observation, request.timeline, self._clock)
         pieces: Any = getattr(session, "pieces", None)
         if pieces is None:
             try:
@@ -92,21 +92,21 @@ class Batch:
         self._together.add(session, pieces(*frame))
 
     def turn(self) -> list[tuple[Policy, Answer]]:
-        """Go on with all frames; those that are answered now."""
+        """Go on with all frames; returns the answers that are complete."""
         answered, self._answered = self._answered, []
         return answered if self._together is None else [*answered, *self._together.turn()]
 
 
-def step_together(asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
-    """The answers in order, each as of its session's own ``step``: in float32 the same tokens, and
+def step_together(requests: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
+    """Answers in order, each as of its session's own ``step``: in float32 the same tokens, and
     chunks within 1e-5."""
     batch = Batch(clock)
-    for one in asked:
-        batch.add(one)
+    for request in requests:
+        batch.add(request)
     answers: dict[int, Answer] = {}
-    while len(answers) < len(asked):
+    while len(answers) < len(requests):
         answers |= {id(session): answer for session, answer in batch.turn()}
-    return [answers[id(one.session)] for one in asked]
+    return [answers[id(request.session)] for request in requests]
 
 
 def measure(
@@ -116,8 +116,8 @@ def measure(
     rounds: int = 3,
     budget_s: float = math.inf,
 ) -> dict[int, float]:
-    """Seconds that a batch takes of 1, 2, 4, ... of the sessions and of all of them, at start:
-    what :class:`vla_ros.runtime.scheduler.BatchCosts` is made of.
+    """Seconds of batches of 1, 2, 4, ... of the sessions and of all of them, at start, for
+    :class:`vla_ros.runtime.scheduler.BatchCosts`.
 
     Each has an instruction; ``observation`` is any that the policy takes. Reset them afterwards.
     No larger batch is measured where that would take longer than ``budget_s`` in all, or where it

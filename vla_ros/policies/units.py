@@ -1,7 +1,7 @@
-"""Between the units of a checkpoint and the runtime's, value by value.
+"""Conversion between the units of a checkpoint and the runtime's, value by value.
 
 LeRobot's data sets keep whatever unit the robot's driver had: degrees, percent, -1 to 1. The
-runtime has metres, radians and grippers from 0 (closed) to 1 (open). A unit is told by its name
+runtime has metres, radians and grippers from 0 (closed) to 1 (open). A unit is given by its name
 ("deg"), a gripper's also by its range as "closed..open": "-1..1", or "1..-1" where closing is +1.
 Of a robot's state a gripper is what its joint is measured at: then its ends follow, in rad or m, as
 in "0..100=-0.17..1.75".
@@ -36,7 +36,7 @@ JOINT = "rad or m"  # the unit of a gripper as its joint is measured
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The runtime's value is ``factor`` times the checkpoint's, plus ``offset``."""
+    """A unit: the runtime's value is ``factor`` times the checkpoint's, plus ``offset``."""
 
     name: str
     si: str
@@ -45,7 +45,7 @@ class Unit:
 
 
 def unit_of(word: str) -> Unit:
-    """PolicyRefused for what is no unit."""
+    """The unit of this name or range. PolicyRefused: it is none."""
     if word in _UNITS:
         return Unit(word, *_UNITS[word])
     theirs, equals, joint = word.partition("=")
@@ -65,22 +65,22 @@ def unit_of(word: str) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Between the units of a checkpoint and the runtime's, value by value: float64 [D] each."""
+    """Conversion of values between a checkpoint's units and the runtime's: float64 [D] each."""
 
     factor: Floats
     offset: Floats
 
     def to_runtime(self, values: Floats) -> Floats:
-        """[..., D] in the checkpoint's units -> m, rad, 0..1."""
+        """Values [..., D] in m, rad, 0..1 of those in the checkpoint's units."""
         return values * self.factor + self.offset
 
     def to_checkpoint(self, values: Floats) -> Floats:
-        """The way back."""
+        """Values [..., D] in the checkpoint's units of those in m, rad, 0..1."""
         return (values - self.offset) / self.factor
 
 
 def scaling_of(units: Sequence[Unit]) -> Scaling:
-    """The one of these values together."""
+    """Scaling of values in these units."""
     return Scaling(
         np.array([u.factor for u in units]),
         np.array([u.offset for u in units]),
@@ -88,14 +88,14 @@ def scaling_of(units: Sequence[Unit]) -> Scaling:
 
 
 def scaling_for(words: Sequence[str], count: int, parameter: str) -> Scaling:
-    """Of ``count`` values; no words: the runtime's own units. PolicyRefused."""
+    """Scaling of ``count`` values; no words: the runtime's own units. PolicyRefused."""
     if not words:
         return Scaling(np.ones(count), np.zeros(count))
     return scaling_of([unit_of(word) for word in each(words, count, parameter)])
 
 
 def each(words: Sequence[str], count: int, parameter: str) -> Sequence[str]:
-    """One word a value; one word stands for all. PolicyRefused."""
+    """Names of units, one a value; a single one stands for all. PolicyRefused."""
     if len(words) == 1:
         return tuple(words) * count
     if len(words) != count:

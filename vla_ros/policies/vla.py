@@ -28,9 +28,9 @@ from vla_ros.policies.units import scaling_for
 
 
 def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
-    """The engine's options of a spec, with what its checkpoint's conventions leave to nobody.
+    """The engine's options of a spec, completed by conventions.
 
-    ``used``: what :func:`vla_ros.policies.conventions.settle` says of the spec.
+    ``used``: those of :func:`vla_ros.policies.conventions.settle`.
     """
     return replace(
         spec.engine,
@@ -41,7 +41,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
 
 
 def _require_verified(spec: PolicySpec) -> None:
-    """PolicyRefused, with the command to run, where this precision was not shown to be good."""
+    """Raise PolicyRefused, with the command to run, where this precision was not verified."""
     try:
         require(spec.checkpoint, Precision(spec.engine.dtype, spec.engine.weights, spec.device))
     except (UserError, ValueError, OSError) as error:
@@ -49,9 +49,9 @@ def _require_verified(spec: PolicySpec) -> None:
 
 
 class VlaPolicy:
-    """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1]. Those
+    """The engine as a policy: its actions in metres and radians, the gripper in [0, 1]. Actions
     that are no end effector's displacement are in the units of their data, and so is the robot's
-    state: ``action_units`` and ``state_units`` say in which, and then they become the runtime's.
+    state: with ``action_units`` and ``state_units`` they are converted to the runtime's.
 
     Units, statistics and image steps are the checkpoint's unless the spec gives them.
     An instruction that the model cannot take (too long for its prompt) makes every step
@@ -87,14 +87,14 @@ class VlaPolicy:
         )
 
     def _state_middle(self) -> tuple[float, ...]:
-        """The engine's in the runtime's units."""
+        """Middle of the state in the training data, in the runtime's units."""
         middle = self._engine.info.state_middle
         if not middle or self._state is None:
             return middle
         return tuple(self._state.to_runtime(np.array(middle)).tolist())
 
     def reset(self, instruction: Instruction) -> None:
-        """Forget pipeline, cache and drafts; take on ``instruction``."""
+        """A new task: forget pipeline, cache and drafts; follow ``instruction``."""
         try:
             self._engine.reset(instruction.text)
         except ValueError as error:
@@ -102,31 +102,31 @@ class VlaPolicy:
         else:
             self._cannot = ""
 
-    def _as_taught(self, seen: Observation) -> Observation:
-        """The same with the robot's state in the checkpoint's units."""
+    def _in_data_units(self, seen: Observation) -> Observation:
+        """An observation with the robot's state in the checkpoint's units."""
         if self._state is None or seen.proprio is None:
             return seen
         return replace(seen, proprio=self._state.to_checkpoint(seen.proprio))
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
-        """See :class:`vla_ros.policies.base.Policy`."""
+        """The action [C, D] that is complete with this observation."""
         self._refuse(observation)
-        return self._in_units(self._engine.step(self._as_taught(observation), timeline, clock))
+        return self._in_units(self._engine.step(self._in_data_units(observation), timeline, clock))
 
     def correct(self, observation: Observation, actions: Floats, index: int) -> Floats:
-        """The actions of a chunk from ``index`` on, float64 [n, 7], as a newer frame has them, with
+        """Actions of a chunk from ``index`` on, float64 [n, 7], corrected by a newer frame, with
         which the first is due; ``info.corrects`` at most. InvalidAction as of :meth:`step`."""
         self._refuse(observation)
-        said = actions.copy()
-        said[:, :GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
-        added = self._engine.correction(self._as_taught(observation), said, index)
+        unscaled = actions.copy()
+        unscaled[:, :GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
+        added = self._engine.correction(self._in_data_units(observation), unscaled, index)
         added[:, :GRIPPER] *= self._scale
         out: Floats = actions + added
         out[:, GRIPPER] = np.clip(out[:, GRIPPER], 0.0, 1.0)
         return out
 
     def session(self, seed: int | None = None) -> VlaPolicy:
-        """Another robot's session on the same weights, see :mod:`vla_ros.policies.sessions`."""
+        """Another robot's session on the same weights (:mod:`vla_ros.policies.sessions`)."""
         other = copy(self)
         other._engine = self._engine.session(seed)
         other._cannot = "no instruction was given"
@@ -135,13 +135,13 @@ class VlaPolicy:
     def pieces(
         self, observation: Observation, timeline: Timeline, clock: Clock
     ) -> Pieces[Inference | None]:
-        """The same as :meth:`step`, a piece at a time."""
+        """The pieces of a :meth:`step`, for a batch."""
         self._refuse(observation)
-        seen = self._as_taught(observation)
+        seen = self._in_data_units(observation)
         return self._in_units((yield from self._engine.pieces(seen, timeline, clock)))
 
     def _refuse(self, observation: Observation) -> None:
-        """InvalidAction where there can be no answer to this frame."""
+        """Raise InvalidAction where there can be no answer to this frame."""
         if self._cannot:
             raise InvalidAction(self._cannot)
         if self.info.cameras == 2 and observation.wrist_image is None:
@@ -152,7 +152,7 @@ class VlaPolicy:
             raise InvalidAction(f"{needed} and the frame has {state or 'none'}")
 
     def _in_units(self, inference: Inference | None) -> Inference | None:
-        """In the runtime's units."""
+        """An inference with actions in the runtime's units."""
         if inference is None:
             return None
         if self.info.action_space != END_EFFECTOR_DELTA:

@@ -11,11 +11,11 @@ from vla_ros.policies.base import InvalidAction, PolicyRefused, finish
 
 
 class ZeroPolicy:
-    """Answers every observation with no motion; its numbers for grippers mean nothing.
+    """The policy without motion; its numbers for grippers mean nothing.
 
     In a space of joint positions that is where the joints were at the first observation of the
     task: ``state`` names the joints of the robot's state, which has all of them, in any order and
-    beside others. Raises PolicyRefused where it has not, and for poses, which no observation tells.
+    beside others. Raises PolicyRefused where it has not, and for poses, which no observation has.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class ZeroPolicy:
             )
         self._space = space
         self._start: Floats | None = None
-        needed = [space.names[place] for place in space.motion] if space.absolute else []
+        needed = [space.names[index] for index in space.motion] if space.absolute else []
         if missing := [name for name in needed if name not in state]:
             raise PolicyRefused(
                 "policy 'zero' stays where the joints of its action are, which it finds by name:"
                 " joint_names (with state_layout joints) must have"
                 f" {', '.join(map(repr, missing))}"
             )
-        self._places = [state.index(name) for name in needed]
+        self._indices = [state.index(name) for name in needed]
         self.info = PolicyInfo(
             name="zero",
             action_space=space,
@@ -44,7 +44,7 @@ class ZeroPolicy:
         )
 
     def reset(self, instruction: Instruction) -> None:
-        """Stand still where the next observation sees the robot."""
+        """A new task: stand still where the robot is at the next observation."""
         self._start = None
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
@@ -59,5 +59,5 @@ class ZeroPolicy:
         if self._start is None:
             if state is None or len(state) != self.info.state_dim:
                 raise InvalidAction(f"the frame has no state of {self.info.state_dim} joints")
-            self._start = state[self._places]
+            self._start = state[self._indices]
         return self._start

@@ -24,13 +24,13 @@ _MOST_POINTS = 1000
 
 
 def paused(since_ns: int, period_ns: int) -> bool:
-    """Whether an output was silent for so long that others may have moved the robot."""
+    """True after a silence of an output so long that others may have moved the robot."""
     return not 0 <= since_ns <= max(_PAUSE_S * SECOND, _PAUSE_PERIODS * period_ns)
 
 
 def _at_rest(commanded: Floats | None, reach: Reach, leash: Leash | None) -> Commanded | None:
-    """Where a motion begins: at the place that was commanded last, which a servo that sags is
-    behind, or where the robot is measured to be if that is farther away."""
+    """Begin of a motion: the position commanded last, which a servo that sags is behind, or the
+    measured one if that is farther away."""
     at = commanded
     if leash is not None and (at is None or not near(leash, at, reach)):
         at = leash.here
@@ -38,8 +38,8 @@ def _at_rest(commanded: Floats | None, reach: Reach, leash: Leash | None) -> Com
 
 
 class Door:
-    """One output that is commanded a step at a time. ``commanded`` is what it was last, None before
-    the first time and after :meth:`forget`. Not thread-safe."""
+    """An output that is commanded a step at a time. ``commanded`` is its last command, None before
+    the first one and after :meth:`forget`. Not thread-safe."""
 
     def __init__(self) -> None:
         self.forget()
@@ -53,8 +53,8 @@ class Door:
     def begin(
         self, reach: Reach, now_ns: int, period_ns: int, leash: Leash | None
     ) -> tuple[Commanded, float] | None:
-        """What the next step is one from, and the share of a period that it may make use of; after
-        a pause it begins at rest. None: it is a place, and nobody says where the robot is."""
+        """Start of the next step, and the share of a period that it may make use of; after a pause
+        it begins at rest. None: a target is commanded, and the robot's position is unknown."""
         since_ns = now_ns - self._at_ns
         if self.commanded is not None and not paused(since_ns, period_ns):
             return self.commanded, max(LEAST, min(1.0, since_ns / period_ns))
@@ -65,7 +65,7 @@ class Door:
         return None if rest is None else (rest, 1.0)
 
     def take(self, commanded: Commanded, reach: Reach, now_ns: int) -> None:
-        """This is commanded now."""
+        """Remember the command of now."""
         self.commanded, self._at_ns = commanded, now_ns
         numbers = commanded.step if reach.absolute else commanded.at
         self.moves = numbers is not None and bool(numbers.any())
@@ -73,7 +73,7 @@ class Door:
 
 class TrajectoryCourse:
     """The plan that a trajectory's controller follows by its own clock, whether this process is
-    late or not: instants and places [n, M], straight lines between them, rest behind the last.
+    late or not: instants and positions [n, M], straight lines between them, rest behind the last.
     Instants are of the clock that lapses are measured by. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -82,11 +82,11 @@ class TrajectoryCourse:
     def forget(self) -> None:
         """Others may have moved the robot."""
         self._times: list[int] = []
-        self._places: list[Floats] = []
+        self._positions: list[Floats] = []
         self._stops = False
 
     def moves(self, now_ns: int) -> bool:
-        """Whether the controller was commanded to move on beyond that instant."""
+        """True if the controller was commanded to move on beyond that instant."""
         return bool(self._times) and self._times[-1] > now_ns
 
     def follow(
@@ -98,10 +98,11 @@ class TrajectoryCourse:
         left_s: float,
         leash: Leash | None,
     ) -> Plan | None:
-        """A plan of the places ``rows`` [n, M], one a period from ``begin_ns`` on, which replaces
-        the one before it there. It is cut off after ``left_s``: the period that is cut gets as far
-        as it would by then, rows that end before are held until then; the deceleration to rest, if
-        there is a limit of it, follows. None: nothing is left, or nobody says where the arm is."""
+        """A plan of the positions ``rows`` [n, M], one a period from ``begin_ns`` on, which
+        replaces the one before it there. It is cut off after ``left_s``: the period that is cut
+        gets as far as it would by then, rows that end before are held until then; the deceleration
+        to rest, if there is a limit of it, follows. None: nothing is left, or the arm's position is
+        unknown."""
         start = self.at(begin_ns, period_ns, reach, leash)
         if start is None:
             return None
@@ -132,7 +133,7 @@ class TrajectoryCourse:
 
     def stop(self, reach: Reach, now_ns: int, period_ns: int, leash: Leash | None) -> Plan | None:
         """A plan that decelerates from now on along the way that the arm is on, then rests; at
-        rest, the place of that. None: it is on its way to rest, or nobody says where the arm is."""
+        rest, that position. None: it decelerates already, or the arm's position is unknown."""
         start = self.at(now_ns, period_ns, reach, leash)
         if start is None or (self._stops and self.moves(now_ns)):
             return None
@@ -143,27 +144,27 @@ class TrajectoryCourse:
         return Plan(tuple(points), at_once=True)
 
     def at(self, at_ns: int, period_ns: int, reach: Reach, leash: Leash | None) -> Commanded | None:
-        """Where the plan is then, and its step in a period."""
-        times, places = self._times, self._places
+        """Position of the plan at that instant, and its step in a period."""
+        times, positions = self._times, self._positions
         if not times or at_ns < times[0] or paused(max(0, at_ns - times[-1]), period_ns):
-            last = places[0 if at_ns < times[0] else -1] if places else None
+            last = positions[0 if at_ns < times[0] else -1] if positions else None
             return _at_rest(last, reach, leash)
         if at_ns >= times[-1]:
-            return Commanded(places[-1], np.zeros(len(places[-1])))
+            return Commanded(positions[-1], np.zeros(len(positions[-1])))
         after = bisect_right(times, at_ns)
-        span, way = times[after] - times[after - 1], places[after] - places[after - 1]
+        span, step = times[after] - times[after - 1], positions[after] - positions[after - 1]
         share = (at_ns - times[after - 1]) / span
-        return Commanded(places[after - 1] + share * way, way * (period_ns / span))
+        return Commanded(positions[after - 1] + share * step, step * (period_ns / span))
 
     def _replace(self, at: Floats, points: list[tuple[float, Floats]], begin_ns: int) -> None:
-        """What lies before the begin is still followed until then."""
+        """Take on new points; those before the begin are still followed until then."""
         old = max(0, bisect_left(self._times, begin_ns - SECOND) - 1)
         kept = slice(old, bisect_left(self._times, begin_ns))
         self._times = [*self._times[kept], begin_ns]
-        self._places = [*self._places[kept], at]
-        for seconds, place in points:
+        self._positions = [*self._positions[kept], at]
+        for seconds, position in points:
             self._times.append(begin_ns + round(seconds * SECOND))
-            self._places.append(place)
+            self._positions.append(position)
         self._stops = False
 
 
@@ -174,7 +175,7 @@ def _goes_on(commanded: Commanded) -> bool:
 def _to_rest(
     commanded: Commanded, reach: Reach, period_s: float, after_s: float
 ) -> list[tuple[float, Floats]]:
-    """The points of a deceleration; none where nothing limits it."""
+    """Points of a deceleration; none where nothing limits it."""
     points: list[tuple[float, Floats]] = []
     commanded = stand(commanded, reach)
     while _goes_on(commanded) and len(points) < _MOST_POINTS:
@@ -184,15 +185,15 @@ def _to_rest(
 
 
 class ArmFollowing:
-    """Whether an arm goes where it is commanded to. Not thread-safe."""
+    """Watches that an arm goes where it is commanded to. Not thread-safe."""
 
     def __init__(self) -> None:
         self._stands_ns: int | None = None  # since when
         self._tried_ns = 0
         self._from = np.zeros(0)
 
-    def look(self, far: bool, here: Floats, reach: Reach, now_ns: int, period_ns: int) -> int:
-        """For how long, ns, it has stood since its command was ``far`` from it."""
+    def stood_ns(self, far: bool, here: Floats, reach: Reach, now_ns: int, period_ns: int) -> int:
+        """How long it has stood since its command was ``far`` from it."""
         if self._stands_ns is not None and self.moved(here, reach, period_ns):
             self._stands_ns = None
         if self._stands_ns is None and far:
@@ -201,14 +202,14 @@ class ArmFollowing:
         return 0 if self._stands_ns is None else now_ns - self._stands_ns
 
     def tries(self, now_ns: int) -> bool:
-        """Whether it may take its time yet."""
+        """True while it may take its time."""
         return now_ns < self._tried_ns
 
     def try_again(self, now_ns: int) -> None:
-        """It is commanded to move once more, for a moment."""
+        """Begin of another moment in which it is commanded to move."""
         self._tried_ns = now_ns + round(_TRIES_S * SECOND)
 
     def moved(self, here: Floats, reach: Reach, period_ns: int) -> bool:
-        """Whether it has gone farther than noise since it was seen to stand."""
+        """True once it has gone farther than noise since it was seen to stand."""
         noise = np.maximum(_NOISE, _CREEP * reach.step * (SECOND / period_ns))
         return bool((np.abs(here - self._from) > noise).any())

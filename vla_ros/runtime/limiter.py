@@ -4,7 +4,7 @@ A step is no longer than the velocity allows for the time since the last one, it
 than the acceleration allows, it stays within the bounds or leads back to them, and it waits for an
 arm that is behind. Pure functions of (numbers, time); no clock, no log.
 
-The numbers of a space of places are places, their step is a velocity; those of a space of
+The numbers of a space of targets are positions, their step is a velocity; those of a space of
 displacements are velocities, their step is an acceleration: one rule holds both.
 """
 
@@ -30,12 +30,12 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What may be commanded in one control period, float64 [M] each, M numbers that move: from
+    """The limits of one control period, float64 [M] each, M numbers that move: from
     ``low`` to ``high``, by a step of ``step`` at most that differs from the one before by
     ``change`` at most. Infinite: no such limit. ``stop``: the largest step of displacements towards
     none.
 
-    ``turns``: the places of each arm's rotation of a pose, which is held to angles by the shorter
+    ``turns``: the indices of each arm's rotation of a pose, which is held to angles by the shorter
     way round, within ``radius`` [M] of the middle of its bounds. ``endless``: joints that turn
     without end, compared modulo a turn. ``loose``: how much of an excess of the bounds is not
     counted.
@@ -68,8 +68,8 @@ class Reach:
         return out
 
     def about(self, at: Floats) -> Reach:
-        """The same with the bounds of endless joints in the turn that is nearest to ``at``; bounds
-        of a whole turn are none."""
+        """These limits with the bounds of endless joints in the turn nearest to ``at``; bounds of a
+        whole turn are none."""
         if not self.endless:
             return self
         low, high = self.low.copy(), self.high.copy()
@@ -85,8 +85,8 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """What an output was commanded last, float64 [M]: the numbers, and the step that led there, in
-    a whole period; None: there was none yet."""
+    """The last command of an output, float64 [M]: its numbers, and the step that led there, in a
+    whole period; None: there was none yet."""
 
     at: Floats
     step: Floats | None = None
@@ -94,7 +94,7 @@ class Commanded:
 
 @dataclass(frozen=True, slots=True)
 class Leash:
-    """Where the joints are, float64 [M], and how far from there they may be commanded."""
+    """Measured joints, float64 [M], and how far from there they may be commanded."""
 
     here: Floats
     far: Floats
@@ -102,8 +102,8 @@ class Leash:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What may be commanded, float64 [M]. ``over``: the limits that changed it, in words; ``far``:
-    by more than a tolerance. ``bounded``: held to its bounds alone."""
+    """A limited command, float64 [M]. ``over``: names of the limits that changed it; ``far``: by
+    more than a tolerance. ``bounded``: the wish held to its bounds alone."""
 
     commanded: Commanded
     over: str = ""
@@ -113,7 +113,7 @@ class Passed:
 
 @lru_cache(maxsize=64)
 def reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
-    """Of the numbers of an action that move."""
+    """Limits of the numbers of an action that move."""
     space, period = limits.space, limits.period_s
     turns = _turns(space)
     low, high = np.array(limits.low, np.float64), np.array(limits.high, np.float64)
@@ -139,7 +139,7 @@ def reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
 
 @lru_cache(maxsize=64)
 def joints_reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
-    """Of the places that displacements of joints lead to, which have no bounds here."""
+    """Limits of the positions that displacements of joints lead to, which have no bounds here."""
     period, count = limits.period_s, len(limits.low)
     step = np.maximum(np.abs(limits.low), np.abs(limits.high))
     if limits.velocity:
@@ -167,10 +167,10 @@ def pass_through(
     leash: Leash | None = None,
     brakes: bool = True,
 ) -> Passed:
-    """The numbers ``wish``, float64 [M], or as near to them as is allowed after ``commanded``.
+    """The command nearest to ``wish``, float64 [M], that is allowed after ``commanded``.
 
-    ``share`` of a period has passed since. ``brakes``: places are approached so that the change of
-    the step suffices to stop at their bounds. Raises :class:`ActionRefused` for numbers that are
+    ``share`` of a period has passed since. ``brakes``: bounds of targets are approached so that the
+    change of the step suffices to stop at them. Raises :class:`ActionRefused` for numbers that are
     not finite.
     """
     motion = np.array(wish, np.float64)
@@ -196,8 +196,8 @@ def pass_through(
 
 
 def stand(commanded: Commanded, reach: Reach, share: float = 1.0) -> Commanded:
-    """What stops the motion: displacements of nothing, or the place as it was; as near to that as
-    the limits allow, so that it decelerates along the way that it was on."""
+    """The command that stops the motion: no displacement, or the position as it was; as near to
+    that as the limits allow, so that it decelerates along its path."""
     if not reach.absolute:
         motion = np.clip(0.0, commanded.at - reach.stop * share, commanded.at + reach.stop * share)
         return Commanded(motion, (motion - commanded.at) / share)
@@ -214,8 +214,8 @@ def _confined(
     leash: Leash | None,
     brakes: bool,
 ) -> Iterator[tuple[str, Floats, Floats]]:
-    """What limits there are, one after the other: a name, the numbers within it, and how much of
-    an excess is not counted; each within those before it."""
+    """The limits, one after the other, each within those before it: a name, the numbers held to it,
+    and how much of an excess is not counted."""
     none = np.zeros(len(motion))
     low, high = reach.low, reach.high
     taken = _bounded(motion, reach)
@@ -257,13 +257,13 @@ def _braking(
     reach: Reach,
     share: float,
 ) -> Floats:
-    """No faster towards a bound than one can stop before it."""
+    """The motion, no faster towards a bound than it can stop before it."""
     up = _fastest(np.maximum(high - at, 0.0), reach.change, share)
     down = _fastest(np.maximum(at - low, 0.0), reach.change, share)
     out = np.clip(motion, at - down, at + up)
     for arm in reach.turns:
         out[arm] = motion[arm]
-        wish = rotation.way(at[arm], motion[arm])
+        wish = rotation.relative(at[arm], motion[arm])
         length = float(np.linalg.norm(wish))
         if length < _ROUNDING or np.isinf(reach.change[arm[0]]):
             continue
@@ -283,10 +283,10 @@ def _fastest(room: Floats, change: Floats, share: float) -> Floats:
     return np.minimum(out, room)
 
 
-def _exit(at: Floats, way: Floats, center: Floats, radius: float) -> float:
-    """How far along ``way`` (a unit vector) a ball of rotations ends, as if it were flat."""
-    off = rotation.way(center, at)
-    along = float(off @ way)
+def _exit(at: Floats, direction: Floats, center: Floats, radius: float) -> float:
+    """Distance to the edge of a ball of rotations along a unit vector, as if it were flat."""
+    off = rotation.relative(center, at)
+    along = float(off @ direction)
     inside = radius * radius - float(off @ off)
     if inside <= 0.0:  # on its edge, or outside of it: inward as far as the other side
         return max(0.0, -2.0 * along)
@@ -315,15 +315,15 @@ def _moved(at: Floats, step: Floats, reach: Reach) -> Floats:
 
 
 def step_between(at: Floats, motion: Floats, reach: Reach) -> Floats:
-    """What leads from one to the other; rotations of poses as the turn that is needed."""
+    """Step from one to the other; rotations of poses as the relative rotation."""
     out: Floats = motion - at
     for arm in reach.turns:
-        out[arm] = rotation.way(at[arm], motion[arm])
+        out[arm] = rotation.relative(at[arm], motion[arm])
     return out
 
 
 def _shortened(step: Floats, by: Floats, reach: Reach) -> Floats:
-    """A step that is shorter by so much, or none."""
+    """A step shortened by so much, or none."""
     out: Floats = step - np.clip(step, -by, by)
     out[np.abs(out) < _NOTHING] = 0.0  # what rounding leaves is no motion
     for arm in reach.turns:
@@ -333,11 +333,11 @@ def _shortened(step: Floats, by: Floats, reach: Reach) -> Floats:
 
 
 def _angle(one: Floats, other: Floats) -> float:
-    return float(np.linalg.norm(rotation.way(one, other)))
+    return float(np.linalg.norm(rotation.relative(one, other)))
 
 
 def apart(motion: Floats, confined: Floats, reach: Reach) -> Floats:
-    """By how much each number that moves was beyond; rotations of poses by an angle."""
+    """Excess of each number that moves; of rotations of poses an angle."""
     excess = np.abs(confined - motion)
     for arm in reach.turns:
         excess[arm] = _angle(confined[arm], motion[arm])
@@ -345,13 +345,13 @@ def apart(motion: Floats, confined: Floats, reach: Reach) -> Floats:
 
 
 def wrapped(angles: Floats) -> Floats:
-    """The same angles from -pi to pi."""
+    """Angles from -pi to pi."""
     out: Floats = angles - np.round(angles / _TURN) * _TURN
     return out
 
 
 def near(leash: Leash, at: Floats, reach: Reach) -> bool:
-    """Whether a place is within the leash."""
+    """True of a position within the leash."""
     return bool((apart(reach.beside(leash.here, at), at, reach) <= leash.far + _ROUNDING).all())
 
 
@@ -360,8 +360,8 @@ def near(leash: Leash, at: Floats, reach: Reach) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LimitedAction:
-    """An action as the policy's own motion has it: ``bounded``, float64 [D], held to its bounds
-    alone; ``over``: the limits that it exceeded, in words; ``far``: by more than a tolerance."""
+    """An action judged within the policy's own motion: ``bounded``, float64 [D], held to its bounds
+    alone; ``over``: names of the limits that it exceeded; ``far``: by more than a tolerance."""
 
     bounded: Floats
     over: str
@@ -371,7 +371,7 @@ class LimitedAction:
 def judge(
     action: Floats, before: tuple[Floats, ...], limits: Limits, endless: tuple[int, ...] = ()
 ) -> LimitedAction:
-    """Whether an action makes sense after those ``before`` it, newest first, at most two are used.
+    """Judgement of an action after those ``before`` it, newest first, of which two are used.
     Raises :class:`ActionRefused`."""
     refuse_unless_numbers(action, limits.space)
     motion = list(limits.space.motion)

@@ -1,4 +1,4 @@
-"""What may move the robot: the limits, the states of the policy node, its grippers.
+"""Rules of what may move the robot: limits, states of the policy node, grippers.
 
 Pure functions of (state, action, time): they read no clock, hold nothing and log nothing, so
 every rule can be tested by itself. The rules are those of the fault matrix in
@@ -22,11 +22,11 @@ from vla_ros.core.types import Floats, PolicyState, StaleAction
 class Limits:
     """The limits every command is held to. Times in seconds, actions in m, rad and 0..1.
 
-    ``space`` says what an action's numbers are. ``low`` and ``high`` bound those that move
+    ``space`` is the actions'. ``low`` and ``high`` bound those that move
     (``space.motion``, in its order); grippers are 0..1. ``jump`` bounds the change from one
     command to the next and ``jerk`` the change of that change, both as fractions of the range
     ``high - low``: 1 and 2 can never be exceeded and so switch the check off. ``velocity`` and
-    ``acceleration`` say the same per second, in m/s or rad/s and m/s^2 or rad/s^2, one value for
+    ``acceleration`` are the same per second, in m/s or rad/s and m/s^2 or rad/s^2, one value for
     each number that moves, whatever the control rate; empty: no such limit.
 
     Of end effectors' poses rotations are held to angles, by the shorter way round: within half of
@@ -34,12 +34,12 @@ class Limits:
 
     ``clamp_limit`` actions in a row that had to be clamped are a HOLD. Bounds exceeded by at
     most ``clamp_tolerance`` of their range are clamped and not counted: a policy that regresses
-    its actions (OpenVLA-OFT) says now 49 and now 51 mm where it was taught 50.
+    its actions (OpenVLA-OFT) gives now 49 and now 51 mm where it was trained for 50.
 
     A HOLD longer than ``hold_latch_s`` is left by :func:`recover` alone; 0: it never latches.
-    ``takeover_timeout_s`` after a person's last command the policy is heard again.
-    ``leash_s``: so long, at the largest step a period, a place that is told may be ahead of where
-    the robot is measured to be.
+    ``takeover_timeout_s`` after a person's last command the policy moves the robot again.
+    ``leash_s``: so long, at the largest step a period, a commanded position may be ahead of the
+    measured one.
     ``stamp_tolerance_s``: how far a stamp may lie in the future; 0: min(5 ms, T / 4).
     """
 
@@ -158,7 +158,7 @@ class Safety:
     """State of the node with what its transitions count. ``since_ns`` is steady time.
 
     ``reason`` is what led here, ``keeps`` what keeps it so since then, ``lacks`` what keeps frames
-    from completing. ``latched``: a HOLD that lasted so long that nobody expects a motion any more.
+    from completing. ``latched``: a HOLD that lasted so long that no motion is expected any more.
     """
 
     state: PolicyState = PolicyState.UNCONFIGURED
@@ -177,12 +177,12 @@ class Safety:
 
     @property
     def moves(self) -> bool:
-        """Whether commands move the robot."""
+        """True of states whose commands move the robot."""
         return self.state in (PolicyState.RUNNING, PolicyState.TAKEOVER)
 
     @property
     def said(self) -> str:
-        """The reason as people are told it."""
+        """The whole reason, for people: what led here, what keeps it so, what frames lack."""
         return "; ".join(filter(None, (self.reason, self.keeps, self.lacks)))
 
 
@@ -213,7 +213,7 @@ def hold(safety: Safety, reason: str, steady_ns: int) -> Safety:
 
 
 def latch(safety: Safety, limits: Limits, steady_ns: int) -> Safety:
-    """A HOLD that has lasted too long to end by itself: whoever looks for the cause of it may
+    """Latch a HOLD that has lasted too long to end by itself: a person who looks for its cause may
     stand beside the robot."""
     lasted_ns = steady_ns - safety.since_ns
     held = safety.state is PolicyState.HOLD and not safety.latched
@@ -224,7 +224,7 @@ def latch(safety: Safety, limits: Limits, steady_ns: int) -> Safety:
 
 
 def keep(safety: Safety, why: str) -> Safety:
-    """In HOLD something other than its first cause stands in the way of the next action."""
+    """Name what else, in HOLD, stands in the way of the next action."""
     if safety.state is not PolicyState.HOLD or safety.latched:
         return safety
     return replace(safety, keeps=f"it stays: {why}")
@@ -276,7 +276,7 @@ def after_invalid(safety: Safety, limits: Limits, reason: str, steady_ns: int) -
 @dataclass(frozen=True, slots=True)
 class Gripper:
     """The gripper as last commanded and when it last changed sides. ``known``: it was commanded
-    at all; until then ``value`` is what was measured, NaN where nobody measures it.
+    at all; until then ``value`` is what was measured, NaN where it is not measured.
 
     ``switched_ns`` is steady time, so that no clock that is set can freeze a gripper; in a
     simulation it is the simulation's.

@@ -1,4 +1,4 @@
-"""Which robots' frames one model answers next: by the age of their observation, not by a queue.
+"""Scheduling of robots' frames on one model: by the age of their observation, not by a queue.
 
 Of the robots the one is first whose observation, that of its last answer, would first become too
 old. Of the batches that are done before the frames in them are too old, by what a batch of so many
@@ -29,7 +29,7 @@ FrameT = TypeVar("FrameT")
 
 
 class Refused(UserError):
-    """A robot cannot be served beside those that are. One line with the figures."""
+    """Refusal of a robot that cannot be served beside the others. One line with the figures."""
 
 
 class BatchCosts:
@@ -46,25 +46,25 @@ class BatchCosts:
 
     @property
     def at_start(self) -> Mapping[int, float]:
-        """As it was given, by number of robots."""
+        """Seconds as measured at start, by number of robots."""
         return self._at_start
 
     @property
     def largest(self) -> int:
-        """The largest batch that was measured: none is larger."""
+        """The largest batch that was measured, and may be taken."""
         return max(self._seconds)
 
     def of(self, robots: int) -> float:
-        """Seconds of a batch of so many, by what was learned since."""
+        """Seconds of a batch of so many, with what was learned since."""
         return _between(self._seconds, robots)
 
     def promised(self, robots: int) -> float:
-        """The same for what is refused and dropped: no more than at start, since a server that
-        refused everything after a slow minute would never learn that it is over."""
+        """Seconds by which robots are refused and frames dropped: no more than at start, since a
+        server that refused everything after a slow minute would never learn that it is over."""
         return min(self.of(robots), _between(self._at_start, robots))
 
     def learn(self, robots: int, seconds: float) -> None:
-        """A batch of so many took so long."""
+        """Take in the time of a batch of so many."""
         if robots >= 1 and 0 < seconds < math.inf:
             expected = self.of(robots)
             learned = {robots: expected + LEARNED * (seconds - expected)}
@@ -85,9 +85,9 @@ def _between(known: Mapping[int, float], robots: int) -> float:
 
 @dataclass(eq=False, slots=True)
 class AdmittedRobot(Generic[FrameT]):
-    """One that was admitted, at a rate and with an age limit; 0: it has none. ``stamp_ns`` is when
-    the ``frame`` that waits was seen, ``acts_on`` that of the last one that was answered, at first
-    of the first one."""
+    """A robot that was admitted, at a rate and with an age limit; 0: it has none. ``stamp_ns``: of
+    the ``frame`` that waits; ``acts_on``: of the last one that was answered, at first of the first
+    one."""
 
     rate_hz: float
     max_age_ns: int
@@ -97,23 +97,23 @@ class AdmittedRobot(Generic[FrameT]):
 
     @property
     def wanted_hz(self) -> float:
-        """Answers a second; where no rate is said, the fewest that keep it moving."""
+        """Answers a second; without a rate of its own the fewest that keep it moving."""
         return self.rate_hz or (SECOND / self.max_age_ns if self.max_age_ns else 0.0)
 
     @property
     def limit_ns(self) -> float:
-        """When the observation of the waiting frame is too old."""
+        """Instant from which the observation of the waiting frame is too old."""
         return self.stamp_ns + self.max_age_ns if self.max_age_ns else math.inf
 
     @property
     def due_ns(self) -> int:
-        """When what the robot acts on is too old: whoever had no answer for long is first."""
+        """Instant from which the robot acts on too old an observation: the earliest is first."""
         return (self.acts_on or 0) + (self.max_age_ns or PATIENT_NS)
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedFrame(Generic[FrameT]):
-    """A frame that nobody will answer: it would be ``age_s`` old at best, and no more than
+    """A frame that is not answered: it would be ``age_s`` old at best, and no more than
     ``max_age_s`` is allowed."""
 
     frame: FrameT
@@ -129,7 +129,7 @@ class DroppedFrame(Generic[FrameT]):
 
 @dataclass(slots=True)
 class Scheduler(Generic[FrameT]):
-    """See the module. One thread calls it."""
+    """Scheduler of robots' frames on one model (see the module). Called by one thread."""
 
     costs: BatchCosts
     robots: dict[Hashable, AdmittedRobot[FrameT]] = field(default_factory=dict)
@@ -138,12 +138,12 @@ class Scheduler(Generic[FrameT]):
 
     @property
     def waits(self) -> bool:
-        """Whether any frame does."""
+        """True while a frame waits."""
         return any(robot.frame is not None for robot in self.robots.values())
 
     def admit(self, name: Hashable, rate_hz: float = 0.0, max_age_s: float = 0.0) -> None:
-        """Let a robot in that wants an answer at this rate, none older than that; 0: whatever there
-        is, which is never refused.
+        """Admit a robot that wants answers at this rate, none older than that; 0: any, which is
+        never refused.
 
         Refused: the model has not the time for all of them, or not the speed for one.
         """
@@ -155,7 +155,7 @@ class Scheduler(Generic[FrameT]):
         self.robots[name] = new
 
     def _refuse_unless_served(self, asked: Sequence[AdmittedRobot[FrameT]]) -> None:
-        """All of them; the last one is new."""
+        """Raise Refused unless all of them can be served; the last one is new."""
         wanted = sum(robot.wanted_hz for robot in asked)
         age = min((r.max_age_ns / SECOND for r in asked if r.max_age_ns), default=math.inf)
         cost = self.costs.promised
@@ -179,12 +179,12 @@ class Scheduler(Generic[FrameT]):
             )
 
     def release(self, name: Hashable) -> FrameT | None:
-        """The robot is gone; what waited of it. Nothing where it is not there."""
+        """Remove a robot; returns its frame that waited, if any."""
         robot = self.robots.pop(name, None)
         return None if robot is None else robot.frame
 
     def submit(self, name: Hashable, stamp_ns: int, frame: FrameT) -> None:
-        """A frame seen at ``stamp_ns``, of a robot of which none waits."""
+        """Let a frame stamped ``stamp_ns`` wait, of a robot of which none does."""
         robot = self.robots[name]
         assert robot.frame is None, "one frame of a robot waits"
         if robot.acts_on is None:
@@ -221,13 +221,13 @@ class Scheduler(Generic[FrameT]):
         return batch
 
     def take_dropped(self) -> list[DroppedFrame[FrameT]]:
-        """The frames that were dropped since the last call: their robots are to be told."""
+        """The frames that were dropped since the last call, for their robots."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def _best(self, within_s: Sequence[float], cost: Callable[[int], float]) -> int:
-        """Of batches of 1, 2, ... robots, each with so long, the one that gives most answers
-        a second; of equal ones the smaller, whose answers are younger. 0: none is short enough."""
+        """Size of the batch that gives most answers a second; batches of 1, 2, ... robots may take
+        ``within_s`` each. Of equal ones the smaller, whose answers are younger; 0: none fits."""
         best, rate = 0, 0.0
         for size, most in enumerate(within_s[: self.costs.largest], 1):
             took = cost(size)
@@ -237,7 +237,7 @@ class Scheduler(Generic[FrameT]):
 
 
 def capacity(costs: BatchCosts, rate_hz: float, max_age_s: float = 0.0, most: int = 256) -> int:
-    """How many robots that want this are let in, of ``most``."""
+    """Number of robots with these wishes that are admitted, of ``most``."""
     scheduler = Scheduler[None](costs)
     for number in range(most):
         try:

@@ -1,4 +1,4 @@
-"""What `/metrics` says, by Prometheus' own client."""
+"""Metrics of a server for `/metrics`, by Prometheus' own client."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ class Metrics:
         prometheus = need("prometheus_client")
         self._text = prometheus.generate_latest
         self.registry = prometheus.CollectorRegistry()
-        words = {"namespace": "vla_ros", "registry": self.registry}
-        self.sessions = prometheus.Gauge("sessions", "Clients that are connected", **words)
-        self.observations = prometheus.Counter("observations", "Observations answered", **words)
+        common = {"namespace": "vla_ros", "registry": self.registry}
+        self.sessions = prometheus.Gauge("sessions", "Clients that are connected", **common)
+        self.observations = prometheus.Counter("observations", "Observations answered", **common)
         self.refused = prometheus.Counter(
-            "refused", "Connections and observations refused, by the reason", ["why"], **words
+            "refused", "Connections and observations refused, by the reason", ["why"], **common
         )
         self.passed = prometheus.Histogram(
-            "pass_seconds", "Time of a pass of the policy", buckets=_SECONDS, **words
+            "pass_seconds", "Time of a pass of the policy", buckets=_SECONDS, **common
         )
         self.batch = prometheus.Histogram(
-            "batch_size", "Observations that a pass answered", buckets=(1, 2, 4, 8, 16, 32), **words
+            "batch_size",
+            "Observations that a pass answered",
+            buckets=(1, 2, 4, 8, 16, 32),
+            **common,
         )
         self.age = prometheus.Histogram(
-            "age_seconds", "From an observation's receipt to its answer", buckets=_SECONDS, **words
+            "age_seconds", "From an observation's receipt to its answer", buckets=_SECONDS, **common
         )
 
     def saw_pass(self, count: int, seconds: float) -> None:
-        """One pass of the policy is over."""
+        """Count a pass of the policy."""
         self.passed.observe(seconds)
         self.batch.observe(count)
 
     def frames_a_pass(self) -> float:
-        """Observations that a pass answered, in the mean."""
+        """Mean number of observations that a pass answered."""
         passes, frames = (
             self.registry.get_sample_value(f"vla_ros_batch_size_{name}")
             for name in ("count", "sum")
@@ -44,5 +47,5 @@ class Metrics:
         return (frames or 0.0) / (passes or 1.0)
 
     def text(self) -> str:
-        """In Prometheus' format."""
+        """The metrics in Prometheus' format."""
         return str(self._text(self.registry), "utf-8")

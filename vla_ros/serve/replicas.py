@@ -18,11 +18,11 @@ from vla_ros.serve.server import ServeOptions, Server
 
 NAME = "vla_ros"
 HEALTH_S = 2.0  # how often Ray asks a replica
-REFUSED = 1008  # RFC 6455: what the client said is against the rules
+REFUSED = 1008  # RFC 6455: the client's message violates the policy
 
 
 class _Socket:
-    """A websocket of Starlette's as :class:`Server` knows one."""
+    """Adapter of Starlette's websocket to the one that :class:`Server` uses."""
 
     def __init__(self, theirs: Any, closed: Callable[[None, None], Exception]) -> None:
         self._theirs, self._closed = theirs, closed
@@ -35,7 +35,7 @@ class _Socket:
         send = self._theirs.send_text if isinstance(data, str) else self._theirs.send_bytes
         try:
             await send(data)
-        except Exception as error:  # its client is gone, for which Starlette has several words
+        except Exception as error:  # its client is gone, for which Starlette has several exceptions
             raise self._closed(None, None) from error
 
     async def close(self, code: int) -> None:
@@ -52,19 +52,19 @@ class _Socket:
 
 
 class Replica:
-    """One process with the policy loaded. Ray makes it, and calls it from its event loop."""
+    """A process with the policy loaded. Ray makes it, and calls it from its event loop."""
 
     def __init__(self, spec: PolicySpec, options: ServeOptions) -> None:
         self.server = Server(spec, options)
         self.server.load()
 
     def check_health(self) -> None:
-        """Ray asks. An exception: another replica takes its place."""
+        """Health check of Ray. An exception: another replica takes its place."""
         if reason := self.server.sick():
             raise RuntimeError(reason)
 
     async def talk(self, socket: Any) -> None:
-        """A client, from its connection to its end."""
+        """Serve a client, from its connection to its end."""
         if not self.server.knows_token(socket.headers.get("authorization", "")):
             await socket.close(REFUSED)
             return
@@ -77,7 +77,7 @@ class Replica:
 
 
 def application(spec: PolicySpec, options: ServeOptions, replicas: int) -> Any:
-    """What ``ray.serve.run`` takes. UserError: Ray is not installed."""
+    """Application for ``ray.serve.run``. UserError: Ray is not installed."""
     serve = need("ray.serve")
     starlette, routing = need("starlette.applications"), need("starlette.routing")
 

@@ -1,8 +1,8 @@
 """A policy over openpi's websocket protocol, for many clients at once.
 
-A client gets metadata when it connects, and an answer for each observation that it sends. What goes
-wrong with one is told to that one, as text, and costs the others nothing: its bytes are counted
-before they are read, its pace is held, and one that reads no answers or hangs is dropped by itself.
+A client gets metadata when it connects, and an answer for each observation that it sends. Errors of
+one are sent to that one, as text, and cost the others nothing: its bytes are counted before they
+are read, its rate is limited, and one that reads no answers or hangs is dropped by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vla_ros.runtime.worker.worker import last_line
 from vla_ros.serve.metrics import Metrics
 from vla_ros.serve.stepper import Sessions, Stepper, TooOld
 
-HUNG_S = 30.0  # a pass that takes longer: /healthz says so
+HUNG_S = 30.0  # a pass that takes longer fails /healthz
 END_S = 3.0  # for the answers that are on their way
 PING_S = 20.0  # a client that answers no ping for so long is dropped
 _INVALID, _BROKEN, _LATER = 1007, 1011, 1013  # RFC 6455's close codes
@@ -44,13 +44,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Where, for whom and how much. Raises UserError.
+    """Options of a server: address, clients, limits. Raises UserError.
 
-    ``port`` 0: a free one. ``token``: what clients have to say; "" lets everybody on this machine
-    in. ``names``: of the table of :mod:`vla_ros.policies.remote.names`; "": the server's own.
-    ``max_rate_hz``: observations a second of a client; more of them wait. ``rate_hz`` and
-    ``max_age_s``: the answers a second that a client wants which says nothing of it, and how old
-    what they rest on may be when they are made; 0: as they come. Who cannot have them is refused.
+    ``port`` 0: a free one. ``token``: of clients; "" admits all on this machine. ``names``: of the
+    table of :mod:`vla_ros.policies.remote.names`; "": the server's own. ``max_rate_hz``:
+    observations a second of a client; more of them wait. ``rate_hz`` and ``max_age_s``: the answers
+    a second for a client that asks for no rate, and the age limit of their observations; 0: as they
+    come. A client that cannot have them is refused.
     """
 
     host: str = "127.0.0.1"
@@ -85,10 +85,10 @@ def _loopback(host: str) -> bool:
 
 
 class Server:
-    """Serves the policy of ``spec`` from :meth:`run` on, until :meth:`stop`.
+    """Server of the policy of ``spec`` from :meth:`run` on, until :meth:`stop`.
 
-    ``address`` is where, once ``run`` has called ``ready``; ``failure`` why it ended by
-    itself. ``make`` loads what answers: unless it is given the policy of the spec, in turn.
+    ``address`` is known once ``run`` has called ``ready``; ``failure``: why it ended by itself.
+    ``make`` loads the sessions; without it those of the spec's policy.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Server:
         return info
 
     async def run(self, ready: Any = None) -> str:
-        """Serve until the end; returns why it ended, "" where it was told to."""
+        """Serve until the end; returns why it ended, "" after :meth:`stop`."""
         options = self._options
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         server = await self._websockets.serve(
@@ -141,7 +141,7 @@ class Server:
             ping_timeout=PING_S,
             close_timeout=1.0,
             server_header=None,
-            origins=[None],  # programs say none; a page in a browser is somebody else's
+            origins=[None],  # programs send none; a browser's page does
             logger=logging.getLogger("websockets.server"),
         )
         host, port = next(iter(server.sockets)).getsockname()[:2]
@@ -156,7 +156,7 @@ class Server:
         return self.failure
 
     def stop(self) -> None:
-        """Of any thread, or a signal handler."""
+        """End :meth:`run`. From any thread, or a signal handler."""
         if self._loop is not None and self._over is not None:
             with contextlib.suppress(RuntimeError):  # it ended by itself: the loop is closed
                 self._loop.call_soon_threadsafe(self._over.set)
@@ -166,15 +166,15 @@ class Server:
         self.stop()
 
     def sick(self) -> str:
-        """Why it is of no use now; "": it answers."""
+        """Reason for which it does not answer; "": it does."""
         hangs = self._stepper.busy_s() > HUNG_S
         return self.failure or (f"the policy has not answered for {HUNG_S:g} s" if hangs else "")
 
     # HTTP, before a websocket
 
     def _admit(self, connection: Any, request: Any) -> Any:
-        """Health and metrics are answered; a client without the token, or one too many, is not
-        let in. None: go on with the websocket."""
+        """Answer health and metrics; refuse a client without the token, or one too many. None: go
+        on with the websocket."""
         path = request.path.partition("?")[0]
         if path == "/healthz":
             sick = self.sick()
@@ -192,7 +192,8 @@ class Server:
         return None
 
     def knows_token(self, header: str) -> bool:
-        """`Authorization: Api-Key TOKEN`, as openpi's client sends it, or `Bearer TOKEN`."""
+        """True of `Authorization: Api-Key TOKEN`, as openpi's client sends it, or `Bearer
+        TOKEN`."""
         scheme, _, given = header.partition(" ")
         known = scheme in ("Api-Key", "Bearer") and hmac.compare_digest(
             given.strip().encode(), self._options.token.encode()
@@ -202,7 +203,7 @@ class Server:
     # One client
 
     async def converse(self, socket: Any) -> None:
-        """A client, from its connection to its end."""
+        """Serve a client, from its connection to its end."""
         self._clients += 1
         self.metrics.sessions.inc()
         try:
@@ -228,10 +229,10 @@ class Server:
                 await self._refuse(socket, "malformed", str(error), _INVALID)
                 return
             except Refused as error:
-                await self._refuse(socket, "admission", client.told(str(error)), _LATER)
+                await self._refuse(socket, "admission", client.refusal(str(error)), _LATER)
                 return
             except TooOld as error:
-                await self._refuse(socket, "too_old", client.told(str(error)))
+                await self._refuse(socket, "too_old", client.refusal(str(error)))
             except InvalidAction as error:
                 await self._refuse(socket, "invalid", str(error))
             except Exception as error:  # the policy's own
@@ -243,7 +244,8 @@ class Server:
             await asyncio.sleep(client.pause_s(1.0 / self._options.max_rate_hz))
 
     async def _refuse(self, socket: Any, why: str, text: str | bytes, code: int = 0) -> None:
-        """What openpi's clients take for an error: text. With a ``code`` it is the last word."""
+        """Send an error as openpi's clients know it: text. With a ``code`` the connection
+        closes."""
         self.metrics.refused.labels(why).inc()
         await socket.send(text)
         if code:
@@ -252,19 +254,22 @@ class Server:
     async def _answer(
         self, client: _Client, data: Any, received: tuple[int, int]
     ) -> dict[str, Any]:
-        """Raises Malformed, Refused, TooOld, InvalidAction, and whatever the policy raises."""
+        """The answer to a message. Malformed, Refused, TooOld, InvalidAction, and the policy's
+        own."""
         if not isinstance(data, bytes):
             raise Malformed("an observation is binary, and this is text")
         message = unpack(data, self._options.max_bytes)
         own = message.get(OURS)
-        said = _Said(received[0]) if own is None else _said(own)
-        observation, text = self._names.from_wire(message, said.stamp_ns, received)
+        fields = _Fields(received[0]) if own is None else _fields(own)
+        observation, text = self._names.from_wire(message, fields.stamp_ns, received)
         instruction = client.instruction(text)
         if client.session is None:
-            await client.enter(self._stepper, said, self._options)
-        observation = replace(observation, executing=said.executing, delay_steps=said.delay_steps)
-        asked = SessionRequest(client.session, observation, Timeline(received[1]), instruction)
-        found: Inference = await asyncio.wrap_future(self._stepper.ask(asked, said.age_ns))
+            await client.enter(self._stepper, fields, self._options)
+        observation = replace(
+            observation, executing=fields.executing, delay_steps=fields.delay_steps
+        )
+        request = SessionRequest(client.session, observation, Timeline(received[1]), instruction)
+        found: Inference = await asyncio.wrap_future(self._stepper.ask(request, fields.age_ns))
         age_s = (self._clock.steady_ns() - received[1]) / SECOND
         self.metrics.observations.inc()
         self.metrics.age.observe(age_s)
@@ -272,7 +277,7 @@ class Server:
 
 
 class _Client:
-    """What is kept of one connection."""
+    """State of one connection."""
 
     def __init__(self) -> None:
         self.session: Any = None  # from its first observation on
@@ -281,27 +286,27 @@ class _Client:
         self._next_s = 0.0
         self._ours = self._gone = False
 
-    async def enter(self, stepper: Stepper, said: _Said, options: ServeOptions) -> None:
-        """Ask for a session. Raises Refused."""
-        self._ours = said.max_age_s is not None
-        rate_hz = options.rate_hz if said.rate_hz is None else said.rate_hz
-        max_age_s = options.max_age_s if said.max_age_s is None else said.max_age_s
+    async def enter(self, stepper: Stepper, fields: _Fields, options: ServeOptions) -> None:
+        """Open a session. Raises Refused."""
+        self._ours = fields.max_age_s is not None
+        rate_hz = options.rate_hz if fields.rate_hz is None else fields.rate_hz
+        max_age_s = options.max_age_s if fields.max_age_s is None else fields.max_age_s
         self.session = await asyncio.wrap_future(stepper.open(rate_hz, max_age_s))
         if self._gone:
             stepper.release(self.session)
 
     def leave(self, stepper: Stepper) -> None:
-        """The connection is over."""
+        """Release the session: the connection is over."""
         self._gone = True
         if self.session is not None:
             stepper.release(self.session)
 
-    def told(self, text: str) -> str | bytes:
-        """Why there is no answer: to a client of ours that is no error of the policy's."""
+    def refusal(self, text: str) -> str | bytes:
+        """Message without an answer: to a client of ours it is no error of the policy's."""
         return pack({OURS: {UNANSWERED: text}}) if self._ours else text
 
     def instruction(self, text: str) -> Instruction:
-        """Another task is another episode. InvalidAction: it is none."""
+        """Instruction of a task; another one is another episode. InvalidAction: it is none."""
         if self._instruction is None or self._instruction.text != text:
             try:
                 check_instruction(text)
@@ -312,7 +317,7 @@ class _Client:
         return self._instruction
 
     def pause_s(self, period_s: float) -> float:
-        """How long it has to wait before its next observation is read."""
+        """Seconds until its next observation is read."""
         now = time.monotonic()
         self._next_s = max(now, self._next_s + period_s)
         return self._next_s - now
@@ -328,9 +333,9 @@ def _metadata(info: PolicyInfo, names: NameTable, inference_ms: float) -> dict[s
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What a client of ours says beside the observation: its stamp, how old it was when it was
-    sent, what goes on meanwhile, and, in an episode's first, which answers it wants."""
+class _Fields:
+    """Additions of a client of ours to an observation: its stamp, its age when it was sent, the
+    chunk under way, and, in an episode's first, the answers that it wants."""
 
     stamp_ns: int
     age_ns: int = 0
@@ -340,7 +345,7 @@ class _Said:
     max_age_s: float | None = None
 
 
-def _said(own: Any) -> _Said:
+def _fields(own: Any) -> _Fields:
     try:
         stamp_ns, delay = int(own["stamp_ns"]), int(own["delay_steps"])
         age_s = float(own.get("age_s", 0.0))
@@ -353,7 +358,7 @@ def _said(own: Any) -> _Said:
             raise ValueError("out of range")
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
         raise InvalidAction(f"{OURS!r} of the observation cannot be read: {error!r}") from error
-    return _Said(stamp_ns, round(age_s * SECOND), executing, delay, **limits)
+    return _Fields(stamp_ns, round(age_s * SECOND), executing, delay, **limits)
 
 
 def _answer(found: Inference, age_s: float, total_s: float | None) -> dict[str, Any]:

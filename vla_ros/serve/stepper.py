@@ -1,8 +1,8 @@
-"""The one thread that owns a policy, and the sessions of those who ask it.
+"""The one thread that owns a policy, and the sessions of its clients.
 
-A session is one client's episode: an instruction and whatever the policy remembers under it. Of
-what waits, at most one frame a session, :class:`~vla_ros.runtime.scheduler.Scheduler` says what is
-answered next and together; how that is done is the business of :class:`Sessions`.
+A session is one client's episode: an instruction and the policy's state under it. At most one frame
+a session waits; :class:`~vla_ros.runtime.scheduler.Scheduler` chooses those that are answered next
+and together, and :class:`Sessions` answer them.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ class TooOld(Exception):
 class Sessions(Protocol):
     """Several episodes on one policy. Used by the thread that made it alone.
 
-    ``costs``: what is known of the time of a batch; none larger than those is asked for.
+    ``costs``: known times of batches, of which none larger is asked for.
     """
 
     info: PolicyInfo
     costs: BatchCosts
 
     def open(self) -> Any:
-        """Another session: any object. It ends when nobody has it any more."""
+        """Another session: any object. It ends when it is dropped."""
 
-    def answer(self, asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
-        """What the policy says, in order; what went wrong with one of them costs no other."""
+    def answer(self, requests: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
+        """The policy's answers, in order; an error of one of them costs no other."""
 
     def fails(self, clock: Clock) -> str:
-        """Why the policy answers nothing at all any more; "": it does."""
+        """Reason for which the policy answers nothing at all any more; "": it does."""
 
 
 @dataclass(eq=False, slots=True)
 class _Loaded:
-    """A policy and whose episode it remembers."""
+    """A policy, and the episode whose state it has."""
 
     policy: Policy
     last: tuple[object, Instruction] | None = None
 
     def begin(self, episode: tuple[object, Instruction]) -> None:
-        """Anew, unless it is in that episode."""
+        """Reset the policy, unless it is in that episode."""
         if self.last != episode:
             self.last = None
             self.policy.reset(episode[1])
@@ -101,7 +101,7 @@ class SharedPolicy:
         self.costs = BatchCosts({1: GUESS_S})
 
     def measure(self, most: int, clock: Clock, budget_s: float = MEASURE_S) -> None:
-        """What batches of up to so many cost, as far as that can be told in ``budget_s``."""
+        """Measure the costs of batches of up to so many, as far as ``budget_s`` allows."""
         if self.info.dtype == "none":
             return
         try:
@@ -118,7 +118,7 @@ class SharedPolicy:
         self._first.last = None
 
     def fails(self, clock: Clock) -> str:
-        """See :class:`Sessions`."""
+        """Failure of the policy, tried on a warm-up frame; "": none."""
         now = clock.steady_ns()
         seen = replace(warm_up_observation(self.info, self._spec), received_steady_ns=now)
         try:
@@ -132,7 +132,7 @@ class SharedPolicy:
         return ""
 
     def open(self) -> _Session:
-        """See :class:`Sessions`."""
+        """Another session."""
         if self.info.dtype == "none":
             return _Session(_Loaded(self._load()))
         try:
@@ -140,42 +140,42 @@ class SharedPolicy:
         except PolicyRefused:
             return _Session(self._first)
 
-    def answer(self, asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
-        """See :class:`Sessions`."""
-        if any(one.session.loaded is self._first for one in asked):
-            return [self._together([one], clock)[0] for one in asked]
-        return self._together(asked, clock)
+    def answer(self, requests: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
+        """Answers in order, in one batch unless sessions share the only state."""
+        if any(one.session.loaded is self._first for one in requests):
+            return [self._together([one], clock)[0] for one in requests]
+        return self._together(requests, clock)
 
-    def _together(self, asked: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
-        """Of sessions with a memory each. Where a pass of several fails each is asked by itself,
-        in an episode that begins anew."""
+    def _together(self, requests: Sequence[SessionRequest], clock: Clock) -> list[Answer]:
+        """Answers of sessions with a state each. Where a pass of several fails each is asked by
+        itself, in an episode that begins anew."""
         answers: dict[int, Answer | None] = {}
-        for place, one in enumerate(asked):
+        for index, one in enumerate(requests):
             try:
                 assert one.instruction is not None, "frames for a server say their episode"
                 one.session.loaded.begin((one.session, one.instruction))
             except Exception as error:
-                answers[place] = error
-        batch = [place for place in range(len(asked)) if place not in answers]
-        frames = [replace(asked[n], session=asked[n].session.loaded.policy) for n in batch]
+                answers[index] = error
+        batch = [index for index in range(len(requests)) if index not in answers]
+        frames = [replace(requests[n], session=requests[n].session.loaded.policy) for n in batch]
         found: Sequence[Answer | None] = ()
         try:
             found = step_together(frames, clock)
         except Exception as error:
-            for place in batch:
-                asked[place].session.loaded.last = None
+            for index in batch:
+                requests[index].session.loaded.last = None
             if len(batch) == 1:
                 found = [error]
             else:
                 traceback.print_exc()
         if len(found) < len(batch):  # outside the except block, whose traceback holds tensors
             release_memory()
-            found = [self._together([asked[place]], clock)[0] for place in batch]
+            found = [self._together([requests[index]], clock)[0] for index in batch]
         answers |= dict(zip(batch, found, strict=True))
         out: list[Answer] = []
-        for place, one in enumerate(asked):
-            answer = answers[place] or InvalidAction("the policy has nothing to say yet")
-            if isinstance(answer, Exception) and not _its_own(answer):
+        for index, one in enumerate(requests):
+            answer = answers[index] or InvalidAction("the policy has nothing to say yet")
+            if isinstance(answer, Exception) and not _of_frame(answer):
                 traceback.print_exception(answer)
                 one.session.loaded.last = None
             out.append(answer)
@@ -184,16 +184,16 @@ class SharedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """One that waits, and for whom."""
+    """A frame that waits, and the future of its answer."""
 
-    asked: SessionRequest
+    request: SessionRequest
     future: Future[Inference]
 
 
 class Stepper:
-    """Loads a policy in a thread of its own and answers there. Start once, close once.
+    """Thread of its own in which a policy is loaded and answers. Start once, close once.
 
-    ``most``: sessions at a time that are to be reckoned with. ``ended`` is called, from that
+    ``most``: sessions at a time to expect. ``ended`` is called, from that
     thread, with the reason for which it answers no more. ``passed`` is called with how many frames
     were answered together, and in how many seconds.
     """
@@ -209,7 +209,7 @@ class Stepper:
     ) -> None:
         self._spec, self._clock, self._ended, self._passed = spec, clock, ended, passed
         self._make, self._most = make or self._load, most
-        self._said: queue.SimpleQueue[tuple[Callable[[Sessions], Any], Future[Any]] | None] = (
+        self._work: queue.SimpleQueue[tuple[Callable[[Sessions], Any], Future[Any]] | None] = (
             queue.SimpleQueue()
         )
         self._scheduler = Scheduler[_Frame](BatchCosts({1: GUESS_S}))
@@ -226,7 +226,7 @@ class Stepper:
 
     @property
     def costs(self) -> BatchCosts:
-        """What batches cost, after :meth:`start`. Others may be set while nobody asks."""
+        """Costs of batches, after :meth:`start`. Others may be set while no request runs."""
         return self._scheduler.costs
 
     @costs.setter
@@ -234,7 +234,7 @@ class Stepper:
         self._scheduler.costs = costs
 
     def open(self, rate_hz: float = 0.0, max_age_s: float = 0.0) -> Future[Any]:
-        """Another session that wants answers at this rate, none from observation older than that;
+        """Another session that wants answers at this rate, none on observations older than that;
         0: as they come. Raises, in the end, :class:`~vla_ros.runtime.scheduler.Refused`."""
         return self._do(lambda sessions: self._admit(sessions.open(), rate_hz, max_age_s))
 
@@ -243,26 +243,26 @@ class Stepper:
         return session
 
     def release(self, session: Any) -> None:
-        """Nobody asks with this session any more."""
+        """End a session."""
         self._do(lambda _: self._forget(session))
 
     def _forget(self, session: Any) -> None:
         if frame := self._scheduler.release(session):
             frame.future.cancel()
 
-    def ask(self, asked: SessionRequest, age_ns: int = 0) -> Future[Inference]:
-        """The answer of a frame, which was so old when its timeline began, without a mark on it; at
+    def ask(self, request: SessionRequest, age_ns: int = 0) -> Future[Inference]:
+        """The answer to a frame, which was so old when its timeline, yet without a mark, began; at
         most one frame a session may wait. Raises, in the end, TooOld, or what the policy raises."""
-        frame = _Frame(asked, Future())
-        stamp_ns = asked.timeline.start_ns - age_ns
-        told = self._do(lambda _: self._scheduler.submit(asked.session, stamp_ns, frame))
-        told.add_done_callback(lambda told: _tell(frame.future, told.exception()))
+        frame = _Frame(request, Future())
+        stamp_ns = request.timeline.start_ns - age_ns
+        waits = self._do(lambda _: self._scheduler.submit(request.session, stamp_ns, frame))
+        waits.add_done_callback(lambda done: _fail(frame.future, done.exception()))
         return frame.future
 
     def _do(self, work: Callable[[Sessions], ValueT]) -> Future[ValueT]:
-        """Between two passes, in the thread of the policy."""
+        """Result of ``work``, done between two passes in the thread of the policy."""
         future: Future[ValueT] = Future()
-        self._said.put((work, future))
+        self._work.put((work, future))
         if self._over:
             self._drain()
         return future
@@ -271,17 +271,17 @@ class Stepper:
         error = RuntimeError("the server ends")
         with contextlib.suppress(queue.Empty):
             while True:
-                if item := self._said.get_nowait():
+                if item := self._work.get_nowait():
                     item[1].set_exception(error)
 
     def busy_s(self) -> float:
-        """How long the pass that runs has taken; 0: none runs."""
+        """Seconds that the pass that runs has taken; 0: none runs."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def close(self) -> None:
-        """End after the pass that runs; what waits is not answered."""
-        self._said.put(None)
+        """End after the pass that runs; frames that wait are not answered."""
+        self._work.put(None)
         self._thread.join(PATIENCE_S)
 
     def _load(self, spec: PolicySpec) -> Sessions:
@@ -308,22 +308,24 @@ class Stepper:
         self._drain()
         for session in list(self._scheduler.robots):
             if frame := self._scheduler.release(session):
-                _tell(frame.future, RuntimeError("the server ends"))
+                _fail(frame.future, RuntimeError("the server ends"))
 
     def _serve(self, sessions: Sessions) -> str:
-        """Until it is told to end, or the policy is broken: the reason."""
+        """Serve until :meth:`close`, or until the policy is broken: the reason."""
         failures = 0
-        while self._hear(sessions):
+        while self._do_work(sessions):
             now_ns = self._clock.steady_ns()
             waiting = self._scheduler.next(now_ns)
             for dropped in self._scheduler.take_dropped():
-                _tell(dropped.frame.future, TooOld(str(dropped)))
+                _fail(dropped.frame.future, TooOld(str(dropped)))
             batch = [one for one in waiting if one.future.set_running_or_notify_cancel()]
             if not batch:
                 continue
             self._since = time.monotonic()
             try:
-                answers = sessions.answer([_begun(one.asked, now_ns) for one in batch], self._clock)
+                answers = sessions.answer(
+                    [_begun(one.request, now_ns) for one in batch], self._clock
+                )
             except Exception as error:
                 traceback.print_exc()
                 answers = [error] * len(batch)
@@ -331,7 +333,7 @@ class Stepper:
             self._since = None
             self._passed(len(batch), took)
             self._scheduler.costs.learn(len(batch), took)
-            broken = [a for a in answers if isinstance(a, Exception) and not _its_own(a)]
+            broken = [a for a in answers if isinstance(a, Exception) and not _of_frame(a)]
             failures = failures + 1 if broken else 0
             for one, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Exception):
@@ -344,11 +346,11 @@ class Stepper:
                 failures = 0  # frames are to blame
         return ""
 
-    def _hear(self, sessions: Sessions) -> bool:
-        """Do what is asked for, and wait for it where no frame waits. False: it is over."""
+    def _do_work(self, sessions: Sessions) -> bool:
+        """Do the work in the queue, and wait for some where no frame waits. False: it is over."""
         while True:
             try:
-                item = self._said.get(block=not self._scheduler.waits)
+                item = self._work.get(block=not self._scheduler.waits)
             except queue.Empty:
                 return True
             if item is None:
@@ -360,16 +362,16 @@ class Stepper:
                 future.set_exception(error)
 
 
-def _begun(asked: SessionRequest, now_ns: int) -> SessionRequest:
-    return replace(asked, timeline=asked.timeline.mark("queue", now_ns))
+def _begun(request: SessionRequest, now_ns: int) -> SessionRequest:
+    return replace(request, timeline=request.timeline.mark("queue", now_ns))
 
 
-def _tell(future: Future[Any], error: BaseException | None) -> None:
-    """Nobody may wait for it any more."""
+def _fail(future: Future[Any], error: BaseException | None) -> None:
+    """Set the error of a future, unless it was canceled or there is none."""
     if error is not None and future.set_running_or_notify_cancel():
         future.set_exception(error)
 
 
-def _its_own(error: Exception) -> bool:
-    """Whether a frame, not the policy, is to blame."""
+def _of_frame(error: Exception) -> bool:
+    """True of an error of the frame, not of the policy."""
     return isinstance(error, InvalidAction)

@@ -12,15 +12,15 @@ _HEAD = """# Tasks of the tabletop
 Written by `python -m vla_ros.sim.describe > docs/reference/tasks.md`.
 
 A task is named by `--task` of `vla-ros demo`, `--tasks` of `vla-ros eval`, `-p bridge.task=NAME`
-and `TASK=NAME` of `make demo`; without one it is `{first}`. The policy is told its instruction and
+and `TASK=NAME` of `make demo`; without one it is `{first}`. The policy gets its instruction and
 nothing else. Each of the {count} tasks has {states} fixed initial states a seed
 (`--initial-state`). A control step is {step:g} ms, {rate:g} Hz.
 
-Other instructions may be said too. The scripted expert looks for key words: one or two of the
-colors {colors}; `above`, `left` or `right`,
-`plate`, or `on`; it refuses the rest by name. The task is judged by its own goal whatever was said.
+Other instructions may be given too. The scripted expert looks for key words: one or two of the
+colors {colors}; `above`, `left` or `right`, `plate`, or `on`; it refuses the rest by name. The task
+is judged by its own goal whatever the instruction.
 
-Success is judged by the state of the simulation and must hold for as many control steps as is said
+Success is judged by the state of the simulation and must hold for the number of control steps
 below. A cube that the task needs and that has fallen off the table ends the episode.
 """
 
@@ -37,7 +37,7 @@ def _cm(metres: float) -> str:
 
 
 def solved_when(family: Family) -> str:
-    """The success predicate of :func:`vla_ros.sim.tasks.satisfied` in an instruction."""
+    """The success predicate of :func:`vla_ros.sim.tasks.satisfied` in words."""
     low, high = tasks.REACH_HEIGHT
     lying = f"to {_cm(tasks.LIES)} at its height"
     return {
@@ -53,7 +53,7 @@ def solved_when(family: Family) -> str:
 
 
 def table(family: Family) -> str:
-    """The tasks of one family as a Markdown table; all of a family have one step limit."""
+    """Markdown table of a family's tasks, which have one step limit."""
     own = [task for task in TASKS if GOALS[task.name].family is family]
     lines = [f"| task, at most {own[0].max_steps} steps | instruction |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{task.name}` | {task.instruction} |" for task in own)])

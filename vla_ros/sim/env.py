@@ -2,8 +2,8 @@
 
 It is LIBERO's interface in typed form, so the built-in tabletop and LIBERO fit behind it:
 7-DoF delta actions in [-1, 1] at 20 Hz, tasks with an instruction in words, fixed initial
-states, and a success predicate of the simulation's own. A robot that takes joint positions says
-so in its spec's ``action_space``, and then its actions are of that space, in its units.
+states, and a success predicate of the simulation's own. The actions of a robot that takes joint
+positions are of its spec's ``action_space``, in its units.
 
 Thread: rendering contexts belong to a thread. Construct, use and close an environment in
 one and the same thread.
@@ -39,7 +39,7 @@ _NAMED = 40  # most task names in a message
 
 
 class SimError(UserError):
-    """Something the simulation refuses or cannot do; the text is one line for the user."""
+    """An error of the simulation; the text is one line for the user."""
 
 
 class UnknownTask(SimError):
@@ -59,9 +59,10 @@ def check_image_size(pixels: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do: a unique name, the instruction, its fixed initial states, its step limit.
+    """A task of an environment: a unique name, the instruction, its fixed initial states, its step
+    limit.
 
-    ``aliases`` are other names under which it may be asked for.
+    ``aliases`` are other names of it.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a frame is that never moves in its parent's."""
+    """A frame that never moves in its parent's."""
 
     name: str
     parent: str
@@ -82,7 +83,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a robot is made. ``parents``: of each link that moves; its pose comes with every
+    """Geometry of a robot. ``parents``: of each link that moves; its pose comes with every
     observation. ``fovy``: of each camera, rad from the lower edge of the image to the upper one.
     ``urdf``: all of it, with the joints called as in the observations."""
 
@@ -94,7 +95,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What an environment offers.
+    """Specification of an environment.
 
     ``position_scale`` [m] and ``rotation_scale`` [rad] are the displacement that an action
     entry of 1 asks for in one control step. Images are square, ``image_size`` pixels a side.
@@ -111,8 +112,8 @@ class EnvSpec:
     rotation_scale: float = 0.5
     world: str = ""
     note: str = ""
-    geometry: Geometry | None = None  # None: it does not say
-    action_space: ActionSpace = END_EFFECTOR_DELTA  # what it is told
+    geometry: Geometry | None = None  # None: unknown
+    action_space: ActionSpace = END_EFFECTOR_DELTA  # of its commands
     motion_range: tuple[tuple[float, float], ...] = ()  # of joints that move: their ends, rad
     motion_speed: tuple[float, ...] = ()  # and their largest speeds, rad/s
     gripper_range: tuple[float, float] = (0.0, 1.0)  # of a gripper's joint, closed and open
@@ -139,7 +140,7 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True)
 class SimObservation:
-    """What the simulation shows after a reset or a step.
+    """An observation after a reset or a step.
 
     ``images``: camera name -> uint8 [size, size, 3], RGB, upright; empty when not rendered.
     ``joint_positions``: float64, one per name (rad; m for the fingers).
@@ -161,7 +162,7 @@ class SimObservation:
 
 @dataclass(frozen=True, slots=True)
 class SimStep:
-    """Result of one step. ``done``: the task is solved or can no longer be; do not step again."""
+    """Result of a step. ``done``: the task is solved or can no longer be; do not step again."""
 
     observation: SimObservation
     success: bool
@@ -169,7 +170,7 @@ class SimStep:
 
 
 class Environment(Protocol):
-    """One simulated robot with its tasks. The step limit is the caller's to keep."""
+    """A simulated robot with its tasks. The step limit is the caller's to keep."""
 
     @property
     def spec(self) -> EnvSpec: ...
@@ -188,7 +189,7 @@ class Environment(Protocol):
 
         Of end-effector deltas, [7], entries are clipped to [-1, 1]; gripper -1 opens, +1 closes.
         Of joint positions: rad, grippers 0 closed to 1 open. Rendering or not changes
-        nothing but the images. RefusedAction: see there.
+        nothing but the images. RefusedAction.
         """
         ...
 

@@ -15,13 +15,13 @@ MOST_NUDGE_M = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EnvConfig:
-    """Which environment to build. Calling it builds it, in the calling thread and process.
+    """Configuration of an environment. Calling it builds it, in the calling thread and process.
 
     ``suite`` is one of LIBERO's or LIBERO-PRO's, such as libero_object or libero_object_swap; '':
-    all of LIBERO's own. Of the tabletop: ``nudge_m``, the task's cube is moved by so much on the
-    way (:mod:`vla_ros.sim.tabletop`); ``crowded``, others stand right beside it; ``later``,
-    in the caller's process, images are rendered when they are looked at, which must be before the
-    next step (:mod:`vla_ros.sim.rendering`).
+    all of LIBERO's own. Of the tabletop: ``nudge_m``, the task's cube is moved by so much while the
+    hand approaches (:mod:`vla_ros.sim.tabletop`); ``crowded``, others stand right beside it;
+    ``later``, in the caller's process, images are rendered when they are read, which must be before
+    the next step (:mod:`vla_ros.sim.rendering`).
     """
 
     name: str = "tabletop"
@@ -50,7 +50,7 @@ class EnvConfig:
 
     @property
     def timeouts(self) -> SimTimeouts:
-        """How long to wait for it in a process of its own: LIBERO builds a task in its reset."""
+        """Timeouts in a process of its own: LIBERO builds a task in its reset."""
         if self.name == "libero":
             return SimTimeouts(start_s=180.0, reset_s=180.0)  # Numba compiles at the first one
         return SimTimeouts()

@@ -1,4 +1,4 @@
-"""Which off-screen OpenGL MuJoCo renders with."""
+"""The off-screen OpenGL that MuJoCo renders with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NoRenderer(SimError):
 
 
 def choose_renderer(environ: MutableMapping[str, str] = os.environ) -> str:
-    """Set MUJOCO_GL where it is unset and return it: EGL where it works, else OSMesa.
+    """MUJOCO_GL, set where it is unset: EGL where it works, else OSMesa.
 
     A value of the user's is kept. NoRenderer says what to install when neither works.
     Finding out whether EGL works takes a process of its own (about half a second), since a

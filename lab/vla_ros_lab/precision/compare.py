@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vla_ros.core.action_space import ActionSpace
-from vla_ros.core.rotation import way
+from vla_ros.core.rotation import relative
 from vla_ros.core.types import Floats
 from vla_ros_lab.precision.watch import Choices, EngineTrace, Stage, StageLayout
 
@@ -302,7 +302,7 @@ def differences(
     for rotation in space.rotations:
         picked = list(rotation)
         turns += [
-            float(np.linalg.norm(way(one, other)))
+            float(np.linalg.norm(relative(one, other)))
             for one, other in zip(reference[:, picked], measured[:, picked], strict=True)
         ]
     opening = [float(np.abs(off[:, i]).max()) for i in space.grippers]

@@ -28,9 +28,9 @@ def distance(a, b):
 def test_way_and_towards_are_those_of_matrices(start, goal, most):
     a, b = matrix(start), matrix(goal)
     assert matrix(rotation.turned(start, goal)) == pytest.approx(a @ b, abs=1e-9)
-    assert a @ matrix(rotation.way(start, goal)) == pytest.approx(b, abs=1e-9)
+    assert a @ matrix(rotation.relative(start, goal)) == pytest.approx(b, abs=1e-9)
     apart = distance(a, b)
-    assert np.linalg.norm(rotation.way(start, goal)) == pytest.approx(apart, abs=1e-5)
+    assert np.linalg.norm(rotation.relative(start, goal)) == pytest.approx(apart, abs=1e-5)
     reached = matrix(rotation.towards(start, goal, most))
     assert distance(a, reached) == pytest.approx(min(apart, most), abs=1e-5)
     assert distance(reached, b) == pytest.approx(max(0.0, apart - most), abs=1e-5)

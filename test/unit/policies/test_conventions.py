@@ -23,8 +23,8 @@ from vla_ros.policies.conventions import (
     conventions_of,
     settle,
 )
+from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
-from vla_ros.sim.episode import environment_action
 
 
 def nothing_in(keys):

@@ -393,7 +393,7 @@ def test_to_our_own_client_a_frame_that_is_too_old_is_no_fault_of_the_policy_s()
 def _wait_for_frames(server: Server, count: int) -> None:
     """Until so many are in the thread's inbox."""
     for _ in range(1000):
-        if server._stepper._said.qsize() >= count:
+        if server._stepper._work.qsize() >= count:
             return
         time.sleep(0.01)
     raise AssertionError("they do not come")

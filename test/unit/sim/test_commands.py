@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.sim import CountingEnvironment
 from vla_ros.core.types import Command, CommandKind
-from vla_ros.sim.episode import CommandCounts, CommandInbox, environment_action
+from vla_ros.sim.commands import CommandCounts, CommandInbox, environment_action
 
 SPEC = CountingEnvironment().spec
 START = 1_000_000_000

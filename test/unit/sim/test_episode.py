@@ -13,14 +13,8 @@ from support.wait import wait_until
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Command, CommandKind
 from vla_ros.sim.env import SimError, UnknownTask
-from vla_ros.sim.episode import (
-    MAX_RESENDS,
-    EpisodeOptions,
-    EpisodeRequest,
-    EpisodeRunner,
-    EpisodeState,
-    Mode,
-)
+from vla_ros.sim.episode import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
+from vla_ros.sim.runner import MAX_RESENDS, EpisodeRunner
 
 CLOCK = SystemClock()
 LOCKSTEP = EpisodeOptions(answer_timeout_s=0.15)

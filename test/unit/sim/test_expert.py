@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vla_ros.core.types import Command, CommandKind, Pose
+from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import FINGERS
-from vla_ros.sim.episode import environment_action
 from vla_ros.sim.expert import Expert, MissingPose
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import GOALS, TASKS, CubePlacement, UnknownInstruction, placements

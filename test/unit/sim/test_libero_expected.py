@@ -8,8 +8,8 @@ import pytest
 from vla_ros.cli import main
 from vla_ros.sim.libero import expected, probe
 from vla_ros.sim.libero.expected import (
+    IMAGED,
     ORIGINAL,
-    PICTURED,
     SIDE,
     STATES,
     ImageDifference,
@@ -74,8 +74,8 @@ def test_a_broken_table_is_one_line(tmp_path):
 
 def seen_as(change):
     """The stored images, changed, as a camera of 256 pixels would have shown them."""
-    stored = expected.read_pictures(ORIGINAL)
-    assert list(stored) == list(PICTURED)
+    stored = expected.read_images(ORIGINAL)
+    assert list(stored) == list(IMAGED)
     for task, picture in stored.items():
         there = np.clip(change(task, picture.astype(int)), 0, 255).astype(np.uint8)
         yield TaskReference(task, (), there.repeat(256 // SIDE, 0).repeat(256 // SIDE, 1))
@@ -98,18 +98,18 @@ def seen_as(change):
     ],
 )
 def test_in_words_what_the_pictures_are(change, digest, right, words):
-    reading = probe.pictures(list(seen_as(change)), digest)
+    reading = probe.images(list(seen_as(change)), digest)
     assert (reading.right, reading.found.startswith(words)) == (right, True), reading
 
 
 def test_pictures_that_were_written_are_read_again(tmp_path):
     seen = list(seen_as(lambda task, p: p))
-    expected.write_pictures(tmp_path, "abc", seen[:-1])
-    assert expected.read_pictures("abc", tmp_path) == {}  # a strip is whole or none
-    expected.write_pictures(tmp_path, "abc", seen)
-    found = expected.read_pictures("abc", tmp_path)
+    expected.write_images(tmp_path, "abc", seen[:-1])
+    assert expected.read_images("abc", tmp_path) == {}  # a strip is whole or none
+    expected.write_images(tmp_path, "abc", seen)
+    found = expected.read_images("abc", tmp_path)
     apart = [expected.difference(one, found[one.task]) for one in seen]
-    assert apart == [ImageDifference(task, 0.0, 0.0, 0.0) for task in PICTURED]
+    assert apart == [ImageDifference(task, 0.0, 0.0, 0.0) for task in IMAGED]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support.sim import CountingEnvironment, Troubled
 from support.wait import wait_until
 from vla_ros.sim.env import RefusedAction, SimError, UnknownTask
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.process import Reset, SimLost, SimProcess, SimTimeouts
+from vla_ros.sim.process import SimLost, SimProcess, SimTimeouts
 
 STILL = [0, 0, 0, 0, 0, 0, -1]
 
@@ -113,7 +113,7 @@ def test_it_ends_with_its_parent(start, tmp_path):
     """Also when it hangs and never reads its requests."""
     process = start(Troubled("hang", "reset", str(tmp_path / "once")), reset_s=0.2)
     pid = process.pid
-    process._requests.send(Reset("count", 0, 0, True))  # it hangs from now on
+    process._requests.send(("reset", ("count", 0, 0, True)))  # it hangs from now on
     wait_until((tmp_path / "once").exists, 5.0, "the hang")
     process._alive.close()  # what the kernel does when the parent dies
     wait_until(lambda: _ended(pid), 5.0, "the end of the process")

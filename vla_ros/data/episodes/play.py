@@ -1,6 +1,6 @@
 """Episodes in lock-step without ROS: the bridge's world and the policy node's loop, in one thread.
 
-The world is :class:`vla_ros.sim.episode.EpisodeRunner`, the loop with its gate
+The world is :class:`vla_ros.sim.runner.EpisodeRunner`, the loop with its gate
 :class:`vla_ros.runtime.control.drivers.LockstepDriver`, the policy is asked by the worker's own
 :class:`vla_ros.runtime.worker.worker.Server`: what the graph does, without its messages, so the
 actions are the same to the last bit.
@@ -56,14 +56,8 @@ from vla_ros.sim.env import (
     SimError,
     SimObservation,
 )
-from vla_ros.sim.episode import (
-    SIM_START_NS,
-    EpisodeOptions,
-    EpisodeRequest,
-    EpisodeRunner,
-    EpisodeState,
-    EpisodeView,
-)
+from vla_ros.sim.episode import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
+from vla_ros.sim.runner import SIM_START_NS, EpisodeRunner
 
 # From a setup and a variant to what acts: the policy's spec and the limits it is held to.
 #

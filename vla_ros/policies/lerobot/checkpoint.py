@@ -1,4 +1,4 @@
-"""What the config.json of a LeRobot checkpoint says that it looks at and gives. JSON alone."""
+"""Inputs and outputs of a LeRobot checkpoint, of its config.json alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class CameraFeature:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """``kind`` is LeRobot's name of the policy. ``action_names`` are () where it has none."""
+    """Features of a checkpoint. ``kind`` is LeRobot's name of the policy; ``action_names`` are ()
+    where it has none."""
 
     kind: str
     cameras: tuple[CameraFeature, ...]
@@ -53,7 +54,7 @@ class Features:
 
 
 def read_features(directory: Path) -> Features:
-    """PolicyRefused, in one line, for a folder that is none of LeRobot's or asks for more than
+    """Features of a LeRobot folder. PolicyRefused, in one line: it is none, or needs more than
     cameras, the robot's state and a task."""
     raw = _config(directory)
     kind = raw.get("type")
@@ -118,21 +119,21 @@ def _features(raw: Mapping[str, Any], key: str) -> dict[str, tuple[str, tuple[in
 
 
 def state_scaling(features: Features, words: Sequence[str]) -> Scaling:
-    """Of ``observation.state``. No words: the runtime's own units."""
+    """Scaling of ``observation.state``. No words: the runtime's own units."""
     return scaling_for(words, features.state_dim, "state_units")
 
 
 def cameras_of(
-    features: Features, said: str, more: tuple[str, ...] = ()
+    features: Features, camera_map: str, more: tuple[str, ...] = ()
 ) -> dict[str, CameraFeature]:
-    """Role -> the checkpoint's camera; ``said`` is somebody's choice, "top=main left=none", and
+    """Cameras of a checkpoint by role; ``camera_map`` is the parameter, "top=main left=none", and
     ``more`` are the roles beside main and wrist.
 
     PolicyRefused, what is wanted and what is offered, where they do not fit.
     """
     names = tuple(c.name.removeprefix(IMAGES) for c in features.cameras)
     try:
-        roles = roles_of(names, said, more)
+        roles = roles_of(names, camera_map, more)
     except CheckpointError as error:
         raise PolicyRefused(str(error)) from error
     pairs = zip(roles, features.cameras, strict=True)
@@ -141,8 +142,8 @@ def cameras_of(
 
 @dataclass(frozen=True, slots=True)
 class ActionLayout:
-    """What a checkpoint's actions are. ``order``: the place in the checkpoint of each value of
-    the space. ``doubt``: what nobody says and was taken for granted, in one line, or ""."""
+    """Layout of a checkpoint's actions. ``order``: the index in the checkpoint of each value of the
+    space. ``doubt``: an assumption without a source, in one line, or ""."""
 
     space: ActionSpace
     order: tuple[int, ...]
@@ -150,7 +151,7 @@ class ActionLayout:
     doubt: str = ""
 
     def read(self, actions: Floats) -> Floats:
-        """The checkpoint's actions [C, D] -> the space's: m, rad, grippers within 0..1."""
+        """Actions [C, D] of the space, in m, rad, grippers within 0..1, of the checkpoint's."""
         out = self.scaling.to_runtime(np.asarray(actions, np.float64)[:, self.order])
         for i in self.space.grippers:
             out[:, i] = np.clip(out[:, i], 0.0, 1.0)
@@ -163,7 +164,8 @@ def action_layout(
     words: Sequence[str],
     scale: Scale | None,
 ) -> ActionLayout:
-    """``given`` and ``words`` (units): the parameters'; the checkpoint's names where they are none.
+    """Layout of actions by the parameters ``given`` (a space) and ``words`` (units); without them
+    by the checkpoint's names.
 
     ``scale``: m and rad of one unit of an end effector's x y z rx ry rz. PolicyRefused, with what
     is wanted and offered, where space and checkpoint do not fit.
@@ -197,7 +199,7 @@ def action_layout(
 
 
 def _own_space(features: Features, names: tuple[str, ...]) -> tuple[ActionSpace, str]:
-    """Where no parameter says it."""
+    """Space of a checkpoint's actions where no parameter gives it, and the doubt about it."""
     space = action_space_of(features.action_dim, names)
     if names and not _names_a_pose(names):
         space = joints(ActionKind.JOINT_POSITION, names)
@@ -212,7 +214,7 @@ def _own_space(features: Features, names: tuple[str, ...]) -> tuple[ActionSpace,
 
 
 def _names_a_pose(names: tuple[str, ...]) -> bool:
-    """As LIBERO's in LeRobot: x, y, z, roll, pitch, yaw, gripper."""
+    """True of names like LIBERO's in LeRobot: x, y, z, roll, pitch, yaw, gripper."""
     return len(names) == END_EFFECTOR_DELTA.width and names[:3] == END_EFFECTOR_DELTA.names[:3]
 
 

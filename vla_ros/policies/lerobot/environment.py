@@ -53,7 +53,8 @@ def _candidates() -> Iterator[str]:
 
 
 def _version(path: str) -> tuple[int, ...] | None:
-    """Of a Python that will do; None: another version, or none that runs (pyenv's shims)."""
+    """Version of a Python that LeRobot runs on; None: another, or none that runs (pyenv's
+    shims)."""
     good, text = run([path, "-I", "-c", _PROBE], 20.0)
     found = tuple(map(int, text.split())) if good else ()
     return found if OLDEST <= found <= NEWEST else None
@@ -80,12 +81,12 @@ def create(folder: Path, python: str) -> None:
 def install(folder: Path, index: Sequence[str] = ()) -> bool:
     """Put the pinned packages in; False: they were there. ``index``: package indexes besides pip's.
 
-    UserError: pip failed; what it said is on stderr.
+    UserError: pip failed; its output is on stderr.
     """
     note, wanted = folder / _NOTE, hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     if note.is_file() and note.read_text() == wanted:
         return False
-    more = [word for url in index for word in ("--extra-index-url", url)]
+    more = [argument for url in index for argument in ("--extra-index-url", url)]
     pip = [str(interpreter_of(folder)), "-m", "pip", "install", "--disable-pip-version-check"]
     _run([*pip, *more, "-r", str(REQUIREMENTS)], "pip failed")
     note.write_text(wanted)
@@ -93,7 +94,7 @@ def install(folder: Path, index: Sequence[str] = ()) -> bool:
 
 
 def trial(folder: Path) -> str:
-    """Import it as a worker would; what there is, in a line. UserError: its last words."""
+    """Import LeRobot as a worker would; returns its versions, in a line. UserError: the failure."""
     command = [str(interpreter_of(folder)), "-I", "-c", _TRIAL]
     good, text = run(command, 600.0)
     if not good:

@@ -47,7 +47,7 @@ from vla_ros.policies.lerobot.checkpoint import (
 )
 from vla_ros.policies.load import SETUP
 
-# From a LeRobot folder or hub id to LeRobot's own objects. Imports torch and lerobot.
+# Loading: from a LeRobot folder or hub id to LeRobot's own objects.
 
 
 #: Fields that make LeRobot fetch weights which the checkpoint's own then replace.
@@ -57,14 +57,13 @@ _FETCHING = {"load_vlm_weights": False, "pretrained_backbone_weights": None}
 def load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
     """LeRobot's policy and the processors before and after it, on the device.
 
-    PolicyRefused: in one line, what LeRobot said. Whether the weights are the file's is
-    :mod:`vla_ros.policies.lerobot.policy`' business.
+    PolicyRefused: in one line, LeRobot's error. :func:`check_weights` compares the weights.
     """
     try:
         return _load(directory, spec)
     except PolicyRefused:
         raise
-    except (Exception, SystemExit) as error:  # everybody has kinds of their own; a parser exits
+    except (Exception, SystemExit) as error:  # each library has kinds of its own; a parser exits
         reason = " ".join(str(error).split())
         raise PolicyRefused(
             f"LeRobot cannot load {directory}: {type(error).__name__}: {reason}"
@@ -116,7 +115,7 @@ def _fields(options: Mapping[str, str], directory: Path) -> Mapping[str, str]:
 
 
 def _overrides(path: Path, device: str, tokenizer: str) -> dict[str, dict[str, Any]]:
-    """What replaces the steps' own settings: LeRobot refuses names that a file does not have."""
+    """Replacements of the steps' own settings: LeRobot refuses names that a file does not have."""
     steps = json.loads(path.read_text(encoding="utf-8")).get("steps", [])
     known = {step.get("registry_name"): step.get("config") or {} for step in steps}
     wanted: dict[str, dict[str, Any]] = {
@@ -132,7 +131,7 @@ def _overrides(path: Path, device: str, tokenizer: str) -> dict[str, dict[str, A
 
 
 def folder_of(checkpoint: str) -> Path:
-    """A folder as it is, a hub id's commit from the hub's cache. PolicyRefused: there is none."""
+    """Folder of a checkpoint: itself, or a hub id's commit in the cache. PolicyRefused: none."""
     try:
         return hub.folder_of(checkpoint, wanted=("*.json", "*.safetensors"), judge=None)
     except CheckpointError as error:
@@ -152,9 +151,8 @@ TOWER = "SmolVLMVisionEmbeddings"
 
 
 def check_positions(model: Any, directory: Path, side: int) -> None:
-    """``side``: of the square image that the tower sees, in pixels. PolicyRefused names the rows.
-
-    Models without that tower pass.
+    """Check the tower's rows for a square image of ``side`` pixels. PolicyRefused names the wrong
+    ones. Models without that tower pass.
     """
     for module in model.modules():
         if type(module).__name__ == TOWER:
@@ -216,7 +214,7 @@ def _compare(wanted: list[int], found: list[int]) -> None:
         )
 
 
-# Whether a loaded model is its file's: every tensor accounted for, value by value.
+# Check of a loaded model against its file: every tensor accounted for, value by value.
 #
 # LeRobot's loaders are lenient: a name that changed between versions, or a file that is not there,
 # is a line of log, and the weights stay as they were drawn at random.
@@ -253,7 +251,8 @@ def check_weights(model: torch.nn.Module, directory: Path) -> None:
 
 
 def _renamer(model: torch.nn.Module) -> Callable[[str], list[str]]:
-    """File name -> names in the model: LeRobot's own renamings of openpi's, and the prefix."""
+    """Map of names in the file to names in the model: LeRobot's renamings of openpi's, and the
+    prefix."""
     state = model.state_dict()
     fix: Any = getattr(model, "_fix_pytorch_state_dict_keys", None)
 
@@ -265,21 +264,21 @@ def _renamer(model: torch.nn.Module) -> Callable[[str], list[str]]:
 
 
 def _refuse_missing(state: Mapping[str, torch.Tensor], stored: set[str]) -> None:
-    there = {_place(state[name]) for name in stored & set(state)}
+    there = {_memory(state[name]) for name in stored & set(state)}
     _refuse(
         "weights of the model are not in the file, and would be random",
-        [n for n, tensor in state.items() if n not in stored and _place(tensor) not in there],
+        [n for n, tensor in state.items() if n not in stored and _memory(tensor) not in there],
     )
 
 
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Equal for tensors that are the same memory."""
+def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Key of a tensor's memory, equal for tensors that share it."""
     empty = tensor.numel() == 0
     return (id(tensor) if empty else tensor.data_ptr(), tensor.storage_offset(), tensor.shape)
 
 
 def _same(stored: torch.Tensor, loaded: torch.Tensor) -> bool:
-    """In the format that the model holds it in."""
+    """True if equal in the format that the model holds it in."""
     return stored.shape == loaded.shape and torch.equal(
         stored.to(loaded.dtype), loaded.detach().cpu()
     )
@@ -295,17 +294,17 @@ def _refuse(what: str, names: Iterable[str]) -> None:
         )
 
 
-#: These look at several observations or give one action, which only ``select_action`` handles.
+#: Kinds that take several observations or give one action, which only ``select_action`` handles.
 _SELECTING = ("diffusion", "multi_task_dit", "tdmpc", "vqbet", "gaussian_actor")
-#: These take images of their data set's size alone; the others resize by themselves.
+#: Kinds that take images of their data set's size alone; the others resize by themselves.
 _FIXED_SIZE = ("act", "diffusion", "tdmpc", "vqbet", "gaussian_actor")
 
 
 class LerobotPolicy:
-    """Gives every observation to LeRobot and returns the whole chunk, in m, rad and 0..1.
+    """LeRobot's policy, of which every answer is the whole chunk, in m, rad and 0..1.
 
-    The noise of an inference belongs to the seed and the observation's stamp, so a replay says
-    the same. LeRobot's queue of actions stays empty: what is executed is the control loop's affair.
+    The noise of an inference belongs to the seed and the observation's stamp, so a replay gives the
+    same. LeRobot's queue of actions stays empty: the control loop has its own.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -315,9 +314,9 @@ class LerobotPolicy:
         roles = spec.engine.camera_roles
         self._cameras = cameras_of(features, spec.engine.camera_map, roles)
         self._state = state_scaling(features, spec.state_units)
-        # The default may only not have been thought of: the checkpoint's names say more.
-        told = None if spec.action_space == END_EFFECTOR_DELTA else spec.action_space
-        self._layout = action_layout(features, told, spec.action_units, spec.action_scale)
+        # The default may just not have been set: the checkpoint's names are more certain.
+        given = None if spec.action_space == END_EFFECTOR_DELTA else spec.action_space
+        self._layout = action_layout(features, given, spec.action_units, spec.action_scale)
         self._seed = spec.seed
         self._task = ""
         if spec.num_threads:
@@ -351,7 +350,7 @@ class LerobotPolicy:
         )
 
     def reset(self, instruction: Instruction) -> None:
-        """Forget observations; take on ``instruction``."""
+        """A new task: forget observations; follow ``instruction``."""
         self._task = instruction.text
         self._policy.reset()
 
@@ -388,7 +387,7 @@ class LerobotPolicy:
         return torch.stack(actions, 1)
 
     def _batch(self, observation: Observation) -> dict[str, Any]:
-        """By the checkpoint's own names: float32 [3, H, W] within 0..1, [S], and the task."""
+        """Batch by the checkpoint's own names: float32 [3, H, W] within 0..1, [S], and the task."""
         images = {MAIN: observation.image, WRIST: observation.wrist_image}
         images |= observation.more_images
         batch: dict[str, Any] = {"task": self._task}
@@ -448,12 +447,12 @@ def _conventions(
     spec: PolicySpec,
 ) -> str:
     """One line for a log."""
-    eyes = ", ".join(f"{role} is {camera}" for role, camera in cameras.items())
+    views = ", ".join(f"{role} is {camera}" for role, camera in cameras.items())
     words = spec.action_units or layout.space.units
     units = words if len(words) > 1 else words * layout.space.width
-    said = " ".join(f"{n}[{u}]" for n, u in zip(layout.space.names, units, strict=True))
+    values = " ".join(f"{n}[{u}]" for n, u in zip(layout.space.names, units, strict=True))
     kind = layout.space.kind.name.lower().replace("_", " ")
     state = f"state {features.state_dim}" + (
         f" in {' '.join(spec.state_units)}" if spec.state_units else ""
     )
-    return f"{eyes}; {state}; {kind}s {said}"
+    return f"{views}; {state}; {kind}s {values}"

@@ -1,8 +1,8 @@
 """openpi's messages: msgpack, with NumPy arrays as small maps, and no pickle anywhere.
 
 An array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, a NumPy
-number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. What comes in is a stranger's:
-how deep, how many and how long its parts are is counted before anything is made of them.
+number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. Input is a stranger's: depth,
+number and length of its parts are checked before anything is made of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NotInstalled(UserError):
 
 
 def need(module: str) -> Any:
-    """The module of this name. NotInstalled says in one line what to install."""
+    """The module of this name. NotInstalled names, in one line, what to install."""
     import importlib
 
     try:
@@ -45,14 +45,15 @@ def need(module: str) -> Any:
 
 
 def pack(message: Mapping[str, Any], as_npy: bool = False) -> bytes:
-    """A message as bytes. ``as_npy``: arrays as GR00T's servers take them, see there. ValueError,
+    """A message as bytes. ``as_npy``: arrays as GR00T's servers take them. ValueError,
     TypeError, OverflowError: it holds what msgpack cannot."""
     packed: bytes = need("msgpack").packb(message, default=_npy if as_npy else _plain)
     return packed
 
 
 def _npy(value: Any) -> Any:
-    """Source: Isaac-GR00T ``gr00t/policy/server_client.py``, MsgSerializer."""
+    """An array as GR00T sends it. Source: Isaac-GR00T ``gr00t/policy/server_client.py``,
+    MsgSerializer."""
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
     return {"__ndarray_class__": True, "as_npy": stream.getvalue()}
@@ -85,7 +86,7 @@ def unpack(data: bytes, max_bytes: int = MAX_BYTES) -> dict[Any, Any]:
 
 
 def unpack_groot(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
-    """As :func:`unpack`, of a message of a GR00T server, which need be no map."""
+    """A message of a GR00T server, checked as in :func:`unpack`; it need be no map."""
     return _unpacked(data, max_bytes, _GrootParts())
 
 
@@ -110,7 +111,8 @@ def _unpacked(data: bytes, max_bytes: int, parts: _Parts) -> Any:
 
 
 class _Parts:
-    """Called by msgpack for every map and list as it ends, inner ones first."""
+    """Counter of a message's parts: msgpack calls it for every map and list as it ends, inner ones
+    first."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -134,7 +136,7 @@ class _Parts:
 
 
 class _GrootParts(_Parts):
-    """As GR00T's servers say arrays and configs; nobody else is read so."""
+    """Parts of a GR00T server's message: its arrays and configs."""
 
     def take_map(self, values: dict[Any, Any]) -> Any:
         self._another()
@@ -166,7 +168,7 @@ def _array(values: dict[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _array_of_npy(data: Any) -> np.ndarray[Any, Any]:
-    """NumPy's own file format 1.0, its header looked at before anything is made of it."""
+    """An array in NumPy's own file format 1.0, whose header is checked first."""
     if not isinstance(data, bytes):
         raise Malformed("an array without bytes")
     stream = io.BytesIO(data)

@@ -4,7 +4,7 @@ Source: Isaac-GR00T ``gr00t/policy/server_client.py`` and ``getting_started/poli
 is ``{"endpoint", "data", "api_token"}``. An observation is ``{"video": {name: [B, T, H, W, 3]},
 "state": {name: [B, T, D]}, "language": {name: [[text]]}}``; the table of
 :mod:`vla_ros.policies.remote.names` says ``video.name`` and so on. The answer is ``[{group:
-[B, T, D]}, info]``, of which the groups are put side by side in the order of the server's config.
+[B, T, D]}, info]``, whose groups are put side by side in the order of the server's config.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from vla_ros.policies.remote.link import TOKEN, ServerError, last_line
 
 
 class GrootLink:
-    """A connection as :class:`vla_ros.policies.remote.link.Connection` is one. One thread.
+    """Connection to a GR00T server, used like a
+    :class:`vla_ros.policies.remote.link.Connection`. One thread.
 
-    ZeroMQ does not say that a server is lost: it does not answer in time. ``metadata`` is the
+    ZeroMQ does not report a lost server: it does not answer in time. ``metadata`` is the
     server's modality config. Each connection begins with the server's ``reset``.
     """
 
@@ -38,11 +39,11 @@ class GrootLink:
 
     @property
     def connected(self) -> bool:
-        """Whether it was, when it was used last."""
+        """True if it was connected when it was used last."""
         return self._socket is not None
 
     def connect(self, timeout_s: float) -> None:
-        """Unless it is connected."""
+        """Connect, unless it is connected."""
         if self._socket is not None:
             return
         until = time.monotonic() + timeout_s
@@ -63,12 +64,13 @@ class GrootLink:
         self.connections += 1
 
     def send(self, message: Mapping[str, Any], timeout_s: float) -> None:
-        """Ask."""
+        """Send an observation."""
         self.connect(timeout_s)
         self._put("get_action", {"observation": _observation(message), "options": None})
 
     def receive(self, timeout_s: float) -> dict[Any, Any]:
-        """``{"actions": float64 [T, D]}``. Malformed. ServerError: its word that there is none."""
+        """The answer ``{"actions": float64 [T, D]}``. Malformed. ServerError: the server's
+        refusal."""
         answer = self._get(timeout_s)
         groups = answer[0] if isinstance(answer, list) and answer else None
         if not isinstance(groups, dict):
@@ -81,7 +83,7 @@ class GrootLink:
             raise Malformed(f"actions of {sorted(map(str, groups))}: {error!r:.200}") from error
 
     def close(self) -> None:
-        """Forget the connection."""
+        """Close the connection."""
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.close()
@@ -124,7 +126,7 @@ class GrootLink:
 
 
 def _observation(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """One robot, one moment: [1, 1, ...] of each array; an instruction is [[instruction]]."""
+    """Observation of one robot and moment: arrays [1, 1, ...], an instruction [[instruction]]."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in message.items():
         modality, _, name = key.partition(".")

@@ -1,12 +1,11 @@
-"""The client's end of openpi's protocol: one connection, one question at a time, never a wait
-longer than it is told.
+"""The client's end of openpi's protocol: one connection, one request at a time, each wait bounded.
 
-Answers have no number: an answer belongs to the one question that is open. So a connection on which
-there is one more answer, or perhaps one more question, is closed with all that is on its way.
+Answers have no number: an answer belongs to the one request that is open. So a connection on which
+there is one more answer, or perhaps one more request, is closed with all that is on its way.
 
-The loop of asyncio runs while somebody asks, and at no other time: no thread, and nothing happens
-behind anybody's back. A server's pings are answered then, too: one that drops a client which was
-silent for a minute is connected to again with the next question.
+The loop of asyncio runs during a request, and at no other time: no thread. A server's pings are
+answered then, too: one that drops a client which was silent for a minute is connected to again with
+the next request.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ Value = TypeVar("Value")
 
 
 class ServerError(Exception):
-    """The server said that it cannot answer; the last line of what it said."""
+    """The server's refusal to answer; the last line of its text."""
 
 
 class Connection:
     """A connection that is made when it is needed. One thread.
 
-    ``metadata`` is what the server said when it was connected to last, ``connections`` how often it
-    was. Every method but ``close`` raises Unreachable when the time is over or there is nobody.
+    ``metadata`` is the server's at the last of ``connections``. Every method but ``close`` raises
+    Unreachable when the time is over or there is no server.
     """
 
     def __init__(self, url: str) -> None:
@@ -50,11 +49,11 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether it was, when it was used last."""
+        """True if it was connected when it was used last."""
         return self._socket is not None
 
     def connect(self, timeout_s: float) -> None:
-        """Unless it is connected."""
+        """Connect, unless it is connected."""
         if self._socket is None:
             self._run(self._connect(), timeout_s)
             self.connections += 1
@@ -81,7 +80,8 @@ class Connection:
         self._socket = socket
 
     def send(self, message: Mapping[str, Any], timeout_s: float) -> None:
-        """Ask. Where the server closed the connection meanwhile it is made anew, once."""
+        """Send a request; where the server closed the connection meanwhile it is made anew,
+        once."""
         data = pack(message)
         until = time.monotonic() + timeout_s
         fresh = self._socket is None
@@ -98,8 +98,8 @@ class Connection:
                 fresh = True
 
     def receive(self, timeout_s: float) -> dict[Any, Any]:
-        """The answer. Malformed. ServerError: it is the server's word that there is none, and its
-        last on this connection: openpi's servers close it after that."""
+        """The answer. Malformed. ServerError: the server's refusal, its last text on this
+        connection, which openpi's servers close after that."""
         answer = self._run(self._socket.recv(), timeout_s)
         if isinstance(answer, str):
             self.close()
@@ -108,23 +108,24 @@ class Connection:
         return unpack(answer)
 
     def _refuse_unasked(self) -> None:
-        """Of two answers nothing says which one it is."""
+        """Raise Unreachable where a second answer is there: neither is known to be the right
+        one."""
         if self._loop.run_until_complete(self._another()):
             self.close()
             raise Unreachable(f"{self._url} {OUT_OF_STEP}: there is one that was not asked for")
 
     async def _another(self) -> bool:
-        """Whether there is a message. Does not wait for one."""
+        """True if there is a message. Does not wait for one."""
         coming = asyncio.ensure_future(self._socket.recv())
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         coming.cancel()
         await asyncio.wait([coming])
-        # Closed meanwhile: whoever asks next finds out.
+        # Closed meanwhile: the next request finds out.
         return not coming.cancelled() and coming.exception() is None
 
     def close(self) -> None:
-        """Forget the connection; a server that is there hears of it."""
+        """Close the connection, with a notice to the server."""
         socket, self._socket = self._socket, None
         if socket is not None:
             with contextlib.suppress(Exception):
@@ -133,7 +134,8 @@ class Connection:
             self._loop.run_until_complete(asyncio.sleep(0))
 
     def _run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
-        """Unreachable: not in time (the connection stays), or it was lost (it is closed)."""
+        """Result of ``work``. Unreachable: not in time (the connection stays), or it was lost (it
+        is closed)."""
 
         async def bounded() -> Value:
             return await asyncio.wait_for(work, max(timeout_s, 0.001))
@@ -143,8 +145,8 @@ class Connection:
         except asyncio.TimeoutError:
             raise Unreachable(f"{self._url} does not answer") from None
         except self._websockets.exceptions.InvalidStatus as error:
-            status, said = error.response.status_code, error.response.body or b""
-            line = last_line(said.decode(errors="replace"))
+            status, body = error.response.status_code, error.response.body or b""
+            line = last_line(body.decode(errors="replace"))
             raise Unreachable(f"{self._url} refuses: HTTP {status} {line}".rstrip()) from error
         except (OSError, EOFError, self._websockets.exceptions.WebSocketException) as error:
             self.close()
@@ -166,6 +168,6 @@ def _reason(error: BaseException) -> str:
 
 
 def last_line(text: str) -> str:
-    """Of a traceback that is the error."""
+    """The last line of a text, which of a traceback is the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:500] if lines else ""

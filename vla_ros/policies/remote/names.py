@@ -1,4 +1,4 @@
-"""What a server calls the cameras, the state, the task and the actions: one table, for both ends.
+"""Names of cameras, state, task and actions on the wire: one table, for both ends.
 
 openpi's servers know observations by the names of their training data. Tables of its own examples
 are here by name; others are a YAML file with the same fields:
@@ -37,7 +37,7 @@ _MAX_SIDE = 8192  # pixels
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
-    """See the module. Raises PolicyRefused for what can be no table."""
+    """Table of names (see the module). Raises PolicyRefused for what can be none."""
 
     images: Mapping[str, Key] = field(default_factory=lambda: {MAIN: "observation/image"})
     state: Mapping[str, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class NameTable:
         return tuple(role for role in self.images if role not in (MAIN, WRIST))
 
     def to_wire(self, seen: Observation, task: str) -> dict[str, Any]:
-        """An observation as the server knows it. InvalidAction: a part of it is missing."""
+        """An observation as a message. InvalidAction: a part of it is missing."""
         message: dict[str, Any] = {}
         for role, key in self.images.items():
             _put(message, key, self._sent(_image_of(seen, role)))
@@ -95,7 +95,7 @@ class NameTable:
     def from_wire(
         self, message: Mapping[str, Any], stamp_ns: int, received: tuple[int, int]
     ) -> tuple[Observation, str]:
-        """The way back: an observation, and the task. InvalidAction says what is wrong with it.
+        """A message as an observation and its task. InvalidAction names what is wrong with it.
 
         ``received``: when, by the ROS clock and by the steady one.
         """
@@ -105,7 +105,7 @@ class NameTable:
         parts = [_numbers(_get(message, key), key, count) for key, count in self.state.items()]
         task = _get(message, self.prompt)
         if not isinstance(task, str):
-            raise InvalidAction(f"{_said(self.prompt)} is no text")
+            raise InvalidAction(f"{_quoted(self.prompt)} is no text")
         observation = Observation(
             stamp_ns, *received,
             image=images.pop(MAIN),
@@ -133,7 +133,7 @@ class NameTable:
                 else f"a {type(image).__name__}"
             )
             raise InvalidAction(
-                f"{_said(key)} is {what}: an image is uint8 {self.layout}, 3 colors"
+                f"{_quoted(key)} is {what}: an image is uint8 {self.layout}, 3 colors"
             )
         return np.ascontiguousarray(image[:, ::-1] if self.mirrored else image)
 
@@ -147,16 +147,16 @@ def _image_of(seen: Observation, role: str) -> Image:
 
 
 def _fitted(image: Image, height: int, width: int) -> Image:
-    """As large as fits, in the middle of black: what openpi's clients do before they send."""
-    from PIL import Image as Pictures
+    """An image as large as fits, in the middle of black, as openpi's clients send it."""
+    from PIL import Image as Pillow
 
     ratio = max(image.shape[1] / width, image.shape[0] / height)
     small = max(1, int(image.shape[0] / ratio)), max(1, int(image.shape[1] / ratio))
-    picture = Pictures.fromarray(np.ascontiguousarray(image))
+    pixels = Pillow.fromarray(np.ascontiguousarray(image))
     fitted = np.zeros((height, width, 3), np.uint8)
     top, left = (height - small[0]) // 2, (width - small[1]) // 2
     fitted[top : top + small[0], left : left + small[1]] = np.asarray(
-        picture.resize((small[1], small[0]), Pictures.Resampling.BILINEAR)
+        pixels.resize((small[1], small[0]), Pillow.Resampling.BILINEAR)
     )
     return fitted
 
@@ -165,9 +165,11 @@ def _numbers(values: Any, key: Key, count: int) -> Floats:
     try:
         numbers = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
-        raise InvalidAction(f"{_said(key)} is no list of numbers") from error
+        raise InvalidAction(f"{_quoted(key)} is no list of numbers") from error
     if len(numbers) != count or not np.isfinite(numbers).all():
-        raise InvalidAction(f"{_said(key)} has {len(numbers)} values, {count} finite ones are read")
+        raise InvalidAction(
+            f"{_quoted(key)} has {len(numbers)} values, {count} finite ones are read"
+        )
     return numbers
 
 
@@ -175,7 +177,7 @@ def _path(key: Key) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else key
 
 
-def _said(key: Key) -> str:
+def _quoted(key: Key) -> str:
     return ".".join(map(repr, _path(key)))
 
 
@@ -191,15 +193,17 @@ def _get(message: Mapping[str, Any], key: Key) -> Any:
     for name in _path(key):
         if not isinstance(found, Mapping) or name not in found:
             there = ", ".join(sorted(str(k)[:40] for k in message)[:20])
-            raise InvalidAction(f"the observation has no {_said(key)}: it has {there or 'nothing'}")
+            raise InvalidAction(
+                f"the observation has no {_quoted(key)}: it has {there or 'nothing'}"
+            )
         found = found[name]
     return found
 
 
-# Where a table comes from: openpi's examples, a file, what a checkpoint needs.
+# Sources of tables: openpi's examples, a file, a checkpoint's needs.
 
 
-#: Those of openpi's examples, by their names there.
+#: Tables of openpi's examples, by their names there.
 OPENPI = {
     "libero": NameTable(
         images={MAIN: "observation/image", WRIST: "observation/wrist_image"},
@@ -244,7 +248,7 @@ def names_of(word: str) -> NameTable:
 
 
 def names_from(raw: Any) -> NameTable:
-    """From plain values, a file's or a message's. PolicyRefused, TypeError, ValueError."""
+    """A table of plain values, a file's or a message's. PolicyRefused, TypeError, ValueError."""
     known = [one.name for one in fields(NameTable)]
     if not isinstance(raw, Mapping) or not set(raw) <= set(known):
         raise PolicyRefused(f"names is a map with some of {', '.join(known)}")
@@ -276,7 +280,7 @@ def _key(key: Any) -> Key:
 
 
 def names_for(info: PolicyInfo) -> NameTable:
-    """What our server calls the parts that a policy needs: as openpi's LIBERO example does."""
+    """Our server's table for the needs of a policy, named like openpi's LIBERO example."""
     roles = (*((MAIN, WRIST) if info.cameras == 2 else (MAIN,)), *info.camera_roles)
     keys = {role: f"observation/{role}_image" for role in roles} | {MAIN: "observation/image"}
     state = {"observation/state": info.state_dim} if info.state_dim else {}

@@ -1,9 +1,9 @@
 """A policy on another machine as a policy here: any server of openpi's protocol, GR00T's, or ours.
 
-One question at a time. An answer that is late comes with a later call and names the observation
-that it belongs to, so its age is what it is; the gate judges it as every other. A link that is lost
+One request at a time. A late answer is returned by a later call and names its observation, so that
+its age is counted from there; the gate judges it as every other. A link that is lost
 is made again with the next observation. Each ``reset`` is a connection of its own: to a server
-that keeps something of an episode, a connection is one.
+that keeps state of an episode, a connection is one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from vla_ros.policies.remote.link import OUT_OF_STEP, Connection, ServerError
 from vla_ros.policies.remote.names import NameTable, names_from, names_of
 from vla_ros.policies.units import Scaling, scaling_for, unit_of
 
-OURS = "vla_ros"  # the key of what only our own server says and hears
-UNANSWERED = "unanswered"  # in its answer: why there is none, which is nobody's fault
+OURS = "vla_ros"  # the key of our own server's additions
+UNANSWERED = "unanswered"  # in its answer: why there is none, which is no fault of the policy's
 OPTIONS = ("names", "timeout_s", "rate_hz", "max_age_s")
 TRY_S = 280.0  # for the first answer: JAX compiles, a large model loads
 SHORTEST_S = 1.0  # of timeout_s where it is not given
@@ -46,21 +46,20 @@ TRIAL = Instruction("do nothing", -1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _OpenRequest:
     observation: Observation
     timeline: Timeline
     asked_s: float
 
 
 class RemotePolicy:
-    """Sends every observation to the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of
-    GR00T's).
+    """The policy of the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of GR00T's).
 
     ``spec.options``: ``names``, the table of :mod:`vla_ros.policies.remote.names` (our own server
-    says its own); ``timeout_s``, how long an observation waits for its answer before
-    Unreachable says that there was none; ``rate_hz`` and ``max_age_s``, the answers a second that
+    has its own); ``timeout_s``, after which an observation without an answer is Unreachable;
+    ``rate_hz`` and ``max_age_s``, the answers a second that
     our own server has to have time for and how old what they rest on may be when they are made
-    (0: as they come). PolicyRefused: nobody answers, or not with actions of the space, or not so.
+    (0: as they come). PolicyRefused: no answer, none with actions of the space, or not so often.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -80,7 +79,7 @@ class RemotePolicy:
             GrootLink(self._url) if self._url.startswith("tcp://") else Connection(self._url)
         )
         self._task = TRIAL
-        self._question: _Question | None = None
+        self._open: _OpenRequest | None = None
         self._timeout_s = TRY_S
         self._length = 0  # rows of a chunk; 0: not known yet
         self._greeted = 0  # connections whose metadata was looked at
@@ -107,7 +106,7 @@ class RemotePolicy:
         self._timeout_s = _seconds(given) if given else max(SHORTEST_S, TIMES * taken)
         self.info = self._info()
 
-    # What is served
+    # The served policy
 
     def _settle_names(self) -> NameTable:
         if word := self._spec.options.get("names"):
@@ -124,7 +123,7 @@ class RemotePolicy:
             raise PolicyRefused(f"{self._url}: its names cannot be read: {error}") from error
 
     def _hello(self) -> PolicyInfo | None:
-        """What our own server says that it serves; None of a stranger's."""
+        """Description of the policy of our own server; None of another's."""
         body = self._own(self._link.metadata).get("info")
         if not isinstance(body, dict):
             return None
@@ -139,7 +138,8 @@ class RemotePolicy:
         return own if isinstance(own, Mapping) else {}
 
     def _settle_units(self) -> Scaling:
-        """From the server's numbers to m, rad and 0..1. Our own server says them so."""
+        """Scaling from the server's numbers to m, rad and 0..1, in which our own server has
+        them."""
         spec, names, space = self._spec, self._names, self._space
         if self._served is not None:
             return scaling_for((), space.width, "")
@@ -159,9 +159,9 @@ class RemotePolicy:
 
     def _info(self) -> PolicyInfo:
         names, served = self._names, self._served
-        says = f"{self._url}: " + ", ".join(f"{r} is {k!r}" for r, k in names.images.items())
+        line = f"{self._url}: " + ", ".join(f"{r} is {k!r}" for r, k in names.images.items())
         if served is not None:
-            return replace(served, name="remote", checkpoint=self._url, conventions=says)
+            return replace(served, name="remote", checkpoint=self._url, conventions=line)
         return PolicyInfo(
             name="remote",
             decoding="remote",
@@ -170,7 +170,7 @@ class RemotePolicy:
             dtype="remote",
             chunk_length=self._length,
             cameras=2 if "wrist" in names.images else 1,
-            conventions=says,
+            conventions=line,
             state_dim=names.state_dim,
             action_space=self._space,
             camera_roles=names.more_cameras,
@@ -191,27 +191,25 @@ class RemotePolicy:
     # A policy
 
     def reset(self, instruction: Instruction) -> None:
-        """An episode is a connection."""
+        """A new task, and a new connection: an episode is one."""
         self._task = instruction
-        self._question = None
+        self._open = None
         self._link.close()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """See :class:`vla_ros.policies.base.Policy`. Unreachable: there is no answer yet."""
+        """The chunk [C, D] of the newest answer. Unreachable: there is none yet."""
         until = time.monotonic() + self._timeout_s
         try:
-            if self._question is None:
+            if self._open is None:
                 self._ask(observation, timeline, until)
-            answer, question = self._answer(until)
+            answer, request = self._answer(until)
         except (ServerError, Malformed) as error:
-            self._question = None
+            self._open = None
             raise InvalidAction(f"{self._url}: {error}") from error
         actions = self._actions(answer)
         if self._served is None:
-            return Inference(
-                question.observation.stamp_ns, actions, finish(question.timeline, clock)
-            )
-        return self._full(answer, actions, question, clock)
+            return Inference(request.observation.stamp_ns, actions, finish(request.timeline, clock))
+        return self._full(answer, actions, request, clock)
 
     def _ask(self, observation: Observation, timeline: Timeline, until: float) -> None:
         seen = observation
@@ -236,19 +234,19 @@ class RemotePolicy:
                 },
             }
         self._link.send(message, until - time.monotonic())
-        self._question = _Question(observation, timeline, time.monotonic())
+        self._open = _OpenRequest(observation, timeline, time.monotonic())
         if self._greeted != self._link.connections:
             self._refuse_another()
 
     def _refuse_another(self) -> None:
-        """After a new connection: is it the same policy still? InvalidAction."""
+        """Raise InvalidAction where a new connection serves another policy."""
         before = self._served
         try:
             same = before is None or self._hello() == before
         except PolicyRefused:
             same = False
         if not same:
-            self._question = None
+            self._open = None
             self._link.close()
             raise InvalidAction(
                 f"{self._url} serves something else than when the node was configured: configure"
@@ -256,35 +254,35 @@ class RemotePolicy:
             )
         self._greeted = self._link.connections
 
-    def _answer(self, until: float) -> tuple[dict[Any, Any], _Question]:
-        question = self._question
-        assert question is not None
+    def _answer(self, until: float) -> tuple[dict[Any, Any], _OpenRequest]:
+        request = self._open
+        assert request is not None
         try:
             answer = self._link.receive(until - time.monotonic())
         except Unreachable as error:
-            waited = time.monotonic() - question.asked_s
+            waited = time.monotonic() - request.asked_s
             if not self._link.connected:
-                self._question = None
+                self._open = None
             elif waited > GIVE_UP * self._timeout_s:
-                self._question = None
+                self._open = None
                 self._link.close()
             else:
                 raise Unreachable(
                     f"{self._url} has not answered within {self._timeout_s:.2g} s"
                 ) from error
             raise
-        self._question = None
+        self._open = None
         own = self._own(answer)
         if text := own.get(UNANSWERED):
             raise Unreachable(f"{self._url}: {text}")
         made = None if self._served is None else own.get("inference")
-        if isinstance(made, Mapping) and made.get("stamp_ns") != question.observation.stamp_ns:
+        if isinstance(made, Mapping) and made.get("stamp_ns") != request.observation.stamp_ns:
             self._link.close()
             raise Unreachable(f"{self._url} {OUT_OF_STEP}: this one is of another observation")
-        return answer, question
+        return answer, request
 
     def _actions(self, answer: Mapping[Any, Any]) -> Floats:
-        """float64 [C, D] in m, rad and 0..1. InvalidAction: it is none of the space."""
+        """Actions, float64 [C, D] in m, rad and 0..1. InvalidAction: none of the space."""
         key = self._names.actions
         if key not in answer:
             there = ", ".join(sorted(str(k)[:40] for k in answer)[:20]) or "nothing"
@@ -299,16 +297,16 @@ class RemotePolicy:
             shape = f"[{self._length or 'N'}, {width}]"
             raise InvalidAction(
                 f"{self._url} answers {key!r} of {list(raw.shape)}: {shape} is needed, a column a"
-                f" number of {_said(self._space)}"
+                f" number of {_columns(self._space)}"
             )
         if not np.isfinite(rows).all():
             raise InvalidAction(f"{self._url} answers actions that are not finite")
         return self._units.to_runtime(rows)
 
     def _full(
-        self, answer: Mapping[Any, Any], actions: Floats, question: _Question, clock: Clock
+        self, answer: Mapping[Any, Any], actions: Floats, request: _OpenRequest, clock: Clock
     ) -> Inference:
-        """With what our own server says beside the actions. The network counts as preprocessing."""
+        """Inference of our own server's answer. The network counts as preprocessing."""
         try:
             own = answer[OURS]
             stages = {str(n): float(ms) for n, ms in own["stages_ms"].items()}
@@ -318,7 +316,7 @@ class RemotePolicy:
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
             raise InvalidAction(f"{self._url}: its answer cannot be read: {error!r}") from error
         assert made is not None
-        timeline, now = question.timeline, clock.steady_ns()
+        timeline, now = request.timeline, clock.steady_ns()
         ends, end = [], now
         for stage in ("decode", "prefill", "vision"):
             ends.append((stage, end))
@@ -329,16 +327,16 @@ class RemotePolicy:
             made,
             actions=actions,
             timeline=timeline,
-            continues=_same(made.continues, question.observation.executing),
+            continues=_same(made.continues, request.observation.executing),
         )
 
 
-def _same(said: Executing | None, asked: Executing | None) -> Executing | None:
-    """A server may say which chunk it continued, and no other than it was asked about."""
-    return said if said == asked else None
+def _same(continued: Executing | None, asked: Executing | None) -> Executing | None:
+    """The chunk that a server continued, which can be no other than it was asked about."""
+    return continued if continued == asked else None
 
 
-def _said(space: ActionSpace) -> str:
+def _columns(space: ActionSpace) -> str:
     return f"{space.kind.name.lower()}: {' '.join(space.names)}"
 
 

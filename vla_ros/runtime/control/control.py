@@ -51,12 +51,12 @@ from vla_ros.runtime.control.supply import FrameSupply
 from vla_ros.runtime.control.takeover import Takeover, Teleoperation
 from vla_ros.runtime.safety import Limits, Safety
 
-_SAY_LACKS_NS = SECOND  # the figures in it change with every frame
+_REPORT_LACKS_NS = SECOND  # the figures in it change with every frame
 
 
 @dataclass(slots=True)
 class WorkerState:
-    """The worker as the loop knows it. ``missing``: why there is none, "" where there is one.
+    """The worker, for the loop. ``missing``: why there is none, "" where there is one.
     ``ended_running``: its loss is what ended RUNNING."""
 
     missing: str = ""
@@ -64,9 +64,10 @@ class WorkerState:
 
 
 class Driver(ABC):
-    """What a frame, an answer and a tick lead to: in real time or in lock-step.
+    """The way to run one loop, in real time or in lock-step: reactions to frames, answers and
+    ticks.
 
-    Of one loop. Every method is called with the loop's lock held.
+    Every method is called with the loop's lock held.
     """
 
     def __init__(self, control: Control) -> None:
@@ -74,18 +75,19 @@ class Driver(ABC):
 
     @abstractmethod
     def offer(self, observation: Observation) -> None:
-        """A frame has come."""
+        """Take in a frame."""
 
     @abstractmethod
     def answered(self) -> None:
-        """The worker has answered what was asked in this epoch, with or without an action."""
+        """Use the worker's answer to a request of this epoch, with or without an action."""
 
     @abstractmethod
     def tick(self, now: Moment) -> bool:
-        """Of an active loop, once a control period or more often; whether a period has passed."""
+        """Tick of an active loop, once a control period or more often; True: a period has
+        passed."""
 
     def taken_over(self) -> None:
-        """A person's command has come."""
+        """React to a person's command."""
 
     @abstractmethod
     def stop(self, now: Moment) -> None:
@@ -93,26 +95,26 @@ class Driver(ABC):
 
     @abstractmethod
     def leave(self, now: Moment) -> None:
-        """The loop is about to forget what it set in motion: stop that, where there is to be
-        a command for it."""
+        """Stop what was set in motion, where there is to be a command for it: the loop is about to
+        forget it."""
 
     @abstractmethod
     def void_answers(self) -> None:
-        """The worker was lost: what it answered moves nothing any more."""
+        """Void the answers of a lost worker."""
 
     @abstractmethod
     def end_episode(self) -> None:
-        """The simulation's episode has ended."""
+        """End the simulation's episode."""
 
 
 class Control:
-    """Turns observations and inferences into commands. Threads: see the module.
+    """The control loop: observations and inferences into commands. Threads: see the module.
 
     ``loop`` is the state that its gate and its driver share with it. ``driver`` decides when to ask
-    and to publish. ``queue`` and ``worker`` are what is to be executed next, and who answers.
+    and to publish. ``queue`` holds the actions to execute, ``worker`` is the answering process.
     ``inference_s``: L, as it was measured at warm-up. ``persistent`` outlives this loop. ``supply``
-    knows what keeps frames from completing. ``corrector`` is asked about each frame and for each
-    action with ``execution: corrected``.
+    has the reasons for which frames do not complete. ``corrector`` is asked about each frame and
+    for each action with ``execution: corrected``.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class Control:
         self.takeover = Takeover(limits.space, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self.supply = FrameSupply()
-        self._lacks_ns = 0  # when the status was told of it last
+        self._lacks_ns = 0  # of the last report of it
         self.clock_watch = ClockWatch(sim_time, clock.steady_ns())
         self._driver = driver(self)
 
@@ -170,34 +172,34 @@ class Control:
         return moment(self.clock)
 
     def set_turning(self, names: Collection[str]) -> None:
-        """Joints that turn without end, as the robot's description or its owner says: they are
+        """Set the joints that turn without end, by the robot's description or its owner: they are
         compared modulo a turn."""
         with self.lock:
             space = self.loop.limits.space
-            self.loop.turning = frozenset(p for p in space.motion if space.names[p] in names)
+            self.loop.turning = frozenset(i for i in space.motion if space.names[i] in names)
 
     def execute_by(self, chunking: Chunking) -> None:
-        """Another S from now on, where limits or the worker changed; the execution stays."""
+        """Set another S, where limits or the worker changed; the execution stays."""
         with self.lock:
             self.queue.chunking = chunking
 
     @property
     def at_rest(self) -> bool:
-        """Whether all that the outputs were commanded has come to rest by now."""
+        """True once every output's commanded motion has come to rest."""
         with self.lock:
             return self.gate.at_rest(self.moment())
 
     # State
 
     def activate(self) -> None:
-        """Begin anew: what an earlier activation did to the gripper, or saw, counts no more."""
+        """Begin anew: grippers and frames of an earlier activation count no more."""
         with self.lock:
             self._begin_anew()
             self.loop.become(Safety(PolicyState.WAITING, self._lacks(), self.clock.steady_ns()))
 
     def deactivate(self) -> None:
-        """From the return of this call on nothing is published. The task is stopped: the next
-        activation does not begin it unasked."""
+        """End publication: nothing goes out after the return of this call. The task is stopped: the
+        next activation does not begin it unasked."""
         with self.lock:
             self.loop.goals.end(GoalOutcome.FAILED, "the policy node was deactivated")
             if self.loop.safety.active:
@@ -217,7 +219,7 @@ class Control:
             self.deactivate()
 
     def brake(self, why: str) -> None:
-        """The task ends, and the ticks bring the robot to rest: before a deactivation."""
+        """End the task, while ticks go on and bring the robot to rest: before a deactivation."""
         with self.lock:
             self.loop.goals.end(GoalOutcome.FAILED, why)
             self.release()
@@ -236,7 +238,7 @@ class Control:
                 self.resubmit()
 
     def reset(self) -> None:
-        """A new episode: flush everything, keep the instruction. What was stopped stays so until
+        """Begin an episode: flush everything, keep the instruction. A stopped task stays so until
         it is given again."""
         with self.lock:
             self.loop.persistent.latch.new_episode()
@@ -248,7 +250,7 @@ class Control:
             self._wait(self._lacks())
 
     def _faulted(self, reason: str) -> None:
-        """A FAULT ends the goal that runs."""
+        """End the goal that runs: a FAULT."""
         self.end_goal(GoalOutcome.FAILED, f"FAULT: {reason}")
 
     def flush(self) -> None:
@@ -260,7 +262,7 @@ class Control:
         self.gate.clear()
 
     def _begin_anew(self) -> None:
-        """Of whatever was before an activation or an episode nothing counts."""
+        """Forget everything from before an activation or an episode."""
         self.episode.begin()
         self.loop.resting = False
         self.flush()
@@ -276,7 +278,7 @@ class Control:
             self.loop.become(safety.enter(self.loop.safety, PolicyState.WAITING, reason, steady))
 
     def _lacks(self) -> str:
-        """What is waited for."""
+        """What a WAITING loop waits for."""
         if self.loop.resting:
             return f"{EPISODE_OVER}: {self.episode.over}"
         if not self.loop.instruction.text:
@@ -288,7 +290,7 @@ class Control:
     # The task
 
     def set_instruction(self, text: str) -> bool:
-        """A new task, or the empty text to :meth:`stop`. Returns whether it is another one.
+        """Set a task, or the empty text to :meth:`stop`. True: it is another one.
 
         After the return no action of the old task will be published. A task that was stopped is
         not begun again.
@@ -310,8 +312,8 @@ class Control:
             return True
 
     def stop(self, why: str = "~/stop was called") -> bool:
-        """The robot stands still until :meth:`resume` or another instruction; re-publishing the
-        same one does not start it. Returns whether there was a task. A goal ends with ``why``."""
+        """Stop the robot until :meth:`resume` or another instruction; re-publishing the same one
+        does not start it. True: there was a task. A goal ends with ``why``."""
         with self.lock:
             self.loop.instructed = True
             self.release()
@@ -339,7 +341,8 @@ class Control:
             return True
 
     def take_over(self, command: Teleoperation) -> None:
-        """A person's command: from the next period on the robot is his, while such come."""
+        """Take in a person's command: from the next period on the robot is theirs, while such
+        come."""
         with self.lock:
             if not self.loop.safety.active:
                 return
@@ -349,14 +352,14 @@ class Control:
                 self._driver.taken_over()
 
     def release(self) -> bool:
-        """The robot is the policy's again; a person who goes on is heard after he has paused.
-        False: nobody had taken over."""
+        """Give the robot back to the policy; a person's commands count again after a pause. False:
+        it was not taken over."""
         with self.lock:
             self.takeover.release()
             return self._give_back()
 
-    def persons(self, now: Moment) -> bool:
-        """Whether a person has the robot now. Enters and leaves TAKEOVER."""
+    def under_takeover(self, now: Moment) -> bool:
+        """True while a person has the robot. Enters and leaves TAKEOVER."""
         if self.loop.resting or not self.takeover.has_robot(now, self.loop.limits):
             self._give_back()
             return False
@@ -369,8 +372,8 @@ class Control:
         return True
 
     def _give_back(self) -> bool:
-        """What was computed while a person moved the robot moves nothing. FAULT, and a HOLD that
-        only somebody's word ends, come back."""
+        """Leave TAKEOVER; what was computed meanwhile is void. FAULT, and a latched HOLD, come
+        back."""
         if self.loop.safety.state is not PolicyState.TAKEOVER:
             return False
         under, steady = self.takeover.under, self.clock.steady_ns()
@@ -383,19 +386,19 @@ class Control:
         return True
 
     def _take_up(self, text: str) -> None:
-        """This is the task from now on, in an epoch of its own; "": none."""
+        """Begin a task in an epoch of its own; "": none."""
         self.loop.instruction = Instruction(text, self.loop.instruction.epoch)
         self.flush()
         before = self.loop.safety
         self._wait(self._lacks())
         if self.loop.safety == before:
-            self.loop.sink.changed(before, before)  # whoever asked waits for the new epoch
+            self.loop.sink.changed(before, before)  # the caller waits for the new epoch
         self.resubmit()
 
     # Goals
 
     def begin_goal(self, goal: Goal) -> None:
-        """Do this, whatever was stopped or runs. Raises :class:`GoalRefused`.
+        """Begin a goal, whatever was stopped or runs. Raises :class:`GoalRefused`.
 
         Nothing that was computed before is published after the return.
         """
@@ -409,7 +412,7 @@ class Control:
             self._take_up(goal.text)
 
     def goal_refusal(self) -> str:
-        """Why no goal can begin now; "": one can."""
+        """Reason for which no goal can begin now; "": one can."""
         if not self.loop.safety.active:
             return "the policy node is not active"
         if self.loop.safety.state is PolicyState.FAULT:
@@ -417,14 +420,14 @@ class Control:
         return ""
 
     def make_way(self) -> None:
-        """Another goal is about to begin: what runs ends, and nothing of it is published."""
+        """End what runs, of which nothing is published any more: another goal is about to begin."""
         with self.lock:
             if not self.end_goal(GoalOutcome.PREEMPTED, "another goal took over"):
                 self._stand_still()
 
     def end_goal(self, outcome: GoalOutcome, message: str) -> bool:
-        """The goal is over and the robot stands still, as after :meth:`stop`. False: there was no
-        goal, and nothing is changed."""
+        """End the goal; the robot stands still, as after :meth:`stop`. False: there was no goal,
+        and nothing is changed."""
         with self.lock:
             if not self.loop.goals.end(outcome, message):
                 return False
@@ -437,7 +440,7 @@ class Control:
             self._take_up("")
 
     def _goal_outweighs(self, text: str) -> bool:
-        """Whether a goal runs that no topic may end."""
+        """True while a goal runs that no topic may end."""
         if (goal := self.loop.goals.current) is None or self.loop.goals.topic_preempts:
             return False
         if text != goal.text:
@@ -446,8 +449,7 @@ class Control:
         return True
 
     def ignore(self, why: str) -> None:
-        """Something was said that is not obeyed: whoever said it is told by the log and by the
-        status, whose state stays."""
+        """Report a command that is not obeyed, in the log and in the status, whose state stays."""
         with self.lock:
             self.loop.sink.warn("ignored", why)
             if self.loop.safety.active:
@@ -461,8 +463,8 @@ class Control:
     # A simulation's episodes
 
     def episode_runs(self, number: int, step: int) -> None:
-        """A simulation reports that its episode runs, after ``step`` steps. It has called
-        :meth:`reset` before; where it could not, this is one."""
+        """Note that a simulation's episode runs, after ``step`` steps. It has called :meth:`reset`
+        before; where it could not, this is one."""
         with self.lock:
             if self.episode.is_echo(number, step):
                 return
@@ -471,14 +473,14 @@ class Control:
             self.episode.runs(number)
 
     def episode_over(self, number: int, how: str, solved: bool = False) -> None:
-        """A simulation reports how its episode has ended: wait for the next one. Frames that still
-        come are not acted upon. A goal ends with it."""
+        """Note how a simulation's episode has ended: wait for the next one. Frames that still come
+        are not acted upon. A goal ends with it."""
         with self.lock:
             if self.episode.ends(number, how, solved) and self.loop.safety.active:
                 self._driver.end_episode()
 
     def rest(self) -> None:
-        """From now on everything in flight is void, and nothing is asked for."""
+        """Rest between episodes: everything in flight is void, and nothing is asked for."""
         self.loop.resting = True
         outcome = GoalOutcome.SUCCESS if self.episode.solved else GoalOutcome.FAILED
         self.end_goal(outcome, f"{EPISODE_OVER}: {self.episode.over}")
@@ -488,19 +490,19 @@ class Control:
     # Frames
 
     def offer(self, observation: Observation) -> None:
-        """A new frame: newest wins."""
+        """Take in a frame: newest wins."""
         with self.lock:
             self.loop.counters.frames_received += 1
             self._driver.offer(observation)
 
     def pass_over(self) -> None:
-        """Count a frame that nobody looked at, since there is nothing to do."""
+        """Count a frame that was not read, since there is nothing to do."""
         with self.lock:
             self.loop.counters.frames_received += 1
 
     def drop(self, reason: str, of: str = "frame", stream: str = "") -> None:
         """Count a frame that was refused; it refreshes no age. ``of``: the kind of its warning.
-        ``stream``: of what, where frames cannot complete without it."""
+        ``stream``: its own, where frames cannot complete without it."""
         with self.lock:
             if stream:
                 self.supply.refused(stream, reason, self.clock.steady_ns())
@@ -511,8 +513,8 @@ class Control:
     def measure(
         self, values: Floats, stamp_ns: int, received: Moment, indices: Sequence[int] | None = None
     ) -> None:
-        """Where the robot is: ``values`` at these ``indices`` of an action, None for all of them.
-        Of poses and of joints, in the units of :class:`MeasuredState`."""
+        """Take in a measurement: ``values`` at these ``indices`` of an action, None for all of
+        them, of poses or of joints, in the units of :class:`MeasuredState`."""
         with self.lock:
             limits, age = self.loop.limits, received.now_ns - stamp_ns
             tolerance = limits.period_ns if self.loop.sim_time else limits.clock_tolerance_ns
@@ -524,7 +526,7 @@ class Control:
             self.loop.measured.update(indices, values, stamp_ns, received.steady_ns)
 
     def take_in(self, observation: Observation) -> bool:
-        """Whether this frame may be used; it is the newest one then."""
+        """Check a frame; True: it may be used, and is the newest one."""
         if reason := self._frames.refuse(observation, self.loop.limits):
             self.drop(reason, stream="image")
             return False
@@ -537,13 +539,13 @@ class Control:
 
     @property
     def wants_frames(self) -> bool:
-        """Whether a frame that comes now may move the robot, or would be looked at."""
+        """True while a frame of now may move the robot, or would be read."""
         loop = self.loop
         return loop.safety.active and not loop.resting and bool(loop.instruction.text)
 
     @property
     def may_ask(self) -> bool:
-        """Whether there is something to ask the worker for."""
+        """True while there is something to ask the worker for."""
         state = self.loop.safety.state
         if state is PolicyState.TAKEOVER:
             state = self.takeover.under.state
@@ -564,7 +566,7 @@ class Control:
     # The worker
 
     def result(self, epoch: int, answer: PolicyAnswer | None) -> None:
-        """The worker has answered: with an inference, or with None while a pipeline fills."""
+        """Take in the worker's answer: an inference, or None while a pipeline fills."""
         with self.lock:
             if not self._is_current(epoch):
                 return
@@ -576,7 +578,7 @@ class Control:
                 self._driver.answered()
 
     def invalid(self, epoch: int, reason: str) -> None:
-        """The policy returned something that is no action."""
+        """Take in an output that is no action."""
         with self.lock:
             if not self._is_current(epoch):
                 return
@@ -590,8 +592,8 @@ class Control:
                 self._driver.answered()
 
     def unanswered(self, epoch: int, reason: str) -> None:
-        """Whoever computes the policy was not reached. What is there is executed until it is too
-        old; then the reason tells why nothing newer came."""
+        """Note that the policy's server was not reached. The actions in the queue are executed
+        until they are too old; then the reason explains why nothing newer came."""
         with self.lock:
             if not self._is_current(epoch):
                 return
@@ -604,7 +606,7 @@ class Control:
             self._driver.answered()
 
     def fault(self, reason: str) -> None:
-        """Something that no waiting will mend: latch until an explicit recover."""
+        """Enter FAULT for a reason that no waiting mends: latched until an explicit recover."""
         with self.lock:
             if self.loop.safety.active:
                 self.flush()
@@ -614,7 +616,7 @@ class Control:
                 self.loop.become(replace(self.loop.safety, reason=f"inactive: {reason}"))
 
     def worker_lost(self, reason: str) -> None:
-        """The worker is gone; another one is being started. Its answers are void."""
+        """Note that the worker is gone; another one is being started. Its answers are void."""
         with self.lock:
             self.worker.missing = reason
             self.worker.ended_running |= self.loop.safety.state is PolicyState.RUNNING
@@ -624,7 +626,7 @@ class Control:
                 self._wait(self._lacks())
 
     def worker_ready(self) -> None:
-        """A new worker is there: show it the newest frame at once.
+        """Begin with a new worker: it gets the newest frame at once.
 
         It has acted while it warmed up. Where nothing but the loss of the one before it stopped
         the robot, one valid action is enough to go on, as after an activation: a HOLD waits for
@@ -638,8 +640,8 @@ class Control:
             self.resubmit()
 
     def worker_switched(self, reason: str) -> None:
-        """The worker is gone and another stands in its place: everything begins anew with it,
-        the state too, but nothing is waited for other than its first answer."""
+        """Go on with the spare worker: everything begins anew with it, the state too, but only its
+        first answer is waited for."""
         with self.lock:
             self._driver.void_answers()
             if self.loop.safety.state is PolicyState.RUNNING:
@@ -650,8 +652,8 @@ class Control:
         return self.loop.safety.active and epoch == self.loop.instruction.epoch
 
     def _accepts(self, epoch: int, inference: Inference) -> bool:
-        """Whether the inference has actions, and there is a task. Without one nothing was asked,
-        whoever answers."""
+        """True of an inference with actions while there is a task; without one nothing was
+        asked."""
         if not self.loop.instruction.text:
             return False
         try:
@@ -664,8 +666,8 @@ class Control:
     # The tick
 
     def tick(self) -> bool:
-        """Look at the clocks, and publish what is due. False: no control period has passed since
-        the last time, by the clock that counts."""
+        """Watch the clocks, and publish what is due. False: no control period has passed since the
+        last time, by the clock that counts."""
         with self.lock:
             if not self.loop.safety.active:
                 return True
@@ -675,10 +677,10 @@ class Control:
             return self._driver.tick(now)
 
     def act(self, now: Moment) -> bool:
-        """Publish what comes next; False as of :meth:`PublishGate.let_through`."""
-        persons = self.persons(now)
+        """Publish the next command; False as of :meth:`PublishGate.let_through`."""
+        taken_over = self.under_takeover(now)
         action = self._take(now)
-        if persons:  # the policy goes on thinking, and nothing of it is executed
+        if taken_over:  # the policy goes on computing, and nothing of it is executed
             self.queue.refused()
             self.queue.break_off(now.now_ns)
             self.gate.let_person_through(self.takeover, now)
@@ -687,7 +689,7 @@ class Control:
             action = self._corrector.correct(action, self.loop.latest)
         through = self.gate.let_through(action, now)
         if self.gate.acted:
-            self.queue.executed(now.now_ns, self.gate.as_said)
+            self.queue.executed(now.now_ns, self.gate.unchanged)
             return through
         if action is not None:
             self.queue.refused()
@@ -702,8 +704,8 @@ class Control:
         return action
 
     def ask_corrector(self) -> None:
-        """About the action that is next, by the newest frame: a frame or a chunk has come. A chunk
-        that is there takes over now, so that its first action is corrected too."""
+        """Ask the corrector about the next action, by the newest frame. A chunk that is there takes
+        over now, so that its first action is corrected too."""
         if self._corrector is None or self.loop.latest is None:
             return
         action = self._take(self.moment())
@@ -711,20 +713,20 @@ class Control:
             self._corrector.ask(action, self.loop.latest, self.loop.instruction)
 
     def watch_hold(self, now: Moment) -> None:
-        """A HOLD that lasts is not left without a word from somebody."""
+        """Latch a HOLD that lasts, which an explicit call ends."""
         latched = safety.latch(self.loop.safety, self.loop.limits, now.steady_ns)
         if latched is not self.loop.safety:
             self.loop.sink.warn("latched", f"HOLD: {latched.said}")
             self.loop.become(latched)
 
     def _watch_supply(self, steady_ns: int) -> None:
-        """Where the robot waits for frames that do not complete, the reason says why."""
+        """Report why frames do not complete where the robot waits for them."""
         state = self.loop.safety
         waited_ns = max(state.since_ns, self.loop.epoch_began_ns)
         waits = state.state in (PolicyState.WAITING, PolicyState.HOLD) and self.wants_frames
         lacks = self.supply.lacks(waited_ns, steady_ns) if waits else ""
-        said_ago_ns = steady_ns - self._lacks_ns
-        if lacks == state.lacks or (lacks and state.lacks and said_ago_ns < _SAY_LACKS_NS):
+        reported_ago_ns = steady_ns - self._lacks_ns
+        if lacks == state.lacks or (lacks and state.lacks and reported_ago_ns < _REPORT_LACKS_NS):
             return
         if not state.lacks and not self.supply.shows(waited_ns, steady_ns):  # else it was dropped
             self.loop.sink.warn("lacks", f"{state.state.name}: {lacks}")
@@ -732,7 +734,7 @@ class Control:
         self.loop.become(replace(state, lacks=lacks))
 
     def watch_clock(self, now: Moment) -> None:
-        """After a jump of the clock everything in flight is void."""
+        """Void everything in flight after a jump of the clock."""
         reason = self.clock_watch.jumped(now, self.loop.limits)
         if reason is None:
             return
@@ -746,7 +748,7 @@ class Control:
         self.loop.become(safety.hold(self.loop.safety, reason, now.steady_ns))
 
     def watch_pixels(self, now: Moment) -> None:
-        """A camera that repeats its last image is a HOLD."""
+        """HOLD where a camera repeats its last image."""
         if camera := self._frames.frozen_for(now.steady_ns):
             reason = f"the {camera} camera's pixels have not changed for 1 s"
             self.loop.become(safety.hold(self.loop.safety, reason, now.steady_ns))

@@ -21,13 +21,13 @@ _REMEMBERED = 64  # questions; newest wins, so that few are ever answered
 
 
 class Corrector(Protocol):
-    """Who corrects actions. Called with the loop's lock held; must not block."""
+    """The corrector of a loop. Called with the loop's lock held; must not block."""
 
     def ask(self, action: ChunkAction, newest: Observation, instruction: Instruction) -> None:
-        """This action is next, and this frame the newest."""
+        """Ask about the action that is next, by the newest frame."""
 
     def correct(self, action: ChunkAction, newest: Observation) -> ChunkAction:
-        """The action as it is to be published."""
+        """The action for publication, corrected where an answer covers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Correction:
     asked: _Asked
     actions: Floats  # [n, D]
 
 
 class Corrections:
-    """The newest answer of one who is asked by ``submit``, about ``most`` actions at once. Not
-    thread-safe: the loop's lock."""
+    """The newest answer of a corrector that is asked by ``submit``, about ``most`` actions at once.
+    Not thread-safe: the loop's lock."""
 
     def __init__(self, submit: Callable[[Observation, Instruction], None], most: int) -> None:
         self._submit, self._most = submit, most
         self._asked: deque[_Asked] = deque(maxlen=_REMEMBERED)
-        self._said: _Said | None = None
+        self._newest: _Correction | None = None
 
     def ask(self, action: ChunkAction, newest: Observation, instruction: Instruction) -> None:
-        """Once about each frame and chunk, and not about the frame that a chunk was made of."""
+        """Ask once about each frame and chunk, but not about the frame that a chunk was made of."""
         asked = _Asked(newest.stamp_ns, action.answer, action.index)
         last = self._asked[-1] if self._asked else None
         same = last is not None and last.stamp_ns == asked.stamp_ns and last.answer is asked.answer
@@ -65,22 +65,22 @@ class Corrections:
         self._submit(replace(newest, executing=None, uncorrected=uncorrected), instruction)
 
     def answered(self, inference: Inference) -> None:
-        """An answer: of which frame, and about which chunk, it says itself."""
+        """Take in an answer, which names its frame and its chunk."""
         chunk = inference.continues
         for asked in self._asked:
             same_frame = asked.stamp_ns == inference.stamp_ns
             if chunk and same_frame and asked.answer.inference.stamp_ns == chunk.stamp_ns:
-                self._said = _Said(asked, inference.actions)
+                self._newest = _Correction(asked, inference.actions)
                 return
 
     def correct(self, action: ChunkAction, newest: Observation) -> ChunkAction:
-        """With what was said last of this chunk, where it covers this action."""
-        said = self._said
-        if said is None or said.asked.answer is not action.answer:
+        """The action as the last answer about this chunk has it, where it covers this action."""
+        found = self._newest
+        if found is None or found.asked.answer is not action.answer:
             return action
-        begin = action.index - said.asked.index
-        if not 0 <= begin < len(said.actions):
+        begin = action.index - found.asked.index
+        if not 0 <= begin < len(found.actions):
             return action
-        left = said.actions[begin:]
+        left = found.actions[begin:]
         rows = np.concatenate((left, action.rows[len(left) :]))
-        return replace(action, rows=rows, corrected_ns=said.asked.stamp_ns)
+        return replace(action, rows=rows, corrected_ns=found.asked.stamp_ns)

@@ -36,12 +36,11 @@ def make_control(
     persistent: PersistentState | None = None,
     corrector: Corrector | None = None,
 ) -> Control:
-    """The loop in lock-step, whose time is always simulated and where inference takes none of it,
-    or in real time. Raises ValueError for a ``chunking`` that the policy cannot take part in.
+    """A control loop in lock-step, whose time is always simulated and where inference takes none of
+    it, or in real time. Raises ValueError for a ``chunking`` that the policy cannot take part in.
 
     ``inference_s``: L, the inference time measured at warm-up. ``persistent``: of the loop before
-    it, where its owner had one. ``corrector``: who corrects actions, for ``execution:
-    corrected``.
+    it, where its owner had one. ``corrector``: for ``execution: corrected``.
     """
     return Control(
         limits,
@@ -59,7 +58,7 @@ def make_control(
 
 
 class RealtimeDriver(Driver):
-    """Drives a robot: the world does not wait, so the tick commands.
+    """Driver of a robot: the world does not wait, so the tick commands.
 
     Frames go to the worker as they come, answers wait in the queue, and every tick of the steady
     clock publishes exactly one command: the next action, no motion while the observation of the
@@ -99,7 +98,7 @@ class RealtimeDriver(Driver):
         return True
 
     def _is_due(self, now: Moment) -> bool:
-        """Whether a period has passed by the simulation's clock. After a pause or a jump of it
+        """True once a period has passed by the simulation's clock. After a pause or a jump of it
         periods are counted from there; what was missed is not made up for."""
         period = self._loop.limits.period_ns
         late = now.now_ns - self._due_ns
@@ -120,14 +119,15 @@ class RealtimeDriver(Driver):
         self._control.flush()
 
     def end_episode(self) -> None:
-        """One command that stops, and silence: the simulation executes nothing after the end."""
+        """End with one command that stops, and silence: the simulation executes nothing after
+        it."""
         self._control.rest()
         if self._control.gate.moved:
             self.stop(moment(self._control.clock))
 
     def _stop_for_a_while(self, now: Moment) -> None:
-        """Before the first action nothing was set in motion, and the gripper's state is unknown:
-        a command could only do harm. After ``silence_after_s`` the consumer knows."""
+        """Stop the robot until ``silence_after_s``, when the consumer knows. Not before the first
+        action: nothing was set in motion, and the gripper's state is unknown."""
         control, loop = self._control, self._loop
         silent = now.steady_ns - loop.safety.since_ns > loop.limits.silence_after_s * SECOND
         if control.gate.moved and not silent and not loop.resting:
@@ -139,7 +139,7 @@ class RealtimeDriver(Driver):
             loop.become(safety.hold(loop.safety, reason, now.steady_ns))
 
     def _watch_pipeline(self, now: Moment) -> None:
-        """Frames go in, and nothing has come out for three pipeline times."""
+        """Report that frames go in and nothing has come out for three pipeline times."""
         loop = self._loop
         if loop.safety.state is not PolicyState.WAITING or loop.latest is None:
             return
@@ -155,7 +155,7 @@ class RealtimeDriver(Driver):
 
 
 class LockstepDriver(Driver):
-    """Drives a simulation that waits: every frame is answered once.
+    """Driver of a simulation that waits: every frame is answered once.
 
     The answer goes out as soon as the action is there, and once more when the frame comes again:
     one of the two was lost on the way. The tick publishes nothing. Time is the simulation's.
@@ -167,7 +167,7 @@ class LockstepDriver(Driver):
         if loop.latest is not None and observation.stamp_ns == loop.latest.stamp_ns:
             self._answer_again(observation)
         elif control.take_in(observation) and loop.safety.active:
-            if control.persons(self._now()) and not control.may_ask:
+            if control.under_takeover(self._now()) and not control.may_ask:
                 self.answered()
             elif self._stopped:
                 self.stop(self._now())
@@ -177,9 +177,9 @@ class LockstepDriver(Driver):
                 self.answered()
 
     def taken_over(self) -> None:
-        """A frame that nobody else would answer is answered by the person."""
+        """Answer a frame by the person, where nothing else would answer it."""
         control, loop = self._control, self._loop
-        if loop.latest is not None and not control.may_ask and control.persons(self._now()):
+        if loop.latest is not None and not control.may_ask and control.under_takeover(self._now()):
             self.answered()
 
     def answered(self) -> None:
@@ -206,20 +206,20 @@ class LockstepDriver(Driver):
         """The world waits for answers to its frames, and for nothing else."""
 
     def void_answers(self) -> None:
-        """In the same epoch: a frame that was answered stays answered, and the world, which
-        waits, may ask for that answer again."""
+        """Void them in the same epoch: a frame that was answered stays answered, and the world,
+        which waits, may ask for that answer again."""
         self._control.queue.clear()
 
     def end_episode(self) -> None:
-        """The frame that is with the worker is answered first, so that what is counted does not
-        depend on which was quicker, the answer or the news of the end."""
+        """End after the answer to the frame that is with the worker, so that the counts do not
+        depend on which was quicker, the answer or the report of the end."""
         control, loop = self._control, self._loop
         asked = loop.latest is not None and not self._stopped and loop.instruction.text
         if not (asked and self._unanswered):
             control.rest()
 
     def _answer_again(self, observation: Observation) -> None:
-        """The same answer, if there is one yet: a frame that comes again asks for no other."""
+        """Repeat the answer, if there is one yet: a frame that comes again asks for no other."""
         gate = self._control.gate
         if not self._loop.safety.active:
             return
@@ -235,14 +235,14 @@ class LockstepDriver(Driver):
 
     @property
     def _stopped(self) -> bool:
-        """There is nothing to do and there will not be: stopped by somebody, or FAULT."""
+        """True where nothing is to be done nor will be: a stopped task, or FAULT."""
         loop = self._loop
         stopped = loop.instructed and not loop.instruction.text
         return stopped or loop.safety.state is PolicyState.FAULT
 
     def _now(self) -> Moment:
-        """This instant, at least that of the newest frame, which may have overtaken /clock: what
-        is decided by time must not depend on that."""
+        """This instant, at least that of the newest frame, which may have overtaken /clock:
+        decisions by time must not depend on that."""
         now = moment(self._control.clock)
         if self._loop.latest is None:
             return now
@@ -250,7 +250,7 @@ class LockstepDriver(Driver):
 
 
 def shift_ns(period_ns: int, waited_ns: int) -> int:
-    """How far to move the ticks so that actions wait less for them: at most 2 % of a period.
+    """Shift of the ticks so that actions wait less for them: at most 2 % of a period.
 
     ``waited_ns`` is how long the newest action waited for its tick. A camera and a control
     tick of the same rate keep whatever phase they began with: half a period of age for nothing
@@ -266,15 +266,15 @@ def shift_ns(period_ns: int, waited_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """What the system's scheduler is asked for a thread. ``priority``: SCHED_FIFO's, 1 to 99; 0:
+    """Scheduling of a thread. ``priority``: SCHED_FIFO's, 1 to 99; 0:
     as every thread. ``cpus``: those it may run on; empty: as the process."""
 
     priority: int = 0
     cpus: tuple[int, ...] = ()
 
     def apply(self) -> None:
-        """To the calling thread; what it starts is scheduled as usual. Raises ValueError, in one
-        line, where the system forbids it."""
+        """Schedule the calling thread; threads that it starts are scheduled as usual. Raises
+        ValueError, in one line, where the system forbids it."""
         try:
             if self.cpus:
                 os.sched_setaffinity(0, self.cpus)
@@ -314,7 +314,7 @@ class Scheduling:
 
 
 class Ticker:
-    """Calls ``call(error_ns)`` once a period from a thread of its own.
+    """The steady clock of the control tick: ``call(error_ns)`` once a period, in its own thread.
 
     Ticks are due at instants of the monotonic clock that :func:`shift_ns` alone moves, so
     errors do not add up; ``error_ns`` is how late this one came. A tick that overruns its
@@ -347,7 +347,7 @@ class Ticker:
             self._thread.join()
 
     def arrived(self, steady_ns: int) -> None:
-        """A new action came at this time and waits for its tick. From any thread."""
+        """Note that an action came at this time and waits for its tick. From any thread."""
         self._arrived_ns = steady_ns
 
     def _run(self) -> None:

@@ -36,12 +36,13 @@ _TRIES_AFTER_NS = 2 * SECOND  # an arm that stands is tried again, unless it was
 
 
 class PublishGate:
-    """Decides by state, order, age and limits what is published. Under the loop's lock.
+    """The one way out of the loop: state, order, age and limits decide what is published. Under the
+    loop's lock.
 
     ``moved``: whether an action went out since the start or :meth:`forget`. ``moving``: the newest
     command of all was no STOP. ``last``: the newest command of this epoch. ``acted``: whether the
-    last :meth:`let_through` published an action, ``as_said``: as the policy said it. ``sent``:
-    whether a command was published since somebody set it to False.
+    last :meth:`let_through` published an action, ``unchanged``: as the policy gave it. ``sent``:
+    whether a command was published since it was set to False.
     """
 
     def __init__(self, loop: LoopState) -> None:
@@ -56,11 +57,11 @@ class PublishGate:
         self._last_order = (0, -1)
         self._meant: tuple[Floats, ...] = ()  # the policy's newest actions, published or not
         self._judged = (0, 0)  # stamp of a chunk, its actions that were judged in HOLD
-        self.moved = self.moving = self.acted = self.as_said = self.sent = False
+        self.moved = self.moving = self.acted = self.unchanged = self.sent = False
         self.last: Command | None = None
 
     def clear(self) -> None:
-        """A new epoch: nothing is known to be fresh; what the outputs were commanded is."""
+        """A new epoch: no answer is fresh any more; the outputs' last commands stay known."""
         self._source = self._planned = None
         self._meant, self._judged = (), (0, 0)
         self.last = None
@@ -79,8 +80,8 @@ class PublishGate:
         """Publish ``action``; without one that may be, no motion while the last one's observation
         is young enough.
 
-        False: nothing was published and the state is none that moves; what is said then is the
-        loop's to decide.
+        False: nothing was published and the state is none that moves; what is published then is
+        the loop's to decide.
         """
         self.acted = False
         if action is not None and self._admits(action, now) and self._publish_action(action, now):
@@ -89,8 +90,7 @@ class PublishGate:
         return self._hold_still(now)
 
     def let_person_through(self, takeover: Takeover, now: Moment) -> None:
-        """Publish a person's command, held to the same limits; where he has said nothing new, no
-        motion."""
+        """Publish a person's command, held to the same limits; without a new one no motion."""
         self.acted, self._source, self._planned, self._meant = False, None, None, ()
         loop, command = self._loop, takeover.take()
         space, until_ns = loop.limits.space, takeover.valid_until_ns(loop.limits)
@@ -104,9 +104,9 @@ class PublishGate:
                 loop.counters.held_published += 1
                 self._send(CommandKind.HELD, None, now, until_ns=until_ns)
             return
-        place = np.zeros(space.width)
-        place[list(space.motion)] = begin[0].at
-        measured = loop.fresh_pose(now) if space.kind is ActionKind.JOINT_DELTA else place
+        position = np.zeros(space.width)
+        position[list(space.motion)] = begin[0].at
+        measured = loop.fresh_pose(now) if space.kind is ActionKind.JOINT_DELTA else position
         try:
             action = action_of(command, loop.limits, measured)
         except ValueError as error:
@@ -119,29 +119,29 @@ class PublishGate:
             self.stop(now)
             return
         plan = self._plan(np.array([action]), until_ns, now)
-        self._clamped(passed)
-        said = [not np.isnan(command.values[at]) for at in space.grippers]
-        self._commands.move_grippers(action, self._at_ns(now), loop.limits, said)
+        self._clamped(passed.over)
+        commanded = [not np.isnan(command.values[at]) for at in space.grippers]
+        self._commands.move_grippers(action, self._at_ns(now), loop.limits, commanded)
         self.moved = True
         loop.counters.takeover_published += 1
         self._send(CommandKind.TAKEOVER, passed, now, plan=plan, until_ns=until_ns)
 
     def stop(self, now: Moment) -> None:
-        """Publish what stops the robot: no displacement, or the place that it was on its way to,
-        after a deceleration within the limits where they need one."""
+        """Publish the command that stops the robot: no displacement, or the position that it was on
+        its way to, after a deceleration within the limits where they need one."""
         if self._begin(now) is not None:
             self._loop.counters.stops_published += 1
             self._send(CommandKind.STOP, None, now)
 
     def rest(self, now: Moment) -> None:
-        """No command goes out this period: what the outputs were set in motion for is stopped."""
+        """Bring the outputs to rest in a period without a command."""
         if not self.at_rest(now):
             command = self._made(CommandKind.STOP, None, now, None)
             if command is not None:
                 self._loop.sink.rest(command)
 
     def at_rest(self, now: Moment) -> bool:
-        """Whether all that the outputs were commanded has come to rest by now."""
+        """True once every output's commanded motion has come to rest."""
         return not (
             self._action.moves or self._joints.moves or self._course.moves(self._at_ns(now))
         )
@@ -149,10 +149,10 @@ class PublishGate:
     def again(self) -> None:
         """Publish the last command under a new number: it was lost on the way."""
         if self.last is not None:
-            self._publish(self._commands.again(self.last))
+            self._publish(replace(self.last, sequence=self._commands.number()))
 
     def _admits(self, action: ChunkAction, now: Moment) -> bool:
-        """Whether the action is newer than all before it and its observation young enough."""
+        """True of an action newer than all before it, on an observation young enough."""
         limits, age = self._loop.limits, self._age_ns(action.answer, now)
         ahead = action.answer.inference.stamp_ns - now.now_ns
         tolerance = limits.period_ns if self._loop.sim_time else limits.clock_tolerance_ns
@@ -171,7 +171,7 @@ class PublishGate:
         return False
 
     def _block(self, reason: str, why: str) -> None:
-        """``why``: the same without figures, for a state that lasts."""
+        """Count a blocked action. ``why``: the reason without figures, for a state that lasts."""
         loop = self._loop
         loop.counters.blocked(reason)
         loop.sink.warn("blocked", f"action blocked: {reason}")
@@ -203,7 +203,7 @@ class PublishGate:
         moved = safety.after_valid(loop.safety, limits, meant.far, now.steady_ns, meant.over)
         begins = loop.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
         if meant.over and moved.state is not PolicyState.RUNNING:
-            self._clamped(Passed(Commanded(meant.bounded), meant.over))  # before what it led to
+            self._clamped(meant.over)  # before what it led to
         loop.become(moved)
         if loop.safety.state is not PolicyState.RUNNING:
             return False
@@ -216,20 +216,20 @@ class PublishGate:
         if action.newest is not self._planned:
             plan = self._plan(action.rows, valid_ns, now)
             self._planned = action.newest
-        self._clamped(passed)
+        self._clamped(passed.over)
         self._source, self._last_order = action.answer, order_of(action)
-        said = [loop.info.moves_grippers] * len(limits.space.grippers)
-        self._commands.move_grippers(action.action, self._at_ns(now), limits, said)
-        self.moved, self.acted, self.as_said = True, True, not passed.over
+        commanded = [loop.info.moves_grippers] * len(limits.space.grippers)
+        self._commands.move_grippers(action.action, self._at_ns(now), limits, commanded)
+        self.moved, self.acted, self.unchanged = True, True, not passed.over
         loop.counters.actions_published += 1
         self._send(CommandKind.POLICY, passed, now, action, plan)
         loop.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
 
-    def _clamped(self, passed: Passed) -> None:
-        if passed.over:
+    def _clamped(self, over: str) -> None:
+        if over:
             self._loop.counters.actions_clamped += 1
-            self._loop.sink.warn("clamped", f"action clamped to its {passed.over}")
+            self._loop.sink.warn("clamped", f"action clamped to its {over}")
 
     def _candidate(self, action: ChunkAction) -> Floats:
         """The action to judge. In HOLD nothing is executed, so the actions of a chunk are judged
@@ -245,8 +245,8 @@ class PublishGate:
         return row
 
     def _at_ns(self, now: Moment) -> int:
-        """What lapses are measured by: a simulated world may stand still or hurry, there its own
-        time counts."""
+        """The clock that lapses are measured by: a simulated world may stand still or hurry, so
+        there its own time counts."""
         return now.now_ns if self._loop.sim_time else now.steady_ns
 
     # The last door
@@ -254,7 +254,7 @@ class PublishGate:
     @property
     def _endless(self) -> tuple[int, ...]:
         motion = self._loop.limits.space.motion
-        return tuple(i for i, place in enumerate(motion) if place in self._loop.turning)
+        return tuple(i for i, index in enumerate(motion) if index in self._loop.turning)
 
     @property
     def _reach(self) -> Reach:
@@ -262,17 +262,17 @@ class PublishGate:
 
     @property
     def _joints_reach(self) -> Reach:
-        """Of the outputs that take places of joints."""
+        """Limits of the outputs that take positions of joints."""
         if self._loop.limits.space.absolute:
             return self._reach
         return limiter.joints_reach_of(self._loop.limits, self._endless)
 
     @property
     def _takes_joints(self) -> bool:
-        return self._loop.outputs.places or self._loop.outputs.plans
+        return self._loop.outputs.positions or self._loop.outputs.plans
 
     def _lacks(self, now: Moment) -> str:
-        """Why nobody knows where the robot is, where that is needed; ""."""
+        """Reason for which the robot's position, where it is needed, is unknown; ""."""
         loop = self._loop
         needed = loop.limits.space.absolute or self._takes_joints
         if not needed or loop.fresh_pose(now) is not None:
@@ -280,8 +280,8 @@ class PublishGate:
         return loop.measured.lacks(now, loop.limits.max_age_ns)
 
     def _leash(self, now: Moment, reach: Reach) -> Leash | None:
-        """A servo is behind by so long, by the period that the command is for, and its reading is
-        as old as it is."""
+        """The leash of now: a servo is behind by ``leash_s``, by the period that the command is
+        for, and by the age of its reading."""
         loop, limits = self._loop, self._loop.limits
         if not reach.absolute:
             return None
@@ -296,13 +296,13 @@ class PublishGate:
         return self._leashed[1]
 
     def _begin(self, now: Moment) -> tuple[Commanded, float] | None:
-        """What the action is a step from, and its share of a period; see :meth:`Door.begin`."""
+        """Start of the action's step, and its share of a period (:meth:`Door.begin`)."""
         reach = self._reach
         period_ns = self._loop.limits.period_ns
         return self._action.begin(reach, self._at_ns(now), period_ns, self._leash(now, reach))
 
     def _pass(self, action: Floats, now: Moment) -> Passed:
-        """The numbers that move, as far as they may; :meth:`_lacks` has nothing to say."""
+        """The numbers that move, as far as they may; :meth:`_lacks` is empty."""
         safety.refuse_unless_numbers(action, self._loop.limits.space)
         begin, reach = self._begin(now), self._reach
         assert begin is not None
@@ -310,19 +310,19 @@ class PublishGate:
         return limiter.pass_through(wish, begin[0], reach, begin[1], self._leash(now, reach))
 
     def _left_s(self, valid_ns: int, now: Moment) -> float:
-        """How long a plan that is sent now may go on; 0: it would be over before it begins."""
+        """Length in seconds of a plan that is sent now; 0: it would be over before it begins."""
         left_s = (valid_ns - now.now_ns) / SECOND - self._loop.outputs.lead_s
         return left_s if left_s > LEAST * self._loop.limits.period_s else 0.0
 
     def _plan(self, rows: Floats, valid_ns: int, now: Moment) -> Plan | None:
-        """What replaces the plan that the controller follows; None: nobody takes plans."""
+        """The plan that replaces the controller's; None: no output takes plans."""
         loop, limits = self._loop, self._loop.limits
         if not loop.outputs.plans:
             return None
         reach, period_ns = self._joints_reach, limits.period_ns
         leash, lead_ns = self._leash(now, reach), round(loop.outputs.lead_s * SECOND)
         begin_ns = self._at_ns(now) + lead_ns
-        places = rows[:, list(limits.space.motion)]
+        positions = rows[:, list(limits.space.motion)]
         if not limits.space.absolute:
             start = None if leash is None else leash.here
             if loop.outputs.commanded:
@@ -330,13 +330,13 @@ class PublishGate:
                 start = None if commanded is None else commanded.at
             if start is None:
                 return None
-            places = start + np.cumsum(np.clip(places, self._reach.low, self._reach.high), 0)
+            positions = start + np.cumsum(np.clip(positions, self._reach.low, self._reach.high), 0)
         left_s = self._left_s(valid_ns, now)
-        plan = self._course.follow(places, reach, begin_ns, period_ns, left_s, leash)
+        plan = self._course.follow(positions, reach, begin_ns, period_ns, left_s, leash)
         return None if plan is None else replace(plan, begin_ns=now.now_ns + lead_ns)
 
-    def _places(self, kind: CommandKind, action: Floats, now: Moment) -> Floats | None:
-        """Where the joints are to be by the end of the period, of a space of displacements."""
+    def _joint_positions(self, kind: CommandKind, action: Floats, now: Moment) -> Floats | None:
+        """The joints' positions for the end of the period, in a space of displacements."""
         loop, reach = self._loop, self._joints_reach
         leash, at_ns = self._leash(now, reach), self._at_ns(now)
         begin = self._joints.begin(reach, at_ns, loop.limits.period_ns, leash)
@@ -356,8 +356,8 @@ class PublishGate:
         return commanded.at
 
     def _stands_still(self, passed: Passed, now: Moment) -> bool:
-        """HOLD where the arm does not move at all although it is commanded to: an emergency stop, a
-        protective stop, a controller that is not active."""
+        """HOLD, and True, where the arm does not move at all although it is commanded to: an
+        emergency stop, a protective stop, a controller that is not active."""
         loop, reach = self._loop, self._joints_reach
         here = loop.fresh_pose(now)
         if here is None or not (loop.limits.space.absolute or self._takes_joints):
@@ -370,7 +370,7 @@ class PublishGate:
         assert leash is not None
         far = limiter.apart(reach.beside(commanded, here), here, reach) >= _FAR * leash.far
         at_ns, period_ns = self._at_ns(now), loop.limits.period_ns
-        stood_ns = self._following.look(bool(far.any()), here, reach, at_ns, period_ns)
+        stood_ns = self._following.stood_ns(bool(far.any()), here, reach, at_ns, period_ns)
         if not far.any() or not stood_ns or self._following.tries(at_ns):
             return False
         motion = loop.limits.space.motion
@@ -387,7 +387,7 @@ class PublishGate:
         return True
 
     def _waits_for_arm(self, now: Moment) -> bool:
-        """Whether a HOLD goes on because the arm stands: until it moves, or is tried again."""
+        """True while a HOLD goes on because the arm stands: until it moves, or is tried again."""
         loop = self._loop
         if self._stalled_ns is None or loop.safety.state is not PolicyState.HOLD:
             self._stalled_ns = None
@@ -433,8 +433,8 @@ class PublishGate:
     def _made(
         self, kind: CommandKind, passed: Passed | None, now: Moment, plan: Plan | None
     ) -> Command | None:
-        """The command for the outputs; ``passed`` None: to stand still. Every number of
-        every output is counted from here on. None: nobody knows where that is."""
+        """The command for the outputs; ``passed`` None: to stand still. Every number of every
+        output is counted from here on. None: the position to stand still at is unknown."""
         loop, reach, at_ns = self._loop, self._reach, self._at_ns(now)
         begin = self._begin(now)
         if begin is None:
@@ -444,9 +444,11 @@ class PublishGate:
         space = loop.limits.space
         action = np.zeros(space.width)
         action[list(space.motion)] = commanded.at
-        places = None
+        positions = None
         if self._takes_joints:
-            places = commanded.at if space.absolute else self._places(kind, commanded.at, now)
+            positions = commanded.at
+            if not space.absolute:
+                positions = self._joint_positions(kind, commanded.at, now)
         if loop.outputs.plans and kind is CommandKind.STOP:
             reach = self._joints_reach
             leash = self._leash(now, reach)
@@ -455,24 +457,24 @@ class PublishGate:
         openings = loop.measured.openings(now, loop.limits.max_age_ns)
         command = self._commands.make(kind, action, now, loop.instruction, latest_ns, openings)
         if loop.outputs.wrapped and self._endless:
-            places, plan = self._wrapped(places, plan)
-        return replace(command, places=places, plan=plan)
+            positions, plan = self._wrapped(positions, plan)
+        return replace(command, joint_positions=positions, plan=plan)
 
     def _wrapped(
-        self, places: Floats | None, plan: Plan | None
+        self, positions: Floats | None, plan: Plan | None
     ) -> tuple[Floats | None, Plan | None]:
-        """Endless joints from -pi to pi; a plan begins there and is counted on from there, or a
-        controller would go the long way round between two of its points."""
+        """Positions and plan with endless joints from -pi to pi; a plan begins there and is counted
+        on, or a controller would go the long way round between two of its points."""
         endless = list(self._endless)
-        if places is not None:
-            places = places.copy()
-            places[endless] = limiter.wrapped(places[endless])
+        if positions is not None:
+            positions = positions.copy()
+            positions[endless] = limiter.wrapped(positions[endless])
         if plan is not None:
             first = plan.points[0][1]
             shift = np.zeros(len(first))
             shift[endless] = limiter.wrapped(first[endless]) - first[endless]
             plan = replace(plan, points=tuple((s, row + shift) for s, row in plan.points))
-        return places, plan
+        return positions, plan
 
     def _send(
         self,
@@ -484,7 +486,8 @@ class PublishGate:
         until_ns: int = 0,
     ) -> None:
         """Publish a command with its source observation, its index in the chunk, its staleness and
-        where its time went, as far as it has them. ``until_ns``: how long a person's is valid."""
+        the times of its stages, as far as it has them. ``until_ns``: how long a person's is
+        valid."""
         limits = self._loop.limits
         command = self._made(kind, passed, now, plan)
         if command is None:
@@ -520,10 +523,10 @@ class PublishGate:
 
 
 class CommandMaker:
-    """Numbers the commands of one loop and knows its grippers. Not thread-safe.
+    """The numbers and grippers of one loop's commands. Not thread-safe.
 
-    ``grippers`` is what every command carries, whatever its kind, one a gripper of the space.
-    ``persistent`` counts on where an earlier loop ended.
+    ``grippers`` is in every command, whatever its kind, one a gripper of the space. ``persistent``
+    counts on where an earlier loop ended.
     """
 
     def __init__(self, space: ActionSpace, persistent: PersistentState) -> None:
@@ -536,15 +539,16 @@ class CommandMaker:
         self.grippers = tuple(Gripper() for _ in self._space.grippers)
 
     def move_grippers(
-        self, action: Floats, now_ns: int, limits: Limits, said: Sequence[bool]
+        self, action: Floats, now_ns: int, limits: Limits, commanded: Sequence[bool]
     ) -> None:
-        """Take on what an action wants of them, as far as they may follow. ``said``: of which it
-        says something."""
+        """Take on an action's grippers, as far as they may follow; those ``commanded`` by it."""
         self.grippers = tuple(
-            safety.steady_gripper(gripper, float(np.clip(action[place], 0.0, 1.0)), now_ns, limits)
-            if wants
+            safety.steady_gripper(gripper, float(np.clip(action[index], 0.0, 1.0)), now_ns, limits)
+            if moved
             else gripper
-            for gripper, place, wants in zip(self.grippers, self._space.grippers, said, strict=True)
+            for gripper, index, moved in zip(
+                self.grippers, self._space.grippers, commanded, strict=True
+            )
         )
 
     def make(
@@ -557,8 +561,8 @@ class CommandMaker:
         openings: Sequence[float],
     ) -> Command:
         """A command of no observation and no number yet, published at ``now``. ``openings``: of the
-        grippers as they are measured, NaN where they are not: what keeps one that nobody has
-        commanded, from now on."""
+        grippers as they are measured, NaN where they are not: one that was never commanded is
+        kept there from now on."""
         self.grippers = tuple(
             gripper if gripper.known or not np.isnan(gripper.value) else Gripper(float(opening))
             for gripper, opening in zip(self.grippers, openings, strict=True)
@@ -574,12 +578,8 @@ class CommandMaker:
             latest_ns=latest_ns,
         )
 
-    def again(self, command: Command) -> Command:
-        """The same command under a new number: its answer was lost on the way."""
-        return replace(command, sequence=self.number())
-
     def number(self) -> int:
-        """The next one."""
+        """The next command's number."""
         self._persistent.sequence += 1
         return self._persistent.sequence - 1
 
@@ -608,5 +608,5 @@ def total_ms(answer: PolicyAnswer, now: Moment, sim_time: bool) -> float:
 
 
 def order_of(candidate: ChunkAction) -> tuple[int, int]:
-    """Commands must be published in this order and never twice: frame, then index in chunk."""
+    """Key by which commands are published in order and never twice: frame, then index in chunk."""
     return candidate.answer.inference.stamp_ns, candidate.index

@@ -1,5 +1,5 @@
-"""What the robot is asked to do: goals with an end, tasks that were stopped, episodes of a
-simulation; and what of it outlives a control loop."""
+"""Tasks of the robot: goals with an end, tasks that were stopped, episodes of a simulation; and
+what of them outlives a control loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITHHELD = 8  # texts at most: upstream nodes that repeat themselves, and more
 
 
 class GoalOutcome(IntEnum):
-    """How a goal ended; the values are those of ExecuteInstruction.action."""
+    """End of a goal; the values are those of ExecuteInstruction.action."""
 
     SUCCESS = 1
     TIME_LIMIT = 2
@@ -34,7 +34,8 @@ class GoalRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What to do. ``time_limit_s`` is the caller's patience, by the steady clock; 0: no limit."""
+    """A task with an end. ``time_limit_s`` is the caller's patience, by the steady clock; 0: no
+    limit."""
 
     text: str
     time_limit_s: float = 0.0
@@ -42,7 +43,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a goal goes. ``ages`` in seconds: capture to publication of its newest actions."""
+    """Progress of a goal. ``ages`` in seconds: capture to publication of its newest actions."""
 
     elapsed_s: float
     actions: int
@@ -51,7 +52,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a goal ended. ``actions``: new ones that were published for it."""
+    """End of a goal. ``actions``: new ones that were published for it."""
 
     outcome: GoalOutcome
     message: str
@@ -60,9 +61,9 @@ class Ending:
 
 
 def check_instruction(text: str) -> str:
-    """Return the instruction stripped of surrounding white space.
+    """An instruction, stripped of surrounding white space.
 
-    Raises ValueError for text that no person would mean: too long, control characters
+    Raises ValueError for text that is no instruction: too long, control characters
     (NUL, newlines, escape sequences) or bidirectional overrides, which show one instruction to
     a person and another to the policy.
     """
@@ -77,7 +78,7 @@ def check_instruction(text: str) -> str:
 
 
 def check_goal(text: str, time_limit_s: float) -> Goal:
-    """The goal that was asked for. Raises :class:`GoalRefused`."""
+    """A goal, checked. Raises :class:`GoalRefused`."""
     try:
         text = check_instruction(text)
     except ValueError as error:
@@ -92,7 +93,7 @@ def check_goal(text: str, time_limit_s: float) -> Goal:
 
 
 class GoalTracker:
-    """One goal at a time. Guarded by the lock of the loop that serves it.
+    """The goal that runs, one at a time. Guarded by the lock of the loop that serves it.
 
     ``ended`` is called at every end, with that lock held, from whatever thread brought it about:
     it must not wait. ``topic_preempts``: another text on the topic ends a goal.
@@ -108,21 +109,21 @@ class GoalTracker:
         self.ended: Callable[[Ending], None] = lambda _: None
 
     def begin(self, goal: Goal) -> None:
-        """Time and actions count from now on. The one before has ended."""
+        """Begin a goal: time and actions count from now on. The one before has ended."""
         assert self.current is None
         self.current = goal
         self._began_ns, self._actions = self._clock.steady_ns(), 0
         self._ages = Window(_AGES_S, _AGES)
 
     def acted(self, age_ns: int) -> None:
-        """A new action was published, made for an observation of this age."""
+        """Count a new action, made for an observation of this age."""
         if self.current is not None:
             self._actions += 1
             self._ages.add(self._clock.steady_ns(), age_ns / SECOND)
 
     @property
     def overdue(self) -> bool:
-        """Whether the time limit has passed."""
+        """True once the time limit has passed."""
         if self.current is None or not self.current.time_limit_s:
             return False
         return self._elapsed_s >= self.current.time_limit_s
@@ -133,7 +134,7 @@ class GoalTracker:
         return Progress(self._elapsed_s, self._actions, ages)
 
     def end(self, outcome: GoalOutcome, message: str) -> bool:
-        """The goal is over. False: there was none."""
+        """End the goal. False: there was none."""
         if self.current is None:
             return False
         self.current = None
@@ -146,8 +147,8 @@ class GoalTracker:
 
 
 class StopLatch:
-    """Withholds stopped tasks: re-publishing a stopped instruction does not restart it, nor one
-    that a goal overruled. Not thread-safe.
+    """The tasks that are withheld after a stop: re-publishing a stopped instruction does not
+    restart it, nor one that a goal overruled. Not thread-safe.
 
     ``task`` is what :meth:`release` gives back, "" where nothing was stopped.
     """
@@ -160,7 +161,7 @@ class StopLatch:
 
     @property
     def holds(self) -> bool:
-        """Whether there is something to resume."""
+        """True if there is something to resume."""
         return bool(self.task) or self._all
 
     def catch(self, task: str) -> None:
@@ -175,7 +176,7 @@ class StopLatch:
         self._same = True
 
     def give_way(self) -> None:
-        """A goal begins, which may: nothing is left to resume. Texts withheld stay so."""
+        """Let a goal begin: nothing is left to resume. Texts withheld stay so."""
         self.task, self._all = "", False
 
     def close(self) -> None:
@@ -183,11 +184,11 @@ class StopLatch:
         self._all = True
 
     def new_episode(self) -> None:
-        """The task may be given again. It does not start by itself."""
+        """Let the task be given again. It does not start by itself."""
         self._same = False
 
     def withholds(self, task: str) -> bool:
-        """Whether this task must not start; the newest one withheld is the one to resume."""
+        """True of a task that must not start; the newest one withheld is the one to resume."""
         withheld = self._all or (self._same and task in self._texts)
         if withheld:
             self.task = task
@@ -202,8 +203,8 @@ class StopLatch:
 
 @dataclass(slots=True)
 class PersistentState:
-    """What outlives a control loop (a reload of the policy): the stop latch, and the numbers of
-    its commands and epochs."""
+    """State that outlives a control loop (a reload of the policy): the stop latch, and the numbers
+    of its commands and epochs."""
 
     latch: StopLatch = field(default_factory=StopLatch)
     sequence: int = 0  # of the next command
@@ -211,10 +212,10 @@ class PersistentState:
 
 
 class EpisodeTracker:
-    """Which episode of a simulation runs, as far as it was heard; a robot has none. Not
+    """The episode of a simulation that runs, as far as it was reported; a robot has none. Not
     thread-safe.
 
-    Topics and services overtake each other, so an end counts only for an episode that was heard
+    Topics and services overtake each other, so an end counts only for an episode that was reported
     to run since :meth:`begin`: a late message about the one before ends nothing.
     """
 
@@ -222,21 +223,21 @@ class EpisodeTracker:
         self.begin()
 
     def begin(self) -> None:
-        """Whatever ran or ended is past: after a reset, or at the start."""
+        """Forget whatever ran or ended: after a reset, or at the start."""
         self._running: int | None = None
         self._ended: int | None = None
         self.over = ""  # how it ended, between two episodes
         self.solved = False  # that end was a success
 
     def is_echo(self, number: int, step: int) -> bool:
-        """Whether "it runs", of this episode after ``step`` steps, was published before its end."""
+        """True of an "it runs", of this episode after ``step`` steps, published before its end."""
         return number == self._ended and step > 0
 
     def runs(self, number: int) -> None:
         self._running, self._ended, self.over = number, None, ""
 
     def ends(self, number: int, how: str, solved: bool = False) -> bool:
-        """Whether this ends what runs; ``how`` in one line."""
+        """End the episode; False if another one runs. ``how`` in one line."""
         if number != self._running:
             return False
         self._running, self._ended, self.over, self.solved = None, number, how, solved

@@ -1,9 +1,9 @@
 """The robot's joints: readings of drivers in, accepted values out.
 
 A driver may report, once, a value that no joint has, and two of them may report one joint. A value
-that a joint cannot have reached is held back, so that no single reading becomes the place from
-which a robot starts, or a policy's state. Accepted values are kept as where the robot is
-(:class:`MeasuredState`) and as the state that images are joined with (:class:`Joints`).
+that a joint cannot have reached is held back, so that no single reading becomes the position
+from which a robot starts, or a policy's state. Accepted values are kept as the robot's measured
+state (:class:`MeasuredState`) and as the state that images are joined with (:class:`Joints`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 TURN = 2 * math.pi
 MARGIN = 5.0  # times velocity_limits: an arm may be moved by others
-CEILING = 4 * math.pi  # rad/s, m/s, of a joint whose velocity limit nobody knows
+CEILING = 4 * math.pi  # rad/s, m/s, of a joint whose velocity limit is unknown
 TOLERANCE = 0.02  # rad, m
 POSE_CEILING = 5.0  # m/s
 POSE_TOLERANCE = 0.05  # rad
@@ -59,11 +59,11 @@ _ON_CHANGE = "its driver may speak only on change: name it in joints_on_change"
 
 
 class OutlierFilter(Generic[T]):
-    """The readings of one thing that moves: what it cannot have reached is held back.
+    """Filter of one moving part's readings: values that it cannot have reached are held back.
 
     ``reaches(a, b, seconds)``: whether it can be at ``b`` so long before or after it was at ``a``.
     Held-back readings that agree are accepted, three of them over 0.1 s with none between that
-    could be: the thing was moved. So is the first value. ``trusting``: every reading is accepted.
+    could be: the part was moved. So is the first value. ``trusting``: every reading is accepted.
     Not thread-safe.
     """
 
@@ -85,7 +85,7 @@ class OutlierFilter(Generic[T]):
 
     @property
     def contradicts(self) -> bool:
-        """Whether readings have come for a while of which no value could be accepted."""
+        """True once readings have come for a while of which no value could be accepted."""
         return (
             self.last is None
             and len(self._held) >= _AGREE
@@ -100,7 +100,7 @@ class OutlierFilter(Generic[T]):
         return other.value, newest.value
 
     def take(self, stamp_ns: int, value: T) -> bool:
-        """Whether this reading is accepted."""
+        """Take in a reading; True: it is accepted."""
         self.agreed = 0
         if not (self._trusting or self._continues(stamp_ns, value)):
             self._hold(StampedValue(stamp_ns, value))
@@ -113,8 +113,8 @@ class OutlierFilter(Generic[T]):
         return True
 
     def _continues(self, stamp_ns: int, value: T) -> bool:
-        """Whether it lies within reach of the accepted readings before and after it. One from
-        before all of them may be of a clock that was set back."""
+        """True within reach of the accepted readings before and after it. One from before all of
+        them may be of a clock that was set back."""
         before, after = self._accepted.around(stamp_ns)
         return before is not None and all(
             self._reaches(near.value, value, abs(stamp_ns - near.stamp_ns) / SECOND)
@@ -134,7 +134,7 @@ class OutlierFilter(Generic[T]):
         del held[:-_MOST_NAMES]
 
     def _agreeing(self) -> int:
-        """How many held-back readings agree with the newest; 0: too few for it to be accepted."""
+        """Number of held-back readings that agree with the newest; 0: too few to accept it."""
         newest = self._held[-1]
         if abs(newest.stamp_ns - self._judged_ns) < _JUDGE_NS or not any(
             abs(newest.stamp_ns - s.stamp_ns) >= _AGREE_NS for s in self._held
@@ -154,24 +154,23 @@ class OutlierFilter(Generic[T]):
         return self._reaches(one.value, other.value, seconds)
 
 
-def way(speed: float, tolerance: float, seconds: float) -> float:
-    """How far something moves meanwhile."""
+def travel(speed: float, tolerance: float, seconds: float) -> float:
+    """Longest distance, in m or rad, that a part moves meanwhile."""
     return speed * min(seconds, _LONGEST_S) + tolerance
 
 
 def pose_reaches(one: Pose, other: Pose, seconds: float) -> bool:
-    """Whether an end effector can be at both, so long apart."""
+    """True if an end effector can be at both poses, so long apart."""
     moved = math.dist(one.position, other.position)
     cosine = abs(sum(a * b for a, b in zip(one.quaternion, other.quaternion, strict=True)))
     turned = 2.0 * math.acos(min(1.0, cosine))
-    return moved <= way(POSE_CEILING, TOLERANCE, seconds) and turned <= way(
-        CEILING, POSE_TOLERANCE, seconds
-    )
+    near = moved <= travel(POSE_CEILING, TOLERANCE, seconds)
+    return near and turned <= travel(CEILING, POSE_TOLERANCE, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What became of a message: the accepted ``positions``, NaN for those that were held back, with
+    """Result of a message: the accepted ``positions``, NaN for those that were held back, with
     a reason by name, and a line each for joints that were moved meanwhile."""
 
     positions: Floats
@@ -180,7 +179,7 @@ class Intake:
 
 
 class JointIntake:
-    """Takes in every message of joint states, joint by joint. Not thread-safe.
+    """Intake of joint states, joint by joint. Not thread-safe.
 
     ``speeds``: how fast joints move at most; ``turning``: which turn without end. Their readings
     are compared modulo a turn, and accepted as the value nearest to the last one. ``on_change``:
@@ -199,7 +198,7 @@ class JointIntake:
         self._filters.clear()
 
     def take(self, stamp_ns: int, names: Sequence[str], positions: Floats) -> Intake:
-        """``positions`` [len(names)], finite."""
+        """Take in the ``positions`` [len(names)] of one message."""
         accepted = np.full(len(names), np.nan)
         held: dict[str, str] = {}
         jumps = []
@@ -242,19 +241,19 @@ class JointIntake:
                 apart = other - one
                 if name in self.turning:
                     apart = math.remainder(apart, TURN)
-                return abs(apart) <= way(self.speeds.get(name, CEILING), TOLERANCE, seconds)
+                return abs(apart) <= travel(self.speeds.get(name, CEILING), TOLERANCE, seconds)
 
             found = self._filters[name] = OutlierFilter(reaches, trusting)
         return found
 
 
 def speeds_of(limits: Limits, described: Mapping[str, float]) -> dict[str, float]:
-    """How fast joints move at most, by name: a margin on ``velocity_limits``, or as the robot is
-    ``described``. Another joint's limit is not known."""
+    """Highest speeds of joints by name: a margin on ``velocity_limits``, or as the robot is
+    ``described``. Another joint's limit is unknown."""
     space = limits.space
     if not space.kind.joints or not limits.velocity:
         return dict(described)
-    names = (space.names[place] for place in space.motion)
+    names = (space.names[index] for index in space.motion)
     own = {name: MARGIN * v for name, v in zip(names, limits.velocity, strict=True)}
     return {**described, **own}
 
@@ -268,7 +267,7 @@ class Joints:
     ``names`` picks and orders; messages of several publishers are merged name by name, and each
     name has to be there by itself. No names: every message is a whole state, as it is. Of joints
     ``on_change`` the last value stays. Those in ``turning`` are shown in the turn around the
-    ``middle`` of the state that the policy was taught, where it is known; else from -pi to pi.
+    ``middle`` of the policy's training data, where it is known; else from -pi to pi.
     """
 
     def __init__(
@@ -284,12 +283,12 @@ class Joints:
         self._on_change, self._middle = frozenset(on_change), tuple(middle)
         self._by_name: dict[str, History[float]] = {name: History(STATES) for name in names}
         self._whole: History[tuple[tuple[str, ...], Floats]] = History(STATES)
-        self.offered: dict[str, None] = {}  # names in the order they were first heard
+        self.offered: dict[str, None] = {}  # names in the order of their first readings
         self._messages = 0
-        self._heard_in: dict[str, int] = {}  # a wanted name -> the newest message with it
+        self._last_message: dict[str, int] = {}  # a wanted name -> the newest message with it
 
     def add(self, stamp_ns: int, value: tuple[tuple[str, ...], Floats]) -> None:
-        """``value``: names and positions of one message, of one length where names are wanted; NaN
+        """Take in the names and positions of one message, of one length where names are wanted; NaN
         where a reading was not accepted."""
         names, positions = value
         self._messages += 1
@@ -302,7 +301,7 @@ class Joints:
         for name, position in zip(names, positions.tolist(), strict=True):
             if (history := self._by_name.get(name)) is None:
                 continue
-            self._heard_in[name] = self._messages
+            self._last_message[name] = self._messages
             if math.isfinite(position):
                 history.add(stamp_ns, position)
 
@@ -314,7 +313,7 @@ class Joints:
         if len(stamps) < len(found):
             return None
         values = np.array([_number_at(h, stamp_ns) for h in self._by_name.values()])
-        return StampedValue(min(stamps), self._shown(self.names, values))
+        return StampedValue(min(stamps), self._unwrapped(self.names, values))
 
     def _there(self, name: str, stamp_ns: int, slop_ns: int) -> StampedValue[float] | None:
         nearest = self._by_name[name].nearest(stamp_ns)
@@ -330,10 +329,10 @@ class Joints:
             low, high = before.value[1], after.value[1]
             if low.shape == high.shape:
                 values = low + share_of(before.stamp_ns, after.stamp_ns, stamp_ns) * (high - low)
-        return StampedValue(found.stamp_ns, self._shown(names, values))
+        return StampedValue(found.stamp_ns, self._unwrapped(names, values))
 
-    def _shown(self, names: Sequence[str], values: Floats) -> Floats:
-        """In the turn that the policy was taught."""
+    def _unwrapped(self, names: Sequence[str], values: Floats) -> Floats:
+        """Positions, those without end in the turn of the policy's training data."""
         if not self.turning.intersection(names):
             return values
         middle = self._middle if len(self._middle) == len(values) else (0.0,) * len(values)
@@ -373,8 +372,8 @@ class Joints:
         return gap(oldest, stamp_ns)
 
     def _is_quiet(self, name: str) -> bool:
-        """Whether messages go on to come without it: a clock that is off has them all apart."""
-        return self._messages - self._heard_in.get(name, 0) >= _QUIET
+        """True if messages go on to come without it: a clock that is off has them all apart."""
+        return self._messages - self._last_message.get(name, 0) >= _QUIET
 
     @property
     def wanted_and_offered(self) -> str:
@@ -413,37 +412,37 @@ def _number_at(history: History[float], stamp_ns: int) -> float:
 
 
 def _listed(names: Collection[str]) -> str:
-    """Names in a line that stays short, in quotes that show what a terminal would obey."""
-    shown = [repr(name[:40]) for name in list(names)[:12]]
-    more = len(names) - len(shown)
-    return (", ".join(shown) + (f" and {more} more" if more > 0 else "")) or "none"
+    """Names in a short line, in quotes that escape what a terminal would obey."""
+    quoted = [repr(name[:40]) for name in list(names)[:12]]
+    more = len(names) - len(quoted)
+    return (", ".join(quoted) + (f" and {more} more" if more > 0 else "")) or "none"
 
 
-# Where the robot is
+# The measured state
 
 
 def opening_of(position: float, ends: tuple[float, float]) -> float | None:
-    """How far a gripper is open, 0 to 1, by its joint's position, which is at ``ends`` when it is
-    closed and open. None: so far outside of them that they are not this joint's."""
+    """Opening of a gripper, 0 to 1, by its joint's position, which is at ``ends`` when it is closed
+    and open. None: so far outside of them that they are not this joint's."""
     closed, opened = ends
     share = (position - closed) / (opened - closed)
     return min(1.0, max(0.0, share)) if -_BEYOND <= share <= 1.0 + _BEYOND else None
 
 
 class Forgetful(Protocol):
-    """What has accepted readings."""
+    """A filter with accepted readings."""
 
     def forget(self) -> None:
-        """Nothing is accepted yet."""
+        """Begin anew: nothing is accepted yet."""
         ...
 
 
 class MeasuredState:
-    """Where the robot is: the newest accepted value of every number of an action, from messages
-    that may each have some of them. Not thread-safe.
+    """The robot's measured state: the newest accepted value of every number of an action, from
+    messages that may each have some of them. Not thread-safe.
 
     In the units of the action space's absolute kin: poses for end effectors, positions for joints,
-    for a gripper's joint its opening from 0 to 1. ``intakes`` are what the values come through.
+    for a gripper's joint its opening from 0 to 1. ``intakes`` filter the values before.
     ``lasting``: grippers whose drivers report only changes, so that no opening is too old.
     ``changes`` counts what was taken in.
     """
@@ -458,7 +457,7 @@ class MeasuredState:
         self.forget()
 
     def forget(self) -> None:
-        """No measurement counts any more: after a jump of the clock."""
+        """Forget every measurement: after a jump of the clock."""
         width = self._space.width
         self.changes += 1
         self._values = np.zeros(width)
@@ -467,25 +466,25 @@ class MeasuredState:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """What comes next may be anywhere: another episode."""
+        """Begin another episode: the next reading may be anywhere."""
         for intake in self.intakes:
             intake.forget()
 
     def update(
-        self, places: Sequence[int], values: Floats, stamp_ns: int, received_steady_ns: int
+        self, indices: Sequence[int], values: Floats, stamp_ns: int, received_steady_ns: int
     ) -> None:
-        """``values`` [len(places)] were measured at ``stamp_ns``; what is older than what is
-        known is ignored."""
+        """Take in ``values`` [len(indices)] measured at ``stamp_ns``; those older than the known
+        ones are ignored."""
         self.changes += 1
-        for place, value in zip(places, values, strict=True):
-            if self._received_ns[place] is None or stamp_ns > self._stamp_ns[place]:
-                self._values[place] = value
-                self._stamp_ns[place] = stamp_ns
-                self._received_ns[place] = received_steady_ns
+        for index, value in zip(indices, values, strict=True):
+            if self._received_ns[index] is None or stamp_ns > self._stamp_ns[index]:
+                self._values[index] = value
+                self._stamp_ns[index] = stamp_ns
+                self._received_ns[index] = received_steady_ns
 
     def at(self, now: Moment, max_age_ns: int) -> Floats | None:
-        """Float64 [D], grippers 0; None where any axis was measured longer ago than that, or
-        never."""
+        """The state, float64 [D], grippers 0; None where any axis was measured longer ago than
+        that, or never."""
         if not self.has(self._motion, now, max_age_ns):
             return None
         values = self._values.copy()
@@ -493,7 +492,7 @@ class MeasuredState:
         return values
 
     def age_ns(self, now: Moment) -> int:
-        """Of the oldest value that is not of a joint which speaks only when it changes."""
+        """Age of the oldest value, but for joints that are reported only when they change."""
         ages = (
             safety.age_ns(now.now_ns, self._stamp_ns[p], now.steady_ns, received, self._sim_time)
             for p in self._motion
@@ -502,22 +501,22 @@ class MeasuredState:
         return max(0, *ages, 0)
 
     def openings(self, now: Moment, max_age_ns: int) -> list[float]:
-        """How far each gripper is open, 0 to 1; NaN where none was measured since, or ever."""
+        """Openings of the grippers, 0 to 1; NaN where none was measured since, or ever."""
         return [
-            float(self._values[place]) if self.has([place], now, max_age_ns) else float("nan")
-            for place in self._grippers
+            float(self._values[i]) if self.has([i], now, max_age_ns) else float("nan")
+            for i in self._grippers
         ]
 
-    def has(self, places: Iterable[int], now: Moment, max_age_ns: int) -> bool:
-        """Whether all of these were measured, none longer ago than that."""
-        return all(self._is_fresh(place, now, max_age_ns) for place in places)
+    def has(self, indices: Iterable[int], now: Moment, max_age_ns: int) -> bool:
+        """True if all of these were measured, none longer ago than that."""
+        return all(self._is_fresh(index, now, max_age_ns) for index in indices)
 
     def lacks(self, now: Moment, max_age_ns: int) -> str:
         """Axes without a recent measurement, for a log."""
         names = [
-            self._space.names[place]
-            for place in self._motion
-            if not self._is_fresh(place, now, max_age_ns)
+            self._space.names[index]
+            for index in self._motion
+            if not self._is_fresh(index, now, max_age_ns)
         ]
         if not self._space.kind.joints:
             return "nothing fresh on measured_pose" + (
@@ -525,10 +524,10 @@ class MeasuredState:
             )
         return "nothing fresh on joint_states of " + ", ".join(map(repr, names))
 
-    def _is_fresh(self, place: int, now: Moment, max_age_ns: int) -> bool:
-        received_ns = self._received_ns[place]
-        if received_ns is None or place in self.lasting:
+    def _is_fresh(self, index: int, now: Moment, max_age_ns: int) -> bool:
+        received_ns = self._received_ns[index]
+        if received_ns is None or index in self.lasting:
             return received_ns is not None
-        stamp_ns = self._stamp_ns[place]
+        stamp_ns = self._stamp_ns[index]
         age = safety.age_ns(now.now_ns, stamp_ns, now.steady_ns, received_ns, self._sim_time)
         return age <= max_age_ns

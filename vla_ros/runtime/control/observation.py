@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 WRIST_IMAGE = "wrist_image"  # the part that is the wrist camera
 WAITING = 32  # images that wait at most
-PICTURES = 64  # kept while images wait for them
-PICTURE_BYTES = 48 << 20  # of one camera: eight of 1080p
+IMAGES = 64  # kept while images wait for them
+IMAGE_BYTES = 48 << 20  # of one camera: eight of 1080p
 STATES = 4096  # 20 s at 200 Hz
 LIBERO_STATE = 8  # values of libero_oft
 _SHARED_NS = 1000  # observations that may share their oldest image
@@ -48,7 +48,7 @@ class StampedValue(Generic[T]):
 
 
 class History(Generic[T]):
-    """The newest ``limit`` samples of one stream in the order of their stamps, so that late
+    """The newest ``limit`` samples of one stream, in the order of their stamps, so that late
     messages still find each other.
 
     A sample of a stamp that is there already replaces it. A stamp that lies more than ``back_ns``
@@ -105,12 +105,12 @@ class History(Generic[T]):
         return after if after.stamp_ns - stamp_ns <= stamp_ns - before.stamp_ns else before
 
     def clear(self) -> None:
-        """What was there is void."""
+        """Forget every sample."""
         self._stamps.clear()
         self._values.clear()
 
     def forget(self, before_ns: int) -> None:
-        """Let go of what is older, except for the newest of it: it may be a neighbor yet."""
+        """Forget older samples, but for the newest of them: it may be a neighbor yet."""
         self._cut(bisect_left(self._stamps, before_ns) - 1)
 
     def _sample(self, at: int) -> StampedValue[T]:
@@ -123,20 +123,20 @@ class History(Generic[T]):
 
 
 def _size(value: object) -> int:
-    """Bytes of an image; what is no array takes little."""
+    """Bytes of an image; anything else takes little."""
     return int(getattr(value, "nbytes", 0))
 
 
 class MissingReason(NamedTuple):
-    """Why a stream has nothing for an image: silent, apart, names or size, and the end of a
-    instruction that names the stream."""
+    """Reason for which a stream has nothing for an image: silent, apart, quiet, names or size, and
+    the end of a line that begins with the stream's name."""
 
     kind: str
     text: str
 
 
 class JoinedStream(Protocol):
-    """One stream that images are joined with. It is *there* for an image where one of its samples
+    """A stream that images are joined with. It is *there* for an image where one of its samples
     lies within the slop of the image's stamp. Not thread-safe."""
 
     def add(self, stamp_ns: int, value: Any) -> None:
@@ -149,20 +149,20 @@ class JoinedStream(Protocol):
         ...
 
     def lacks(self, stamp_ns: int) -> MissingReason:
-        """Why there is none."""
+        """The reason for which there is none."""
         ...
 
     def forget(self, before_ns: int) -> None:
-        """Images from now on are newer."""
+        """Forget samples that only older images could need."""
         ...
 
     def clear(self) -> None:
-        """What was there is void: of a clock that was set back."""
+        """Forget everything: a clock was set back."""
         ...
 
 
 class Nearest(Generic[T]):
-    """Values that cannot be mixed: the nearest one. ``most_bytes``: what images may take."""
+    """Stream of values that cannot be interpolated: the nearest one. ``most_bytes``: of images."""
 
     def __init__(self, limit: int, most_bytes: int = 0) -> None:
         self._history: History[T] = History(limit, most_bytes=most_bytes)
@@ -184,10 +184,10 @@ class Nearest(Generic[T]):
 
 
 class Poses(Nearest[Pose]):
-    """A moving frame: between two samples it is where a steady motion would have it.
+    """Stream of a moving frame's poses, interpolated between two samples.
 
-    Of a rotation's two quaternions, q and -q, it has the one nearer to the one before, whichever
-    the driver gives, so that a vector made of it does not flip from frame to frame. ``task``: the
+    Of a rotation's two quaternions, q and -q, it gives the one nearer to the one before, whichever
+    the driver has, so that a vector made of it does not flip from frame to frame. ``task``: the
     number of the task. The first of each is on the side of a quarter turn about x, which lies
     between no turn (w = 1) and the half turn of LIBERO's hand at its start (x = 1): MuJoCo's
     quaternions, from joint to joint, are continuous from there on.
@@ -242,7 +242,7 @@ def between(low: Pose, high: Pose, share: float) -> Pose:
 
 
 def gap(nearest: StampedValue[Any] | None, stamp_ns: int) -> MissingReason:
-    """How far the nearest sample of a stream is from an image, in words."""
+    """Distance of a stream's nearest sample from an image, as a reason."""
     if nearest is None:
         return MissingReason("silent", "has said nothing yet")
     apart = nearest.stamp_ns - stamp_ns
@@ -257,25 +257,26 @@ def within(sample: StampedValue[T] | None, stamp_ns: int, slop_ns: int) -> Stamp
 
 
 def share_of(before_ns: int, after_ns: int, stamp_ns: int) -> float:
-    """Where a stamp lies between two others, from 0 to 1."""
+    """Share of the way between two stamps at which a third lies, from 0 to 1."""
     return (stamp_ns - before_ns) / (after_ns - before_ns) if after_ns > before_ns else 0.0
 
 
 # The robot's state
 
-#: The values of an observation's streams by name -> what the policy is shown of the robot.
+#: The values of an observation's streams by name -> the policy's proprio.
 Layout = Callable[[Mapping[str, Any]], Floats | None]
 
 
 def as_joints(values: Mapping[str, Any]) -> Floats | None:
-    """The joints in their order; None where none are asked for."""
+    """Proprio of joints in their order; None where none are asked for."""
     joints: Floats | None = values.get("joint_states")
     return joints
 
 
 def libero_oft(values: Mapping[str, Any]) -> Floats:
-    """Float64 [8]: the end effector's position [3] in m, its rotation as axis-angle [3] in rad,
-    two fingers [2] in m. A single finger joint stands for both of a parallel gripper: q, -q.
+    """Proprio of LIBERO's OFT checkpoints, float64 [8]: the end effector's position [3] in m, its
+    rotation as axis-angle [3] in rad, two fingers [2] in m. A single finger joint stands for both
+    of a parallel gripper: q, -q.
 
     Source: openvla-oft ``run_libero_eval.py`` (``prepare_observation``): ``robot0_eef_pos``,
     ``quat2axisangle(robot0_eef_quat)``, ``robot0_gripper_qpos``.
@@ -301,8 +302,9 @@ def axis_angle(quaternion: tuple[float, float, float, float]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ProprioLayout:
-    """``size``: how many values it gives; 0: as many as there are joints. ``joints``: how many
-    joints it takes; empty: any number. ``pose``: whether it takes the end effector's pose."""
+    """A layout of proprio. ``size``: values that it has; 0: as many as there are joints.
+    ``joints``: numbers of joints that it takes; empty: any. ``pose``: it takes the end effector's
+    pose."""
 
     make: Layout
     size: int = 0
@@ -321,7 +323,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage(Generic[T]):
-    """A message of a stream: its stamp, when it came, its content."""
+    """A message of a stream: its stamp, its receipt, its content."""
 
     stamp_ns: int
     received: Moment
@@ -330,8 +332,8 @@ class StreamMessage(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PairingWindow:
-    """``slop_ns``: how far the stamps of one observation may lie apart. ``wait_ns``: images of
-    an older stamp than this wait no longer."""
+    """Tolerance of pairing. ``slop_ns``: how far the stamps of one observation may lie apart.
+    ``wait_ns``: images of an older stamp than this wait no longer."""
 
     slop_ns: int
     wait_ns: int
@@ -351,7 +353,7 @@ _SET_BACK = LostImage("image", "stamped before the clock was set back", "clock")
 
 
 class Assembler:
-    """Joins camera images with what else the policy needs; the newest complete set wins.
+    """Join of camera images with the other streams of a policy; the newest complete set wins.
 
     An image is complete as soon as every part has a sample within the slop of its stamp,
     whichever message came last. It waits for that until it is too old or a newer image is
@@ -375,15 +377,15 @@ class Assembler:
         self._parts = dict(parts)
         self._layout = layout
         self._more = dict(more_cameras)
-        self._pictures = [name for name in self._parts if name in (WRIST_IMAGE, *self._more)]
+        self._image_parts = [name for name in self._parts if name in (WRIST_IMAGE, *self._more)]
         self._waiting: dict[int, StreamMessage[Image]] = {}  # by stamp
         self._lost: list[LostImage] = []
         self._last = (0, 0)  # stamps of the newest observation and of its main image
         self._newest = (0, 0)  # stamp of the newest image that was answered, and when it came
-        self._heard: Moment | None = None  # when the newest message of all came
+        self._newest_receipt: Moment | None = None  # of all messages
 
     def image(self, part: StreamMessage[Image]) -> Observation | None:
-        """A new main camera image; returns the observation if nothing is missing.
+        """Take in a main camera image; returns the observation if nothing is missing.
 
         One that comes after a newer one was answered is lost: its parts may be of other stamps, so
         that its observation would look newer. A clock that is set back overtakes nothing.
@@ -397,12 +399,12 @@ class Assembler:
             self._lost.append(LostImage("image", f"out of order by {late_ns / MS:.1f} ms", "order"))
             return None
         self._waiting[part.stamp_ns] = part
-        while len(self._waiting) > max(2, min(WAITING, PICTURE_BYTES // max(1, _size(part.value)))):
+        while len(self._waiting) > max(2, min(WAITING, IMAGE_BYTES // max(1, _size(part.value)))):
             self._give_up(min(self._waiting), self._window().slop_ns)
         return self._complete(part.received)
 
     def add(self, name: str, part: StreamMessage[Any]) -> Observation | None:
-        """A message of another stream; returns the observation that it completes."""
+        """Take in a message of another stream; returns the observation that it completes."""
         if self._is_void(part.received):
             return None
         self._parts[name].add(part.stamp_ns, part.value)
@@ -414,20 +416,20 @@ class Assembler:
         return lost
 
     def _is_void(self, received: Moment) -> bool:
-        """Whether a message is of before the clock was set back. The first one of after that
-        makes void what was there. Threads deliver out of turn; the steady clock tells."""
-        heard = self._heard
-        if heard is None:
-            self._heard = received
+        """True of a message from before the clock was set back. The first one from after that makes
+        void what was there. Threads deliver out of turn; the steady clock decides."""
+        newest = self._newest_receipt
+        if newest is None:
+            self._newest_receipt = received
             return False
-        if received.steady_ns < heard.steady_ns:
-            return received.now_ns > heard.now_ns + _STEP_NS
-        if received.now_ns < heard.now_ns - _STEP_NS:
+        if received.steady_ns < newest.steady_ns:
+            return received.now_ns > newest.now_ns + _STEP_NS
+        if received.now_ns < newest.now_ns - _STEP_NS:
             self._lost += [_SET_BACK] * len(self._waiting)
             self._waiting.clear()
             for part in self._parts.values():
                 part.clear()
-        self._heard = received
+        self._newest_receipt = received
         return False
 
     def _complete(self, now: Moment) -> Observation | None:
@@ -437,7 +439,7 @@ class Assembler:
             if image.received.now_ns < now.now_ns and now.now_ns - stamp > window.wait_ns:
                 self._give_up(stamp, window.slop_ns)
         if not self._waiting:  # an image that comes now is of now: older parts fit none
-            for name in self._pictures:
+            for name in self._image_parts:
                 self._parts[name].forget(now.now_ns - window.wait_ns - window.slop_ns)
         for stamp in sorted(self._waiting, reverse=True):
             found = self._find(stamp, window.slop_ns)
@@ -461,7 +463,7 @@ class Assembler:
         return found
 
     def _give_up(self, stamp_ns: int, slop_ns: int) -> None:
-        """An image that lacks nothing but was overtaken by a newer one is not lost."""
+        """Give up an image; one that lacks nothing but was overtaken by a newer one is not lost."""
         del self._waiting[stamp_ns]
         for name, part in self._parts.items():
             if part.at(stamp_ns, slop_ns) is None:
@@ -474,8 +476,8 @@ class Assembler:
         self, image: StreamMessage[Image], found: Mapping[str, StampedValue[Any]]
     ) -> Observation:
         values = {name: sample.value for name, sample in found.items()}
-        pictures = [found[name] for name in (WRIST_IMAGE, *self._more) if name in found]
-        stamp = min([image.stamp_ns, *(picture.stamp_ns for picture in pictures)])
+        more = [found[name].stamp_ns for name in (WRIST_IMAGE, *self._more) if name in found]
+        stamp = min([image.stamp_ns, *more])
         last, last_image = self._last
         if image.stamp_ns > last_image and 0 <= last - stamp < _SHARED_NS:
             stamp = last + 1
@@ -498,7 +500,7 @@ class Assembler:
 
 
 class FrameCheck:
-    """Judges the stamps and pixels of frames in the order they come."""
+    """Check of the stamps and pixels of frames, in the order they come."""
 
     def __init__(self, sim_time: bool, detect_frozen: bool) -> None:
         self._sim_time = sim_time
@@ -508,10 +510,10 @@ class FrameCheck:
     def forget(self) -> None:
         """Start anew: after a reset or a jump of the clock."""
         self.last_stamp_ns = 0
-        self._shown: dict[str, _Shown] = {}
+        self._pixels: dict[str, _CameraPixels] = {}
 
     def refuse(self, observation: Observation, limits: Limits) -> str | None:
-        """Why this frame must be dropped, or None if it may be used (and is remembered)."""
+        """Reason to drop this frame, or None if it may be used (and is remembered)."""
         stamp, received = observation.stamp_ns, observation.received_ns
         # /clock and the image travel on different topics and may overtake each other, so in
         # simulated time a frame may be one control period ahead.
@@ -535,36 +537,38 @@ class FrameCheck:
     def _compare(self, observation: Observation) -> None:
         """Count frames in a row with the same pixels. Sensor noise makes that impossible for a
         real camera, so every fourth pixel is enough to look at."""
-        pictures = {"main": observation.image, **observation.more_images}
+        images = {"main": observation.image, **observation.more_images}
         if observation.wrist_image is not None:
-            pictures["wrist"] = observation.wrist_image
-        for camera, pixels in pictures.items():
-            shown = self._shown.get(camera)
-            if camera != "main" and shown is not None and shown.pixels is pixels:
+            images["wrist"] = observation.wrist_image
+        for camera, pixels in images.items():
+            last = self._pixels.get(camera)
+            if camera != "main" and last is not None and last.pixels is pixels:
                 continue  # of a camera slower than the main one: the same image once more
             checksum = zlib.adler32(pixels[::4, ::4].tobytes())
-            if shown is not None and shown.checksum == checksum:
-                shown.pixels, shown.same = pixels, shown.same + 1
+            if last is not None and last.checksum == checksum:
+                last.pixels, last.same = pixels, last.same + 1
             else:
-                self._shown[camera] = _Shown(pixels, checksum, observation.received_steady_ns)
+                self._pixels[camera] = _CameraPixels(
+                    pixels, checksum, observation.received_steady_ns
+                )
 
     @property
     def frozen(self) -> str:
         """The camera of which at least three frames in a row had the same pixels, or ""."""
-        same = (name for name, one in self._shown.items() if one.same + 1 >= _FROZEN_FRAMES)
+        same = (name for name, one in self._pixels.items() if one.same + 1 >= _FROZEN_FRAMES)
         return next(same, "")
 
     def frozen_for(self, steady_ns: int) -> str:
         """The camera whose pixels have not changed for a second although new frames came."""
-        for name, one in self._shown.items():
+        for name, one in self._pixels.items():
             if one.same + 1 >= _FROZEN_FRAMES and steady_ns - one.since_ns >= _FROZEN_NS:
                 return name
         return ""
 
 
 @dataclass(slots=True)
-class _Shown:
-    """What one camera shows, since when, and in how many frames more."""
+class _CameraPixels:
+    """Pixels of one camera, since when, and in how many frames more."""
 
     pixels: Image
     checksum: int
@@ -573,7 +577,7 @@ class _Shown:
 
 
 class ClockWatch:
-    """Compares the clock of the stamps with the steady one, tick by tick: a clock that jumps,
+    """Watch of the stamps' clock by the steady one, tick by tick: a clock that jumps,
     stands still or runs backwards makes every age a guess. Not thread-safe.
 
     In simulated time (``sim_time``) the clock may run at any rate, but not backwards.
@@ -585,7 +589,7 @@ class ClockWatch:
         self._moved_ns = steady_ns
 
     def jumped(self, now: Moment, limits: Limits) -> str | None:
-        """Why everything in flight is void, or None. Call it once a tick."""
+        """Reason for which everything in flight is void, or None. Call it once a tick."""
         last, self._last = self._last, now
         if last is None:
             return None
@@ -602,7 +606,8 @@ class ClockWatch:
         return None
 
     def stands_still(self, now: Moment, limits: Limits) -> str | None:
-        """Why the robot must hold, or None. No question for a world that waits, in lock-step."""
+        """Reason to hold the robot, or None. Not to be asked in lock-step, where the world
+        waits."""
         still_ns = now.steady_ns - self._moved_ns
         if self.sim_time and still_ns > limits.max_age_ns:
             return f"/clock has stood still for {still_ns / SECOND:.1f} s"

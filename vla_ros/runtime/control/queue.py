@@ -1,4 +1,4 @@
-"""Chunks on the time line: which action is executed next, when another answer is asked for.
+"""Chunks on the time line: the action that is executed next, and the requests for answers.
 
 Action i of a chunk is meant for i periods after its observation was captured. A chunk that comes
 late therefore begins behind the actions that were executed since: for a robot that moves all the
@@ -36,24 +36,24 @@ _REMEMBERED = 4096  # executed actions; more than any chunk has
 
 
 class Execution(str, Enum):
-    """How chunks follow each other; docs/explanation/chunks.md compares them."""
+    """Ways in which chunks follow each other; docs/explanation/chunks.md compares them."""
 
-    SYNC = "sync"  # stand still, look, execute S actions
+    SYNC = "sync"  # stand still, observe, execute S actions
     ASYNC = "async"  # move on meanwhile; skip what was executed since the new chunk's observation
-    ENSEMBLE = "ensemble"  # the weighted mean of what all chunks say of this moment
+    ENSEMBLE = "ensemble"  # the weighted mean of all chunks' actions for this moment
     RTC = "rtc"  # async, and the new chunk is guided to continue the old one
-    RTC_TRAINED = "rtc_trained"  # async, and the network takes the actions under way as given
+    RTC_TRAINED = "rtc_trained"  # async, and the network is conditioned on the actions under way
     CORRECTED = "corrected"  # async, and each action is corrected by the newest frame
 
     @property
     def continues(self) -> bool:
-        """The policy itself makes a chunk that continues the one before it."""
+        """True where the policy itself makes a chunk that continues the one before it."""
         return self in (Execution.RTC, Execution.RTC_TRAINED)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How chunks are executed; of no effect on policies that give one action at a time.
+    """Parameters of how chunks are executed; without effect on policies of one action at a time.
 
     ``replan_interval`` is S, the actions executed of a chunk before another replaces it; 0: as
     many as the age limit allows (:meth:`fitted`; all of them where it is not fitted), and for the
@@ -81,7 +81,7 @@ class Chunking:
             raise ValueError("conditioning_delay_steps must be 0 or more")
 
     def fitted(self, limits: Limits, info: PolicyInfo, inference_s: float) -> Chunking:
-        """The same with an S where that was left open, for a policy that takes ``inference_s``.
+        """A copy with an S where that was left open, for a policy that takes ``inference_s``.
 
         It is the largest with which no action gets older than ``limits.max_age_s``, and no less
         than come too late of a chunk (d <= S, arXiv 2506.07339): a limit that is too short for
@@ -112,12 +112,11 @@ class Chunking:
         return min(self.replan_interval or length, length)
 
     def last_of(self, length: int) -> int:
-        """Where a chunk ends if no other comes: who does not wait goes on as long as there is
-        something to go on with."""
+        """End of a chunk if no other comes: all but ``sync`` go on to its last action."""
         return self.executed_of(length) if self.execution is Execution.SYNC else length
 
     def reach(self, length: int, lead: int) -> int:
-        """From which index on another chunk is wanted: at S, and early enough to arrive, ``lead``
+        """Index from which on another chunk is wanted: at S, and early enough to arrive, ``lead``
         periods later, while there is something left to execute."""
         kept = self.executed_of(length)
         if self.execution is Execution.SYNC:
@@ -126,7 +125,7 @@ class Chunking:
 
 
 def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
-    """ValueError, in one line, for an execution that the policy knows nothing of."""
+    """Raise ValueError, in one line, for an execution that the policy cannot take part in."""
     asked = chunking.execution
     if asked is Execution.CORRECTED and not info.corrects:
         raise ValueError(
@@ -144,14 +143,14 @@ def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
 
 
 class Delays:
-    """How late chunks are, in control periods: the largest of the newest ones. Not thread-safe."""
+    """Delays of chunks in control periods: the largest of the newest ones. Not thread-safe."""
 
     def __init__(self, window: int, expected: int) -> None:
         self._expected = expected  # until one was seen
         self._seen: deque[tuple[int, int]] = deque(maxlen=window)
 
     def add(self, periods: int, executed: int) -> None:
-        """A chunk asked for while the robot moved was there after ``periods``, in which
+        """Add the delay of a chunk asked for while the robot moved: ``periods``, in which
         ``executed`` actions went out."""
         self._seen.append((periods, min(periods, executed)))
 
@@ -167,11 +166,11 @@ class Delays:
 
 
 class Lateness:
-    """How late single actions are executed, in control periods of motion: the median of the newest.
+    """Delay of single actions in control periods of motion: the median of the newest.
 
     A policy that is conditioned on its delay needs the likely one, not the worst: an action made
-    for later than it is executed is as wrong as one made for earlier. And it has to know where the
-    robot will be by then: periods without an action, in which the robot stood, do not count.
+    for later than it is executed is as wrong as one made for earlier. Periods without an action, in
+    which the robot stood, do not count: they do not change where it will be by then.
     Not thread-safe.
     """
 
@@ -180,12 +179,12 @@ class Lateness:
         self._seen: deque[int] = deque(maxlen=window)
 
     def add(self, moved_ns: int, period_ns: int) -> None:
-        """An action is executed, and for so long the robot has moved since its observation."""
+        """Add an action that is executed after so long a motion since its observation."""
         self._seen.append((max(0, moved_ns) + period_ns // 2) // period_ns)
 
     @property
     def steps(self) -> int:
-        """What to expect of the next one."""
+        """Expected delay of the next action."""
         return median_high(self._seen) if self._seen else self._expected
 
 
@@ -200,10 +199,10 @@ class PolicyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChunkAction:
-    """One action that may be published next.
+    """An action that may be published next.
 
     ``answers`` are those that it rests on, the oldest first, and ``index`` is its own in the
-    oldest one's chunk. ``rows`` [n, D]: this action, and what comes after it if nothing comes
+    oldest one's chunk. ``rows`` [n, D]: this action, and those after it if no answer comes
     between. ``corrected_ns``: the stamp of the newer frame by which this action was corrected,
     or 0.
     """
@@ -215,7 +214,7 @@ class ChunkAction:
 
     @property
     def answer(self) -> PolicyAnswer:
-        """The oldest: what its age is counted from."""
+        """The oldest answer, by which its age is counted."""
         return self.answers[0]
 
     @property
@@ -244,13 +243,13 @@ class _Asked:
 
 
 class ActionQueue:
-    """Newest wins: a new chunk replaces the old one once S of its actions were executed. Single
-    actions replace each other. Not thread-safe.
+    """Queue of actions, newest wins: a new chunk replaces the old one once S of its actions were
+    executed. Single actions replace each other. Not thread-safe.
 
     ``chunk_length``: actions the policy gives at a time; of one that gives chunks nothing is asked
     while an answer is awaited. ``expected``: how many periods a chunk takes, until one was seen.
     ``chunking``: its S may change at any time.
-    ``voided`` is what was thrown away by the last :meth:`take`, or "".
+    ``voided`` names what was dropped by the last :meth:`take`, or "".
     """
 
     def __init__(
@@ -283,7 +282,7 @@ class ActionQueue:
     # Asking
 
     def asks(self, stamp_ns: int, limits: Limits) -> bool:
-        """Whether to ask for an answer to the observation of that stamp."""
+        """True if an answer to the observation of that stamp is wanted."""
         if not self._one_by_one:
             return True
         asked = self._asked  # one whose answer would be too old by now is given up
@@ -295,7 +294,7 @@ class ActionQueue:
         return True
 
     def asked(self, stamp_ns: int) -> Executing | None:
-        """An answer to this observation was asked for; returns what is executed meanwhile."""
+        """Note a request about this observation; returns the chunk that is executed meanwhile."""
         current, executing = self._current, None
         moving = current is not None and not self.exhausted
         if moving and current is not None and current.inference.stamp_ns > self._broken_ns:
@@ -314,7 +313,7 @@ class ActionQueue:
         return self._lateness.steps if given is None else given
 
     def awaits(self, now_ns: int, period_ns: int) -> bool:
-        """Whether the answer that was asked for is due by now."""
+        """True once the answer that was asked for is due."""
         asked = self._asked
         return asked is not None and asked.stamp_ns + self._virtual * period_ns <= now_ns
 
@@ -323,7 +322,7 @@ class ActionQueue:
         self._waiting = [answer] if not self._virtual else [*self._waiting, answer]
 
     def answered(self) -> None:
-        """What was asked for came, or will never come."""
+        """Note that the requested answer came, or will never come."""
         self._asked = None
 
     # Executing
@@ -341,7 +340,7 @@ class ActionQueue:
 
     @property
     def next(self) -> ChunkAction | None:
-        """What the newest chunk that has taken over says next; of no ensemble."""
+        """Next action of the newest chunk that has taken over; of no ensemble."""
         if self._current is None or self.exhausted:
             return None
         actions = self._current.inference.actions
@@ -375,12 +374,12 @@ class ActionQueue:
             if self._blends:
                 self._chunks.append(newer)
 
-    def executed(self, now_ns: int, as_said: bool) -> None:
-        """The action taken last was published, ``as_said`` or held to a limit."""
+    def executed(self, now_ns: int, unchanged: bool) -> None:
+        """The action taken last was published, ``unchanged`` or held to a limit."""
         self._executed.append(now_ns)
         self._begun_ns = now_ns if self._begun_ns is None else self._begun_ns
         self._index, self._refused = self._next, False
-        if not as_said:
+        if not unchanged:
             self._broken_ns = now_ns
 
     def refused(self) -> None:
@@ -393,14 +392,14 @@ class ActionQueue:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the next action has to come from a new answer."""
+        """True if the next action has to come from a new answer."""
         if self._current is None:
             return True
         return self._index >= self.chunking.last_of(len(self._current.inference.actions))
 
     @property
     def _wants(self) -> bool:
-        """Whether a newer answer may take over."""
+        """True if a newer answer may take over."""
         if self._current is None or self._refused or self.exhausted:
             return True
         length = len(self._current.inference.actions)
@@ -416,7 +415,8 @@ class ActionQueue:
         return there[-1] if there else None
 
     def _note_delay(self, stamp_ns: int, executed: int, now_ns: int, period_ns: int) -> None:
-        """A chunk was there; one asked for at rest is no measure of the delay in motion."""
+        """Add the delay of a chunk that was there; asked for at rest it is no measure of
+        motion's."""
         if self._last is not None and self._last == _Asked(stamp_ns, moving=True):
             self._delays.add(max(0, now_ns - stamp_ns) // period_ns, executed)
 
@@ -425,8 +425,8 @@ class ActionQueue:
         return len(self._executed) - bisect_left(self._executed, stamp_ns)
 
     def _moved_since(self, stamp_ns: int, now_ns: int, period_ns: int) -> int:
-        """For how long the robot was moved by actions, each for a period. What lies before its
-        first one counts: what is to be known is how late actions are once it moves."""
+        """Duration of the robot's motion by actions, each for a period. The time before its first
+        one counts too: the delay of actions once it moves is wanted."""
         begun_ns = now_ns if self._begun_ns is None else self._begun_ns
         moved_ns, stamp_ns = max(0, begun_ns - stamp_ns), max(begun_ns, stamp_ns)
         for at_ns in reversed(self._executed):
@@ -436,20 +436,20 @@ class ActionQueue:
         return moved_ns
 
     def _together(self, now_ns: int, limits: Limits) -> ChunkAction | None:
-        """What all chunks say of this moment whose observation is young enough."""
+        """The mean action of all chunks whose observation is young enough."""
         live = []
         for answer in self._chunks:
-            place = self._executed_since(answer.inference.stamp_ns)
+            index = self._executed_since(answer.inference.stamp_ns)
             young = now_ns - answer.inference.stamp_ns <= limits.max_age_ns
-            if young and place < len(answer.inference.actions):
-                live.append((answer, place))
+            if young and index < len(answer.inference.actions):
+                live.append((answer, index))
         self._chunks = [answer for answer, _ in live]
         if not live:
             self._current = None
             return None
         self._current, self._index = live[-1]
         self._next = self._index + 1
-        rests = [answer.inference.actions[place:] for answer, place in live]
+        rests = [answer.inference.actions[index:] for answer, index in live]
         rows = blend(rests, self.chunking.ensemble_decay, self._space)
         return ChunkAction(tuple(self._chunks), live[0][1], rows)
 
@@ -463,38 +463,38 @@ def check_inference(inference: Inference, space: ActionSpace) -> None:
 
 
 def blend(rests: Sequence[Floats], decay: float, space: ActionSpace) -> Floats:
-    """The weighted means, float64 [n, D]: of this moment and of all that any chunk still covers.
+    """Weighted means, float64 [n, D]: of this moment and of all that any chunk still covers.
 
     ``rests``: what is left of each chunk [n_i, D], the oldest chunk first, first rows due at the
     same moment. Chunk i weighs exp(-``decay`` i). Orientations are averaged on the sphere.
     """
     weights = np.exp(-decay * np.arange(len(rests)))
     rows = []
-    for place in range(max(map(len, rests))):
-        there = [i for i, rest in enumerate(rests) if place < len(rest)]
-        said = np.array([rests[i][place] for i in there])
-        rows.append(_mean(said, weights[there], space))
+    for row in range(max(map(len, rests))):
+        there = [i for i, rest in enumerate(rests) if row < len(rest)]
+        actions = np.array([rests[i][row] for i in there])
+        rows.append(_mean(actions, weights[there], space))
     return np.array(rows)
 
 
-def _mean(said: Floats, weights: Floats, space: ActionSpace) -> Floats:
-    mean: Floats = weights @ said / weights.sum()
-    for places in map(list, space.rotations):
-        mean[places] = _mean_rotation(said[:, places], weights)
+def _mean(actions: Floats, weights: Floats, space: ActionSpace) -> Floats:
+    mean: Floats = weights @ actions / weights.sum()
+    for indices in map(list, space.rotations):
+        mean[indices] = _mean_rotation(actions[:, indices], weights)
     return mean
 
 
-def _mean_rotation(said: Floats, weights: Floats) -> Floats:
-    """One after the other, each moves the mean by its share of the way."""
-    mean, total = said[0].copy(), float(weights[0])
-    for vector, weight in zip(said[1:], weights[1:], strict=True):
+def _mean_rotation(vectors: Floats, weights: Floats) -> Floats:
+    """Mean of axis-angles: one after the other, each moves it by its share of the way."""
+    mean, total = vectors[0].copy(), float(weights[0])
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
         total += float(weight)
-        mean = rotation.turned(mean, rotation.way(mean, vector) * (float(weight) / total))
+        mean = rotation.turned(mean, rotation.relative(mean, vector) * (float(weight) / total))
     return mean
 
 
 class RequestBuilder:
-    """Builds requests to the policy that ``info`` describes, whose answers are in ``queue``. Not
+    """Requests to the policy that ``info`` describes, whose answers are in ``queue``. Not
     thread-safe.
 
     ``recorded``: the requests of an earlier run, to be made again.
@@ -505,7 +505,7 @@ class RequestBuilder:
         self.recorded: RecordedRequests | None = None
 
     def build(self, observation: Observation, limits: Limits, running: bool) -> Observation | None:
-        """The frame as the worker is to get it; None: an answer to it would not be executed.
+        """The frame for the worker; None: an answer to it would not be executed.
 
         A robot that is not ``running`` has nothing that could be continued.
         """

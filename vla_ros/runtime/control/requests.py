@@ -1,4 +1,4 @@
-"""In a replay: what the recorded run asked its worker, about which frames.
+"""Requests of a recorded run to its worker, for a replay.
 
 Chunks of a run in real time depend on when their answers came. With the recorded requests, a policy
 that continues its chunks (arXiv 2506.07339) answers the same again, on any machine.
@@ -32,7 +32,7 @@ class RecordedRequests:
         self._left = deque(requests)
 
     def next(self, stamp_ns: int) -> RecordedRequest | None:
-        """What was asked of this frame, or None: nothing was. Older requests are over."""
+        """The request about this frame, or None. Older requests are over."""
         while self._left and self._left[0].stamp_ns < stamp_ns:
             self._left.popleft()
         if self._left and self._left[0].stamp_ns == stamp_ns:

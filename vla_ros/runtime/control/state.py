@@ -1,4 +1,4 @@
-"""What the control loop, its publish gate and its driver share: the state of one loop.
+"""The state of one control loop, which its publish gate and its driver share.
 
 Plain values and the trackers that more than one of the three reads. All of it is guarded by the
 loop's one lock (:class:`vla_ros.runtime.control.control.Control` holds it).
@@ -25,7 +25,7 @@ from vla_ros.runtime.safety import Limits, Safety
 
 
 class ControlSink(Protocol):
-    """Where the loop's decisions go. Every call is made with the loop's lock held."""
+    """Receiver of the loop's decisions. Every call is made with the loop's lock held."""
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
         """Hand a frame to the worker; must not block."""
@@ -34,10 +34,11 @@ class ControlSink(Protocol):
         """Publish a command that has passed the gate."""
 
     def rest(self, command: Command) -> None:
-        """A period without a command: what the outputs are to come to rest by, without a number."""
+        """A period without a command: bring the outputs to rest by this one, which has no
+        number."""
 
     def changed(self, before: Safety, after: Safety) -> None:
-        """The state, its reason or the task is another one."""
+        """Another state, reason or task."""
 
     def warn(self, kind: str, text: str) -> None:
         """Something was dropped, clamped or blocked; ``kind`` is for throttling."""
@@ -67,10 +68,10 @@ class ControlCounts:
 
 @dataclass(frozen=True, slots=True)
 class JointOutputs:
-    """What the outputs take beside the action: ``places`` of the joints, and ``plans`` of them that
-    begin ``lead_s`` after their publication.
+    """Needs of the outputs beside the action: ``positions`` of the joints, and ``plans`` of them
+    that begin ``lead_s`` after their publication.
 
-    A displacement of joints is added to the place that was ``commanded`` last, as of demonstrations
+    A displacement of joints is added to the position ``commanded`` last, as of demonstrations
     whose actions are the difference of two commands (ManiSkill's ``pd_joint_target_delta_pos``,
     robosuite's ``goal_update_mode: desired``); else to where the joints are measured to be, as of
     those whose actions are the next command minus the measured joints (``pd_joint_delta_pos``,
@@ -78,10 +79,11 @@ class JointOutputs:
     a chunk was asked for (openpi, LeRobot) are neither: what reads such a checkpoint makes joint
     positions of them.
 
-    ``wrapped``: joints that turn without end are said from -pi to pi; else they are counted on.
+    ``wrapped``: joints that turn without end are commanded from -pi to pi; else they are counted
+    on.
     """
 
-    places: bool = False
+    positions: bool = False
     plans: bool = False
     commanded: bool = False
     lead_s: float = 0.0
@@ -94,10 +96,10 @@ class LoopState:
 
     ``inference_s``: L, as it was measured last. ``persistent`` outlives this loop. ``safety`` is
     changed by :meth:`become` alone, which calls ``faulted`` with the reason of a FAULT. ``goals``
-    and ``instruction`` are what is to be done, since ``epoch_began_ns`` (steady time).
-    ``measured`` is where the robot is, and ``latest`` the newest frame that was taken in.
-    ``outputs``: what they take beside the action. ``turning``: the places in an action of joints
-    that turn without end.
+    and ``instruction`` are the task, since ``epoch_began_ns`` (steady time).
+    ``measured`` is the robot's measured state, and ``latest`` the newest frame that was taken in.
+    ``outputs``: their needs beside the action. ``turning``: the indices in an action of joints that
+    turn without end.
     """
 
     limits: Limits
@@ -120,7 +122,8 @@ class LoopState:
     resting: bool = False  # between two episodes: nothing is asked for
 
     def become(self, new: Safety) -> None:
-        """Take on ``new``; the sink hears of another state or reason, and FAULT ends a goal."""
+        """Take on ``new``; the sink is called with another state or reason, and FAULT ends a
+        goal."""
         old, self.safety = self.safety, new
         if (old.state, old.said) != (new.state, new.said):
             self.sink.changed(old, new)
@@ -128,5 +131,5 @@ class LoopState:
             self.faulted(new.reason)
 
     def fresh_pose(self, now: Moment) -> Floats | None:
-        """Where the robot is, unless that was measured longer than ``max_age_s`` ago."""
+        """The measured state, None where it was measured longer than ``max_age_s`` ago."""
         return self.measured.at(now, self.limits.max_age_ns)

@@ -1,1 +1,1 @@
-"""Judging a policy from outside: what its topics say, free of ROS, with an injected clock."""
+"""Monitor of a policy from outside, by its topics: free of ROS, with an injected clock."""

@@ -1,7 +1,7 @@
-"""What the stamps of the policy's main camera say: its rate, whether they stand still or go back,
-and whether its clock differs.
+"""Watch of the stamps of the policy's main camera: rate, stamps that stand still or go back, clocks
+that differ.
 
-Frames are judged by their stamps alone; no pixel is looked at. Whether the camera's clock and ours
+Frames are judged by their stamps alone; no pixel is read. Whether the camera's clock and ours
 agree is judged from receipt minus stamp, δ. The smallest δ of a window is the quickest transport
 plus the clocks' offset. Transport is never negative, so δ < −ε proves that the clocks are not
 synchronized; a smallest δ that keeps moving shows that they drift apart, and one that moves at once
@@ -26,11 +26,11 @@ EPSILON_NS = 5 * MS
 
 
 class CameraWatch:
-    """Follows one camera topic, by :meth:`frame`."""
+    """Watch of one camera topic, by :meth:`frame`."""
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self._config = config
-        self.topic = ""  # where its images are, as the policy says
+        self.topic = ""  # of its images, from the policy's status
         self._fresh = Window(config.window_s)
         self.repeated = EventTally(config.window_s)
         self.out_of_order = EventTally(config.window_s)
@@ -43,11 +43,11 @@ class CameraWatch:
         self.frames = self.clock_resets = 0
 
     def set_period(self, period_ns: int) -> None:
-        """The control period T, for ε = min(5 ms, T/4)."""
+        """Set the control period T, for ε = min(5 ms, T/4)."""
         self.epsilon_ns = min(EPSILON_NS, period_ns // 4) if period_ns > 0 else EPSILON_NS
 
     def frame(self, stamp_ns: int, arrival: Moment) -> None:
-        """One image, by its stamp and its receipt."""
+        """Take in an image, by its stamp and its receipt."""
         steady = arrival.steady_ns
         self.frames += 1
         self._last_frame_ns = steady
@@ -55,7 +55,7 @@ class CameraWatch:
         previous, self._stamp_ns = self._stamp_ns, stamp_ns
         if previous is not None and stamp_ns == previous:
             self.repeated.add(steady)
-            return  # an old stamp is no news of rate or clocks
+            return  # an old stamp does not count for rate or clocks
         if previous is not None and stamp_ns < previous:
             # The next frame is compared with this one: a bag that begins again counts once.
             self.out_of_order.add(steady)
@@ -66,7 +66,7 @@ class CameraWatch:
             self._compare_clocks(stamp_ns, arrival)
 
     def _follow_clock(self, stamp_ns: int, arrival: Moment) -> None:
-        """A ROS clock that was set back starts the comparison of stamps anew."""
+        """Start the comparison of stamps anew where the ROS clock was set back."""
         received, self._received_ns = self._received_ns, arrival.now_ns
         if received is not None and arrival.now_ns < received - self.epsilon_ns:
             self.clock_resets += 1
@@ -84,11 +84,11 @@ class CameraWatch:
         return self._fresh.rate_hz(steady_ns)
 
     def silent_s(self, steady_ns: int) -> float:
-        """Since the last image of any kind, or since the start."""
+        """Seconds since the last image of any kind, or since the start."""
         return (steady_ns - self._last_frame_ns) / SECOND
 
     def frozen_s(self, steady_ns: int) -> float:
-        """Since the last image with a new stamp, or since the start."""
+        """Seconds since the last image with a new stamp, or since the start."""
         return (steady_ns - self._last_fresh_ns) / SECOND
 
 
@@ -130,7 +130,7 @@ class _Bucket:
 
     @classmethod
     def of(cls, frames: list[tuple[float, int]]) -> _Bucket:
-        """Of (δ, steady time) of at least one frame; few frames have no measurable spread."""
+        """Bucket of (δ, steady time) of frames, at least one; few have no measurable spread."""
         frames = sorted(frames)
         floor, at_ns = frames[0]
         tenth = len(frames) // 10
@@ -162,7 +162,7 @@ class ClockOffset:
         self.last_jump_ms = 0.0
 
     def add(self, steady_ns: int, offset_ns: int) -> None:
-        """One frame: ``offset_ns`` is its receipt minus its stamp."""
+        """Take in a frame: ``offset_ns`` is its receipt minus its stamp."""
         offset = offset_ns / MS
         self._window.add(steady_ns, offset)
         number = steady_ns // self.BUCKET_NS
@@ -208,7 +208,7 @@ class ClockOffset:
 
 
 def _between(low: list[_Bucket], high: list[_Bucket]) -> float:
-    """By how much all floors of ``high`` lie above all of ``low``; 0 where they overlap."""
+    """Gap between all floors of ``high`` and all of ``low`` below; 0 where they overlap."""
     return max(0.0, min(b.floor for b in high) - max(b.floor for b in low))
 
 

@@ -1,6 +1,6 @@
-"""What the action topic says: rates, ages, deadlines, gaps, writers. Not thread-safe.
+"""Watch of the action topic: rates, ages, deadlines, gaps, writers. Not thread-safe.
 
-Deadlines are judged while the policy says RUNNING: a period is missed when its command
+Deadlines are judged while the policy's status is RUNNING: a period is missed when its command
 carries no new action (KIND_HELD) or when there was no command at all.
 """
 
@@ -31,7 +31,7 @@ MEASURED = (
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The command before, of the same writer."""
+    """The previous command of the same writer."""
 
     sequence: int
     published_ns: int
@@ -40,8 +40,8 @@ class _Last:
 
 
 class CommandWatch:
-    """Follows the action topic, by :meth:`command`. Distributions look at the window only; those of
-    stages and inference are of new actions."""
+    """Watch of the action topic, by :meth:`command`. Distributions are of the window only; those of
+    stages and inference of new actions."""
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self.config = config
@@ -59,7 +59,7 @@ class CommandWatch:
         self.commands = self.actions = 0
 
     def command(self, seen: CommandSeen, arrival: Moment, status: StatusSeen | None) -> None:
-        """One command; ``status`` is the policy's newest, which tells T and max_age."""
+        """Take in a command; ``status`` is the policy's newest, with T and max_age."""
         steady = arrival.steady_ns
         self.commands += 1
         self._all.add(steady, 1.0)
@@ -99,7 +99,7 @@ class CommandWatch:
     def _follow_sequence(
         self, seen: CommandSeen, arrival: Moment, status: StatusSeen | None
     ) -> None:
-        """Gaps, period errors and silent periods, against the command before of this writer."""
+        """Count gaps, period errors and silent periods since the writer's previous command."""
         last = self._last.get(seen.publisher)
         if last is None and len(self._last) >= MAX_WRITERS:
             self._last.pop(next(iter(self._last)))
@@ -141,11 +141,11 @@ class CommandWatch:
         return self._actions.rate_hz(steady_ns)
 
     def distributions(self, steady_ns: int) -> dict[str, Distribution]:
-        """Each of :data:`MEASURED`."""
+        """Distribution of each of :data:`MEASURED`."""
         return {name: window.distribution(steady_ns) for name, window in self._measured.items()}
 
     def silent_s(self, steady_ns: int) -> float:
-        """Since the last command, or since the start."""
+        """Seconds since the last command, or since the start."""
         return (steady_ns - self._last_ns) / SECOND
 
 
@@ -161,14 +161,14 @@ class _Sender:
 
 @dataclass(frozen=True, slots=True)
 class CommandWriters:
-    """``active``: node names that may command the robot now. ``leftover``: dead namesakes."""
+    """Writers of commands: ``active`` node names, and ``leftover`` names of dead namesakes."""
 
     active: tuple[str, ...] = ()
     leftover: tuple[str, ...] = ()
 
 
 class WriterWatch:
-    """Who publishes commands? Only one node may.
+    """Watch of the nodes that publish commands. Only one may.
 
     Two sources: the ROS graph, which names writers but forgets a killed one only after its lease
     (20 s), and the GIDs of the commands received, which are proof but nameless.
@@ -179,11 +179,11 @@ class WriterWatch:
         self._senders: dict[bytes, _Sender] = {}
 
     def listed(self, publishers: tuple[PublisherSeen, ...]) -> None:
-        """The writers of the action topic that the graph knows."""
+        """Take in the action topic's writers by the ROS graph."""
         self._listed = publishers
 
     def sent(self, gid: bytes, steady_ns: int) -> None:
-        """A command of the writer ``gid`` was received; empty when the writer is unknown."""
+        """Note a command of the writer ``gid``; empty when it is unknown."""
         if not gid:
             return
         sender = self._senders.get(gid)
@@ -196,7 +196,7 @@ class WriterWatch:
         self._senders[gid] = _Sender(steady_ns, steady_ns)
 
     def judge(self, steady_ns: int) -> CommandWriters:
-        """Who may command now, by node name; a stranger is named by its GID."""
+        """The writers of now by node name; an unknown one by its GID."""
         recent = {
             gid: sender
             for gid, sender in self._senders.items()
@@ -209,13 +209,13 @@ class WriterWatch:
         return CommandWriters(tuple(active), tuple(names[gid] for gid in leftover))
 
     def _leftover(self, recent: dict[bytes, _Sender]) -> tuple[bytes, ...]:
-        """Listed writers that are silent while a namesake speaks: a killed process."""
-        speaking = {p.node for p in self._listed if p.gid in recent}
-        return tuple(p.gid for p in self._listed if p.gid not in recent and p.node in speaking)
+        """Listed writers that are silent while a namesake sends: killed processes."""
+        sending = {p.node for p in self._listed if p.gid in recent}
+        return tuple(p.gid for p in self._listed if p.gid not in recent and p.node in sending)
 
 
 def _overlaps(gid: bytes, recent: dict[bytes, _Sender]) -> bool:
-    """Did another writer send while ``gid`` was sending? A node that was restarted did not."""
+    """True if another writer sent while ``gid`` was sending, unlike a node that was restarted."""
     own = recent[gid]
     return any(
         max(own.first_ns, other.first_ns) <= min(own.last_ns, other.last_ns)

@@ -1,7 +1,7 @@
 """A policy judged from outside: measured facts in, one report and one Diagnostic a subject out.
 
 Levels follow shared practice of ROS drivers: ERROR when the robot must not be trusted to move,
-WARN when it will soon come to that, STALE when nothing was heard. Not thread-safe.
+WARN when it will soon come to that, STALE when nothing was received. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATE_LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class MonitorFacts:
-    """Everything that is judged, at one instant of the steady clock."""
+    """The facts to judge, at one instant of the steady clock."""
 
     config: MonitorConfig
     steady_ns: int
@@ -60,13 +60,13 @@ class MonitorFacts:
 
     @property
     def policy_silent(self) -> bool:
-        """It was heard, and says nothing any more."""
+        """True of a policy whose status came once and comes no more."""
         overdue = self.status_age_s > self.config.status_timeout_s
         return self.status is not None and (self.policy_gone or overdue)
 
 
 class _Findings:
-    """Collects what is wrong with one subject; the worst finding leads the message."""
+    """Findings about one subject; the worst leads the message."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -83,7 +83,7 @@ class _Findings:
 
 
 def diagnose(facts: MonitorFacts) -> tuple[Diagnostic, ...]:
-    """All subjects, always in the same order."""
+    """Diagnostics of all subjects, always in the same order."""
     return (
         policy(facts),
         observation_age(facts),
@@ -96,7 +96,7 @@ def diagnose(facts: MonitorFacts) -> tuple[Diagnostic, ...]:
 
 
 def policy(facts: MonitorFacts) -> Diagnostic:
-    """The state it reports, and whether it still reports one."""
+    """Diagnostic of the policy: its state, and that it still reports one."""
     found, status = _Findings("policy"), facts.status
     if status is None:
         found.add(Level.STALE, "no status heard: is the policy node running?")
@@ -129,7 +129,7 @@ def policy(facts: MonitorFacts) -> Diagnostic:
 
 
 def observation_age(facts: MonitorFacts) -> Diagnostic:
-    """How old the observations of the commands are, against max_age."""
+    """Diagnostic of the age of the commands' observations, against max_age."""
     found, report = _Findings("observation age"), facts.report
     limit = facts.commands.max_age_ns(facts.status) / MS
     age = report.age_at_publish
@@ -156,7 +156,7 @@ def observation_age(facts: MonitorFacts) -> Diagnostic:
 
 
 def camera(facts: MonitorFacts) -> Diagnostic:
-    """Silence, frozen or jumbled stamps, clocks that differ or drift."""
+    """Diagnostic of the camera: silence, frozen or jumbled stamps, clocks that differ or drift."""
     found, watch, steady = _Findings("camera"), facts.camera, facts.steady_ns
     silent, frozen = watch.silent_s(steady), watch.frozen_s(steady)
     timeout = facts.config.camera_timeout_s
@@ -223,7 +223,7 @@ def _clocks(facts: MonitorFacts, found: _Findings) -> None:
 
 
 def action_rate(facts: MonitorFacts) -> Diagnostic:
-    """Do commands come, as often as promised and without gaps?"""
+    """Diagnostic of the commands' rate: as often as promised, and without gaps."""
     found, report, status = _Findings("action rate"), facts.report, facts.status
     if status is not None and running(status):
         # Between two episodes there are none, and nothing is wrong with that.
@@ -257,7 +257,7 @@ def action_rate(facts: MonitorFacts) -> Diagnostic:
 
 
 def latency(facts: MonitorFacts) -> Diagnostic:
-    """Where the time goes, and whether the model leaves room for everything else."""
+    """Diagnostic of latency: the stages, and the room that the model leaves to the others."""
     found, report = _Findings("latency"), facts.report
     room = _room_ms(facts)
     # Where the camera alone takes longer than that it is the camera that is too slow.
@@ -282,8 +282,8 @@ def latency(facts: MonitorFacts) -> Diagnostic:
 
 
 def _room_ms(facts: MonitorFacts) -> float | None:
-    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T. In simulated time
-    nobody knows: ages are the simulation's, inference takes ours."""
+    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T. Unknown in
+    simulated time: ages are the simulation's, inference takes ours."""
     limit = facts.commands.max_age_ns(facts.status) / MS
     rate = facts.report.camera_rate_hz
     if facts.status is None or not limit or rate <= 0 or facts.config.sim_time:
@@ -293,7 +293,7 @@ def _room_ms(facts: MonitorFacts) -> float | None:
 
 
 def action_topic(facts: MonitorFacts) -> Diagnostic:
-    """Exactly one node may publish commands."""
+    """Diagnostic of the action topic: exactly one node may publish commands."""
     found, active = _Findings("action topic"), facts.writers.active
     if len(active) > 1:
         found.add(Level.ERROR, f"{len(active)} publishers: {', '.join(active)}; stop all but one")
@@ -306,7 +306,7 @@ def action_topic(facts: MonitorFacts) -> Diagnostic:
 
 
 def outputs(facts: MonitorFacts) -> Diagnostic:
-    """Exactly one node may publish on a topic that moves the robot."""
+    """Diagnostic of the outputs: exactly one node may publish on each."""
     found = _Findings("outputs")
     values = [(topic, ", ".join(nodes)) for topic, nodes in facts.outputs.items()]
     for topic, nodes in values:
@@ -321,7 +321,7 @@ def _ms(value: float) -> str:
 
 
 def _percentiles(name: str, d: Distribution) -> list[tuple[str, str]]:
-    """A dash where nothing was seen: an age of 0 ms would be the best there is."""
+    """Percentiles as values; a dash without samples: an age of 0 ms would be the best there is."""
     shown = (_ms(getattr(d, p)) if d.count else "-" for p in PERCENTILES)
     return [(f"{name} {p}", text) for p, text in zip(PERCENTILES, shown, strict=True)]
 
@@ -342,7 +342,7 @@ class Judgement:
 
 
 class Monitor:
-    """Judges a policy from outside, by its topics.
+    """Monitor of a policy from outside, by its topics.
 
     Give every message to the method of its kind as it arrives, then ask :meth:`judge` as
     often as needed. Watchdogs (silence) run on the steady clock, ages on the stamps.
@@ -364,15 +364,15 @@ class Monitor:
         self._gone = False
 
     def set_limits(self, config: MonitorConfig) -> None:
-        """Judge by other limits from now on; window and kind of time stay what they were."""
+        """Set other limits; window and kind of time stay what they were."""
         if (config.window_s, config.sim_time) != (self.config.window_s, self.config.sim_time):
             raise ValueError("window_s and sim_time can only be given at start")
         self.config = config
         self._commands.config = config
 
     def camera(self, stamp_ns: int, arrival: Moment, topic: str = "") -> None:
-        """One image of the policy's camera, by its ``header.stamp``. Another topic is another
-        camera, of which nothing is known yet."""
+        """Take in an image of the policy's camera, by its ``header.stamp``. Another topic is
+        another camera, of which nothing is known yet."""
         if topic != self._camera.topic and self._camera.frames:
             self._camera = CameraWatch(self.config, arrival.steady_ns)
             if self._status is not None:
@@ -381,12 +381,12 @@ class Monitor:
         self._camera.frame(stamp_ns, arrival)
 
     def command(self, seen: CommandSeen, arrival: Moment) -> None:
-        """One ActionCommand."""
+        """Take in an ActionCommand."""
         self._writers.sent(seen.publisher, arrival.steady_ns)
         self._commands.command(seen, arrival, self._status)
 
     def status(self, seen: StatusSeen, arrival: Moment) -> None:
-        """One PolicyStatus; tells T and, unless configured, max_age from now on."""
+        """Take in a PolicyStatus; T and, unless configured, max_age are its from now on."""
         # What was before this monitor is not new; another policy node begins again at 0.
         known = seen.graphs_captured if self._status is None else self._status.graphs_captured
         if known > seen.graphs_captured:
@@ -401,21 +401,21 @@ class Monitor:
         self._camera.set_period(seen.period_ns)
 
     def policy_alive(self, alive: bool) -> None:
-        """Whether the process that writes the status lives, by the middleware."""
+        """Note whether the process that writes the status lives, by the middleware."""
         self._gone = not alive
 
     def latency(self, seen: LatencySeen) -> None:
-        """One Latency message: what the policy says of itself."""
+        """Take in a Latency message, the policy's own measurement."""
         self._latency = seen
 
     def publishers(self, listed: tuple[PublisherSeen, ...]) -> None:
-        """The writers of the action topic in the ROS graph."""
+        """Take in the writers of the action topic in the ROS graph."""
         self._writers.listed(listed)
 
     def outputs(self, listed: Mapping[str, tuple[PublisherSeen, ...]]) -> None:
-        """The writers of the policy's outputs in the ROS graph, by topic. Namesakes count as one:
-        a killed process is listed for its lease, and two policies that live are found by their
-        commands on the action topic."""
+        """Take in the writers of the policy's outputs in the ROS graph, by topic. Namesakes count
+        as one: a killed process is listed for its lease, and two policies that live are found by
+        their commands on the action topic."""
         self._outputs = {
             topic: tuple(dict.fromkeys(writer.node for writer in writers))
             for topic, writers in listed.items()

@@ -1,4 +1,4 @@
-"""What the monitor sees and reports: frozen views, free of ROS.
+"""Messages that the monitor reads, and its reports: frozen views, free of ROS.
 
 Stamps are nanoseconds of the ROS clock, steady times nanoseconds of the monotonic clock
 (see :mod:`vla_ros.core.types`); durations are milliseconds, as in the messages they mirror.
@@ -18,12 +18,12 @@ NOTHING = Distribution()  # no samples
 
 
 class Level(IntEnum):
-    """Values of diagnostic_msgs/DiagnosticStatus."""
+    """Level of a diagnostic; the values are those of diagnostic_msgs/DiagnosticStatus."""
 
     OK = 0
     WARN = 1
     ERROR = 2
-    STALE = 3  # nothing heard: worse than a warning, not as bad as a known error
+    STALE = 3  # nothing received: worse than a warning, not as bad as a known error
 
 
 _SEVERITY = {Level.OK: 0, Level.WARN: 1, Level.STALE: 2, Level.ERROR: 3}
@@ -90,7 +90,7 @@ class StagesSeen:
 
 @dataclass(frozen=True, slots=True)
 class CommandSeen:
-    """One ActionCommand. ``observed_ns`` 0: it rests on no observation; ``corrected_ns`` 0: no
+    """An ActionCommand. ``observed_ns`` 0: it rests on no observation; ``corrected_ns`` 0: no
     newer one corrected it.
 
     ``publisher`` is the GID of the writer it came from, empty where it is not known.
@@ -108,7 +108,7 @@ class CommandSeen:
 
 @dataclass(frozen=True, slots=True)
 class StatusSeen:
-    """The part of PolicyStatus that the judgement needs."""
+    """A PolicyStatus, as far as the judgement needs it."""
 
     state: PolicyState
     reason: str = ""
@@ -138,13 +138,13 @@ class StatusSeen:
 
     @property
     def between_episodes(self) -> bool:
-        """A simulation has ended its episode and shows nothing until the next one."""
+        """True after a simulation's episode, until the next one: there are no images."""
         return self.state is PolicyState.WAITING and self.reason.startswith(EPISODE_OVER)
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySeen:
-    """What the policy says of itself, milliseconds: p99 of its tick error and of the total."""
+    """The policy's own measurement, milliseconds: p99 of its tick error and of the total."""
 
     tick_error_p99_ms: float = 0.0
     total_p99_ms: float = 0.0
@@ -152,7 +152,7 @@ class LatencySeen:
 
 @dataclass(frozen=True, slots=True)
 class PublisherSeen:
-    """One writer of a topic, as the ROS graph lists it."""
+    """A writer of a topic, as the ROS graph lists it."""
 
     node: str  # full name, with namespace
     gid: bytes
@@ -160,7 +160,7 @@ class PublisherSeen:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One DiagnosticStatus: REP 107 name, level, one line, and values."""
+    """A DiagnosticStatus: REP 107 name, level, one line, and values."""
 
     name: str
     level: Level
@@ -204,7 +204,8 @@ class GraphReport:
 
 
 class EventTally:
-    """Counts events: ``total`` since the start, :meth:`recent` in the last ``window_s`` seconds."""
+    """Counter of events: ``total`` since the start, :meth:`recent` in the last ``window_s``
+    seconds."""
 
     def __init__(self, window_s: float, limit: int = 20_000) -> None:
         self.total = 0

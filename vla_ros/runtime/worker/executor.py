@@ -79,7 +79,7 @@ class _Answered:
 
 
 class Watchdog:
-    """Tells for how long requests have gone unanswered.
+    """Time for which requests have gone unanswered.
 
     Newest wins, so an answer to request n also settles all before n; the clock of those
     after n starts at that answer. ``submitted`` is called by one thread at a time,
@@ -91,12 +91,12 @@ class Watchdog:
         self._answered = _Answered()
 
     def submitted(self, sequence: int, steady_ns: int) -> None:
-        """Request ``sequence`` is in the mailbox."""
+        """Note that request ``sequence`` is in the mailbox."""
         idle = self._answered.sequence >= self._asked.sequence
         self._asked = _Asked(sequence, steady_ns if idle else self._asked.since_ns)
 
     def answered(self, sequence: int, steady_ns: int) -> None:
-        """The worker answered ``sequence``."""
+        """Note the worker's answer to ``sequence``."""
         self._answered = _Answered(max(sequence, self._answered.sequence), steady_ns)
 
     def excuse(self, steady_ns: int) -> None:
@@ -104,7 +104,7 @@ class Watchdog:
         self._answered = _Answered(self._answered.sequence, steady_ns)
 
     def waiting_ns(self, steady_ns: int) -> int:
-        """For how long something has been unanswered; 0 when nothing is."""
+        """Time for which a request has been unanswered; 0 when none is."""
         asked, answered = self._asked, self._answered
         if asked.sequence <= answered.sequence:
             return 0
@@ -252,7 +252,7 @@ class Executor:
     # The thread
 
     def _run(self) -> None:
-        """Until it is ordered to stop."""
+        """Supervise workers until ordered to stop."""
         try:
             if not self._stopping:
                 self._start_worker()
@@ -421,7 +421,7 @@ class Executor:
                 self._give_up(f"the killed worker {pid} does not end: is the driver stuck?")
 
     def _give_up(self, reason: str) -> None:
-        """Nothing more will come by itself."""
+        """Give up: nothing more will come by itself."""
         if self._first.done():
             self._tell(WorkerGaveUp(reason))
         else:

@@ -38,7 +38,7 @@ _NUMBER, _HEAD_LENGTH, _FIRST_ARRAY_LENGTH = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class MailboxFrame:
-    """What a reader took out: its number, a head, and flat uint8 arrays. Own copies."""
+    """A frame that was read: its number, a head, and flat uint8 arrays. Own copies."""
 
     sequence: int
     head: bytes
@@ -182,7 +182,7 @@ class MailboxReader:
 
 
 class Doorbell:
-    """Says that there is mail: an eventfd, so any number of rings before an answer are one.
+    """Bell of the mailbox: an eventfd, so any number of rings before an answer are one.
 
     The descriptor closes with the object, or by ``close``; a ring after that is not heard. One
     thread answers, and closes no earlier than it has stopped to.
@@ -208,13 +208,13 @@ class Doorbell:
         return self._fd
 
     def ring(self) -> None:
-        """Never blocks."""
+        """Ring. Never blocks."""
         with self._ringing, contextlib.suppress(BlockingIOError):  # 2**64 - 2 without an answer
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def answer(self) -> bool:
-        """Whether it rang since the last answer."""
+        """True if it rang since the last answer."""
         try:
             return os.eventfd_read(self._fd) > 0
         except BlockingIOError:

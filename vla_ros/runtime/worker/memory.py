@@ -1,4 +1,4 @@
-"""Whether memory holds a second copy of a loaded policy: of this machine, and of its GPU. Linux.
+"""Memory for a second copy of a loaded policy: of this machine, and of its GPU. Linux.
 
 What a second copy needs is taken from the first, at its peak: a loader that reads a checkpoint and
 then converts it needs more for a moment than it keeps.
@@ -18,7 +18,7 @@ CUDA_CONTEXT = 600 * MIB  # of a process on a GPU, outside of torch's own accoun
 
 
 def refusal(pid: int) -> str:
-    """Why this machine's memory holds no second copy of process ``pid``; "": it does."""
+    """Reason for which this machine's memory holds no second copy of process ``pid``; ""."""
     need, free = peak_bytes(pid), free_bytes()
     if need + KEPT_FREE <= free:
         return ""
@@ -34,7 +34,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def free_bytes() -> int:
-    """What this process may still use: of the machine's memory, and of its own control group's."""
+    """Bytes that this process may still use: of the machine, and of its own control group."""
     free = _field(Path("/proc/meminfo"), "MemAvailable")
     return min([free, *_group_rooms(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
@@ -48,7 +48,7 @@ def _field(file: Path, name: str) -> int:
 
 
 def _group_rooms(membership: Path, root: Path) -> list[int]:
-    """What is left to each control group (v2) that this process is in. None has a limit: []."""
+    """Bytes left to each control group (v2) with a limit that this process is in."""
     try:
         (line,) = (at for at in membership.read_text().splitlines() if at.startswith("0::"))
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def _group_rooms(membership: Path, root: Path) -> list[int]:
 
 
 def device_bytes() -> int:
-    """What this process holds of GPUs' memory, at its peak. 0 where torch uses none."""
+    """Bytes of GPUs' memory that this process held at its peak. 0 where torch uses none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0

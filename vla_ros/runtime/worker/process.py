@@ -116,7 +116,7 @@ class WorkerProcess:
         _offer_to_oom_killer(self.pid, int(Path("/proc/self/oom_score_adj").read_text()))
 
     def read(self, steady_ns: int) -> list[WorkerReport] | None:
-        """Reports that have come, perhaps none; None once the worker has closed its end.
+        """Reports that have come, maybe none; None once the worker has closed its end.
 
         Raises ValueError when it sent something that is no report.
         """
@@ -134,7 +134,7 @@ class WorkerProcess:
             self._kill_group()
 
     def ended(self) -> bool:
-        """Whether it is gone for good (and reaped); what it started is killed then."""
+        """True once it is gone for good (and reaped); its children are killed then."""
         with self._reaping:
             if self._process.returncode is not None:
                 return True
@@ -148,7 +148,7 @@ class WorkerProcess:
             return True
 
     def _kill_group(self) -> None:
-        """Before it is reaped: until then its number is not used again."""
+        """Kill its children before it is reaped: until then its number is not used again."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ class WorkerProcess:
         )
 
     def ended_unasked(self) -> bool:
-        """Whether it ended otherwise than by the SIGKILL that we send."""
+        """True if it ended otherwise than by the SIGKILL that we send."""
         return self._process.returncode not in (None, -signal.SIGKILL)
 
     def crashed(self) -> str:
@@ -216,7 +216,7 @@ def _offer_to_oom_killer(pid: int, score: int) -> None:
 
 
 def _command(python: str | None) -> tuple[list[str], str]:
-    """What starts a worker, and the path it is to have. None: as this process."""
+    """Command that starts a worker, and its import path. None: as this process."""
     if python is not None:  # isolated: neither PYTHONPATH nor the working directory are its own
         return [python, "-I", "-c", _BOOT_OF_ANOTHER], str(_PACKAGE)
     # An empty entry means the working directory, which must not become something else.

@@ -32,7 +32,7 @@ class RespawnBudget:
         self._taken: deque[int] = deque()
 
     def take(self, steady_ns: int) -> bool:
-        """Whether one more is allowed now; takes it if so."""
+        """True if one more is allowed now, which is taken."""
         oldest = steady_ns - round(self.window_s * SECOND)
         while self._taken and self._taken[0] <= oldest:
             self._taken.popleft()
@@ -72,14 +72,14 @@ class SpareWorker:
         self.process: WorkerProcess | None = None
 
     def turn(self, now_ns: int, serving: PolicyLoaded | None) -> None:
-        """Look after it. ``serving``: what the worker said that serves; None: none is ready."""
+        """Look after it. ``serving``: the report of the worker that serves; None: none is ready."""
         if self.process is not None:
             self._read(self.process, now_ns)
         elif self._wanted and not self._barred and serving is not None and self.gone():
             self._begin(now_ns, serving)
 
     def stands(self) -> bool:
-        """Whether one could take over now."""
+        """True if one could take over now."""
         return self._ready is not None
 
     def take(self, after: int) -> tuple[WorkerProcess, PolicyLoaded] | None:
@@ -113,7 +113,7 @@ class SpareWorker:
             self.process = self._ready = None
 
     def gone(self) -> bool:
-        """Whether every killed one is reaped: the memory of the last one is free again."""
+        """True once every killed one is reaped: the memory of the last one is free again."""
         self.zombies = [process for process in self.zombies if not process.ended()]
         return not self.zombies
 

@@ -1,4 +1,4 @@
-"""What passes between the node and its worker: JSON heads and raw images, no pickles.
+"""Messages between the node and its worker: JSON heads and raw images, no pickles.
 
 Requests go through the mailbox, reports of the worker through a stream socket, each report
 a 4-byte length and a JSON object. Floats survive exactly (shortest repr); so does NaN.
@@ -40,7 +40,7 @@ class WorkerGone(RuntimeError):
 
 
 class ErrorKind(str, Enum):
-    """Why a result carries no inference."""
+    """Reason for a result without an inference."""
 
     NONE = ""
     INVALID = "invalid"  # the output was no action; the worker goes on
@@ -51,7 +51,7 @@ class ErrorKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """How long and how often.
+    """Timeouts and limits of an executor.
 
     ``hang_timeout_s``: a request unanswered for longer means that the worker hangs.
     ``max_respawns`` in ``respawn_window_s``; a replacement must load in ``load_timeout_s``.
@@ -75,7 +75,7 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """One frame as the worker finds it: complete in itself."""
+    """A frame for the worker, complete in itself."""
 
     sequence: int
     observation: Observation
@@ -232,7 +232,7 @@ def encode_request(
 
 
 def decode_request(frame: MailboxFrame) -> FrameRequest:
-    """What ``encode_request`` was given, from the reader's own copies."""
+    """The request of ``encode_request``, from the reader's own copies."""
     head = json.loads(frame.head)
     shapes = head["shapes"].items()
     images = {r: a.reshape(s) for a, (r, s) in zip(frame.arrays, shapes, strict=True)}
@@ -292,7 +292,7 @@ def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
 
 
 class ReportStream:
-    """Cuts a stream of bytes into reports. Raises ValueError at the first byte of garbage."""
+    """Stream of bytes, cut into reports. Raises ValueError at the first byte of garbage."""
 
     def __init__(self) -> None:
         self._pending = bytearray()

@@ -4,7 +4,7 @@ It is started by :mod:`vla_ros.runtime.worker.process` with four inherited descr
 channel (a stream socket: the task comes in, reports go out, its end means that the parent
 is gone), the mailbox's memory, its doorbell, and a pipe that the parent alone holds open. SIGINT
 and SIGTERM are ignored: the parent decides. One daemon thread does nothing but listen to the
-channel: its end ends the worker, and one that stands by is told there to begin.
+channel: its end ends the worker, and one that stands by begins when it is asked there.
 
 Native code may hold Python's lock for ever, so no thread of the worker can be relied on to end it.
 The kernel is: it kills the worker with its parent's thread. What a policy started in turn, such as
@@ -63,9 +63,9 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What a worker is told at its start. ``after``: requests up to this number are void.
+    """Task of a worker at its start. ``after``: requests up to this number are void.
 
-    ``standby``: it loads, and then leaves the mailbox and its bell alone until the parent tells it
+    ``standby``: it loads, and then leaves the mailbox and its bell alone until the parent asks it
     to begin. ``device_bytes``: how much of the GPU's memory must be free for it.
     """
 
@@ -122,7 +122,7 @@ def _receive_task(channel: socket.socket) -> WorkerTask:
 
 
 class _Parent(threading.Thread):
-    """Ends the process when the channel ends; hears from it that a spare worker is to begin."""
+    """Listener of the channel: ends the process with it, and reads when a spare worker begins."""
 
     def __init__(self, channel: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -141,7 +141,7 @@ class _Parent(threading.Thread):
         os._exit(0)
 
     def begin(self) -> int:
-        """Wait for the word; returns the number up to which requests are void."""
+        """Wait for the parent; returns the number up to which requests are void."""
         self._told.wait()
         return int(BEGIN.unpack_from(self._heard)[0])
 
@@ -226,7 +226,7 @@ def _kill_group_after(life_fd: int) -> None:
 
 
 class Server:
-    """Answers requests with one policy. One thread."""
+    """Answering of requests with one policy. One thread."""
 
     def __init__(self, policy: Policy, clock: Clock) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""Where LIBERO's meshes and textures are. Nothing is downloaded here and no question asked.
+"""Folders of LIBERO's meshes and textures. Nothing is downloaded here and no question asked.
 
 They are looked for in VLA_ROS_LIBERO_ASSETS (a folder, or an archive of one), in the folder
 that `vla-ros libero setup` wrote into LIBERO's config.yaml, inside the installed package,
@@ -48,13 +48,13 @@ FOLDER_VARIABLE: Final = "LIBERO_CONFIG_PATH"
 
 
 def config_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where LIBERO looks for its configuration."""
+    """LIBERO's configuration file."""
     folder = environ.get(FOLDER_VARIABLE)
     return (Path(folder) if folder else Path.home() / ".libero") / "config.yaml"
 
 
 def read_config(path: Path) -> dict[str, str]:
-    """What the file says; nothing where it is missing. SimError: it cannot be read."""
+    """Entries of the file; none where it is missing. SimError: it cannot be read."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def write_config(path: Path, package: Path, assets: Path) -> None:
 
 
 def _still_true(folder: str) -> bool:
-    """A folder of an environment that is gone is no wish of the user's."""
+    """False for a folder of an environment that is gone: the user did not set it."""
     return Path(folder).is_dir()
 
 
@@ -117,25 +117,25 @@ _PLACEHOLDERS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def hub_folder() -> Path:
-    """Where LIBERO looks for what came from the hub."""
+    """LIBERO's folder of assets from the hub."""
     return Path.home() / ".cache" / "libero" / "assets"
 
 
 def find_assets(package: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of assets to use. SimError says what to do where there is none."""
+    """The folder of assets to use. SimError, with what to do: there is none."""
     given = environ.get(VARIABLE)
     if given:
         try:
             return usable_folder(Path(given), environ)
         except SimError as error:
             raise SimError(f"{VARIABLE}: {error}") from None
-    for folder in _usual_places(package, environ):
+    for folder in _usual_folders(package, environ):
         if is_assets(folder):
             return folder
     raise SimError(f"LIBERO's assets (meshes, textures) are missing: {HOW}")
 
 
-def _usual_places(package: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+def _usual_folders(package: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     configured = read_config(config_file(environ)).get("assets")
     if configured:
         yield Path(configured)
@@ -196,12 +196,12 @@ def world_versions(assets: Path, suite: str = "") -> str:
 
 
 def world_note(assets: Path) -> str:
-    """What every image and figure of this installation must be labelled with, or ''."""
+    """Label of all images and figures of this installation, or ''."""
     return "; ".join(filter(None, (mujoco_note(), placeholder_note(assets))))
 
 
 def placeholder_note(assets: Path) -> str:
-    """What every image and figure made with these assets must be labelled with, or ''."""
+    """Label of all images and figures made with these assets, or ''."""
     for name, begins in _PLACEHOLDERS.items():
         path = assets / name
         if not path.is_file():
@@ -211,7 +211,7 @@ def placeholder_note(assets: Path) -> str:
     return ""
 
 
-# What of LIBERO is installed, and what a task needs that a folder of assets lacks.
+# Installed packages of LIBERO, and objects of tasks that a folder of assets lacks.
 
 
 #: what is installed without its dependencies (requirements/libero.txt) → its import
@@ -307,14 +307,14 @@ def load(package: Path, assets: Path) -> Any:
 
 
 def _quiet_robosuite() -> None:
-    """Its settings, taken before it reads them: it would log to one file in /tmp, which only
-    the first user of a machine can open."""
+    """Set its logging before it does: it would log to one file in /tmp, which only the first user
+    of a machine can open."""
     if "robosuite" in sys.modules:
         return
     found = importlib.util.find_spec("robosuite")
-    for place in (found.submodule_search_locations or ()) if found else ():
+    for folder in (found.submodule_search_locations or ()) if found else ():
         name = "robosuite.macros"
-        spec = importlib.util.spec_from_file_location(name, Path(place) / "macros.py")
+        spec = importlib.util.spec_from_file_location(name, Path(folder) / "macros.py")
         if spec is None or spec.loader is None:
             continue
         macros = importlib.util.module_from_spec(spec)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from vla_ros.sim.libero.world import LiberoWorld
 
 
-# LIBERO's initial states, read without running what a pickle may ask for.
+# LIBERO's initial states, read without running code of a pickle.
 #
 # The files are pickles inside zip archives, as torch.save writes them. The pickles hold one
 # NumPy array; an unpickler that is given nothing but three stand-ins for NumPy's own
@@ -60,7 +60,7 @@ _LARGEST: Final = 64 << 20  # bytes; the benchmark's own files have 80 kB
 
 
 class _DType:
-    """Stands for numpy.dtype: little-endian float64 and no other."""
+    """Stand-in for numpy.dtype: little-endian float64 and no other."""
 
     def __init__(self, code: object, *_: object) -> None:
         if code != "f8":
@@ -72,7 +72,7 @@ class _DType:
 
 
 class _Array:
-    """Stands for an array that is being unpickled; becomes one by :meth:`numbers`."""
+    """Stand-in for an array that is being unpickled; becomes one by :meth:`numbers`."""
 
     def __init__(self, *_: object) -> None:
         self._state: tuple[object, ...] = ()
@@ -81,7 +81,7 @@ class _Array:
         self._state = state
 
     def numbers(self) -> Floats:
-        """float64, of the shape that the pickle gave it."""
+        """The array, float64, of the pickle's shape."""
         try:
             _, shape, dtype, fortran, data = self._state
         except ValueError:
@@ -98,7 +98,7 @@ class _Array:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands for _codecs.encode, by which old pickles carry bytes."""
+    """Stand-in for _codecs.encode, by which old pickles carry bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes in {encoding!r}")
     return text.encode("latin1")
@@ -109,7 +109,7 @@ def _reconstruct(*_: object) -> _Array:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Knows the names an array is pickled with; each is one of the stand-ins above."""
+    """Unpickler of the names of an array alone; each is one of the stand-ins above."""
 
     _NAMES: Final = {
         ("_codecs", "encode"): _encode,
@@ -179,8 +179,8 @@ NAME: Final = "libero"
 
 @dataclass(frozen=True, slots=True)
 class CameraPose:
-    """The main camera: its place [3] in m, its axes as columns [3, 3] (it looks along -z, y up),
-    and its field of view from top to bottom in rad."""
+    """Pose of the main camera: its position [3] in m, its axes as columns [3, 3] (it looks along
+    -z, y up), and its field of view from top to bottom in rad."""
 
     position: Floats
     rotation: Floats
@@ -188,7 +188,7 @@ class CameraPose:
 
 
 class Libero:
-    """The tasks of ``suite``; where it is '' of every suite of LIBERO's own. An ``Environment``.
+    """``Environment`` of the tasks of ``suite``; where it is '' of every suite of LIBERO's own.
 
     ``initial_state`` k and ``seed`` s mean the benchmark's k-th episode after env.seed(s).
     SimError: LIBERO or its assets are missing. NoRenderer: there is no OpenGL.
@@ -262,7 +262,7 @@ class Libero:
         return SimStep(observation, success, success)
 
     def eye(self) -> CameraPose:
-        """Of the task that was reset last. SimError: none was."""
+        """Main camera of the task that was reset last. SimError: none was."""
         if self._world is None:
             raise SimError("no task is built: reset first")
         return CameraPose(*self._world.eye())

@@ -1,4 +1,4 @@
-"""What LIBERO's own world shows, stored: where every object rests, and an image of each suite.
+"""References of LIBERO's own world: resting positions of every object, and an image of each suite.
 
 `vla-ros libero probe --write DIR` writes both from a machine; ``probes/`` holds what it wrote under
 LIBERO's MuJoCo, with EGL on a CPU: ``settled.json`` for every task, and a strip of small images
@@ -26,7 +26,7 @@ FOLDER: Final = Path(__file__).with_name("probes")
 TABLE: Final = "settled.json"
 STATES: Final = (0, 1)  # the initial states of each task that the table has
 #: one task of each suite whose first state's image is stored
-PICTURED: Final = (
+IMAGED: Final = (
     "libero_spatial/5",
     "libero_object/0",
     "libero_goal/0",
@@ -38,46 +38,47 @@ SIDE: Final = 64  # px, of a stored image: edges that renderers draw otherwise a
 ORIGINAL: Final = "5e0fb470c55e"
 _UNIT_M: Final = 1e-4
 
-Places = dict[str, tuple[float, float, float]]  # thing → where it is, in m
+Positions = dict[str, tuple[float, float, float]]  # object → m
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReference:
-    """A task after the waiting steps: of each of ``STATES`` the things' places; an image of the
-    first, as the camera has it, where one was asked for."""
+    """A task after the waiting steps: of each of ``STATES`` the objects' positions; the camera's
+    image of the first, where one was asked for."""
 
     task: str
-    places: tuple[Places, ...]
+    positions: tuple[Positions, ...]
     image: Image | None
 
 
-def look(env: Environment, task: str, picture: bool) -> TaskReference:
-    """Set up a task's first initial states. SimError."""
-    places, image = [], None
+def observe(env: Environment, task: str, imaged: bool) -> TaskReference:
+    """Reference of a task by its first initial states in ``env``. SimError."""
+    positions, image = [], None
     for state in STATES:
-        shown = picture and state == STATES[0]
-        observation = env.reset(task, state, render=shown)
-        if shown:
+        rendered = imaged and state == STATES[0]
+        observation = env.reset(task, state, render=rendered)
+        if rendered:
             image = observation.images[AGENTVIEW]
         poses = observation.poses
-        places.append({name: poses[name].position for name in sorted(poses) if name != "gripper"})
-    return TaskReference(task, tuple(places), image)
+        objects = sorted(name for name in poses if name != "gripper")
+        positions.append({name: poses[name].position for name in objects})
+    return TaskReference(task, tuple(positions), image)
 
 
-# Where objects rest.
+# Resting positions.
 
 
-def read_table(folder: Path = FOLDER) -> dict[str, tuple[Places, ...]]:
-    """Task → places of its first states. SimError: there is none, or it is none."""
+def read_table(folder: Path = FOLDER) -> dict[str, tuple[Positions, ...]]:
+    """Positions of the first states by task. SimError: there is no table, or it is none."""
     path = folder / TABLE
     try:
         tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"]
-        return {task: tuple(map(_places, states)) for task, states in tasks.items()}
+        return {task: tuple(map(_positions, states)) for task, states in tasks.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SimError(f"cannot read {path}: {error}") from error
 
 
-def _places(stored: Mapping[str, Sequence[int]]) -> Places:
+def _positions(stored: Mapping[str, Sequence[int]]) -> Positions:
     return {name: (x * _UNIT_M, y * _UNIT_M, z * _UNIT_M) for name, (x, y, z) in stored.items()}
 
 
@@ -87,8 +88,8 @@ def write_table(folder: Path, world: str, seen: Sequence[TaskReference]) -> None
     tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"] if path.is_file() else {}
     for one in seen:
         tasks[one.task] = [
-            {name: [round(value / _UNIT_M) for value in place] for name, place in places.items()}
-            for places in one.places
+            {name: [round(value / _UNIT_M) for value in at] for name, at in positions.items()}
+            for positions in one.positions
         ]
     compact = functools.partial(json.dumps, separators=(",", ":"))
     lines = ",\n".join(f'  "{task}": {compact(tasks[task])}' for task in sorted(tasks, key=_order))
@@ -101,10 +102,10 @@ def _order(task: str) -> tuple[str, int]:
     return suite, int(index)
 
 
-def farthest(seen: TaskReference, expected: Sequence[Places]) -> tuple[float, str]:
-    """How far the thing that is farthest from its place is from it, in mm, and its name."""
+def farthest(seen: TaskReference, expected: Sequence[Positions]) -> tuple[float, str]:
+    """Largest distance of an object from its reference, in mm, and its name."""
     apart = []
-    for found, wanted in zip(seen.places, expected, strict=True):
+    for found, wanted in zip(seen.positions, expected, strict=True):
         for name in sorted(found.keys() | wanted.keys()):
             if name in found and name in wanted:
                 off = np.linalg.norm(np.subtract(found[name], wanted[name]))
@@ -114,7 +115,7 @@ def farthest(seen: TaskReference, expected: Sequence[Places]) -> tuple[float, st
     return max(apart, default=(0.0, ""))
 
 
-# What the main camera shows.
+# Images of the main camera.
 
 SAME: Final = 1.0  # levels of 255 that an image may differ in the mean, and is the same
 SLIGHT: Final = 4.0  # and is one that another renderer drew
@@ -124,7 +125,7 @@ _FLOOR: Final = "libero_object/0"
 
 @dataclass(frozen=True, slots=True)
 class ImageDifference:
-    """Of an image to the stored one, in levels of 255."""
+    """Difference of an image to the stored one, in levels of 255."""
 
     task: str
     mean: float
@@ -138,30 +139,30 @@ def small(image: Image) -> Image:
     return np.asarray(shrunk)
 
 
-def read_pictures(digest: str, folder: Path = FOLDER) -> dict[str, Image]:
-    """Task → image, of the set of assets of that hash; nothing where none are stored."""
+def read_images(digest: str, folder: Path = FOLDER) -> dict[str, Image]:
+    """Images by task, of the set of assets of that hash; none where none are stored."""
     path = folder / f"{digest}.png"
     if not path.is_file():
         return {}
     try:
         with PIL.Image.open(path) as strip:
             pixels = np.asarray(strip.convert("RGB"))
-        tiles = pixels.reshape(SIDE, len(PICTURED), SIDE, 3).swapaxes(0, 1)
+        tiles = pixels.reshape(SIDE, len(IMAGED), SIDE, 3).swapaxes(0, 1)
     except (OSError, ValueError) as error:
         raise SimError(f"cannot read {path}: {error}") from error
-    return dict(zip(PICTURED, tiles, strict=True))
+    return dict(zip(IMAGED, tiles, strict=True))
 
 
-def write_pictures(folder: Path, digest: str, seen: Sequence[TaskReference]) -> None:
-    """A strip of the images, one after the other, where all are there. OSError."""
+def write_images(folder: Path, digest: str, seen: Sequence[TaskReference]) -> None:
+    """Write the images side by side, where all are there. OSError."""
     images = {one.task: one.image for one in seen if one.image is not None}
-    if set(images) == set(PICTURED):
-        strip = np.concatenate([small(images[task]) for task in PICTURED], axis=1)
+    if set(images) == set(IMAGED):
+        strip = np.concatenate([small(images[task]) for task in IMAGED], axis=1)
         PIL.Image.fromarray(strip).save(folder / f"{digest}.png", optimize=True)
 
 
 def difference(seen: TaskReference, expected: Image) -> ImageDifference:
-    """Of what was seen to the stored image."""
+    """Difference of a task's image to the stored one."""
     assert seen.image is not None
     apart: Floats = small(seen.image).astype(np.float64) - expected
     size = np.abs(apart)
@@ -169,8 +170,8 @@ def difference(seen: TaskReference, expected: Image) -> ImageDifference:
 
 
 def verdict(found: Sequence[ImageDifference], known: bool) -> tuple[bool, str]:
-    """Whether these are the right images, and in words what they are. ``known``: the assets are
-    a set whose own images are stored."""
+    """Verdict on images: whether they are right, and in words what they are. ``known``: the assets
+    are a set whose own images are stored."""
     worst = max(found, key=lambda one: one.mean)
     if worst.mean <= SAME:
         return True, "the same images"
@@ -191,16 +192,16 @@ _LABEL: Final = 20  # px above each column
 
 
 def draw(env: Environment, tasks: Sequence[str], path: Path) -> None:
-    """The first state of each task in a column: its suite, the main camera, the wrist's.
+    """Draw the first state of each task in a column: its suite, the main camera, the wrist's.
 
     OSError, ValueError: the file cannot be written, or is of no kind of image.
     """
     columns = []
     for task in tasks:
         images = env.reset(task, STATES[0]).images
-        shown = np.concatenate([images[AGENTVIEW], images[WRIST]])
-        column = PIL.Image.new("RGB", (shown.shape[1], shown.shape[0] + _LABEL), "white")
-        column.paste(PIL.Image.fromarray(shown), (0, _LABEL))
+        both = np.concatenate([images[AGENTVIEW], images[WRIST]])
+        column = PIL.Image.new("RGB", (both.shape[1], both.shape[0] + _LABEL), "white")
+        column.paste(PIL.Image.fromarray(both), (0, _LABEL))
         PIL.ImageDraw.Draw(column).text((4, 3), task, fill="black", font_size=13)
         columns.append(np.asarray(column))
     PIL.Image.fromarray(np.concatenate(columns, axis=1)).save(path, quality=85, optimize=True)

@@ -1,8 +1,8 @@
 """The scripted expert for libero_object and libero_spatial: instruction and ground truth only.
 
 It knows the sizes of the things it handles, as the benchmark's collision shapes have them, and
-where they are from the poses; success is the benchmark's own to judge. Like the tabletop's
-expert it goes by what it sees and begins again when it has lost the object.
+their poses; success is the benchmark's own to judge. Like the tabletop's expert it goes by the
+poses and begins again when it has lost the object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLEAR = 0.06  # m between a carried object and the rim it is carried over
 _AWAY = 0.15  # m above the rim, where the gripper goes at last
 _PATIENCE = 35  # actions for one waypoint
 _SIDES = (0.0, np.pi / 2, np.pi, -np.pi / 2)  # rad: left, near, right, far side of a rim
-_BASE = np.array([-0.66, 0.0])  # m, the robot's place beside the table
+_BASE = np.array([-0.66, 0.0])  # m, the robot's base beside the table
 _FAR = 0.755  # m from there; farther out the arm does not reach down at an object's left side
 _CLOSE, _LET = 8, 8  # actions to close and to open the fingers
 _BESIDE = 0.06  # m from the target's middle; farther off an object is not there
@@ -32,7 +32,7 @@ _HELD = 0.10  # m; farther from the gripper a carried object is lost
 
 @dataclass(frozen=True, slots=True)
 class CarriedObject:
-    """Something to carry: ``top`` and ``bottom`` are heights over its pose's origin, in m.
+    """An object to carry: ``top`` and ``bottom`` are heights over its pose's origin, in m.
 
     ``across``: the axis of its body (0 x, 1 y, 2 z) that the fingers close along; -1 for round
     ones that are held by the rim, ``rim`` m from the middle.
@@ -67,8 +67,8 @@ THINGS = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceTarget:
-    """Where to carry it: heights over its pose's origin, in m. ``rim``: what an object must be
-    carried over; ``release``: where the bottom of an object is when it is let go."""
+    """A target: heights over its pose's origin, in m. ``rim``: to carry an object over;
+    ``release``: of the bottom of an object when it is let go."""
 
     rim: float
     release: float
@@ -96,14 +96,14 @@ class LiberoExpert:
         self._begin()
 
     def _begin(self) -> None:
-        """Another attempt, planned when it is seen where the object is."""
+        """Begin another attempt, planned once the object's position is known."""
         self._attempts += 1
         self._start: Floats | None = None
 
-    def _plan_attempt(self, place: Floats) -> None:
-        """The rim of a round thing is tried on another side each time."""
-        self._start = place
-        number = self._attempts - 1 + int(np.linalg.norm(place[:2] - _BASE) > _FAR)
+    def _plan_attempt(self, start: Floats) -> None:
+        """Plan an attempt from the object's position; round ones by another side each time."""
+        self._start = start
+        number = self._attempts - 1 + int(np.linalg.norm(start[:2] - _BASE) > _FAR)
         self._side = _SIDES[number % len(_SIDES)]
         self._follower = PlanFollower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
 
@@ -113,12 +113,12 @@ class LiberoExpert:
         ``poses`` holds "gripper" and every thing by LIBERO's name, in the world frame, the
         gripper's z axis along the fingers. MissingThing: one that is needed is not there.
         """
-        scene = self._look(poses)
+        scene = self._scene(poses)
         if self._follower.done:
             if self._achieved(scene):
                 return still(OPEN)
             self._begin()
-            scene = self._look(poses)
+            scene = self._scene(poses)
         if self._follower.failed(scene):
             action = self._follower.still()
             self._begin()
@@ -126,24 +126,24 @@ class LiberoExpert:
         return self._follower.act(scene)
 
     def _achieved(self, scene: Scene) -> bool:
-        """Whether the object has come down at the target; it may hang on a rim or a finger."""
+        """True once the object has come down at the target; it may hang on a rim or a finger."""
         offset = scene.object - scene.target
         highest = TARGETS[self._goal.target].release - self._thing.bottom
         return bool(np.linalg.norm(offset[:2]) < _BESIDE and offset[2] < highest)
 
-    def _look(self, poses: Mapping[str, Pose]) -> Scene:
+    def _scene(self, poses: Mapping[str, Pose]) -> Scene:
         if "gripper" not in poses:
             raise MissingThing("the ground truth has no gripper")
         self._name = self._name or find(self._goal, poses)
         thing, gripper = poses[self._name], poses["gripper"]
-        place = np.array(thing.position)
+        at = np.array(thing.position)
         if self._start is None:
-            self._plan_attempt(place)
+            self._plan_attempt(at)
         assert self._start is not None
         return Scene(
             gripper=np.array(gripper.position),
             rotation=matrix(gripper.quaternion),
-            object=place,
+            object=at,
             grasp_yaw=self._grasp_yaw(thing),
             target=position(self._goal.target, poses),
             start=self._start,
@@ -168,12 +168,12 @@ def _plan(goal: Goal, thing: CarriedObject, side: float) -> tuple[Waypoint, ...]
         return scene.object + hold
 
     def carry_height(scene: Scene) -> float:
-        """Of the object: clear of the target's rim and of what it stood in or on."""
+        """Height of the object: clear of the target's rim and of its first support."""
         over = scene.target[2] + target.rim + _CLEAR - thing.bottom
         return float(max(over, scene.start[2] + _CLEAR))
 
-    def in_hand(place: Floats, scene: Scene) -> Floats:
-        return place + scene.gripper - scene.object
+    def in_hand(position: Floats, scene: Scene) -> Floats:
+        return position + scene.gripper - scene.object
 
     def up(scene: Scene) -> Floats:
         return in_hand(np.array([*scene.object[:2], carry_height(scene)]), scene)

@@ -1,5 +1,5 @@
-"""Folders of LIBERO's and LIBERO-PRO's files on this machine: where they are, whether one is whole,
-and one name for what is in it. Knows no suite and no task.
+"""Folders of LIBERO's and LIBERO-PRO's files on this machine: their paths, completeness and digest.
+Knows no suite and no task.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ PRO_HOW: Final = "run `vla-ros libero setup --pro`"
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where archives are unpacked and Numba keeps what it compiled."""
+    """Folder of unpacked archives and of Numba's compiled code."""
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "vla_ros" / "libero"
 
 
 def is_assets(folder: Path) -> bool:
-    """Whether a folder looks like LIBERO's assets."""
+    """True of a folder like LIBERO's assets."""
     return all((folder / name).is_dir() for name in ASSETS_FOLDERS)
 
 
 def is_pro(folder: Path) -> bool:
-    """Whether a folder looks like LIBERO-PRO's."""
+    """True of a folder like LIBERO-PRO's."""
     return all((folder / name).is_dir() for name in PRO_FOLDERS)
 
 
 def pro_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where LIBERO-PRO's files are looked for."""
+    """Folder of LIBERO-PRO's files."""
     given = environ.get(PRO_VARIABLE)
     return Path(given).expanduser() if given else cache_folder(environ) / "pro"
 
 
 def find_pro(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder with bddl_files and init_files. SimError says what to do where there is none."""
+    """The folder with bddl_files and init_files. SimError, with what to do: there is none."""
     folder = pro_folder(environ)
     if is_pro(folder):
         return folder
@@ -62,7 +62,7 @@ def find_pro(environ: Mapping[str, str] = os.environ) -> Path:
 
 @functools.cache
 def digest_of(folder: Path) -> str:
-    """One name for the contents of a folder: 12 hex digits of a SHA-256 over all files'.
+    """Digest of the contents of a folder: 12 hex digits of a SHA-256 over all files'.
 
     Takes a second for the benchmark's own 622 MB. Hidden files (the hub's notes) do not count.
     """

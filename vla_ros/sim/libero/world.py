@@ -1,9 +1,9 @@
 """One LIBERO task in robosuite: built once, reset often, bit for bit as the benchmark does it.
 
-The benchmark rebuilds everything at each reset, which takes seconds. Here the model is kept
-and what differs is put right: the random numbers that place furniture are drawn as often as
-they would have been, the gripper forgets its last action, and cameras render only when
-somebody looks. The images are the same to the last bit (test_libero_world.py).
+The benchmark rebuilds everything at each reset, which takes seconds. Here the model is kept and
+differences are put right: the random numbers that place furniture are drawn as often as they would
+have been, the gripper forgets its last action, and cameras render only images that are read. The
+images are the same to the last bit (test_libero_world.py).
 
 Thread: one, from construction to close.
 """
@@ -22,8 +22,9 @@ from robosuite.utils.errors import RandomizationError
 
 from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim.env import AGENTVIEW, FINGERS, WRIST, SimError, SimObservation
+from vla_ros.sim.urdf import pose_of
 
-#: What a robot does while objects come to rest, and for how many control steps. Both are
+#: The robot's action while objects come to rest, and for how many control steps. Both are
 #: those of OpenVLA's evaluation (get_libero_dummy_action, num_steps_wait).
 WAIT_ACTION: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 WAIT_STEPS: Final = 10
@@ -34,7 +35,7 @@ _MAX_DRAWS: Final = 100  # attempts to place objects without overlap
 
 
 class _Shutter:
-    """A camera's sensor that renders only while it is open, at the same moments as before."""
+    """Shutter of a camera's sensor, which renders only while it is open."""
 
     __modality__ = "image"  # robosuite asks every sensor for it
 
@@ -48,7 +49,7 @@ class _Shutter:
 
 
 class LiberoWorld:
-    """Wraps ``make(...)``, which is LIBERO's OffScreenRenderEnv."""
+    """World of a task in LIBERO's OffScreenRenderEnv, which ``make`` is."""
 
     def __init__(self, make: Any, bddl: Path, cameras: tuple[str, ...], size: int) -> None:
         self._outer = make(
@@ -69,7 +70,7 @@ class LiberoWorld:
         self._before: list[tuple[Any, int]] = []
 
     def _poses_in_file(self) -> list[tuple[int, Floats, Floats]]:
-        """Of each fixture its body, position and quaternion as the model file has them."""
+        """Body, position and quaternion of each fixture by the model file."""
         found = []
         for fixture in self._env.fixtures_dict.values():
             element = self._env.model.worldbody.find(f".//body[@name='{fixture.root_body}']")
@@ -91,20 +92,20 @@ class LiberoWorld:
         """
         before = np.random.get_state()
         try:
-            self._place(initial_state, seed)
+            self._draw_resets(initial_state, seed)
         finally:
             np.random.set_state(before)  # LIBERO draws from the one that everybody shares
         gripper = self._env.robots[0].gripper
         gripper.current_action = np.zeros_like(gripper.current_action)
-        self._look(False)
+        self._open_shutters(False)
         self._outer.set_init_state(state)
         for step in range(WAIT_STEPS):
             observation, _ = self.step(WAIT_ACTION, render and step == WAIT_STEPS - 1)
         return observation
 
-    def _place(self, episode: int, seed: int) -> None:
-        """Draw what the resets number 0 to ``episode`` after seeding would have drawn."""
-        self._look(False)
+    def _draw_resets(self, episode: int, seed: int) -> None:
+        """Draw as the resets number 0 to ``episode`` after seeding would have."""
+        self._open_shutters(False)
         if seed != self._seed:
             np.random.seed(seed)
             self._seed, self._before = seed, [(np.random.get_state(), 1)]
@@ -116,7 +117,8 @@ class LiberoWorld:
                 self._before.append((np.random.get_state(), loads))
 
     def _draw(self, loads: int, whole: bool) -> int:
-        """One reset of the benchmark, or only its draws; how often it loaded the model."""
+        """Make a reset of the benchmark, or only its draws; returns how often it loaded the
+        model."""
         for attempt in range(1, _MAX_DRAWS + 1):
             # Each time the benchmark loads its model it appends another copy of these, and
             # every copy draws.
@@ -135,13 +137,13 @@ class LiberoWorld:
             return attempt
         raise SimError(f"objects found no place in {_MAX_DRAWS} attempts")
 
-    def _look(self, render: bool) -> None:
+    def _open_shutters(self, render: bool) -> None:
         for shutter in self._shutters:
             shutter.open = render
 
     def step(self, action: npt.ArrayLike, render: bool) -> tuple[SimObservation, bool]:
-        """One control period; also whether the benchmark's success predicate holds."""
-        self._look(render)
+        """Step of one control period; also whether the benchmark's success predicate holds."""
+        self._open_shutters(render)
         observed, _, success, _ = self._outer.step(np.asarray(action, np.float64))
         return self._observation(observed, render), bool(success)
 
@@ -162,29 +164,23 @@ class LiberoWorld:
         )
 
     def _poses(self) -> dict[str, Pose]:
-        """The point between the fingers, turned as the hand is (the tabletop's and LIBERO's
+        """Poses: the point between the fingers, turned as the hand is (the tabletop's and LIBERO's
         ``robot0_eef_quat``), and every object's body by its name in the BDDL file."""
         data, robot = self._env.sim.data, self._env.robots[0]
         hand = data.get_body_xquat(robot.robot_model.eef_name)
-        poses = {"gripper": _pose(data.site_xpos[robot.eef_site_id], hand)}
+        poses = {"gripper": pose_of(data.site_xpos[robot.eef_site_id], hand)}
         for name, body in self._env.obj_body_id.items():
-            poses[name] = _pose(data.body_xpos[body], data.body_xquat[body])
+            poses[name] = pose_of(data.body_xpos[body], data.body_xquat[body])
         return poses
 
     def eye(self) -> tuple[Floats, Floats, float]:
-        """Place and axes of the main camera, and its field of view in rad."""
+        """Position and axes of the main camera, and its field of view in rad."""
         sim = self._env.sim
         number = sim.model.camera_name2id(_CAMERAS[AGENTVIEW])
-        place, turn = sim.data.cam_xpos[number], sim.data.cam_xmat[number]
+        position, turn = sim.data.cam_xpos[number], sim.data.cam_xmat[number]
         fovy = float(np.radians(sim.model.cam_fovy[number]))
-        return np.array(place), np.array(turn).reshape(3, 3), fovy
+        return np.array(position), np.array(turn).reshape(3, 3), fovy
 
     def close(self) -> None:
         """Free the simulation and its rendering context."""
         self._outer.close()
-
-
-def _pose(position: npt.ArrayLike, wxyz: npt.ArrayLike) -> Pose:
-    px, py, pz = (float(value) for value in np.asarray(position))
-    w, x, y, z = (float(value) for value in np.asarray(wxyz))
-    return Pose((px, py, pz), (x, y, z, w))

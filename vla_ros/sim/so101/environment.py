@@ -1,6 +1,6 @@
 """The SO-101 as an environment: joint positions in, two cameras and six joints out.
 
-An action is where the joints are to be at the period's end, as LeRobot's followers are told: five
+An action is the joints' positions for the period's end, as LeRobot's followers are commanded: five
 in rad, and the gripper from 0 (closed) to 1 (open). Needs mujoco and the arm's model.
 
 Thread: one, from construction to close (:mod:`vla_ros.sim.env`).
@@ -49,12 +49,12 @@ _SETTLE_STEPS = 10  # control steps after a reset, so that the cube lies and the
 class So101:
     """An SO-101 at a table with a cube and a box. Implements ``Environment``.
 
-    ``later``: images are rendered when they are looked at, before the next step. NoRenderer: there
+    ``later``: images are rendered when they are read, before the next step. NoRenderer: there
     is no OpenGL; SimError: the arm's model is not installed.
     """
 
     def __init__(self, image_size: int = 256, wrist: bool = True, later: bool = False) -> None:
-        self._later, self._shown = later, LaterImages((), self._image)
+        self._later, self._images = later, LaterImages((), self._image)
         self._model = model = world.build_model()
         self._data = mujoco.MjData(model)
         self._robot = RobotModel(model, world.NAME, world.BASE, world.GRIP_SITE)
@@ -97,7 +97,7 @@ class So101:
         """Begin initial state ``initial_state`` of ``task`` out of the set that ``seed`` draws."""
         self._spec.check_initial_state(self._spec.task(task), initial_state)
         self._task = task
-        self._shown.moved_on()
+        self._images.moved_on()
         data, placed = self._data, world.placement(task, initial_state, seed)
         mujoco.mj_resetData(self._model, data)
         action = np.array([*HOME, 1.0])
@@ -118,7 +118,7 @@ class So101:
         if self._done:
             raise RefusedAction("the episode has ended: reset before the next step")
         action = checked_action(action, ACTIONS)
-        self._shown.moved_on()
+        self._images.moved_on()
         self._move(action)
         cube = self._data.xpos[self._cube]
         box = self._data.mocap_pos[self._box]
@@ -129,17 +129,17 @@ class So101:
         return SimStep(self._observe(render), success, self._done)
 
     def _move(self, action: Floats) -> None:
-        """The servos are told once and hold their places; beyond its ends none goes."""
+        """Command the servos once, which hold their positions within their ends."""
         data, model = self._data, self._model
         low, high = GRIPPER_RANGE
-        told = np.array([*action[:-1], low + float(action[-1]) * (high - low)])
-        data.ctrl[self._ctrl] = np.clip(told, *model.actuator_ctrlrange[self._ctrl].T)
+        positions = np.array([*action[:-1], low + float(action[-1]) * (high - low)])
+        data.ctrl[self._ctrl] = np.clip(positions, *model.actuator_ctrlrange[self._ctrl].T)
         for _ in range(self._substeps):
             mujoco.mj_step(model, data)
         mujoco.mj_forward(model, data)  # poses and images of the state just reached
 
     def _touched(self) -> bool:
-        """Whether a jaw is at the cube."""
+        """True if a jaw touches the cube."""
         jaws = set(self._pads.values())
         cube = self._model.geom(CUBE).id
         return any(
@@ -148,8 +148,8 @@ class So101:
         )
 
     def ahead(self, act: Callable[[Mapping[str, Pose]], Floats], steps: int) -> Floats:
-        """Float64 [steps, 6]: what ``act``, a teacher, does from now on where it is left alone. Of
-        an episode only; then the world is as it was."""
+        """Actions, float64 [steps, 6], of the expert ``act`` from now on, played ahead in an
+        episode; the world is as it was afterwards."""
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         kept = np.empty(mujoco.mj_stateSize(self._model, kind))
         mujoco.mj_getState(self._model, self._data, kept, kind)
@@ -176,9 +176,9 @@ class So101:
         data, poses = self._data, self._poses()
         gripper = poses["gripper"]
         positions = data.qpos[self._qpos].copy()
-        self._shown = LaterImages(self._spec.cameras if render else (), self._image)
+        self._images = LaterImages(self._spec.cameras if render else (), self._image)
         return SimObservation(
-            images=self._shown if self._later else dict(self._shown),
+            images=self._images if self._later else dict(self._images),
             joint_names=JOINTS,
             joint_positions=positions,
             eef_pos=np.array(gripper.position),

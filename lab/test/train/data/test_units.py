@@ -3,8 +3,8 @@ import pytest
 
 from vla_ros.core.types import Command, CommandKind
 from vla_ros.engine.io.tokens import ActionTokens, read_normalizer
+from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
-from vla_ros.sim.episode import environment_action
 from vla_ros_lab.train.units import norm_stats, scales, to_environment, to_values
 
 SPEC = EnvSpec("tabletop", (), ("agentview",), 32)

@@ -1,6 +1,6 @@
 """pi0-FAST against LeRobot 0.6.1: tokens equal, actions in units, odd strings, early stop.
 
-The files were made by test/golden/make_pi0fast.py in LeRobot's own environment.
+The files were made by tools/golden/make_pi0fast.py in LeRobot's own environment.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ import pytest
 
 from vla_ros.ros.bringup.environment import python_path
 
-GOLDEN = Path(__file__).resolve().parents[3] / "golden"
+ROOT = Path(__file__).resolve().parents[4]
+MAKERS, GOLDEN = ROOT / "tools" / "golden", ROOT / "test" / "golden"
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(GOLDEN)
+    monkeypatch.syspath_prepend(MAKERS)
     sys.modules.pop("make", None)
     import make
 
@@ -26,7 +27,7 @@ def table(monkeypatch: pytest.MonkeyPatch):
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(GOLDEN / "make.py"), *map(str, words)]
+    command = [sys.executable, str(MAKERS / "make.py"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
@@ -35,7 +36,7 @@ def test_every_adapter_and_every_file_is_in_the_table_once(table):
     assert len(writes) == len(set(writes))
     assert not [name for name in writes if not (GOLDEN / name).exists()]
     scripts = {maker.script for maker in table.MAKERS.values()}
-    found = {str(p.relative_to(GOLDEN)) for p in GOLDEN.rglob("make_*.py")}
+    found = {str(p.relative_to(MAKERS)) for p in MAKERS.rglob("make_*.py")}
     others = {f"{of}/make.py" for of in ("flow", "evo1", "turbovla")} | {"flow/positions.py"}
     assert found | others == scripts
     assert {f"data/{p.name}" for p in (GOLDEN / "data").glob("*.tar.xz")} <= set(writes)
@@ -66,7 +67,7 @@ def test_another_version_of_a_package_is_refused(table):
 
 def test_the_safety_gates_file_comes_out_the_same(table, tmp_path):
     """Its adapter needs nobody's code but ours, so it runs here."""
-    command = [sys.executable, str(GOLDEN / "make_gate.py"), str(tmp_path / "gate7.npz")]
+    command = [sys.executable, str(MAKERS / "make_gate.py"), str(tmp_path / "gate7.npz")]
     env = {**os.environ, "PYTHONPATH": python_path(os.environ)}
     subprocess.run(command, check=True, env=env)
     before, again = (dict(np.load(folder / "gate7.npz")) for folder in (GOLDEN, tmp_path))

@@ -1,5 +1,5 @@
 """Prompts with the tokenizers of the published checkpoints, token for token what the authors' own
-classes make of them (golden/make_prompts.py). `make tokenizers` brings the files."""
+classes make of them (tools/golden/make_prompts.py). `make tokenizers` brings the files."""
 
 from __future__ import annotations
 

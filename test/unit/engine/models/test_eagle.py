@@ -1,6 +1,6 @@
 """GR00T N1.5 and N1.6 against NVIDIA's code, stage by stage, from pixels to a chunk.
 
-The files were made once by test/golden/groot/make_n15.py and make_n16.py.
+The files were made once by tools/golden/groot/make_n15.py and make_n16.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evo-1 against LeRobot 0.6.1, from an observation to actions in units, stage by stage.
 
-The files were made by test/golden/evo1/make.py in an environment with LeRobot.
+The files were made by tools/golden/evo1/make.py in an environment with LeRobot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """pi0, pi0.5 and SmolVLA against LeRobot 0.6.1, from an observation to actions in units.
 
-The files were made once by test/golden/flow/make.py in LeRobot's own environment.
+The files were made once by tools/golden/flow/make.py in LeRobot's own environment.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def test_only_the_relative_case_has_relative_actions(played: Played) -> None:
 @pytest.mark.skipif(INTERPRETER not in os.environ, reason=f"{INTERPRETER} names no interpreter")
 def test_lerobot_still_says_what_the_files_say(tmp_path: Path) -> None:
     """Live: LeRobot's environment makes the files anew (set VLA_ROS_LEROBOT_PYTHON)."""
-    subprocess.run([os.environ[INTERPRETER], str(GOLDEN / "make.py"), str(tmp_path)], check=True)
+    maker = GOLDEN.parents[2] / "tools" / "golden" / "flow" / "make.py"
+    subprocess.run([os.environ[INTERPRETER], str(maker), str(tmp_path)], check=True)
     for name in CASES:
         fresh, stored = (np.load(p / name / "golden.npz") for p in (tmp_path, GOLDEN))
         assert fresh.files == stored.files

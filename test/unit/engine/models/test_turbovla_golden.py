@@ -1,6 +1,6 @@
 """TurboVLA against its authors' own code, from their checkpoint to actions in units.
 
-The files were made by test/golden/turbovla/make.py, with the transformers that the authors ask for.
+Made by tools/golden/turbovla/make.py, with the transformers that the authors ask for.
 """
 
 from __future__ import annotations

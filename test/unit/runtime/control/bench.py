@@ -1,4 +1,4 @@
-"""A control loop with a clock that stands still unless told to move."""
+"""A control loop with a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 @dataclass
 class Recorder:
-    """An Outlet that remembers."""
+    """A ControlSink that keeps every call."""
 
     submitted: list = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Recorder:
 
 
 class Bench:
-    """A control loop, its clock, and short words for what a test does with them."""
+    """A control loop with its clock, and the steps of a test."""
 
     def __init__(self, *, lockstep=False, limits=None, **kwargs):
         self.lockstep = lockstep
@@ -100,18 +100,32 @@ class Bench:
         self.control.tick()
         return self.out.commands[before:]
 
-    def running(self):
+    def play(self, frames=3, seconds=0.05):
+        """Frames, each answered where the worker is asked; the kinds of the commands."""
+        begin = len(self.out.commands)
+        for _ in range(frames):
+            self.clock.advance(seconds)
+            asked = len(self.out.submitted)
+            observation = self.frame()
+            if len(self.out.submitted) > asked:
+                self.answer(observation)
+            self.control.tick()
+        return [command.kind for command in self.out.commands[begin:]]
+
+    def ready(self):
+        """Active with a task."""
         self.control.activate()
         self.control.set_instruction("reach")
-        (command,) = self.cycle()
+        return self
+
+    def running(self):
+        (command,) = self.ready().cycle()
         assert command.kind is CommandKind.POLICY
         return self
 
     def running_either(self):
         """As :meth:`running`, also in lock-step."""
-        self.control.activate()
-        self.control.set_instruction("reach")
-        self.answer(self.frame())
+        self.ready().answer(self.frame())
         self.control.tick()
         assert self.out.commands[-1].kind is CommandKind.POLICY
         return self

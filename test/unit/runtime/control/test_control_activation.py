@@ -25,9 +25,7 @@ def test_activation_forgets_gripper_and_motion():
 
 
 def test_the_first_gripper_of_an_activation_is_the_one_its_action_asked_for():
-    bench = Bench()
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench().ready()
     (command,) = bench.cycle(np.array([0.0] * 6 + [0.97]))
     assert command.action[GRIPPER] == 0.97, "no hysteresis around a value nobody commanded"
 
@@ -92,24 +90,14 @@ def test_observation_from_the_future_moves_nothing(lockstep):
 # A stop lasts
 
 
-def moves(bench, frames=4):
-    """Whether frames and their answers lead to an action."""
-    begin = len(bench.out.commands)
-    for _ in range(frames):
-        bench.clock.advance(0.05)
-        asked = len(bench.out.submitted)
-        observation = bench.frame()
-        if len(bench.out.submitted) > asked:
-            bench.answer(observation)
-        bench.control.tick()
-    return CommandKind.POLICY in [c.kind for c in bench.out.commands[begin:]]
+def moves(bench):
+    """True if frames and their answers lead to an action."""
+    return CommandKind.POLICY in bench.play(4)
 
 
 @pytest.fixture(params=[False, True], ids=["realtime", "lockstep"])
 def bench(request):
-    bench = Bench(lockstep=request.param)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(lockstep=request.param).ready()
     assert moves(bench)
     return bench
 

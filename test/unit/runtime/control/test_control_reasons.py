@@ -6,7 +6,7 @@ import pytest
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import MS, SECOND, Moment
-from vla_ros.core.types import PolicyState
+from vla_ros.core.types import CommandKind, PolicyState
 from vla_ros.runtime.control.goals import Goal, GoalOutcome, GoalRefused
 from vla_ros.runtime.safety import Limits
 
@@ -54,9 +54,7 @@ def test_of_a_change_both_sides_are_told():
 
 
 def test_whoever_gives_another_task_hears_of_its_epoch_though_the_state_stays():
-    bench = Bench()
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench().ready()
     heard, state = [], bench.loop.safety
     bench.out.changed = lambda before, after: heard.append((before, after))
     bench.control.set_instruction("push")
@@ -115,9 +113,7 @@ def test_a_fault_is_named_and_while_inactive_it_is_only_named(lockstep):
 
 @BOTH
 def test_an_answer_that_is_no_action_is_counted_and_said_and_another_may_be_asked(lockstep):
-    bench = Bench(lockstep=lockstep, chunk=4)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(lockstep=lockstep, chunk=4).ready()
     frame = bench.frame()
     bench.answer(frame, np.zeros((0, 7)))
     line = "the policy returned no action"
@@ -158,9 +154,7 @@ def test_dropped_frames_are_counted_with_the_last_reason(lockstep):
     ],
 )  # fmt: skip
 def test_a_frame_may_be_as_old_or_as_early_as_is_said(ahead_ms, sim_time, says):
-    bench = Bench(sim_time=sim_time)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(sim_time=sim_time).ready()
     bench.frame(bench.clock.now + ahead_ms * MS)
     assert bench.loop.counters.last_drop == says
     assert len(bench.out.submitted) == (not says)
@@ -202,12 +196,16 @@ def test_a_jump_of_the_clock_is_said_and_everything_known_is_forgotten(moved_s, 
     bench.control.measure(np.zeros(7), bench.clock.now, bench.moment())
     bench.tick()
     assert bench.loop.fresh_pose(bench.moment()) is not None
+    epoch, under_way = bench.loop.instruction.epoch, bench.frame()
     bench.clock.now += round(moved_s * SECOND)
     bench.tick(0.0)
     assert said(bench)[-1] == ("HOLD", says)
     assert warned(bench, "clock") == [f"{says}: everything in flight is void"]
     assert bench.loop.latest is None and bench.out.commands[-1].latest_ns == 0
     assert bench.loop.fresh_pose(bench.moment()) is None
+    assert bench.loop.instruction.epoch == epoch + 1
+    bench.answer(under_way, epoch=epoch)
+    assert [c.kind for c in bench.tick(0.0)] == [CommandKind.STOP]
     bench.frame(bench.clock.now)
     assert bench.loop.counters.last_drop == "", "a stamp before the jump is no measure"
 
@@ -277,9 +275,7 @@ def test_a_pipeline_is_not_blamed_for_what_it_is_not_asked(why):
 
 @pytest.mark.parametrize(("since_ms", "blamed"), [(499, True), (500, False)])
 def test_a_pipeline_is_blamed_only_while_frames_arrive(since_ms, blamed):
-    bench = Bench()
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench().ready()
     bench.tick(1.0)
     bench.frame()
     bench.tick(since_ms / 1000)

@@ -53,16 +53,13 @@ def second():
 
 @pytest.fixture
 def bench(second):
-    made = Bench(
+    return Bench(
         limits=Limits(max_age_s=3.0),
         chunk=H,
         chunking=Chunking(Execution.CORRECTED, replan_interval=8),
         corrects=MOST,
         corrector=second.corrections,
-    )
-    made.control.activate()
-    made.control.set_instruction("reach")
-    return made
+    ).ready()
 
 
 def step(bench):

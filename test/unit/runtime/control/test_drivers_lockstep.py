@@ -13,10 +13,7 @@ POLICY, HELD, STOP = CommandKind.POLICY, CommandKind.HELD, CommandKind.STOP
 
 
 def waiting(**how):
-    bench = Bench(lockstep=True, **how)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    return Bench(lockstep=True, **how).ready()
 
 
 def step(bench):

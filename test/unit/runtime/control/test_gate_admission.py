@@ -20,10 +20,7 @@ def seen(bench, ms):
 
 
 def ready(**how):
-    bench = Bench(**how)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    return Bench(**how).ready()
 
 
 def blocked(bench):
@@ -164,6 +161,7 @@ def test_the_time_since_capture_is_by_stamps_and_in_simulated_time_by_the_steady
     assert command.stages_ms["vision"] == 0.0
     assert sum(command.stages_ms.values()) == pytest.approx(command.total_ms)
     assert (command.chunk_index, command.chunk_length) == (0, 1)
+    assert (command.stamp_ns, command.received_ns) == (stamp, frame.received_ns)
     task = bench.loop.instruction
     assert (command.published_ns, command.epoch) == (bench.clock.now, task.epoch)
     assert command.instruction_digest == task.digest

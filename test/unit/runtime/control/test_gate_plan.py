@@ -60,7 +60,7 @@ def test_what_is_planned_is_what_is_published_unless_something_comes_between(jer
 
 
 def test_nobody_gets_a_plan_who_did_not_ask():
-    bench = moving(outputs=JointOutputs(places=True))
+    bench = moving(outputs=JointOutputs(positions=True))
     bench.answer(bench.frame(), rows(1))
     assert [c.plan for _ in range(4) for c in bench.tick()] == [None] * 4
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from golden.make_gate import gate
+from golden.gate import gate
 from unit.runtime.control.bench import Bench
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors
@@ -27,10 +27,7 @@ def pose(x=0.4, turn=0.0, axis=0):
 
 
 def waiting(**other):
-    bench = Bench(limits=limits(**other))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    return Bench(limits=limits(**other)).ready()
 
 
 def measure(bench, where=HERE, age_s=0.0):
@@ -139,9 +136,9 @@ def test_a_turn_past_pi_is_a_small_one():
     assert gated.clamped == ""
     gated = gate(pose(turn=-2.9), (before,), within)  # 0.283 rad
     assert gated.clamped == "jump"
-    moved = np.linalg.norm(rotation.way(before[3:6], gated.action[3:6]))
+    moved = np.linalg.norm(rotation.relative(before[3:6], gated.action[3:6]))
     assert moved == pytest.approx(0.02 * 2 * np.pi)
-    left = np.linalg.norm(rotation.way(gated.action[3:6], pose(turn=-2.9)[3:6]))
+    left = np.linalg.norm(rotation.relative(gated.action[3:6], pose(turn=-2.9)[3:6]))
     assert left == pytest.approx(2 * np.pi - 6.0 - moved), "by the shorter way"
 
 

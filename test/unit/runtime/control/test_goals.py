@@ -15,19 +15,6 @@ from vla_ros.runtime.control.goals import Goal, GoalOutcome, GoalRefused, check_
 POLICY, STOP = CommandKind.POLICY, CommandKind.STOP
 
 
-def play(bench, frames=3):
-    """Frames with their actions; returns the kinds of what was published."""
-    begin = len(bench.out.commands)
-    for _ in range(frames):
-        bench.clock.advance(0.05)
-        asked = len(bench.out.submitted)
-        observation = bench.frame()
-        if len(bench.out.submitted) > asked:
-            bench.answer(observation)
-        bench.control.tick()
-    return [command.kind for command in bench.out.commands[begin:]]
-
-
 def watched(bench):
     """The endings of its goals, in order."""
     endings = []
@@ -38,16 +25,14 @@ def watched(bench):
 @pytest.fixture(params=[False, True], ids=["realtime", "lockstep"])
 def bench(request):
     """A task of the topic runs."""
-    bench = Bench(lockstep=request.param)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    assert play(bench) == [POLICY] * 3
+    bench = Bench(lockstep=request.param).ready()
+    assert bench.play() == [POLICY] * 3
     bench.endings = watched(bench)
     return bench
 
 
 def stands_still(bench):
-    kinds = play(bench, 5)
+    kinds = bench.play(5)
     return POLICY not in kinds and bench.loop.instruction.text == ""
 
 
@@ -75,16 +60,6 @@ def test_what_cannot_be_a_goal_is_refused_with_a_line(text, limit, says):
 
 def test_a_goal_has_its_text_stripped():
     assert check_goal("  pick ", 1.5) == Goal("pick", 1.5)
-
-
-def test_none_begins_while_inactive_or_in_fault(bench):
-    bench.control.fault("broken")
-    with pytest.raises(GoalRefused, match=r"FAULT, call ~/recover: broken"):
-        bench.control.begin_goal(Goal("pick"))
-    bench.control.deactivate()
-    with pytest.raises(GoalRefused, match="not active"):
-        bench.control.begin_goal(Goal("pick"))
-    assert bench.endings == [] and bench.loop.goals.current is None
 
 
 # How it begins
@@ -119,16 +94,16 @@ def test_it_is_an_explicit_will_and_releases_a_stop(bench, how):
         bench.control.stop()
         bench.persistent.latch.close()
     bench.control.begin_goal(Goal("reach"))
-    assert play(bench) == [POLICY] * 3
+    assert bench.play() == [POLICY] * 3
 
 
 def test_another_one_preempts(bench):
     bench.control.begin_goal(Goal("pick"))
-    play(bench)
+    bench.play()
     bench.control.begin_goal(Goal("place"))
     (ending,) = bench.endings
     assert (ending.outcome, ending.message) == (GoalOutcome.PREEMPTED, "another goal took over")
-    assert bench.loop.goals.current == Goal("place") and play(bench) == [POLICY] * 3
+    assert bench.loop.goals.current == Goal("place") and bench.play() == [POLICY] * 3
 
 
 # How it ends
@@ -149,7 +124,7 @@ ENDS = {
 def test_however_it_ends_it_says_so_once_and_nothing_moves_after(bench, end, outcome, says):
     bench.control.episode_runs(1, 0)
     bench.control.begin_goal(Goal("pick"))
-    assert play(bench) == [POLICY] * 3
+    assert bench.play() == [POLICY] * 3
     end(bench.control)
     bench.control.recover()
     (ending,) = bench.endings
@@ -190,13 +165,13 @@ def test_the_time_limit_is_the_caller_s_patience_by_the_steady_clock(bench):
 
 def test_a_lost_worker_a_hold_and_a_new_episode_do_not_end_it(bench):
     bench.control.begin_goal(Goal("pick", 100.0))
-    play(bench)
+    bench.play()
     bench.control.worker_lost("killed")
     assert bench.state is PolicyState.HOLD
     bench.control.worker_ready()
     bench.control.recover()
     bench.control.reset()
-    assert bench.endings == [] and play(bench) == [POLICY] * 3
+    assert bench.endings == [] and bench.play() == [POLICY] * 3
 
 
 def test_progress_counts_its_own_new_actions_and_their_ages(bench):
@@ -221,7 +196,7 @@ def test_no_topic_preempts_it_and_what_was_said_meanwhile_starts_nothing_after(b
     assert not bench.control.set_instruction("push")
     says = "instruction ignored: a goal runs; cancel it first"
     assert ("ignored", says) in bench.out.warnings and says in bench.loop.safety.said
-    assert play(bench) == [POLICY] * 3 and bench.loop.instruction.text == "pick"
+    assert bench.play() == [POLICY] * 3 and bench.loop.instruction.text == "pick"
     bench.control.end_goal(GoalOutcome.SUCCESS, "done")
     for text in ("push", "reach", "pick"):
         assert not bench.control.set_instruction(text) and stands_still(bench)
@@ -246,7 +221,7 @@ def test_a_topic_that_may_preempt_does_with_news(bench):
     assert [(e.outcome, e.message) for e in bench.endings] == [
         (GoalOutcome.PREEMPTED, "the topic said 'push'")
     ]
-    assert play(bench) == [POLICY] * 3 and bench.loop.instruction.text == "push"
+    assert bench.play() == [POLICY] * 3 and bench.loop.instruction.text == "push"
 
 
 def test_resume_changes_no_goal_that_runs(bench):

@@ -141,9 +141,7 @@ def test_activation_begins_anew_and_inactive_nothing_is_said(bench):
 @pytest.mark.parametrize("quick", ["answer", "news"])
 def test_in_lock_step_what_is_counted_does_not_depend_on_which_was_quicker(quick):
     """The answer to the last frame, or the news that it was the last one."""
-    bench = Bench(lockstep=True)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(lockstep=True).ready()
     bench.control.episode_runs(1, 0)
     play(bench)
     bench.clock.advance(0.05)
@@ -159,9 +157,7 @@ def test_in_lock_step_what_is_counted_does_not_depend_on_which_was_quicker(quick
 
 @pytest.mark.parametrize("loss", ["worker", "invalid", "fault"])
 def test_in_lock_step_a_last_frame_that_gets_no_action_does_not_hold_up_the_rest(loss):
-    bench = Bench(lockstep=True)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(lockstep=True).ready()
     bench.control.episode_runs(1, 0)
     play(bench)
     bench.clock.advance(0.05)

@@ -91,9 +91,7 @@ class Arm:
 @pytest.mark.parametrize("jump", [0.02, 0.05, 0.2, 0.5])
 @pytest.mark.parametrize("jerk", [0.02, 2.0])
 def test_a_hold_is_left_whatever_jump_and_jerk_are_allowed(jump, jerk):
-    bench = Bench(limits=small(jump=jump, jerk=jerk))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=small(jump=jump, jerk=jerk)).ready()
     driven(bench, 1.0, forward(0.010))
     for _ in range(24):
         bench.tick()
@@ -118,18 +116,14 @@ def test_a_joint_at_the_how_to_s_limits_moves_again_after_a_stall(speed, limits)
 
 def test_a_policy_ramps_up_from_rest_and_that_is_no_fault_of_it():
     """12 mm a command, of which 2 mm more are allowed from one to the next."""
-    bench = Bench(limits=small(jump=0.05))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=small(jump=0.05)).ready()
     moved = [c.action[0] for c in driven(bench, 1.0, forward(0.012))]
     assert np.diff([0.0, *moved]).max() <= 0.002 + 1e-12
     assert len(moved) == 20 and moved[-1] == pytest.approx(0.012)
 
 
 def test_a_policy_that_jumps_to_and_fro_is_held_still():
-    bench = Bench(limits=small(jump=0.2))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=small(jump=0.2)).ready()
     for number in range(40):
         bench.cycle(forward(0.02 * (-1) ** number))
     assert bench.state is PolicyState.HOLD
@@ -304,9 +298,7 @@ def test_in_simulated_time_the_robot_moves_as_far_in_each_simulated_second(rtf):
     """Chunks of 1 cm a period are 0.2 m/s, however fast the simulation runs."""
     bench = Bench(
         sim_time=True, limits=Limits(max_age_s=1.0), chunk=16, chunking=Chunking(), inference_s=0.1
-    )
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    ).ready()
     moved, asked, began = 0.0, [], bench.clock.now
     for wall_ms in range(1, 10_001):
         bench.clock.steady += MS
@@ -327,9 +319,7 @@ def test_in_simulated_time_the_robot_moves_as_far_in_each_simulated_second(rtf):
 
 @pytest.mark.parametrize("rate", [5, 10, 15, 20, 100])
 def test_a_clock_that_is_slewed_as_chrony_does_by_default_voids_nothing(rate):
-    bench = Bench(limits=Limits(control_rate_hz=rate, max_age_s=1.0))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(control_rate_hz=rate, max_age_s=1.0)).ready()
     for _ in range(rate * 6):
         bench.clock.now += int(SECOND / rate * 0.083333)
         bench.answer(bench.frame())

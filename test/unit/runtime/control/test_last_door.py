@@ -71,8 +71,8 @@ class Judge(Recorder):
                 self.place("action", number, float(value), command)
             else:
                 self.displacement(number, float(value), command)
-        if command.places is not None:
-            for number, value in enumerate(command.places):
+        if command.joint_positions is not None:
+            for number, value in enumerate(command.joint_positions):
                 self.place("places", number, float(value), command)
         if command.plan is not None:
             self.course(command.plan)
@@ -259,8 +259,8 @@ class Robot(RuleBasedStateMachine):
         self.time = self.bench.clock.steady / SECOND
         if not self.stuck:
             told = self.judge.commands[-1] if self.judge.commands else None
-            if told is not None and told.places is not None:
-                self.goal = told.places
+            if told is not None and told.joint_positions is not None:
+                self.goal = told.joint_positions
             self.place = self.place + min(1.0, seconds / 0.08) * (self.goal - self.place)
         if states:
             self.read(self.place)

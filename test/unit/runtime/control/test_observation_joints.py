@@ -20,10 +20,7 @@ def limits(kind=ActionKind.JOINT_POSITION, **other):
 
 
 def waiting(**other):
-    bench = Bench(limits=limits(**other))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    return Bench(limits=limits(**other)).ready()
 
 
 def measure(bench, **positions):

@@ -9,8 +9,8 @@ from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Pose
 from vla_ros.runtime.control.joints import Joints
 from vla_ros.runtime.control.observation import (
-    PICTURE_BYTES,
-    PICTURES,
+    IMAGE_BYTES,
+    IMAGES,
     WAITING,
     Assembler,
     History,
@@ -359,7 +359,7 @@ def test_what_a_later_image_may_need_is_kept():
 def test_pictures_that_wait_for_a_silent_stream_are_bounded_in_bytes():
     """Two further cameras and the main one, 1080p, for ten seconds without joint states."""
     cameras = ("wrist_image", "left_image")
-    parts = {name: Nearest(PICTURES, PICTURE_BYTES) for name in cameras}
+    parts = {name: Nearest(IMAGES, IMAGE_BYTES) for name in cameras}
     window = PairingWindow(25 * MS, SECOND // 2)
     found = Assembler(
         lambda: window, parts | {"joint_states": Joints(("j",))}, more_cameras={"left_image": "l"}
@@ -375,7 +375,7 @@ def test_pictures_that_wait_for_a_silent_stream_are_bounded_in_bytes():
             del picture, sample
         found.lost()
         most = max(most, sum(size for one, size in made if one() is not None))
-    assert most <= 3 * PICTURE_BYTES
+    assert most <= 3 * IMAGE_BYTES
 
 
 # A clock set back

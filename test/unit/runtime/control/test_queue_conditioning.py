@@ -32,9 +32,7 @@ def late(bench: Bench, periods: float) -> None:
 
 @pytest.mark.parametrize("periods", [0.0, 0.4, 1.6, 3.0])
 def test_it_is_told_how_late_its_actions_are_executed(periods: float) -> None:
-    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8).ready()
     whole, rest = int(periods), periods % 1.0
     frames = []
     for number in range(12 + whole):  # every period an answer, to a frame so many periods ago
@@ -53,7 +51,7 @@ def executed(line: ActionQueue, period: float, age: float) -> None:
     now_ns = round(period * PERIOD)
     line.put(answer(now_ns - round(age * PERIOD), 1))
     assert line.take(now_ns, Limits(max_age_s=2.0)) is not None
-    line.executed(now_ns, as_said=True)
+    line.executed(now_ns, unchanged=True)
 
 
 def single() -> ActionQueue:
@@ -89,42 +87,34 @@ def test_the_first_actions_tell_how_late_those_in_motion_will_be() -> None:
 
 
 def test_before_anything_was_seen_it_is_what_the_pipeline_and_the_model_take() -> None:
-    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8, pipeline_depth=7, inference_s=0.04)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(
+        limits=Limits(max_age_s=2.0), max_delay=8, pipeline_depth=7, inference_s=0.04
+    ).ready()
     bench.frame()
     assert told(bench) == 7
 
 
 def test_it_is_not_told_of_more_than_it_was_trained_for() -> None:
-    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=2, pipeline_depth=7)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=2, pipeline_depth=7).ready()
     bench.frame()
     assert told(bench) == 2
 
 
 def test_it_is_told_what_a_parameter_says() -> None:
     how = Chunking(conditioning_delay_steps=3)
-    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8, chunking=how)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8, chunking=how).ready()
     for _ in range(3):
         late(bench, 0.0)
         bench.clock.advance(T)
     bench.frame()
     assert told(bench) == 3
-    with pytest.raises(ValueError, match="conditioning_delay_steps must be 0 or more"):
-        Chunking(conditioning_delay_steps=-1)
 
 
 @pytest.mark.parametrize("conditioning_delay", [0, 3])
 def test_an_action_made_for_the_moment_it_is_executed_in_is_not_stale(
     conditioning_delay: int,
 ) -> None:
-    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8).ready()
     observation = bench.frame()
     bench.clock.advance(3 * T)
     bench.answer(observation, conditioning_delay=conditioning_delay)
@@ -135,9 +125,7 @@ def test_an_action_made_for_the_moment_it_is_executed_in_is_not_stale(
 
 
 def test_what_is_told_again_is_what_was_told() -> None:
-    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=2)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=2).ready()
     for asked, heard in ((1, 1), (5, 2)):  # another checkpoint may know of less
         bench.control.requests.recorded = RecordedRequests(
             [RecordedRequest(bench.clock.now, None, asked)]
@@ -148,9 +136,7 @@ def test_what_is_told_again_is_what_was_told() -> None:
 
 
 def test_a_policy_that_knows_of_no_delay_is_told_of_none() -> None:
-    bench = Bench(limits=Limits(max_age_s=2.0), pipeline_depth=7)
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(limits=Limits(max_age_s=2.0), pipeline_depth=7).ready()
     for _ in range(3):
         late(bench, 2.0)
     bench.frame()

@@ -19,16 +19,13 @@ PERIOD = 50_000_000
 
 
 def loop(execution=Execution.RTC, pipeline_depth=1, **how):
-    bench = Bench(
+    return Bench(
         chunk=12,
         pipeline_depth=pipeline_depth,
         continues=("rtc",),
         limits=Limits(max_age_s=5.0),
         chunking=Chunking(execution, **({"replan_interval": 4} | how)),
-    )
-    bench.control.activate()
-    bench.control.set_instruction("reach")
-    return bench
+    ).ready()
 
 
 def chunk_after(bench, periods):
@@ -91,7 +88,7 @@ def play(queue, limits, start_ns, count):
         taken = queue.take(now, limits)
         places.append(None if taken is None else taken.index)
         if taken is not None:
-            queue.executed(now, as_said=True)
+            queue.executed(now, unchanged=True)
     return places
 
 
@@ -145,7 +142,7 @@ def test_of_what_waited_the_newest_is_taken_and_nothing_is_left_of_one_too_late(
     line.put(answer(PERIOD))
     taken = line.take(2 * PERIOD, limits)
     assert taken.answer.inference.stamp_ns == PERIOD and len(taken.following) == 7
-    line.executed(2 * PERIOD, as_said=True)
+    line.executed(2 * PERIOD, unchanged=True)
     play(line, limits, 3 * PERIOD, 3)
     line.put(answer(0, 4))
     line.take(9 * PERIOD, limits)
@@ -181,7 +178,7 @@ def test_a_single_action_is_asked_for_with_the_delay_of_late():
         line.break_off(100 * number * PERIOD)  # it stood, and begins to move
         line.put(answer(100 * number * PERIOD, 1))
         line.take((100 * number + late) * PERIOD, limits)
-        line.executed((100 * number + late) * PERIOD, as_said=True)
+        line.executed((100 * number + late) * PERIOD, unchanged=True)
         said.append(line.delay_steps)
     assert said == [5, 3, 3, 1] and all(isinstance(steps, int) for steps in said)
 
@@ -196,7 +193,7 @@ def test_an_ensemble_goes_on_with_observation_that_is_just_young_enough():
     line, limits = queue(execution=Execution.ENSEMBLE)
     line.put(answer(0))
     assert line.take(limits.max_age_ns, limits).index == 0
-    line.executed(limits.max_age_ns, as_said=True)
+    line.executed(limits.max_age_ns, unchanged=True)
     assert line.take(limits.max_age_ns + 1, limits) is None
     assert line.exhausted
 
@@ -226,7 +223,7 @@ def test_a_broken_off_chunk_is_not_continued_and_a_newer_one_is():
     line, limits = queue(execution=Execution.RTC)
     line.put(answer(PERIOD))
     line.take(2 * PERIOD, limits)
-    line.executed(2 * PERIOD, as_said=False)
+    line.executed(2 * PERIOD, unchanged=False)
     assert line.asked(3 * PERIOD) is None, "it was held to a limit"
     play(line, limits, 3 * PERIOD, 2)
     line.put(answer(2 * PERIOD))

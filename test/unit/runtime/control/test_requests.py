@@ -48,9 +48,9 @@ def test_a_file_that_is_none_is_refused_in_a_line_that_names_it(tmp_path, wrong)
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_the_worker_hears_what_was_executed_then_and_the_answer_is_waited_for(lockstep):
-    bench = Bench(lockstep=lockstep, chunk=4, continues=("rtc",), chunking=Chunking(Execution.RTC))
-    bench.control.activate()
-    bench.control.set_instruction("reach")
+    bench = Bench(
+        lockstep=lockstep, chunk=4, continues=("rtc",), chunking=Chunking(Execution.RTC)
+    ).ready()
     now, executing = bench.clock.now, Executing(7, 2, 1)
     bench.control.requests.recorded = RecordedRequests([RecordedRequest(now, executing)])
     bench.frame(now - 1)

@@ -19,7 +19,6 @@ from vla_ros.runtime.control.goals import (
     MAX_INSTRUCTION,
     EpisodeTracker,
     Goal,
-    GoalRefused,
     GoalTracker,
     StopLatch,
     check_goal,
@@ -122,9 +121,6 @@ def test_a_rotation_of_a_quaternion_that_is_not_quite_one(w, length):
 def test_a_goal_may_have_no_limit_or_a_short_one():
     assert check_goal("lift", 0.0).time_limit_s == 0.0
     assert check_goal("lift", 0.25).time_limit_s == 0.25
-    for bad in (-0.1, math.inf, math.nan):
-        with pytest.raises(GoalRefused, match="time_limit_s"):
-            check_goal("lift", bad)
 
 
 @pytest.mark.parametrize(

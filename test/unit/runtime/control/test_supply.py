@@ -21,7 +21,7 @@ class Waiting(Bench):
     def pass_s(self, seconds, lost=None, pictures=True, refused=""):
         for _ in range(round(seconds / 0.05)):
             if pictures:
-                self.control.supply.heard("image", self.clock.steady)
+                self.control.supply.received("image", self.clock.steady)
             if lost is not None:
                 self.control.supply.lost(lost, self.clock.steady)
             if refused:
@@ -52,7 +52,7 @@ def test_it_goes_away_with_the_first_frame_that_completes():
 def test_frames_that_complete_and_a_slow_worker_are_no_lack():
     bench = Waiting()
     for _ in range(18):
-        bench.control.supply.heard("image", bench.clock.steady)
+        bench.control.supply.received("image", bench.clock.steady)
         bench.frame()
         bench.control.supply.lost(APART, bench.clock.steady - 1)
         bench.tick()
@@ -107,8 +107,8 @@ def test_the_last_of_two_troubles_is_the_one_that_is_said():
 
 def test_a_part_that_is_refused_or_has_fallen_silent_is_not_called_apart():
     supply = FrameSupply()
-    supply.heard("image", 10 * SECOND)
-    supply.heard("joint_states", 5 * SECOND)
+    supply.received("image", 10 * SECOND)
+    supply.received("joint_states", 5 * SECOND)
     supply.lost(APART, 10 * SECOND)
     said = supply.lacks(1, 10 * SECOND)
     assert said == "joint_states has been silent for 5 s: look at its publisher"
@@ -121,7 +121,7 @@ def test_every_kind_of_loss_has_its_remedy():
     def says(kind):
         supply = FrameSupply()
         for stream in ("image", "joint_states"):
-            supply.heard(stream, 10 * SECOND)
+            supply.received(stream, 10 * SECOND)
         supply.lost(LostImage("joint_states", "no joint_states", kind), 10 * SECOND)
         return supply.lacks(1, 10 * SECOND)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from golden.make_gate import NARROW, POSES, actions, gate, gated
+from golden.gate import NARROW, POSES, actions, gate, gated
 from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.types import StaleAction
@@ -110,7 +110,9 @@ def test_a_rotation_of_the_second_arm_is_held_by_its_angle():
     assert out.clamped == "", "0.083 rad by the shorter way round"
     wish[10] = -2.9
     out = gate(wish, (before,), limits)
-    assert np.linalg.norm(rotation.way(before[10:13], out.action[10:13])) == pytest.approx(0.128)
+    assert np.linalg.norm(rotation.relative(before[10:13], out.action[10:13])) == pytest.approx(
+        0.128
+    )
     assert not out.action[3:6].any()
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from golden.make_gate import gate
+from golden.gate import gate
 from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import GRIPPER, PolicyState, StaleAction

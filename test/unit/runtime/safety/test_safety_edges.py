@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from golden.make_gate import gate
+from golden.gate import gate
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState, StaleAction

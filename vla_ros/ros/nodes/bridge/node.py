@@ -1,7 +1,7 @@
 """The simulation bridge: a simulated robot's topics, its episodes, and its obedience.
 
 It publishes camera images, joint states, ground truth and the task's instruction, and
-executes the policy's commands, in lock-step or real time (:mod:`vla_ros.sim.episode`).
+executes the policy's commands, in lock-step or real time (:mod:`vla_ros.sim.runner`).
 
 Threads: the node's executor receives commands and requests; the episode thread drives the
 simulation, which lives in a process of its own, and publishes.
@@ -43,16 +43,10 @@ from vla_ros.sim.env import (
     SimObservation,
     UnknownTask,
 )
-from vla_ros.sim.episode import (
-    EpisodeOptions,
-    EpisodeRequest,
-    EpisodeRunner,
-    EpisodeState,
-    EpisodeView,
-    Mode,
-)
+from vla_ros.sim.episode import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView, Mode
 from vla_ros.sim.factory import ENVIRONMENTS, MOST_NUDGE_M, EnvConfig
 from vla_ros.sim.process import SimProcess
+from vla_ros.sim.runner import EpisodeRunner
 from vla_ros.srv import ResetEpisode
 
 # The policy as the bridge sees it: is it up, has it been reset, does it know the task.
@@ -426,7 +420,7 @@ class BridgeNode(Node):
             return response
         response.success = True
         response.message = f"episode {response.episode} begins: {task}, state {initial_state}"
-        response.instruction = wanted.told(self._runner.spec.task(task).instruction)
+        response.instruction = wanted.instruction_for(self._runner.spec.task(task).instruction)
         return response
 
     # Outlet

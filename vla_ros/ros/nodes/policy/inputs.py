@@ -49,8 +49,8 @@ from vla_ros.runtime.control.joints import (
     speeds_of,
 )
 from vla_ros.runtime.control.observation import (
-    PICTURE_BYTES,
-    PICTURES,
+    IMAGE_BYTES,
+    IMAGES,
     STATES,
     WRIST_IMAGE,
     Assembler,
@@ -250,9 +250,9 @@ class PolicyInputs:
         self._cameras: list[CameraReader] = []
         self._joining = threading.Lock()
         more = {f"{role}_image": role for role in needs.more}
-        parts: dict[str, JoinedStream] = {name: Nearest(PICTURES, PICTURE_BYTES) for name in more}
+        parts: dict[str, JoinedStream] = {name: Nearest(IMAGES, IMAGE_BYTES) for name in more}
         if needs.wrist is not None:
-            parts[WRIST_IMAGE] = Nearest(PICTURES, PICTURE_BYTES)
+            parts[WRIST_IMAGE] = Nearest(IMAGES, IMAGE_BYTES)
         if needs.joints:
             parts["joint_states"] = self._joints
         if needs.end_effector is not None:
@@ -319,7 +319,7 @@ class PolicyInputs:
         take = self._stream(name, read, put)
 
         def heard(stamp_ns: int, received: Moment) -> None:
-            supply.heard(name, received.steady_ns)
+            supply.received(name, received.steady_ns)
             if main:
                 self._seen(reader.topic, stamp_ns, received)
 
@@ -454,7 +454,7 @@ class PolicyInputs:
 
         def callback(message: Any, info: Mapping[str, Any] = MappingProxyType({})) -> None:
             received = moment(self._clock)
-            self._control.supply.heard(name, received.steady_ns)
+            self._control.supply.received(name, received.steady_ns)
             stamp_ns = stamp_of(message.header.stamp)
             try:
                 self._check_stamp(name, stamp_ns, received)
@@ -512,7 +512,7 @@ class PolicyInputs:
             if not len(message.position):  # a base's wheels report velocities alone
                 return
             received, stamp_ns = moment(self._clock), stamp_of(message.header.stamp)
-            self._control.supply.heard("joint_states", received.steady_ns)
+            self._control.supply.received("joint_states", received.steady_ns)
             try:
                 names, positions = joints_of(message, frozenset() if whole else wanted)
                 self._check_stamp("joint_states", stamp_ns, received)

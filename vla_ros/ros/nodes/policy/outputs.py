@@ -210,10 +210,10 @@ class PositionsOutput(Output):
         self._topics = [make(Float64MultiArray, f"~/{arm}positions") for arm in arms]
 
     def command(self, command: Command) -> None:
-        if command.places is None:
+        if command.joint_positions is None:
             return
         for topic, (_, places, _) in zip(self._topics, self._robot.groups, strict=True):
-            topic.publish(Float64MultiArray(data=command.places[places].tolist()))
+            topic.publish(Float64MultiArray(data=command.joint_positions[places].tolist()))
 
 
 class JointStateOutput(Output):
@@ -227,11 +227,11 @@ class JointStateOutput(Output):
         self._topics = [make(JointState, f"~/{arm}joint_commands") for arm in arms]
 
     def command(self, command: Command) -> None:
-        if command.places is None:
+        if command.joint_positions is None:
             return
         space = self._robot.space
         numbers = np.zeros(space.width)
-        numbers[list(space.motion)] = command.places
+        numbers[list(space.motion)] = command.joint_positions
         numbers[list(space.grippers)] = self._robot.openings(command.action)
         for topic, (_, places, grippers) in zip(self._topics, self._robot.groups, strict=True):
             own = {space.motion[i] for i in places} | {space.grippers[i] for i in grippers}
@@ -414,7 +414,7 @@ def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
     """What the outputs take beside the action."""
     names = wanted(values)
     return JointOutputs(
-        places="positions" in names or "joint_state" in names,
+        positions="positions" in names or "joint_state" in names,
         plans="trajectory" in names,
         commanded=values["joint_delta_from"] == "commanded",
         lead_s=values["trajectory_lead_s"],

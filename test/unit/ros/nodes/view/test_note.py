@@ -9,8 +9,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from vla_ros.ros.nodes.bridge.convert import diagnostic_of
 from vla_ros.ros.nodes.view.node import note_of
+from vla_ros.sim.commands import CommandCounts
 from vla_ros.sim.env import AGENTVIEW, EnvSpec, Task
-from vla_ros.sim.episode import CommandCounts, EpisodeRequest, EpisodeState, EpisodeView
+from vla_ros.sim.episode import EpisodeRequest, EpisodeState, EpisodeView
 
 NOTE = "MuJoCo 3.8.1, not LIBERO's 3.3.2: libero_object's floor is a quarter darker"
 

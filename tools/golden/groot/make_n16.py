@@ -3,7 +3,7 @@
     git clone -b n1.6.1-release https://github.com/NVIDIA/Isaac-GR00T gr00t
     pip install transformers==4.51.3 diffusers==0.35.1 albumentations==1.4.18 dm-tree torchvision \
         opencv-python-headless torch
-    PYTHONPATH=gr00t python test/golden/groot/make_n16.py [FOLDER]
+    PYTHONPATH=gr00t python tools/golden/groot/make_n16.py [FOLDER]
 
 The pins are NVIDIA's, but for torch (2.13.0), numpy (2.4.6) and OpenCV (5.0.0); see
 eagle_authors.py for what stands in on a CPU. In the folder: what NVIDIA's ``save_pretrained``
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flow")]
+GOLDEN = Path(__file__).resolve().parents[3] / "test" / "golden"
+sys.path[:0] = [str(GOLDEN / "groot"), str(GOLDEN / "flow")]
 
 from drawn import weight
 from eagle_authors import bare, packed, small_copy, use_torch_attention
@@ -184,4 +184,4 @@ def answer(model: Any, processor: Any) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "n16")
+    run(Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / "groot" / "n16")

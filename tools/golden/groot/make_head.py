@@ -2,7 +2,7 @@
 
     git clone https://github.com/NVIDIA/Isaac-GR00T gr00t   # commit 626af89
     pip install transformers==4.57.3 diffusers==0.35.1 dm-tree torch
-    PYTHONPATH=gr00t python test/golden/groot/make_head.py [FILE]
+    PYTHONPATH=gr00t python tools/golden/groot/make_head.py [FILE]
 
 NVIDIA's code runs as it is and with its pins, but for torch (2.13.0); left out are the parts of its
 package that the model does not need.
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flow")]
+GOLDEN = Path(__file__).resolve().parents[3] / "test" / "golden"
+sys.path[:0] = [str(GOLDEN / "groot"), str(GOLDEN / "flow")]
 
 from authors import gr00t_n1d7
 from cases import CONTEXT, CONTEXT_HEADS, EMBODIMENT, HEAD_DIM, HEAD_HEADS, HEADS, HEADS_ALL
@@ -80,7 +80,7 @@ def run(name: str, case: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "head.npz"
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / "groot" / "head.npz"
     arrays = {}
     for name, case in HEADS.items():
         arrays |= {f"{name}/{k}": v for k, v in run(name, case).items()}

@@ -1,12 +1,7 @@
-"""What the last door makes of random actions of seven numbers.
-
-python golden/make.py safety-gate .   # writes golden/gate7.npz
-"""
+"""Random actions of seven numbers through the last door: the cases of gate7.npz."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +30,7 @@ POSES = Limits(
 
 
 class Gated(NamedTuple):
-    """An action, float64 [D], as far as it may be commanded; what changed it, and whether by more
-    than a tolerance."""
+    """A limited action, float64 [D]; what was clamped, and whether by more than a tolerance."""
 
     action: np.ndarray
     clamped: str
@@ -70,32 +64,13 @@ def actions(seed: int, scale: float) -> np.ndarray:
 
 
 def gated(rows: np.ndarray, limits: Limits) -> tuple[np.ndarray, list[str], list[bool]]:
-    """The door's actions [n, 7], each after the two before it, what was clamped and how far."""
+    """Actions [n, 7] through the door, each after the two before it; what was clamped, how far."""
     before: tuple[np.ndarray, ...] = ()
     out, clamped, far = [], [], []
     for row in rows:
-        said = gate(row, before, limits)
-        before = (said.action, *before[:1])
-        out.append(said.action)
-        clamped.append(said.clamped)
-        far.append(said.far)
+        passed = gate(row, before, limits)
+        before = (passed.action, *before[:1])
+        out.append(passed.action)
+        clamped.append(passed.clamped)
+        far.append(passed.far)
     return np.array(out), clamped, far
-
-
-def main(target: Path) -> None:
-    narrow, clamped, far = gated(actions(1, 0.06), NARROW)
-    wide, _, _ = gated(actions(2, 0.06), Limits())
-    poses, poses_clamped, _ = gated(actions(3, 0.5), POSES)
-    np.savez_compressed(
-        target,
-        narrow=narrow,
-        clamped=clamped,
-        far=far,
-        wide=wide,
-        poses=poses,
-        poses_clamped=poses_clamped,
-    )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -3,9 +3,10 @@
     python make.py                    the table: names, repositories and commits, packages
     python make.py NAME CLONES        one of them; CLONES holds a folder for every repository
 
-Each name is an adapter (a script beside this one) that runs the authors' classes where they were
-cloned, with weights from a seed; nothing of theirs is copied here. Each wants an environment of its
-own, see README.md: two of them have a package called prismatic, and pins exclude each other.
+They go to test/golden. Each name is an adapter (a script beside this one) that runs the authors'
+classes where they were cloned, with weights from a seed; nothing of theirs is copied here. Each
+wants an environment of its own, see test/golden/README.md: two of them have a package called
+prismatic, and pins exclude each other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+GOLDEN = HERE.parents[1] / "test" / "golden"
 LEFT_OUT = ("tokenizer.model", "vocab.json", "merges.txt")  # large, and read by nobody here
 
 
@@ -29,9 +30,9 @@ LEFT_OUT = ("tokenizer.model", "vocab.json", "merges.txt")  # large, and read by
 class Maker:
     """One adapter and what it was run with.
 
-    ``writes``: files and folders below this folder; a ``.tar.xz`` is packed of the folder of its
-    name that the adapter leaves in ``{out}``. ``words``: its arguments; ``{out}``, ``{here}``,
-    ``{root}`` and names of clones in braces stand for folders. ``path``: PYTHONPATH, likewise. A
+    ``writes``: files and folders below test/golden; a ``.tar.xz`` is packed of the folder of its
+    name that the adapter leaves in ``{out}``. ``arguments``: its own; ``{out}``,
+    ``{golden}`` and names of clones in braces stand for folders. ``path``: PYTHONPATH, likewise. A
     clone of another commit or another version of a package than in ``packages`` is refused.
     """
 
@@ -39,7 +40,7 @@ class Maker:
     writes: tuple[str, ...]
     clones: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
 
 
@@ -100,13 +101,13 @@ MAKERS = {
             )
         ),
         packages={"torch": "2.13.0", "numpy": "2.4.6"},
-        words=("{here}/flow",),
+        arguments=("{golden}/flow",),
     ),
     "pi0fast": Maker(  # likewise
         "make_pi0fast.py",
         ("data/pi0fast.tar.xz", "data/pi0fast-random.tar.xz"),
         packages={"lerobot": "0.6.1", "torch": "2.11.0", "transformers": "5.5.4"},
-        words=("{out}",),
+        arguments=("{out}",),
     ),
     **{
         f"smolvlm-positions-{release}": Maker(
@@ -121,14 +122,14 @@ MAKERS = {
         ("evo1/absent", "evo1/many", "evo1/plain", "evo1/tokenizer.json"),
         {"MINT-SJTU/Evo-1": "1bf31c4"},
         {"torch": "2.13.0", "transformers": "5.23.0", "lerobot": "0.6.1"},
-        ("{here}/evo1",),
+        ("{golden}/evo1",),
     ),
     "turbovla": Maker(
         "turbovla/make.py",
         tuple(f"turbovla/{name}" for name in ("lengths", "own", "padded", "tokenizer.json")),
         {"H-EmbodVis/TurboVLA": "2d42436"},
         {"torch": "2.13.0", "transformers": "4.57.1", "timm": "1.0.31"},
-        ("{here}/turbovla", "{TurboVLA}"),
+        ("{golden}/turbovla", "{TurboVLA}"),
     ),
     "groot-n1.7-head": Maker(
         "groot/make_head.py",
@@ -169,16 +170,14 @@ MAKERS = {
         ("prompt_ids.json",),
         packages={"transformers": "4.40.1", "tokenizers": "0.19.1"},
     ),
-    "safety-gate": Maker(
-        "make_gate.py", ("gate7.npz",), words=("{here}/gate7.npz",), path=("{root}",)
-    ),
+    "safety-gate": Maker("make_gate.py", ("gate7.npz",), arguments=("{golden}/gate7.npz",)),
 }
 
 
 def check_clones(maker: Maker, clones: Path) -> dict[str, Path]:
     """Folder of every clone, by the repository's name; SystemExit: missing, or of another commit.
 
-    An archive without .git passes: nobody can say what it is of.
+    An archive without .git passes: its commit is unknown.
     """
     found = {}
     for repository, wanted in maker.clones.items():
@@ -188,9 +187,9 @@ def check_clones(maker: Maker, clones: Path) -> dict[str, Path]:
             sys.exit(f"no {folder}: git clone https://github.com/{repository} there, at {wanted}")
         if (folder / ".git").exists():
             command = ["git", "-C", str(folder), "log", "-1", "--format=%H %D"]
-            said = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-            if not said.startswith(wanted) and wanted not in said:
-                sys.exit(f"{folder} is at {said[:7]}: check out {wanted}")
+            head = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+            if not head.startswith(wanted) and wanted not in head:
+                sys.exit(f"{folder} is at {head[:7]}: check out {wanted}")
     return found
 
 
@@ -206,7 +205,7 @@ def check_packages(maker: Maker) -> None:
 
 
 def pack(directory: Path, target: Path) -> None:
-    """The same bytes for the same content."""
+    """A .tar.xz of a folder: the same bytes for the same content."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         if Path(info.name).name in LEFT_OUT:
@@ -221,42 +220,42 @@ def pack(directory: Path, target: Path) -> None:
 
 
 def make(name: str, clones: Path) -> None:
-    """Run one adapter in a process of its own, and pack what it leaves to be packed."""
+    """Golden files of one maker; its adapter runs in a process of its own."""
     maker = MAKERS[name]
     check_packages(maker)
     folders = check_clones(maker, clones)
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
-        named = {"out": out, "here": HERE, "root": ROOT, **folders}
+        named = {"out": out, "golden": GOLDEN, **folders}
 
-        def filled(words: tuple[str, ...]) -> list[str]:
-            return [word.format_map({k: str(v) for k, v in named.items()}) for word in words]
+        def filled(templates: tuple[str, ...]) -> list[str]:
+            return [t.format_map({k: str(v) for k, v in named.items()}) for t in templates]
 
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filled(maker.path)),
+            "PYTHONPATH": os.pathsep.join([*filled(maker.path), str(GOLDEN)]),
             "HF_HUB_OFFLINE": "1",
             "EVO1_SOURCE": str(folders.get("Evo-1", "")),
         }
-        command = [sys.executable, str(HERE / maker.script), *filled(maker.words)]
+        command = [sys.executable, str(HERE / maker.script), *filled(maker.arguments)]
         subprocess.run(command, check=True, env=environment)
-        for written in map(HERE.joinpath, maker.writes):
+        for written in map(GOLDEN.joinpath, maker.writes):
             if written.name.endswith(".tar.xz"):
                 pack(out / written.name.removesuffix(".tar.xz"), written)
             if not written.exists():
                 sys.exit(f"{maker.script} did not write {written}")
-            print(f"{written.relative_to(HERE)}: made")
+            print(f"{written.relative_to(GOLDEN)}: made")
 
 
-def main(words: list[str]) -> None:
-    if not words:
+def main(arguments: list[str]) -> None:
+    if not arguments:
         print(__doc__)
         for name, maker in MAKERS.items():
             clones = ", ".join(f"{repository} at {at}" for repository, at in maker.clones.items())
             packages = ", ".join(f"{package} {at}" for package, at in maker.packages.items())
             print(f"{name:<26}{maker.script}; {clones or 'no clone'}; {packages or 'no pins'}")
-    elif len(words) == 2 and words[0] in MAKERS:
-        make(words[0], Path(words[1]).resolve())
+    elif len(arguments) == 2 and arguments[0] in MAKERS:
+        make(arguments[0], Path(arguments[1]).resolve())
     else:
         sys.exit(__doc__)
 

@@ -1,7 +1,7 @@
 """Ids of prompts by the authors' own tokenizer classes: ``prompt_ids.json``.
 
     pip install transformers==4.40.1 tokenizers==0.19.1 sentencepiece protobuf "numpy<2"
-    make tokenizers; cd test; python golden/make_prompts.py
+    make tokenizers; python tools/golden/make.py prompts .
 
 transformers 4.40.1 is what OpenVLA was released with. Llama 2's and Gemma's are made of the
 SentencePiece models themselves, by its own conversion, and must agree with its slow class, which is
@@ -28,8 +28,8 @@ from transformers import (
     Qwen2TokenizerFast,
 )
 
-HERE = Path(__file__).resolve().parent
-FOLDER = HERE.parents[1] / "build" / "tokenizers"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "tokenizers"
 EMPTY = 29871
 TASKS = (
     "pick up the red cube",
@@ -145,7 +145,7 @@ def main() -> None:
                 found.setdefault(family, {})[task] = list(made)
     content = {"made_by": f"transformers {transformers.__version__}", "ids": found}
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
-    (HERE / "prompt_ids.json").write_text(text.replace('"},', '"},\n') + "\n")
+    (ROOT / "test" / "golden" / "prompt_ids.json").write_text(text.replace('"},', '"},\n') + "\n")
     print({family: len(ids) for family, ids in found.items()})
 
 

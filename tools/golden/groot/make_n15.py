@@ -3,7 +3,7 @@
     git clone -b n1.5-release https://github.com/NVIDIA/Isaac-GR00T gr00t
     pip install transformers==4.51.3 diffusers==0.35.1 albumentations==1.4.18 dm-tree torchvision \
         einops numpydantic opencv-python-headless torch
-    PYTHONPATH=gr00t python test/golden/groot/make_n15.py [FOLDER]
+    PYTHONPATH=gr00t python tools/golden/groot/make_n15.py [FOLDER]
 
 As make_n16.py says. The transforms are those of NVIDIA's So100DualCam data configuration with other
 names of keys: crop, resize, min and max.
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flow")]
+GOLDEN = Path(__file__).resolve().parents[3] / "test" / "golden"
+sys.path[:0] = [str(GOLDEN / "groot"), str(GOLDEN / "flow")]
 
 from drawn import weight
 from eagle_authors import bare, small_copy, stand_in, use_torch_attention
@@ -244,4 +244,4 @@ def answer(model: Any, whole: Any) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "n15")
+    run(Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / "groot" / "n15")

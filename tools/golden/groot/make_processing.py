@@ -1,7 +1,7 @@
 """Make processing.npz and the JSON files in robots/: NVIDIA's own pictures, states and actions.
 
     pip install albumentations==1.4.18 albucore==0.0.17 opencv-python-headless==4.10.0.84 scipy
-    PYTHONPATH=gr00t python test/golden/groot/make_processing.py [FOLDER]
+    PYTHONPATH=gr00t python tools/golden/groot/make_processing.py [FOLDER]
 
 See make_head.py for the rest. Left out of albumentations is scikit-image, which nothing here uses.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flow")]
+GOLDEN = Path(__file__).resolve().parents[3] / "test" / "golden"
+sys.path[:0] = [str(GOLDEN / "groot"), str(GOLDEN / "flow")]
 
 _LEFT_OUT = {
     "skimage": (), "skimage.exposure": ("match_histograms",), "torchvision": (),
@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / "groot"
     (target / "robots").mkdir(exist_ok=True)
     statistics = {name: robot_statistics(name, draw) for name in ROBOTS}
     known = parse_modality_configs(ROBOTS)

@@ -1,7 +1,7 @@
 """Make the golden files: LeRobot's own pi0, pi0.5 and SmolVLA, small and random, on a CPU.
 
     vla-ros lerobot setup --dir env
-    env/bin/python test/golden/flow/make.py [FOLDER]
+    env/bin/python tools/golden/flow/make.py [FOLDER]
 
 For every case of cases.py a folder in FOLDER (here): what LeRobot saves (config.json, processors
 and their statistics), ``tensors.json`` (the names and shapes in its model.safetensors; the values
@@ -32,8 +32,8 @@ except RuntimeError:  # that of the package index beside torch's CPU build; no o
     for _name in ("nms", "qnms"):
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+FLOW = Path(__file__).resolve().parents[3] / "test" / "golden" / "flow"
+sys.path.insert(0, str(FLOW))
 
 from cases import CASES, PI_SHAPES, VLM, Case
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
@@ -66,7 +66,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    path = str(HERE / "tokenizer" / "tokenizer.json")
+    path = str(FLOW / "tokenizer" / "tokenizer.json")
     return PreTrainedTokenizerFast(tokenizer_file=path, pad_token="<pad>", bos_token="<bos>")
 
 
@@ -250,9 +250,9 @@ def save(folder: Path, name: str, case: Case, policy: Any, config: Any, drawn: A
 
 def main() -> None:
     torch.set_num_threads(1)
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    if target == HERE:
-        write_tokenizer(HERE / "tokenizer")
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else FLOW
+    if target == FLOW:
+        write_tokenizer(FLOW / "tokenizer")
     stay_offline_and_small()
     for name, case in CASES.items():
         run(target / name, name, case)

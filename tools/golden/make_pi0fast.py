@@ -1,7 +1,7 @@
 """Two small checkpoints by LeRobot's own pi0-FAST, and what it says with them (see make.py).
 
     vla-ros lerobot setup --dir env
-    env/bin/python test/golden/make.py pi0fast clones
+    env/bin/python tools/golden/make.py pi0fast clones
 
 ``pi0fast`` is trained for a minute by LeRobot's own loss on a spot that the state and the picture
 show, so that it says "Action: ", FAST tokens and the end marker; ``pi0fast-random`` has random
@@ -36,8 +36,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "flow")]
+GOLDEN = Path(__file__).resolve().parents[2] / "test" / "golden"
+sys.path[:0] = [str(GOLDEN), str(GOLDEN / "flow")]
 from seeded import draw, image, weight
 from spot import DIM, HORIZON, STATE, STEP, TASK, trajectory
 

@@ -30,8 +30,8 @@ except RuntimeError:  # that of the package index beside torch's CPU build; no o
 
 from transformers import BertConfig, BertModel, BertTokenizerFast, DINOv3ViTConfig, DINOv3ViTModel
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), sys.argv[2]]
+TEST = Path(__file__).resolve().parents[3] / "test"
+sys.path[:0] = [str(TEST), sys.argv[2]]
 
 from turbovla.evaluation import policy as evaluation
 from turbovla.models.configuration import TurboVLAConfig

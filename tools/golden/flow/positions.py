@@ -1,9 +1,9 @@
 """Which rows of its position table SmolVLM reads, for grids of patches, in float32.
 
-    env/bin/python test/golden/flow/positions.py
+    env/bin/python tools/golden/flow/positions.py
 
 Run once with transformers 5.5.4 and once with 4.57.6 (huggingface-hub 0.35.3), whose tables
-differ; writes positions_<version>.npz beside itself.
+differ; writes test/golden/flow/positions_<version>.npz.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ for _name in ("nms", "qnms"):
 import transformers
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionEmbeddings
 
+FLOW = Path(__file__).resolve().parents[3] / "test" / "golden" / "flow"
 GRIDS = ((32, 32), (14, 14), (8, 8), (6, 8), (24, 32), (27, 27), (5, 8))
 
 
@@ -41,4 +42,4 @@ def rows(patches: int, side: int) -> np.ndarray:
 if __name__ == "__main__":
     found = {f"{patches}_of_{side}": rows(patches, side) for patches, side in GRIDS}
     name = f"positions_{transformers.__version__}.npz"
-    np.savez_compressed(Path(__file__).resolve().parent / name, **found)
+    np.savez_compressed(FLOW / name, **found)

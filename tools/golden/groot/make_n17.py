@@ -1,6 +1,6 @@
 """Make n17.npz: NVIDIA's own GR00T N1.7, small and random, from pixels to a chunk, on a CPU.
 
-    PYTHONPATH=gr00t python test/golden/groot/make_n17.py [FOLDER]
+    PYTHONPATH=gr00t python tools/golden/groot/make_n17.py [FOLDER]
 
 See make_head.py for what has to be installed. Its vision-language model is transformers 4.57.3's,
 as NVIDIA pins it.
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flow")]
+GOLDEN = Path(__file__).resolve().parents[3] / "test" / "golden"
+sys.path[:0] = [str(GOLDEN / "groot"), str(GOLDEN / "flow")]
 
 from authors import gr00t_n1d7, qwen3_backbone
 from cases import (
@@ -64,7 +64,7 @@ def model(scratch: str) -> torch.nn.Module:
 
 
 def main() -> None:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / "groot"
     with tempfile.TemporaryDirectory() as scratch:
         made = model(scratch)
     eyes = Qwen2VLImageProcessor(

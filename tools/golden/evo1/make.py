@@ -1,6 +1,6 @@
 """Make Evo-1's golden files: LeRobot's own policy, small and random, on a CPU.
 
-    python test/golden/evo1/make.py [FOLDER]
+    python tools/golden/evo1/make.py [FOLDER]
 
 in an environment with lerobot 0.6.1 and its extra evo1 (made with transformers 5.23.0,
 torch 2.13.0, torchvision 0.28.0). For every case of cases.py a folder in FOLDER (here): what
@@ -34,8 +34,9 @@ except RuntimeError:  # that of the package index beside torch's CPU build; no o
     for _name in ("nms", "qnms"):
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flow")]
+GOLDEN = Path(__file__).resolve().parents[3] / "test" / "golden"
+EVO1 = GOLDEN / "evo1"
+sys.path[:0] = [str(EVO1), str(GOLDEN / "flow")]
 
 from cases import CASES, SHAPES, TOKENS, Case, weight
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
@@ -85,7 +86,7 @@ def internvl(tokenizer: Any) -> Any:
 
 
 def stay_offline_and_small() -> None:
-    path = str(HERE / "tokenizer.json")
+    path = str(EVO1 / "tokenizer.json")
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=path, pad_token="<pad>")
     config = internvl(tokenizer)
     internvl3_embedder.AutoTokenizer = SimpleNamespace(from_pretrained=lambda *_, **__: tokenizer)
@@ -260,9 +261,9 @@ def save(folder: Path, policy: Any, before: Any, after: Any) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    if target == HERE:
-        write_tokenizer(HERE / "tokenizer.json")
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else EVO1
+    if target == EVO1:
+        write_tokenizer(EVO1 / "tokenizer.json")
     stay_offline_and_small()
     for name, case in CASES.items():
         run(target / name, name, case)
