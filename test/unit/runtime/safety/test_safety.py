@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from golden.gate import gate
-from vla_ros.core.action_space import ActionKind, end_effectors
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import GRIPPER, PolicyState, StaleAction
+from vla_ros.core.types import GRIPPER, PolicyState
 from vla_ros.runtime import safety
 from vla_ros.runtime.safety import ActionRefused, Gripper, Limits, Safety
 
@@ -49,8 +48,9 @@ def test_a_little_beyond_the_bounds_is_clamped_and_does_not_count():
 
 @pytest.mark.parametrize("shape", [(), (6,), (8,), (1, 7)])
 def test_gate_refuses_other_shapes(shape):
-    with pytest.raises(ActionRefused, match="shape"):
+    with pytest.raises(ActionRefused) as refused:
         gate(np.zeros(shape), (), LIMITS)
+    assert str(refused.value) == f"action has shape {shape}, not (7,)"
 
 
 def test_jump_and_jerk_are_confined():
@@ -221,11 +221,6 @@ def test_fault_is_latched_whatever_comes(events):
         ({"control_rate_hz": 201.0}, "control_rate_hz"),
         ({"camera_rate_hz": 0.0}, "camera_rate_hz"),
         ({"max_age_s": 0.04}, "max_age_s"),
-        ({"low": (0.0,) * 5}, "6 values each: x y z rx ry rz"),
-        ({"low": (0.05,) * 6}, "below"),
-        ({"low": (0.01,) * 6}, "contain 0"),
-        ({"stale_action": StaleAction.HOLD}, "'hold' needs action_space 'end_effector_pose'"),
-        ({"space": end_effectors(ActionKind.END_EFFECTOR_POSE)}, "'zero' needs"),
     ],
 )
 def test_limits_that_cannot_be_are_refused_by_name(change, says):
