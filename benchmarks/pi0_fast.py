@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def main() -> None:
             found = measure(engines, TASK, frames, executed, warm_up=10)
             out[f"{executed} executed"] = {
                 "exact_policy_passes": dict(zip(("chain", "tree"), exact, strict=True)),
-                **{name: asdict(row) for name, row in found.items()},
+                **found,
             }
             for name, row in found.items():
                 print(f"{executed} executed  {name:17} {row}")

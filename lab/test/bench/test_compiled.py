@@ -80,7 +80,7 @@ def test_a_compiled_policy_says_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     engine = replace(options.engine, checkpoint="random:small", dtype="float32")
     options = replace(options, engine=engine, rows=("autoregressive",), warm_up=0, timed=2)
     found = suite.run_ablation(options)
-    assert len({run.rows["autoregressive"].said for run in found.values()}) == 1
+    assert len({run.rows["autoregressive"]["said"] for run in found.values()}) == 1
     assert sum(pieces) > 0
 
 

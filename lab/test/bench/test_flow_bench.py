@@ -21,15 +21,9 @@ from vla_ros.engine.families.lerobot import (
 )
 from vla_ros.engine.families.registry import family_of
 from vla_ros.policies.load import VARIABLE, lerobot_python
-from vla_ros_lab.bench import flow
-from vla_ros_lab.bench import flow_rivals as lerobot_row
-from vla_ros_lab.bench.flow import (
-    HeldBytes,
-    PlainModulation,
-    forget_peak,
-    peak_bytes,
-    resident_bytes,
-)
+from vla_ros_lab.bench import flow_rivals
+from vla_ros_lab.bench.flow import PlainModulation
+from vla_ros_lab.bench.memory import HeldBytes, forget_peak, peak_bytes, resident_bytes
 from vla_ros_lab.roofline.bench_file import read_bench
 
 LEROBOT = lerobot_python()
@@ -164,7 +158,7 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
         "    answer = {'cpu': spent, 'wall': spent, 'chunk': noise.tolist()}\n"
         "    print(json.dumps(answer), flush=True)\n"
     )
-    monkeypatch.setattr(lerobot_row, "PROGRAM", program)
+    monkeypatch.setattr(flow_rivals, "PROGRAM", program)
     found = measured(capsys, "random:smolvla-small", "--lerobot-python", sys.executable)
     row = found["decodings"]["lerobot"]
     assert row["stages_ms"] == {"vision": 1000, "prefill": 2000, "decode": 3000}
@@ -185,7 +179,7 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
         (["--embodiment", "gr1"], "embodiment: this means nothing to a policy of smolvla"),
         (["--rows", "lerobot"], "no row is left: lerobot: run `vla-ros lerobot setup`"),
         (["--lerobot-python", "/no/python"], "LeRobot's interpreter /no/python cannot be started"),
-        (["--lerobot-python", "false"], "LeRobot's process ended: it said nothing"),
+        (["--lerobot-python", "false"], "LeRobot's process ended: it printed nothing"),
     ],
 )
 def test_wrong_wishes_are_one_line_and_status_2(
@@ -227,13 +221,13 @@ def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.Monke
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     reserved["most"] = 9000  # of another row, before
-    flow.forget_peak("cuda:0")
-    before = flow.resident_bytes("cuda:0")
+    forget_peak("cuda:0")
+    before = resident_bytes("cuda:0")
     take(1000)
     reserved["cached"] = 600  # float32 temporaries that torch keeps
-    assert flow.peak_bytes("cuda:0") - before == 1000
+    assert peak_bytes("cuda:0") - before == 1000
     take(50)  # a graph's pool
-    assert flow.resident_bytes("cuda:0") - before == 450
+    assert resident_bytes("cuda:0") - before == 450
 
 
 def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture[str]) -> None:

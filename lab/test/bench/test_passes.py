@@ -16,7 +16,7 @@ from vla_ros.cli.main import main
 from vla_ros.engine.families.openvla import policy_of
 from vla_ros.engine.layers.tuner import TORCH
 from vla_ros.engine.models import openvla as model
-from vla_ros_lab.bench import suite
+from vla_ros_lab.bench import passes
 from vla_ros_lab.bench.passes import _spent, operators
 from vla_ros_lab.roofline.devices import Device, Rate
 
@@ -67,7 +67,7 @@ def test_the_products_that_were_chosen_are_listed(
     """Where passes are captured; here a stand-in captures them, and the times are made up."""
     made = MadeUp({TORCH: 5e-6, "GEMV 4x512": 2e-6})
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
-    monkeypatch.setattr(suite, "policy_of", partial(policy_of, capture=Again()))
+    monkeypatch.setattr(passes, "policy_of", partial(policy_of, capture=Again()))
     assert main([*SMALL, "--gemm", "auto", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     found = json.loads(out.splitlines()[-1])

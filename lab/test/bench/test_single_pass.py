@@ -50,7 +50,7 @@ def test_a_policy_of_floats_has_nothing_beside_it(capsys: pytest.CaptureFixture[
     ("words", "said"),
     [
         (["--rows", "lerobot"], "rows lerobot are unknown: there are parallel, naive"),
-        (["--sweep"], "--sweep is for token policies, random:bitvla-small says its chunk in one"),
+        (["--sweep"], "--sweep is for token policies, random:bitvla-small makes its chunk in one"),
     ],
 )
 def test_what_it_does_not_have(

@@ -153,7 +153,7 @@ def test_a_policy_that_says_nothing_has_failed(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["passed"] is False
     kept = find(sha256, Precision("float16"), checkpoint)
     assert kept is not None
-    assert kept.reasons == ("it says no action: frame 0: a logit is not finite",)
+    assert kept.reasons == ("it gives no action: frame 0: a logit is not finite",)
 
 
 def test_the_tabletop_gives_as_many_frames_as_are_asked_for() -> None:

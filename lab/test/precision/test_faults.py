@@ -21,7 +21,8 @@ from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions
-from vla_ros_lab.precision.compare import Comparison, Thresholds, allowed_error, judge
+from vla_ros_lab.precision.compare import Comparison
+from vla_ros_lab.precision.judge import allowed, judge
 from vla_ros_lab.precision.run import Broken, load, measure
 from vla_ros_lab.precision.watch import DECODED, DECODING, PATCHES, ROTARY, TOKENS, ProbeFrame
 
@@ -30,7 +31,7 @@ FRAMES = [
     ProbeFrame(0, "pick up the red cube", Observation(n, n, n, image, image))
     for n, image in enumerate(images(2), 1)
 ]
-MOST = Thresholds(allowed_error("bfloat16"), mm=1e9, degrees=1e9, gripper=1e9)
+MOST = allowed("bfloat16", mm=1e9, degrees=1e9, gripper=1e9)
 #: 14 x 14 patches, where a fraction in half precision misses rows
 _GRID = TowerConfig(32, 3, 2, 64, image_size=28, patch=2)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -17,13 +17,31 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vla_ros.core.console import Report
+from vla_ros.core.errors import user_errors
 from vla_ros.core.types import Timeline
 from vla_ros.engine.engine import Engine
+from vla_ros.engine.families.openvla import policy_of
+from vla_ros.engine.families.registry import group_of
 from vla_ros.engine.layers.devices import on_device, synchronize
 from vla_ros.engine.layers.pack import PackLayout, TailToken, chain, prefill_layout
-from vla_ros.engine.models.base import FlowPolicy, Prefix
-from vla_ros_lab.bench.flow_rivals import Inputs
-from vla_ros_lab.bench.measure import CLOCK, drifting_frames, observe, silent
+from vla_ros.engine.layers.tuner import KernelChoice
+from vla_ros.engine.models.base import FlowPolicy, PolicyConfig, Prefix
+from vla_ros.engine.options import TOKENS, EngineOptions
+from vla_ros_lab.bench.flow import inputs_of, load_flow
+from vla_ros_lab.bench.measure import (
+    CLOCK,
+    Figures,
+    begin,
+    drifting_frames,
+    observe,
+    silent,
+)
+from vla_ros_lab.bench.options import BenchOptions
+from vla_ros_lab.bench.suite import open_for
+from vla_ros_lab.roofline import devices, roofline
+from vla_ros_lab.roofline.bench_file import DTYPES
+from vla_ros_lab.roofline.shapes import flow_shape_of, load_model
+from vla_ros_lab.roofline.work import Precision, parse_precision, precision_of_weights
 
 #: the passes, in the order of a frame; those of ``vla_ros_lab.roofline.roofline`` by the same names
 PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "prefill"
@@ -37,9 +55,9 @@ VIEWS = {"view", "_unsafe_view", "t", "transpose", "slice", "select", "unsqueeze
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """``tokens`` that are new in the pass, or images. Milliseconds: median, and of the fastest
-    tenth. ``operators`` that the host asks for, views left out (a replayed graph asks for none);
-    ``kernels`` that the device runs, None where no GPU tells."""
+    """One pass: its new ``tokens``, or images; milliseconds, median and of the fastest tenth;
+    ``operators`` that the host asks for, views left out (a replayed graph asks for none);
+    ``kernels`` that the device runs, None where no GPU counts them."""
 
     tokens: int
     median_ms: float
@@ -48,24 +66,114 @@ class PassTime:
     kernels: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PassesResult:
+    """Passes by name, behind a prompt of so many tokens, of actions of so many (of a chunk, where
+    there are no tokens); ``products``: which kernels were taken, none where all are torch's;
+    ``config``: of a policy with an action head."""
+
+    passes: dict[str, PassTime]
+    prompt: int
+    tokens: int
+    attention: str
+    products: tuple[KernelChoice, ...]
+    config: PolicyConfig | None = None
+
+
+def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResult:
+    """Each pass by itself, ``timed`` times. UserError: a checkpoint that cannot be, or has none."""
+    begin(options, report)
+    if group_of(options.engine.checkpoint) != TOKENS:
+        policy, _, chosen = load_flow(options.engine)
+        found, rows = time_flow_passes(policy.model, options, report)
+        how = "graphs" if policy.model.captured.captures else "no graphs"
+        return PassesResult(found, rows, policy.config.horizon, how, tuple(chosen), policy.config)
+    with user_errors(ValueError):
+        checkpoint = open_for(options.engine.checkpoint, options)
+        engine = Engine(policy_of(checkpoint, options.engine), options.engine)
+        found, prompt = time_passes(engine, options, report)
+    tuner = engine.model.tuner
+    products = () if tuner is None else tuple(tuner.choices)
+    return PassesResult(
+        found, prompt, engine.info.max_tokens, engine.model.attention.name, products
+    )
+
+
+def this_machine(options: EngineOptions) -> devices.Device:
+    """What this machine reaches, measured now."""
+    device = torch.device(options.device)
+    with on_device(device):
+        return devices.measure(1 << 29, threads=options.num_threads, gpu=device.type == "cuda")
+
+
+def beside_roofline(
+    result: PassesResult, options: EngineOptions, machine: devices.Device
+) -> dict[str, Figures]:
+    """Figures of every pass; ``efficiency`` is the share of the least time there can be."""
+    with user_errors(ValueError):
+        stages = _stages(result, options, machine)
+    rows = {}
+    for name, time_ in result.passes.items():
+        stage = stages.get(name)
+        rows[name] = {
+            **asdict(time_),
+            "roofline_ms": None if stage is None else stage.ms,
+            "bound": None if stage is None else stage.bound,
+            "efficiency": None if stage is None else stage.ms / time_.median_ms,
+        }
+    return rows
+
+
+def _stages(
+    result: PassesResult, options: EngineOptions, machine: devices.Device
+) -> dict[str, roofline.StageTime]:
+    if result.config is None:
+        shape = load_model(options.checkpoint).with_prompt(result.prompt)
+        shape = replace(shape, action_tokens=result.tokens)
+        roof = roofline.Roofline(shape, machine, _precision(options))
+        return {
+            VISION: roof.vision(),
+            PROJECTOR: roof.projector(),
+            PREFILL: roof.prefill(),
+            VERIFY: roof.prefill(result.tokens - 1),
+            DECODE: roof.decode(),
+            REVERIFY: roof.decode(result.tokens),
+            PACKED: roof.packed(),
+        }
+    shape = flow_shape_of(result.config, options.checkpoint)
+    if shape.kind != "flow" or shape.expert is None:
+        return {}
+    shape = shape.with_prompt(result.prompt)
+    roof = roofline.Roofline(shape, machine, _precision(options))
+    steps = roofline.repeat(roofline.expert_step(shape), result.config.steps)
+    return {
+        VISION: roof.time("vision", roofline.vision(shape) + roofline.projector(shape)),
+        PREFILL: roof.prefix(),
+        STEPS: roof.time(STEPS, roofline.expert_once(shape) + steps),
+    }
+
+
+def _precision(options: EngineOptions) -> Precision:
+    """The formats of the weights, or their type."""
+    if options.weights:
+        return precision_of_weights(options.weights)
+    return parse_precision(DTYPES[options.dtype])
+
+
 def time_passes(
-    engine: Engine,
-    instruction: str,
-    repeats: int,
-    report: Report = silent,
-    cpu_clock: bool = True,
+    engine: Engine, options: BenchOptions, report: Report
 ) -> tuple[dict[str, PassTime], int]:
     """The passes by name, and the length of the prompt. ValueError: no token policy."""
     if engine.model.config.parallel:
         raise ValueError("passes are those of token policies: this is an OFT checkpoint")
-    engine.reset(instruction)
+    engine.reset(options.instruction)
     device, (image,) = engine.model.device, drifting_frames(1)
     with on_device(device):
-        seen = observe(0, image)
-        prompt = engine.encode(seen, Timeline(0), CLOCK).prompt
+        frame = observe(0, image)
+        prompt = engine.encode(frame, Timeline(0), CLOCK).prompt
         calls = _calls(engine, prompt)
-        calls[PREPROCESS] = engine.model.config.images, lambda: engine.robot.prepare(seen)
-        pixels = engine.robot.prepare(seen)
+        calls[PREPROCESS] = engine.model.config.images, lambda: engine.robot.prepare(frame)
+        pixels = engine.robot.prepare(frame)
         features = engine.model.features(pixels)
         calls[VISION] = engine.model.config.images, lambda: engine.model.features(pixels)
         calls[PROJECTOR] = len(features), lambda: engine.model.project(features)
@@ -73,23 +181,24 @@ def time_passes(
         found = {}
         for number, name in enumerate(name for name in order if name in calls):
             report(name, number, len(calls))
-            found[name] = _timed(*calls[name], device, repeats, cpu_clock)
+            found[name] = _timed(*calls[name], device, options)
     return found, len(prompt)
 
 
 def time_flow_passes(
-    model: FlowPolicy[Any], given: Inputs, repeats: int, report: Report, cpu_clock: bool
+    model: FlowPolicy[Any], options: BenchOptions, report: Report
 ) -> tuple[dict[str, PassTime], int]:
-    """Of a policy with an action head the functions that are captured: images, prefix and all steps
-    of the solver (or the head's single pass), and the rows of its prefix."""
+    """The captured functions of a policy with an action head: images, prefix and all steps of the
+    solver (or the head's single pass), and the rows of its prefix."""
     device, names = model.device, (VISION, PREFILL, STEPS)
+    inputs = inputs_of(model, options.engine.seed)
     with on_device(device):
-        pixels = given.pixels.to(device, model.dtype)
+        pixels = inputs.pixels.to(device, model.dtype)
         features = model.image_features(pixels).clone()  # the next graph may use its memory
-        ids = given.ids.to(device)
+        ids = inputs.ids.to(device)
 
         def prefill() -> Prefix:
-            return model.prefill(features, ids, given.state)
+            return model.prefill(features, ids, inputs.state)
 
         found = {}
         for number, name in enumerate(names):
@@ -99,16 +208,16 @@ def time_flow_passes(
             calls: dict[str, tuple[int, Callable[[], Any]]] = {
                 VISION: (len(pixels), partial(model.image_features, pixels)),
                 PREFILL: (rows, prefill),
-                STEPS: (model.horizon, partial(model.sample_actions, prefix, None, given.noise)),
+                STEPS: (model.horizon, partial(model.sample_actions, prefix, None, inputs.noise)),
             }
-            found[name] = _timed(*calls[name], device, repeats, cpu_clock)
+            found[name] = _timed(*calls[name], device, options)
     return found, rows
 
 
 def _timed(
-    tokens: int, call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool
+    tokens: int, call: Callable[[], Any], device: torch.device, options: BenchOptions
 ) -> PassTime:
-    spent = sorted(_spent(call, device, repeats, cpu_clock))
+    spent = sorted(_spent(call, device, options.timed, options.cpu_clock))
     best = spent[: max(len(spent) // 10, 1)]
     return PassTime(tokens, median(spent), median(best), operators(call), kernels(call, device))
 
@@ -142,7 +251,7 @@ def _calls(engine: Engine, prompt: torch.Tensor) -> dict[str, tuple[int, Callabl
 
 
 def _spent(
-    call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool = True
+    call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool
 ) -> list[float]:
     """Milliseconds of each of so many calls."""
     for _ in range(WARM_UP):
@@ -188,7 +297,7 @@ def kernels(call: Callable[[], Any], device: torch.device) -> int | None:
         return None
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         call()
         synchronize(device)
-    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profiled.events())
