@@ -71,21 +71,3 @@ def test_the_picture_has_a_line_a_way() -> None:
     ages, shares = draw(rows, "a title").axes
     assert [list(line.get_xdata()) for line in ages.lines] == [[1, 2]] * 4
     assert list(shares.lines[0].get_ydata()) == [100.0, 75.0]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--fleet", "1,x"], "invalid literal"),
-        (["--fleet", "0"], "give 1 to 256 robots"),
-        (["--fleet", "1", "--rate", "0"], "0.01 to 1000 Hz"),
-        (["--fleet", "1", "--rows", "generate"], "there are unbatched, batched, workers"),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    assert main([*SMALL, *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.strip().splitlines()) == 1

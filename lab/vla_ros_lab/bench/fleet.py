@@ -9,7 +9,6 @@ frame. Needs a machine that does nothing else; the load is printed.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import multiprocessing
 import os
@@ -143,7 +142,7 @@ class _Robot:
         self._task = Instruction(f"pick up the red block {number}", 0)
         self._lock = threading.Lock()
         self._waiting: tuple[int, Image] | None = None
-        self._shown = self._counted = self._too_old = 0
+        self._shown = self._too_old = 0
         self._ages: list[float] = []
         self.idle = threading.Event()
         self.idle.set()
@@ -212,9 +211,7 @@ def play(
         due = begin_ns + (np.arange(count) + phase + JITTER + late) * period_ns
         if not robot.refused:
             moments += [(int(ns), number, k) for k, ns in enumerate(due)]
-    heapq.heapify(moments)
-    while moments:
-        due_ns, number, k = heapq.heappop(moments)
+    for due_ns, number, k in sorted(moments):
         time.sleep(max(0, due_ns - time.monotonic_ns()) / SECOND)
         fleet[number].show(due_ns, images[(k + number) % len(images)])
     for robot in fleet.values():

@@ -263,14 +263,14 @@ def load_flow(engine: EngineOptions) -> tuple[LoadedPolicy, int, Sequence[Kernel
         choice = family.choices(source, choice)[0]
     counted = Record(counting=True)
     with user_errors(ValueError):
-        place = replace(placement(engine), record=counted)
-        family.refuse_formats(source, place)
+        placed = replace(placement(engine), record=counted)
+        family.refuse_formats(source, placed)
         family.refuse(choice)
-        policy = family.load(source, choice, place, engine.seed)
-    chosen = () if place.tuner is None else place.tuner.choices
+        policy = family.load(source, choice, placed, engine.seed)
+    chosen = () if placed.tuner is None else placed.tuner.choices
     if isinstance(source, Path) and read_origin(source) is not None:  # quantized ahead of time
         return policy, sum(path.stat().st_size for path in weight_files(source)), chosen
-    return policy, family.weight_bytes(policy.config, place.dtype) - counted.saved, chosen
+    return policy, family.weight_bytes(policy.config, placed.dtype) - counted.saved, chosen
 
 
 def inputs_of(model: FlowPolicy[Any], seed: int) -> Inputs:

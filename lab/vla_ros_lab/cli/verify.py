@@ -64,9 +64,8 @@ def add_parser(verbs: Verbs) -> None:
     exact.add_argument("--exact", action="store_true", help="make a certificate, in --dtype")
     exact.add_argument("--output", type=Path, metavar="DIR", help="folder for certificate.json and"
                        " certificate.md")  # fmt: skip
-    exact.add_argument("--recheck", type=Path, metavar="FILE", help="do again what a certificate"
-                       " says, with its options; --checkpoint names another place of the same"
-                       " one")  # fmt: skip
+    exact.add_argument("--recheck", type=Path, metavar="FILE", help="make a certificate again, with"
+                       " its options; --checkpoint names another copy of the same one")  # fmt: skip
     add_fields(exact, EngineOptions, "draft_checkpoint")
     frames = parser.add_argument_group("frames, the tabletop's where none are given")
     add_fields(frames, FrameSource, "frames", "bag")
@@ -184,9 +183,8 @@ def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
 
     precision = Precision(args.dtype, spec.engine.weights, args.device)
     reasons = (f"it gives no action: {broken}",)
-    kept = store(
-        StoredVerdict(broken.sha256, precision, False, reasons), directory_of(args.checkpoint)
-    )
+    verdict = StoredVerdict(broken.sha256, precision, False, reasons)
+    kept = store(verdict, directory_of(args.checkpoint))
     print(f"- {reasons[0]}\nFAILED\nkept in {kept}", flush=True)
     if args.json:
         found = {"passed": False, "reasons": reasons, "checkpoint_sha256": broken.sha256}

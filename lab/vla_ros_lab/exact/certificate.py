@@ -192,8 +192,8 @@ def _loaded(group: str, options: EngineOptions) -> Engine:
         return load_engine(options)
     if group_of(options.checkpoint) != TOKENS:
         raise ValueError("transformers' Llama and Qwen2 are of OpenVLA and its kin alone")
-    place = torch.device(options.device), getattr(torch, options.dtype)
-    checkpoint = open_checkpoint(options.checkpoint, options.seed, *place)
+    kind = torch.device(options.device), getattr(torch, options.dtype)
+    checkpoint = open_checkpoint(options.checkpoint, options.seed, *kind)
     return Engine(policy_of(checkpoint, options, make_model=transformers_model), options)
 
 
@@ -204,9 +204,9 @@ def _decodings(
     if engine.info.decoding == "parallel":
         yield _named("parallel", group), engine
         return
-    place = torch.device(options.device), getattr(torch, options.dtype)
+    kind = torch.device(options.device), getattr(torch, options.dtype)
     setting = BenchSetting(
-        engine, open_checkpoint(draft, options.seed, *place) if draft else None, {}
+        engine, open_checkpoint(draft, options.seed, *kind) if draft else None, {}
     )
     for name, changed in WAYS.items():
         if group and name not in _SHORT:

@@ -3,7 +3,7 @@ engine fast. No KV cache of the engine's, no packs, no drafts, no graphs, no pre
 
 Where transformers has the architecture, its code runs: ``generate`` of OpenVLA and MiniVLA, its
 Llama under a mask that hides nothing of OFT, its pi0. Elsewhere the layers are the engine's own
-and all around them is written out here; ``covers`` says which.
+and all around them is written out here; ``covers`` names which.
 """
 
 from __future__ import annotations

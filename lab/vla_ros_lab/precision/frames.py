@@ -1,4 +1,4 @@
-"""Frames that a policy and its reference are shown: of a bag, a file, or rendered."""
+"""Frames for a policy and its reference: of a bag, a file, or rendered."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FrameSource:
 def frames_of(
     asked: FrameSource, used: Conventions, report: Report
 ) -> tuple[list[ProbeFrame], str]:
-    """So many frames as ``asked.frames`` says, and where they are from. UserError."""
+    """The frames, and one line about where they are from. UserError: there are none."""
     wrist = used.cameras == 2
     if asked.bag:
         return _recorded(Path(asked.bag), asked, used), f"{asked.bag}, frames evenly over it"

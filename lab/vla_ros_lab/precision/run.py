@@ -23,7 +23,7 @@ from vla_ros_lab.precision.judge import PrecisionVerdict, Thresholds
 from vla_ros_lab.precision.watch import EngineTrace, FlowWatch, ProbeFrame, TokenWatch
 
 REFERENCE = "float32"
-#: Makes the engine of a spec. Tests put a faulty one in its place.
+#: Makes the engine of a spec; tests give a faulty one.
 Load = Callable[[PolicySpec, Conventions], Engine]
 
 

@@ -167,8 +167,8 @@ class EngineTrace:
     actions: Floats
 
 
-def seen(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in float32 on the CPU, one row a line."""
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in float32 on the CPU [rows, width]."""
     return tensor.detach().float().cpu().clone().reshape(len(tensor), -1)
 
 
@@ -254,8 +254,8 @@ class TokenWatch:
         features = model.vision.features(request.pixels)
         if model.capture is not None:
             features = model.features(request.pixels)
-        stages.append(Stage("vision", seen(features), layout))
-        stages.append(Stage("projector", seen(model.project(features)), layout))
+        stages.append(Stage("vision", copied(features), layout))
+        stages.append(Stage("projector", copied(model.project(features)), layout))
         for name, positions in zip(names, found, strict=True):
             label = f"positions of patches, {name}"
             used += [TableRows(label, rows, label) for rows in positions[:1]]  # of the first image
@@ -270,10 +270,10 @@ class TokenWatch:
         fed = torch.tensor(tokens, device=model.device)
         x = torch.cat((request.prompt, model.decoder.embed(fed[:-1])))
         states, stages = self._pass(PackLayout(tuple(range(len(x))), len(x)), x)
-        logits = seen(self._logits(states[-len(tokens) :]))
+        logits = copied(self._logits(states[-len(tokens) :]))
         if model.capture is not None:  # a draft behind its prompt
             behind = prefill_layout(len(x), tuple(range(len(x) - len(tokens), len(x))))
-            logits = seen(self._runner.logits(behind, request.prompt, fed[:-1]))
+            logits = copied(self._runner.logits(behind, request.prompt, fed[:-1]))
         decoded = []
         for number in range(len(tokens) - 1):
             layout = PackLayout((0,), tail=chain(0, len(request.prompt) + number, 1))
@@ -282,7 +282,7 @@ class TokenWatch:
             alone = self._logits(state)
             if model.capture is not None:
                 alone = self._runner.logits(layout, None, last)
-            decoded.append(seen(alone))
+            decoded.append(copied(alone))
         choices = [self._chosen(TOKENS, logits)]
         stages.append(Stage("logits", logits))
         used = self._positions(len(x), len(request.prompt))
@@ -300,7 +300,7 @@ class TokenWatch:
         rows = tuple(range(len(x)))
         states, stages = self._pass(PackLayout(rows, len(x), causal=False), x)
         actions = decoding.read(states[decoding.rows(len(x))])
-        stages.append(Stage("head", seen(actions)))
+        stages.append(Stage("head", copied(actions)))
         return stages, [], self._positions(len(x), len(x))
 
     def _pass(
@@ -318,7 +318,7 @@ class TokenWatch:
         images = model.config.patches // tower.patches
         image = StageLayout(1, images, tower.image_size // tower.patch)
         parts = tapped.split(states.shape[1], dim=1)
-        return states, [Stage(f"layer {n}", seen(part), image) for n, part in enumerate(parts)]
+        return states, [Stage(f"layer {n}", copied(part), image) for n, part in enumerate(parts)]
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         return linear(states, self._engine.model.decoder.head)
@@ -358,7 +358,7 @@ class TokenWatch:
 def _patches(pixels: torch.Tensor, patch: int) -> torch.Tensor:
     """[V, 3, s, s] -> [V * patches, 3 * patch ** 2], float32."""
     cut = F.unfold(pixels.float(), patch, stride=patch)
-    return seen(cut.transpose(1, 2).flatten(0, 1))
+    return copied(cut.transpose(1, 2).flatten(0, 1))
 
 
 ROTARY_ACTIONS, PATCHES = "rotary positions of actions", "positions of patches"
@@ -376,7 +376,7 @@ class _Noted(Euler):
     ) -> torch.Tensor:
         def noted(x: torch.Tensor, step: int) -> torch.Tensor:
             found = velocity(x, step)
-            self.velocities.append(seen(found))
+            self.velocities.append(copied(found))
             return found
 
         self.velocities.clear()
@@ -417,22 +417,22 @@ class FlowWatch:
         image = self._layout(len(given.pixels), len(features))
         if self._serving.captured.captures:
             features = self._serving.image_features(given.pixels).clone()
-        stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
-                  Stage("vision", seen(features), image)]  # fmt: skip
+        stages = [Stage("pixels", copied(given.pixels.flatten(0, 1))),
+                  Stage("vision", copied(features), image)]  # fmt: skip
         prefix = self._serving.prefill(features, given.ids, given.state)
         # of other networks the images begin in another row
         first = image if isinstance(model, VLMWithExpert) else StageLayout()
         rows = int(prefix.mask.sum())
         for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
             both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
-            stages.append(Stage(f"layer {number}, K and V", seen(both), first))
+            stages.append(Stage(f"layer {number}, K and V", copied(both), first))
         if self._solver:
             noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
             prefix = model.prefill(features, given.ids, given.state)
             model.sample_actions(prefix, None, noise)
         for step, velocity in enumerate(self._solver.velocities if self._solver else ()):
             stages.append(Stage(f"velocity {step}", velocity))
-        stages.append(Stage("chunk", seen(served)))
+        stages.append(Stage("chunk", copied(served)))
         space = self._engine.info.action_space
         return EngineTrace(
             stages=tuple(stages),
@@ -461,7 +461,7 @@ class FlowWatch:
     def _turned(self, rows: int) -> list[TableRows]:
         if not isinstance(self._model, VLMWithExpert):
             turned = getattr(self._model, "rotary_rows", None)  # cos and sin of the prefix's rows
-            return [] if turned is None else [TableRows(ROTARY, seen(turned(rows)), ROTARY)]
+            return [] if turned is None else [TableRows(ROTARY, copied(turned(rows)), ROTARY)]
         model, rope = self._model, self._model.rotary
         table = torch.cat((rope.cos, rope.sin), 1).float().cpu()
         behind = torch.cat((model.cos, model.sin), 1).float().cpu()
