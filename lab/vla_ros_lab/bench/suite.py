@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -102,6 +101,7 @@ CALIBRATED = (HETEROSPEC, *HEAD_HETEROSPEC)
 ORACLES = frozenset({"speculative_hit", "speculative_miss", "speculative_miss_always"})
 #: rows that decode a token a frame: a chunk would be answered many frames late
 LATE = ("naive_pipe", "actionflow")
+_ALWAYS = {"adaptive_draft": False}
 #: rows that are the engine's own decodings, with these options
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "generate": {"decoding": "generate"},
@@ -115,17 +115,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "speculative_temporal": {"decoding": "speculative"},
     "speculative_tree": {"decoding": "speculative", "drafter": "temporal_tree"},
-    "speculative_tree_full": {
-        "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
-    },
+    "speculative_tree_full": {"decoding": "speculative", "drafter": "temporal_tree", **_ALWAYS},
     HETEROSPEC: {"decoding": "heterospec"},
-    "speculative_head": {
-        "decoding": "speculative", "drafter": "head", "adaptive_draft": False,
-    },
+    "speculative_head": {"decoding": "speculative", "drafter": "head", **_ALWAYS},
     "speculative_head_paying": {"decoding": "speculative", "drafter": "head"},
     "heterospec_head": {"decoding": "heterospec", "drafter": "head", "calibration": ""},
     "heterospec_head_full": {
-        "decoding": "heterospec", "drafter": "head", "calibration": "", "adaptive_draft": False,
+        "decoding": "heterospec", "drafter": "head", "calibration": "", **_ALWAYS,
     },
     "speculative_relaxed": {
         "decoding": "speculative", "acceptance": "relaxed", "relaxed_distance": 2,
@@ -157,14 +153,12 @@ def make_row(name: str, setting: BenchSetting) -> Decoding:
         return decoding_of(OPTIONS[name], setting)
     if name == "parallel":
         return _parallel(setting)
-    model, tokens, longest = setting.shape
+    (model, tokens, longest), answers = setting.shape, setting.answers
     drafters: Mapping[str, Callable[[], Drafter]] = {
         "speculative_entropy": lambda: EntropyChainDrafter(model, tokens),
-        "speculative_hit": lambda: HitDrafter(setting.answers, model.device),
-        "speculative_miss": lambda: MissDrafter(model, tokens, setting.answers, adaptive=True),
-        "speculative_miss_always": lambda: MissDrafter(
-            model, tokens, setting.answers, adaptive=False
-        ),
+        "speculative_hit": lambda: HitDrafter(answers, model.device),
+        "speculative_miss": lambda: MissDrafter(model, tokens, answers, adaptive=True),
+        "speculative_miss_always": lambda: MissDrafter(model, tokens, answers, adaptive=False),
     }
     if name not in drafters:
         raise ValueError(f"row {name!r} is unknown: there are {', '.join((*ROWS, *CALIBRATED))}")
@@ -222,7 +216,7 @@ def untrained_recursive(
 
 
 def _parallel(setting: BenchSetting) -> Parallel:
-    """The same language model with an untrained OFT head: another policy, the same size."""
+    """Another policy of the same size: the shared language model with an untrained OFT head."""
     model, _, longest = setting.shape
     dim = setting.engine.policy.processors.action.dim
     config = replace(model.config, parallel=True, chunk=CHUNK, action_dim=dim)
@@ -276,7 +270,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     images = recorded or drifting_frames(options.timed)
     images = [images[i % len(images)] for i in range(count)]
     begin(options, report)
-    with _refused():
+    with user_errors(ValueError):  # what does not fit; while measuring it would be a bug
         checkpoint = open_for(options.engine.checkpoint, options)
         names = rows_for(options, checkpoint)
         needs_draft = {"vanilla_speculative", "speculative_model"} & set(names)
@@ -285,12 +279,11 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         policy = policy_of(checkpoint, options.engine, make_model=make_model)
         engine = Engine(policy, options.engine)
     engine.reset(options.instruction)
-    # A row alone, as a rule, needs no answers beforehand, and in its process nothing else should
-    # run.
+    # a row alone needs none beforehand, and in its process nothing else should run
     asked_first = len(names) > 1 or ORACLES & set(names)
     answers = _answers(engine, images, report) if asked_first else {}
     setting = BenchSetting(engine, draft, answers, options.head)
-    with _refused():
+    with user_errors(ValueError):
         decodings = {name: make_row(name, setting) for name in names}
     request = engine.encode(observe(0, images[0]), Timeline(0), CLOCK)
     for number, decoding in enumerate(decodings.values()):
@@ -324,13 +317,6 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
             "attention": engine.model.attention.name,  # what ran, where not what was asked for
         },
     )
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """The engine refuses by a ValueError what does not fit; while measuring that would be a bug."""
-    with user_errors(ValueError):
-        yield
 
 
 def answer(engine: Engine, decoding: Decoding, stamp: int, image: Image) -> Decoded | None:
@@ -527,7 +513,7 @@ def run_ablation(options: BenchOptions, report: Report = silent) -> dict[str, Be
 
 
 def _main_rows(options: BenchOptions) -> tuple[str, ...]:
-    with _refused():
+    with user_errors(ValueError):
         fitting = MAIN_ROWS if as_floats(options.engine) else MAIN_ROWS[1:]
     return tuple(row for row in fitting if not options.rows or row in options.rows)
 
