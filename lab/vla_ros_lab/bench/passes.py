@@ -7,7 +7,7 @@ on a CPU it is the CPU's time or the steady clock's, as for every other row.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vla_ros.core.console import Report
-from vla_ros.core.errors import user_errors
+from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Timeline
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.openvla import policy_of
@@ -48,6 +48,7 @@ PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "p
 VERIFY, DECODE, REVERIFY, PACKED = "prefill + draft", "decode", "decode + draft", "packed pass"
 STEPS = "all steps"  # of a flow policy's solver
 WARM_UP = 5
+Call = tuple[str, int, Callable[[], Any]]  # a pass: its name, new tokens, and how it is run
 VIEWS = {"view", "_unsafe_view", "t", "transpose", "slice", "select", "unsqueeze", "expand",
          "squeeze", "permute", "detach", "alias", "split", "split_with_sizes", "unbind",
          "as_strided", "chunk", "reshape", "unflatten"}  # fmt: skip
@@ -85,18 +86,21 @@ def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResu
     begin(options, report)
     if group_of(options.engine.checkpoint) != TOKENS:
         policy, _, chosen = load_flow(options.engine)
-        found, rows = time_flow_passes(policy.model, options, report)
+        calls, config = flow_calls(policy.model, options), policy.config
+        found = _timed(calls, policy.model.device, options, report)
         how = "graphs" if policy.model.captured.captures else "no graphs"
-        return PassesResult(found, rows, policy.config.horizon, how, tuple(chosen), policy.config)
+        prompt = found[PREFILL].tokens
+        return PassesResult(found, prompt, config.horizon, how, tuple(chosen), config)
     with user_errors(ValueError):
         checkpoint = open_for(options.engine.checkpoint, options)
         engine = Engine(policy_of(checkpoint, options.engine), options.engine)
-        found, prompt = time_passes(engine, options, report)
-    tuner = engine.model.tuner
-    products = () if tuner is None else tuple(tuner.choices)
-    return PassesResult(
-        found, prompt, engine.info.max_tokens, engine.model.attention.name, products
-    )
+        if engine.model.config.parallel:
+            raise UserError("passes are those of token policies: this is an OFT checkpoint")
+        found = _timed(token_calls(engine, options), engine.model.device, options, report)
+    model = engine.model
+    chosen = () if model.tuner is None else model.tuner.choices
+    prompt = found[PREFILL].tokens
+    return PassesResult(found, prompt, engine.info.max_tokens, model.attention.name, tuple(chosen))
 
 
 def this_machine(options: EngineOptions) -> devices.Device:
@@ -160,94 +164,69 @@ def _precision(options: EngineOptions) -> Precision:
     return parse_precision(DTYPES[options.dtype])
 
 
-def time_passes(
-    engine: Engine, options: BenchOptions, report: Report
-) -> tuple[dict[str, PassTime], int]:
-    """The passes by name, and the length of the prompt. ValueError: no token policy."""
-    if engine.model.config.parallel:
-        raise ValueError("passes are those of token policies: this is an OFT checkpoint")
+def token_calls(engine: Engine, options: BenchOptions) -> Iterator[Call]:
+    """Passes of a token policy, in the order of a frame."""
     engine.reset(options.instruction)
-    device, (image,) = engine.model.device, drifting_frames(1)
-    with on_device(device):
-        frame = observe(0, image)
-        prompt = engine.encode(frame, Timeline(0), CLOCK).prompt
-        calls = _calls(engine, prompt)
-        calls[PREPROCESS] = engine.model.config.images, lambda: engine.robot.prepare(frame)
-        pixels = engine.robot.prepare(frame)
-        features = engine.model.features(pixels)
-        calls[VISION] = engine.model.config.images, lambda: engine.model.features(pixels)
-        calls[PROJECTOR] = len(features), lambda: engine.model.project(features)
-        order = PREPROCESS, VISION, PROJECTOR, PREFILL, VERIFY, DECODE, REVERIFY, PACKED
-        found = {}
-        for number, name in enumerate(name for name in order if name in calls):
-            report(name, number, len(calls))
-            found[name] = _timed(*calls[name], device, options)
-    return found, len(prompt)
-
-
-def time_flow_passes(
-    model: FlowPolicy[Any], options: BenchOptions, report: Report
-) -> tuple[dict[str, PassTime], int]:
-    """The captured functions of a policy with an action head: images, prefix and all steps of the
-    solver (or the head's single pass), and the rows of its prefix."""
-    device, names = model.device, (VISION, PREFILL, STEPS)
-    inputs = inputs_of(model, options.engine.seed)
-    with on_device(device):
-        pixels = inputs.pixels.to(device, model.dtype)
-        features = model.image_features(pixels).clone()  # the next graph may use its memory
-        ids = inputs.ids.to(device)
-
-        def prefill() -> Prefix:
-            return model.prefill(features, ids, inputs.state)
-
-        found = {}
-        for number, name in enumerate(names):
-            report(name, number, len(names))
-            prefix = prefill()
-            rows = int(prefix.mask.sum())
-            calls: dict[str, tuple[int, Callable[[], Any]]] = {
-                VISION: (len(pixels), partial(model.image_features, pixels)),
-                PREFILL: (rows, prefill),
-                STEPS: (model.horizon, partial(model.sample_actions, prefix, None, inputs.noise)),
-            }
-            found[name] = _timed(*calls[name], device, options)
-    return found, rows
-
-
-def _timed(
-    tokens: int, call: Callable[[], Any], device: torch.device, options: BenchOptions
-) -> PassTime:
-    spent = sorted(_spent(call, device, options.timed, options.cpu_clock))
-    best = spent[: max(len(spent) // 10, 1)]
-    return PassTime(tokens, median(spent), median(best), operators(call), kernels(call, device))
-
-
-def _calls(engine: Engine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
-    """The language model's passes: new tokens, and the call."""
-    model, count, length = engine.model, engine.info.max_tokens, len(prompt)
+    (image,) = drifting_frames(1)
+    frame, model, count = observe(0, image), engine.model, engine.info.max_tokens
+    prompt = engine.encode(frame, Timeline(0), CLOCK).prompt
+    length = len(prompt)
+    yield PREPROCESS, model.config.images, lambda: engine.robot.prepare(frame)
+    pixels = engine.robot.prepare(frame)
+    features = model.features(pixels)
+    yield VISION, model.config.images, lambda: model.features(pixels)
+    yield PROJECTOR, len(features), lambda: model.project(features)
     runner, many = model.runner(1, length + 2 * count), model.runner(count, length + count)
     runner.fit(length + 2 * count)
     many.fit(length + count)
     tokens = torch.full((count,), model.actions.first, device=model.device)
-    packed = PackLayout(
-        rows=tuple(range(length - 1, length + count - 1)),
-        prefill=length,
-        tail=tuple(TailToken(1 + i, length + i) for i in range(count - 1)),
-    )
     total = length + count - 1
-    behind = prefill_layout(total, tuple(range(length - 1, total)))
+    yield PREFILL, length, partial(runner.run, prefill_layout(length, (length - 1,)), prompt, None)
+    if count > 1:
+        behind = prefill_layout(total, tuple(range(length - 1, total)))
+        yield VERIFY, total, partial(runner.run, behind, prompt, tokens[1:])
     alone = PackLayout(rows=(0,), tail=chain(0, length, 1))
-    run = partial(partial, runner.run)
-    calls: dict[str, tuple[int, Callable[[], Any]]] = {
-        PREFILL: (length, run(prefill_layout(length, (length - 1,)), prompt, None)),
-        DECODE: (1, run(alone, None, tokens[:1])),
-    }
+    yield DECODE, 1, partial(runner.run, alone, None, tokens[:1])
     if count > 1:
         redrafted = PackLayout(rows=tuple(range(count)), tail=chain(0, length, count))
-        calls[VERIFY] = total, run(behind, prompt, tokens[1:])
-        calls[REVERIFY] = count, run(redrafted, None, tokens)
-        calls[PACKED] = total, partial(many.run, packed, prompt, tokens[1:])
-    return calls
+        yield REVERIFY, count, partial(runner.run, redrafted, None, tokens)
+        packed = PackLayout(
+            rows=tuple(range(length - 1, length + count - 1)),
+            prefill=length,
+            tail=tuple(TailToken(1 + i, length + i) for i in range(count - 1)),
+        )
+        yield PACKED, total, partial(many.run, packed, prompt, tokens[1:])
+
+
+def flow_calls(model: FlowPolicy[Any], options: BenchOptions) -> Iterator[Call]:
+    """Captured functions of a policy with an action head: images, prefix and all steps of the
+    solver (or the head's single pass)."""
+    inputs = inputs_of(model, options.engine.seed)
+    pixels, ids = inputs.pixels.to(model.device, model.dtype), inputs.ids.to(model.device)
+    features = model.image_features(pixels).clone()  # the next graph may use its memory
+    yield VISION, len(pixels), partial(model.image_features, pixels)
+
+    def prefill() -> Prefix:
+        return model.prefill(features, ids, inputs.state)
+
+    yield PREFILL, int(prefill().mask.sum()), prefill
+    prefix = prefill()
+    yield STEPS, model.horizon, partial(model.sample_actions, prefix, None, inputs.noise)
+
+
+def _timed(
+    calls: Iterator[Call], device: torch.device, options: BenchOptions, report: Report
+) -> dict[str, PassTime]:
+    """Times of the passes by name, each as soon as it is there."""
+    found = {}
+    with on_device(device):
+        for number, (name, tokens, call) in enumerate(calls):
+            report(name, number, 0)
+            spent = sorted(_spent(call, device, options.timed, options.cpu_clock))
+            best = median(spent[: max(len(spent) // 10, 1)])
+            count = operators(call), kernels(call, device)
+            found[name] = PassTime(tokens, median(spent), best, *count)
+    return found
 
 
 def _spent(
