@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -224,27 +224,21 @@ def play(
     return tuple(robot.result() for robot in fleet.values())
 
 
-@dataclass(slots=True)
-class _Policy:
-    """A stepper with its policy. ``passes``: how many robots were in each."""
+def _start(spec: PolicySpec, most: int, passes: list[int]) -> tuple[Stepper, PolicyInfo]:
+    """A stepper with its policy, whose batches of up to ``most`` robots are measured; it adds to
+    ``passes`` how many robots were in each."""
+    clock = SystemClock()
 
-    spec: PolicySpec
-    most: int  # robots whose batches are measured; 0: none
-    passes: list[int] = field(default_factory=list)
+    def make(spec: PolicySpec) -> Sessions:
+        sessions = SharedPolicy(lambda: load_policy(spec), spec)
+        sessions.measure(most, clock, budget_s=float("inf"))
+        return sessions
 
-    def start(self) -> tuple[Stepper, PolicyInfo]:
-        clock = SystemClock()
+    def passed(count: int, seconds: float) -> None:
+        passes.append(count)
 
-        def make(spec: PolicySpec) -> Sessions:
-            sessions = SharedPolicy(lambda: load_policy(spec), spec)
-            sessions.measure(max(1, self.most), clock, budget_s=float("inf"))
-            return sessions
-
-        def passed(count: int, seconds: float) -> None:
-            self.passes.append(count)
-
-        stepper = Stepper(self.spec, clock, lambda reason: None, passed, make)
-        return stepper, stepper.start().info
+    stepper = Stepper(spec, clock, lambda reason: None, passed, make)
+    return stepper, stepper.start().info
 
 
 def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
@@ -253,8 +247,8 @@ def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
     steps = itertools.count()
     total = len(options.sizes) * len(options.ways)
     report(f"loading {options.spec.checkpoint}", 0, 0)
-    policy = _Policy(options.spec, max(options.sizes))
-    stepper, info = policy.start()
+    passes: list[int] = []
+    stepper, info = _start(options.spec, max(options.sizes), passes)
     known = stepper.costs.at_start
     rows = []
     for way in (UNBATCHED, BATCHED):
@@ -262,8 +256,8 @@ def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
             report(f"{way}, {size} robots", next(steps), total)
             largest = 1 if way == UNBATCHED else max(known)
             stepper.costs = BatchCosts({n: cost for n, cost in known.items() if n <= largest})
-            policy.passes.clear()
-            robots, passes = play(stepper, info, options, range(size)), policy.passes
+            passes.clear()
+            robots = play(stepper, info, options, range(size))
             mean = sum(passes) / len(passes) if passes else 0.0
             memory = status_bytes("VmRSS", os.getpid()) / MIB
             gpu = device_bytes() / MIB
@@ -324,7 +318,7 @@ def _receive(here: Connection, patience_s: float) -> Any:
 def _work(options: FleetOptions, number: int, there: Connection) -> None:
     """A worker's process: plays one robot at each message."""
     try:
-        stepper, info = _Policy(options.spec, 0).start()
+        stepper, info = _start(options.spec, 1, [])
         there.send(("ready", None))
         while there.recv():
             (robot,) = play(stepper, info, options, [number])
