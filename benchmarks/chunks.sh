@@ -1,5 +1,5 @@
 #!/bin/sh
-# Chunks said token by token: what drafts save where an answer is 56 tokens, kept under
+# Chunks decoded token by token: what drafts save where an answer is 56 tokens, kept under
 # benchmarks/chunks/. Half an hour on two cores.
 #   benchmarks/chunks.sh             all of it
 #   benchmarks/chunks.sh coverage    some: closed_loop coverage head calibrate times

@@ -31,7 +31,7 @@ KEPT = (
 
 
 def main() -> int:
-    """0 where every run ended with a line, whatever it said of its task."""
+    """0 where every run ended with a line, whatever became of its task."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("out", type=Path)
     words.add_argument("--runs", type=int, default=200)
@@ -50,7 +50,8 @@ def main() -> int:
             runs = [json.loads(line) for line in lines]
             solved = sum(run["success"] for run in runs)
             print(
-                f"{len(runs)}/{given.runs}: solved {solved}, this one {said(runs[-1])}", flush=True
+                f"{len(runs)}/{given.runs}: solved {solved}, this one {ending_of(runs[-1])}",
+                flush=True,
             )
     summary = summarized([json.loads(line) for line in lines], given)
     (given.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -59,7 +60,7 @@ def main() -> int:
 
 
 def once(words: list[str]) -> str:
-    """One demo; a line of what is kept of what it said."""
+    """One demo; the line of JSON that is kept of it."""
     # the installed program: `python -m vla_ros` would take the checkout that it is run in
     command = [str(Path(sys.executable).with_name("vla-ros")), "demo", "--json", *words]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -71,7 +72,7 @@ def once(words: list[str]) -> str:
     return json.dumps({name: found[name] for name in KEPT})
 
 
-def said(run: dict[str, Any]) -> str:
+def ending_of(run: dict[str, Any]) -> str:
     if "broken" in run:
         return str(run["broken"])
     age = run["observation_age_ms"]["p50"]
@@ -109,7 +110,7 @@ def summarized(runs: list[dict[str, Any]], given: argparse.Namespace) -> dict[st
         "solved": len(solved),
         "wilson95": [round(low, 4), round(high, 4)],
         "broken": [run["broken"] for run in runs if "broken" in run],
-        "not_solved": [said(run) for run in whole if not run["success"]],
+        "not_solved": [ending_of(run) for run in whole if not run["success"]],
         "steps_of_solved": spread([run["steps"] for run in solved]),
         "age_p50_ms": spread([run["observation_age_ms"]["p50"] for run in whole]),
         "age_max_ms": spread([run["observation_age_ms"]["max"] for run in whole]),

@@ -61,10 +61,10 @@ def main() -> int:
 def line(found: dict) -> str:
     """A certificate in one line."""
     verdicts = Counter(way["verdict"] for way in found["ways"])
-    said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    ways = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     apart = max(way["apart"] for way in found["ways"])
     return (
-        f"| {found['checkpoint']}, {found['precision']} | {found['frames']['count']} | {said} |"
+        f"| {found['checkpoint']}, {found['precision']} | {found['frames']['count']} | {ways} |"
         f" {apart:.1g} | {found['guaranteed'].partition(':')[0].partition(';')[0]} |"
     )
 

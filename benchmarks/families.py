@@ -60,7 +60,7 @@ def main() -> int:
         found = json.loads((folder / "bench.json").read_text())
         machine = found.get("machine", machine)
         lines.append(row(family, found))
-    text = "\n".join([f"# {args.size}, {args.dtype}", "", *lines, "", *said(machine, failed)])
+    text = "\n".join([f"# {args.size}, {args.dtype}", "", *lines, "", *footer(machine, failed)])
     (args.out / f"{args.size}.md").write_text(text + "\n")
     print(text)
     return int(bool(failed))
@@ -80,7 +80,7 @@ def row(family: str, found: dict) -> str:
     )
 
 
-def said(machine: dict, failed: list[str]) -> list[str]:
+def footer(machine: dict, failed: list[str]) -> list[str]:
     """What the table was measured on, and what is not in it."""
     lines = [", ".join(str(machine[key]) for key in ("cpu", "gpu", "torch") if machine.get(key))]
     return [*lines, *(f"failed: {name}" for name in failed)]

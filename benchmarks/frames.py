@@ -1,4 +1,4 @@
-"""Pictures of a task that the scripted expert solves, for `vla-ros bench --frames`.
+"""Images of a task that the scripted expert solves, for `vla-ros bench --frames`.
 
 python benchmarks/frames.py pick_red_cube frames.npz
 """

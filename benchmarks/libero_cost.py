@@ -2,7 +2,7 @@
 
 Every figure is of processes that do nothing else: a task is built, then episodes of STEPS control
 steps with images are begun one after the other. CPU time is counted beside wall time: on a machine
-that does other work only the first says what an episode needs, and episodes an hour follow from the
+that does other work only the first is what an episode needs, and episodes an hour follow from the
 second. Needs LIBERO and its assets (`make libero`); exit status 2 without them.
 
     benchmarks/libero_cost.py                         as renderers are chosen here, 2 cameras
@@ -66,7 +66,7 @@ def main() -> int:
                     if isinstance(found, str):
                         print(found, file=sys.stderr)
                         return 2
-                    say(renderer or "chosen", size, cameras, found)
+                    print_costs(renderer or "chosen", size, cameras, found)
     return 0
 
 
@@ -87,8 +87,8 @@ def together(
         for process in processes:
             assert process.stdin and process.stdout and process.stderr
             if process.stdout.readline().strip() != "ready":
-                said = process.stderr.read().strip().splitlines() or ["a process ended"]
-                return said[-1]
+                lines = process.stderr.read().strip().splitlines() or ["a process ended"]
+                return lines[-1]
         for process in processes:
             assert process.stdin
             process.stdin.write("go\n")
@@ -99,7 +99,7 @@ def together(
             process.kill()
 
 
-def say(renderer: str, size: str, cameras: str, found: list[Cost]) -> None:
+def print_costs(renderer: str, size: str, cameras: str, found: list[Cost]) -> None:
     hourly = sum(3600 / one.episode[0] for one in found)
     of_cpu = sum(one.episode[1] for one in found) / len(found)
     step, physics, reset = (

@@ -1,4 +1,4 @@
-"""What a policy says of the first frames of a LIBERO suite, and how far that is from another world.
+"""Chunks of a policy at the first frames of a LIBERO suite, and how far those of another world are.
 
 MuJoCo from 3.3.3 on draws libero_object's floor darker. Run once in each world with --write, the
 second time with --against the first: how far the chunks of the same initial states are apart,
@@ -28,7 +28,7 @@ from vla_ros.sim.factory import EnvConfig
 STATES = (0, 1)  # of every task
 
 
-def said(checkpoint: str, suite: str) -> tuple[np.ndarray, float]:
+def chunks_of(checkpoint: str, suite: str) -> tuple[np.ndarray, float]:
     """Chunks [tasks, states, C, 7] of the first frames, and the mean of their pixels."""
     engine = EngineOptions(checkpoint, dtype="float32", num_threads=1)
     policy, clock = load_policy(PolicySpec("vla", engine=engine)), SystemClock()
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, required=True, help="an .npz of the chunks")
     parser.add_argument("--against", type=Path, help="an .npz of another world")
     args = parser.parse_args()
-    chunks, brightness = said(args.checkpoint, args.suite)
+    chunks, brightness = chunks_of(args.checkpoint, args.suite)
     np.savez(args.write, chunks=chunks)
     result = {
         "mujoco": mujoco.__version__,

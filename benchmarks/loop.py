@@ -1,9 +1,9 @@
 """The loop in the tabletop: run, take over, train, judge, generation after generation.
 
-A person is played by the scripted expert, over ROS topics alone: it hears the ground truth and the
-robot's commands, and where for a second the robot has hardly gone where the expert would, it moves
-it by ~/takeover/action for two seconds and lets go. What was recorded of all generations so far
-trains the next one, which must not solve fewer of the same episodes than the one before.
+A person is played by the scripted expert, over ROS topics alone: it subscribes to the ground truth
+and the robot's commands, and where for a second the robot has hardly gone where the expert would,
+it moves it by ~/takeover/action for two seconds and lets go. What was recorded of all generations
+so far trains the next one, which must not solve fewer of the same episodes than the one before.
 
     python benchmarks/loop.py runs/loop --checkpoint shipped:tabletop --generations 3
 
@@ -67,12 +67,14 @@ class Person(GraphListener):
         self.delays_s: list[float] = []
         self.jumps: list[float] = []
         self._expert: Expert | None = None
-        self._sentence, self._running = "", False
+        self._instruction, self._running = "", False
         self._ways: deque[tuple[Floats, Floats]] = deque(maxlen=PATIENCE)
         self._left, self._began_ns = 0, 0
         self._last: tuple[int, Floats] | None = None
         self._moved = np.zeros(3)
-        self._say = self.node.create_publisher(ActionCommand, "policy/takeover/action", qos.SAID)
+        self._publisher = self.node.create_publisher(
+            ActionCommand, "policy/takeover/action", qos.SAID
+        )
         self._release = self.node.create_client(Trigger, "policy/release")
         self.listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.LATCHED)
         self.listen(NamedPoses, "ground_truth", self._on_poses, qos.STATE)
@@ -81,8 +83,8 @@ class Person(GraphListener):
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         self._running = message.state == EpisodeStatus.STATE_RUNNING
-        if not self._running or message.instruction != self._sentence:
-            self._expert, self._left, self._sentence = None, 0, message.instruction
+        if not self._running or message.instruction != self._instruction:
+            self._expert, self._left, self._instruction = None, 0, message.instruction
             self._ways.clear()
         if self._running and self._expert is None and message.instruction:
             self._expert = Expert(message.instruction)
@@ -130,7 +132,7 @@ class Person(GraphListener):
     def _command(self, action: Floats) -> None:
         message = ActionCommand(action=array.array("d", action))
         message.header.stamp = self.node.get_clock().now().to_msg()
-        self._say.publish(message)
+        self._publisher.publish(message)
 
 
 def drive(checkpoint: str, generation: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -158,9 +160,9 @@ def drive(checkpoint: str, generation: int, args: argparse.Namespace) -> dict[st
             with Person(runner.domain) as person:
                 for number, job in enumerate(jobs):
                     solved += runner.play(job, variant).success
-                    said = f"generation {generation}: {solved} solved,"
-                    said += f" {len(person.delays_s)} takeovers"
-                    progress.update("run", said, number + 1, len(jobs))
+                    line = f"generation {generation}: {solved} solved,"
+                    line += f" {len(person.delays_s)} takeovers"
+                    progress.update("run", line, number + 1, len(jobs))
         finally:
             recorder.send_signal(signal.SIGTERM)
             recorder.wait(60)
@@ -169,10 +171,10 @@ def drive(checkpoint: str, generation: int, args: argparse.Namespace) -> dict[st
 
 
 def verb(*words: object) -> None:
-    """One verb of `vla-ros`, said as it is typed; 3 is a checkpoint that was not promoted."""
-    said = [str(word) for word in words]
-    print("vla-ros", *said, flush=True)
-    if (status := vla_ros(said)) not in (0, 3):
+    """Run one verb of `vla-ros`, printed as typed; 3 is a checkpoint that was not promoted."""
+    command = [str(word) for word in words]
+    print("vla-ros", *command, flush=True)
+    if (status := vla_ros(command)) not in (0, 3):
         sys.exit(status)
 
 

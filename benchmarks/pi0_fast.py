@@ -4,7 +4,7 @@
 
 The stream is the spot of test/golden/spot.py, which the checkpoint was trained on: of each chunk of
 8 actions 1, 2 or 4 are executed before the next frame. First what drafts could be worth: the chunks
-themselves, as a policy without any error would say them, in passes. The draft head is trained here,
+themselves, as a policy without any error makes them, in passes. The draft head is trained here,
 by `vla-ros train --head` without a bag around the frames, on the spot's path from where the stream
 of 1 executed ends to where the checkpoint's own training ended. Writes pi0_fast/summary.json.
 """
@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def exact_policy(
 
 
 def trained_head(target: Path, out: Path, begin: float) -> tuple[Path, dict[str, Any]]:
-    """A draft head's folder, and what was said of it on episodes held out."""
+    """A draft head's folder, and its figures on episodes held out."""
     count, length = int((TRAINED_TO - begin) / STEP) // 10, 10
 
     def rows() -> Iterator[DatasetRow]:
@@ -84,8 +84,8 @@ def trained_head(target: Path, out: Path, begin: float) -> tuple[Path, dict[str,
     assert found is not None
     print(f"draft head, step {found.step}: {found.judged.passes} passes on frames held out,"
           f" {found.temporal.passes} by temporal_tree")  # fmt: skip
-    told = {"episodes": count, "frames": count * length, "step": found.step}
-    return out / HEAD, told | {"passes_held_out": found.judged.passes}
+    figures = {"episodes": count, "frames": count * length, "step": found.step}
+    return out / HEAD, figures | {"passes_held_out": found.judged.passes}
 
 
 def main() -> None:
@@ -114,14 +114,14 @@ def main() -> None:
             found = measure(engines, TASK, frames, executed, warm_up=10)
             out[f"{executed} executed"] = {
                 "exact_policy_passes": dict(zip(("chain", "tree"), exact, strict=True)),
-                **{name: asdict(row) for name, row in found.items()},
+                **found,
             }
             for name, row in found.items():
                 print(f"{executed} executed  {name:17} {row}")
     target = HERE / "pi0_fast"
     target.mkdir(exist_ok=True)
-    said = {"command": "benchmarks/pi0_fast.py", "torch": torch.__version__, "frames": count}
-    (target / "summary.json").write_text(json_text(said | out) + "\n")
+    head = {"command": "benchmarks/pi0_fast.py", "torch": torch.__version__, "frames": count}
+    (target / "summary.json").write_text(json_text(head | out) + "\n")
 
 
 if __name__ == "__main__":

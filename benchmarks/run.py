@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="folder (benchmarks/<the machine's name>)")
     parser.add_argument("--only", default="", metavar="STAGE,...", help="these stages, or groups")
     parser.add_argument("--again", action="store_true", help="stages that are done too")
-    parser.add_argument("--list", action="store_true", help="say what there is to do, and end")
+    parser.add_argument("--list", action="store_true", help="print what there is to do, and end")
     args = parser.parse_args()
     gpu = Gpu() if args.smoke else find_gpu()
     stages = smoke() if args.smoke else on_gpu() if gpu.name else on_cpu()
@@ -98,12 +98,12 @@ def run_all(stages: list[Stage], out: Path, visit: Visit, known: dict[str, str])
     failed, waiting = 0, []
     for stage in sorted(stages, key=lambda stage: tried(stage, out / stage.name)):
         if not visit.again and done(stage, out / stage.name):
-            say(stage.name, "is done: skipped (--again does it again)")
+            announce(stage.name, "is done: skipped (--again does it again)")
         elif visit.gpu.name and stage.memory_gb > visit.gpu.free_gb:
-            told = f"needs {stage.memory_gb:.0f} GB, the GPU has {visit.gpu.free_gb:.0f} free"
-            leave(stage, out / stage.name, told)
+            lacking = f"needs {stage.memory_gb:.0f} GB, the GPU has {visit.gpu.free_gb:.0f} free"
+            leave(stage, out / stage.name, lacking)
         elif visit.left < needed(stage, out / stage.name):
-            say(stage.name, "no time left: run this again to go on")
+            announce(stage.name, "no time left: run this again to go on")
             waiting.append(stage.name)
         else:
             failed += not run(stage, out / stage.name, min(stage.seconds, visit.left))
@@ -139,7 +139,7 @@ def find_gpu() -> Gpu:
     return Gpu(name, float(free)) if name else Gpu()
 
 
-def say(stage: str, what: str) -> None:
+def announce(stage: str, what: str) -> None:
     print(f"== {stage}: {what}", flush=True)
 
 
@@ -152,7 +152,7 @@ def done(stage: Stage, folder: Path) -> bool:
 
 def leave(stage: Stage, folder: Path, why: str) -> None:
     """Not run, and why."""
-    say(stage.name, f"skipped: {why}")
+    announce(stage.name, f"skipped: {why}")
     folder.mkdir(exist_ok=True)
     found = {"status": None, "skipped": why, "command": list(stage.command)}
     (folder / DONE).write_text(json.dumps(found, indent=1) + "\n")
@@ -169,7 +169,7 @@ def run(stage: Stage, folder: Path, seconds: float) -> bool:
         command += ["--output", str(folder)]
     elif stage.command[0] == "-c":
         command.append(str(folder))
-    say(stage.name, f"at most {seconds:.0f} s")
+    announce(stage.name, f"at most {seconds:.0f} s")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     began, code = time.monotonic(), None
@@ -195,7 +195,7 @@ def run(stage: Stage, folder: Path, seconds: float) -> bool:
     }  # fmt: skip
     (folder / DONE).write_text(json.dumps(found, indent=1) + "\n")
     how = "done" if code == 0 else "out of time" if code is None else f"status {code}: {last}"
-    say(stage.name, f"{f'refused: {last}' if refused else how}, {spent:.0f} s")
+    announce(stage.name, f"{f'refused: {last}' if refused else how}, {spent:.0f} s")
     return code == 0 or refused
 
 
@@ -205,10 +205,10 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def last_line(log: Path) -> str:
-    """Of what it said, without a program's JSON, and of a crash without the stacks."""
-    said = log.read_text(errors="replace").partition("Fatal Python error")[0]
-    lines = [line for line in said.splitlines() if line.strip()]
+def last_line(path: Path) -> str:
+    """Last line of a log, without a program's JSON, and of a crash without the stacks."""
+    text = path.read_text(errors="replace").partition("Fatal Python error")[0]
+    lines = [line for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("{")] or [""]
     return lines[-1].strip()[:200]
 

@@ -137,8 +137,8 @@ def play(part: Part) -> tuple[int, int]:
     environment = EnvConfig("so101", RENDER_SIZE)()
     assert isinstance(environment, So101)
     known = {task.name: task for task in environment.spec.tasks}
-    said = [known[name].instruction for name in part.tasks]
-    teachers = [So101Expert(text) for text in said]
+    instructions = [known[name].instruction for name in part.tasks]
+    teachers = [So101Expert(text) for text in instructions]
     state_units = scaling_for(world.STATE_UNITS, 6, "state_units")
     action_units = scaling_for(world.ACTION_UNITS, 6, "action_units")
     policy = Policy(part.checkpoint) if part.checkpoint else None
@@ -152,18 +152,18 @@ def play(part: Part) -> tuple[int, int]:
         seen = environment.reset(part.tasks[which], state, seed)
         disturbed = Disturbed(rng) if policy is None else None
         if policy is not None:
-            policy.reset(said[which])
+            policy.reset(instructions[which])
         teaches = False
         for _ in range(STEPS):
             joints = state_units.to_checkpoint(seen.joint_positions)
             ahead = [environment.ahead(one.act, part.horizon) for one in teachers]
             chunks = np.stack([action_units.to_checkpoint(each) for each in ahead])
             spots = np.array([seen.poses[name].position for name in THINGS])
-            pictures = [
+            images = [
                 fit(seen.images[camera], part.size, "resize-naive", (0, 0, 0), "box")
                 for camera in CAMERAS
             ]
-            rows.append((np.stack(pictures), joints, chunks, spots))
+            rows.append((np.stack(images), joints, chunks, spots))
             wanted = ahead[which][0]
             changed = bool(rng.uniform() < SWITCH)
             if changed:
@@ -229,8 +229,8 @@ def collect(number: int, checkpoint: str, args: argparse.Namespace, progress: Pr
         for part, (good, length) in zip(missing, processes.map(play, missing), strict=True):
             solved, frames, played = solved + good, frames + length, played + part.end - part.first
             who = "the policy's, the teacher at times" if number else "the teacher's, disturbed"
-            said = f"round {number}, {who}: {solved} of {played} solved, {frames} frames"
-            progress.update("episodes", said, part.end, count)
+            line = f"round {number}, {who}: {solved} of {played} solved, {frames} frames"
+            progress.update("episodes", line, part.end, count)
     progress.end()
 
 
@@ -258,16 +258,20 @@ def scaling_of(frames: Frames) -> Scaling:
 
 
 class Batches:
-    """Of ``size`` frames with each task's sentence."""
+    """Of ``size`` frames with each task's instruction."""
 
     def __init__(
-        self, frames: Frames, network: FlowNetwork, said: Sequence[str], args: argparse.Namespace
+        self,
+        frames: Frames,
+        network: FlowNetwork,
+        instructions: Sequence[str],
+        args: argparse.Namespace,
     ) -> None:
         self._frames, self._config, self._args = frames, network.config, args
         scaling, tower = network.scaling, network.config.shapes.vision
         self._state = scaling.state.normalize(torch.from_numpy(frames.state))
         self._chunks = scaling.action.normalize(torch.from_numpy(frames.chunks))
-        prompts = [torch.tensor(tokenizer_for(network.config)(text)) for text in said]
+        prompts = [torch.tensor(tokenizer_for(network.config)(text)) for text in instructions]
         self._lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         self._mean, self._std = (torch.tensor(v).view(3, 1, 1) for v in (tower.mean, tower.std))
@@ -275,12 +279,12 @@ class Batches:
     def batch(self, step: int) -> FlowBatch:
         """The same one on every call."""
         draw = torch.Generator().manual_seed(mixed(self._args.seed, step))
-        size, said = self._args.batch, len(self._ids)
+        size, tasks = self._args.batch, len(self._ids)
         index = torch.randint(len(self._frames), (size,), generator=draw)
         light = 0.1 * (2 * torch.rand(2, size, 1, 1, 1, 1, generator=draw) - 1)
         pixels = torch.from_numpy(self._frames.images[index.numpy()]).permute(0, 1, 4, 2, 3) / 255.0
         pixels = ((pixels - 0.5) * (1 + light[0]) + 0.5 + light[1]).clamp(0, 1)
-        noise, time, given = noisy(self._config, (size, said, 2), draw)
+        noise, time, given = noisy(self._config, (size, tasks, 2), draw)
         spots = torch.from_numpy(self._frames.spots[index.numpy()])
         lengths = self._lengths.expand(size, -1)
         return FlowBatch(
@@ -293,7 +297,7 @@ class Batches:
             time=time,
             given=given,
             words=(lengths - 1)[..., None].expand(-1, -1, 2),
-            spots=spots[:, None].expand(-1, said, -1, -1),
+            spots=spots[:, None].expand(-1, tasks, -1, -1),
         )
 
 
@@ -331,8 +335,8 @@ def train(
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 average[name].lerp_(parameter, 1 - memory)
-        said = f"loss {losses.action.item():.3f} error {losses.error.item():.3f}"
-        progress.update("train", f"{said} place {losses.place.item():.3f}", number + 1, steps)
+        line = f"loss {losses.action.item():.3f} error {losses.error.item():.3f}"
+        progress.update("train", f"{line} place {losses.place.item():.3f}", number + 1, steps)
     progress.end()
     return average
 
@@ -361,7 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     progress = Progress()
     known = {task.name: task.instruction for task in world.TASKS}
-    said, checkpoint, first = [known[name] for name in args.tasks], "", 0
+    instructions, checkpoint, first = [known[name] for name in args.tasks], "", 0
     for number in range(args.rounds + 1):
         steps = args.steps[min(number, len(args.steps) - 1)]
         made = args.out / f"policy-{number}"
@@ -374,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 begin(network, source)
             # Of the teacher's own, whatever the rounds add: a policy goes on in what it began with.
             network.scales.copy_(scaling_of(load(args.out, "0")).tensor())
-            batches = Batches(frames, network, said, args)
+            batches = Batches(frames, network, instructions, args)
             average = train(network, batches.batch, first, steps, args, progress)
             with torch.no_grad():
                 for name, parameter in network.named_parameters():

@@ -87,7 +87,7 @@ def engines(
 
 
 def weights(seconds: float, *words: str, memory_gb: float = 0.0) -> list[Stage]:
-    """One engine, its weights in fewer bits; what the engine refuses says so."""
+    """One engine, its weights in fewer bits; what the engine refuses is reported."""
     return [
         bench(
             f"weights-{form}", seconds, *words, "--rows", "autoregressive", "--weights", form,

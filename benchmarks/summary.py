@@ -1,4 +1,4 @@
-"""What the stages of run.py have written, as one table, one JSON and one picture."""
+"""What the stages of run.py have written, as one table, one JSON and one figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from groups import combined, ended, number
 
 DONE = "done.json"  # of a stage: how it ended
 #: What was expected of an H200 before anything ran on one: milliseconds, from and to, by stage and
-#: passes (added up) or row. OpenVLA-7B in bf16 unless the stage says otherwise. From the roofline
+#: passes (added up) or row. OpenVLA-7B in bf16 unless the stage is another. From the roofline
 #: (4.6 TB/s, 790 TFLOP/s) with 2 to 4 us and a gap of 1 us for each small kernel.
 ESTIMATES: dict[str, tuple[str, tuple[str, ...], float, float]] = {
     "vision and projector": ("passes", ("vision", "projector"), 1.5, 2.2),
@@ -183,8 +183,8 @@ def rows_table(name: str, found: dict) -> list[str]:
     lines = []
     for run_name, result in runs_of(found).items():
         captures = result.get("captures", {}).get("in_service")
-        said = [f"`{found['checkpoint']}`", found["dtype"], run_name, result.get("attention", "")]
-        lines += ["", f"## {name}: {', '.join(filter(None, said))}", ""]
+        about = [f"`{found['checkpoint']}`", found["dtype"], run_name, result.get("attention", "")]
+        lines += ["", f"## {name}: {', '.join(filter(None, about))}", ""]
         if captures is not None:
             lines += [f"CUDA graphs captured in service: {captures}.", ""]
         heads = (
@@ -206,7 +206,7 @@ def rows_table(name: str, found: dict) -> list[str]:
 
 
 def bar(stage: str, run: str, row: str, group: str) -> str:
-    """Of a bar: a stage of one row says itself what it is."""
+    """Label of a bar: the stage alone, where it has one row."""
     if group in ("engines", "weights", "families"):
         return stage
     return f"{row} ({' '.join(filter(None, (stage, run)))})"

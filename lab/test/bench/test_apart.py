@@ -13,10 +13,10 @@ from vla_ros_lab.bench import suite
 from vla_ros_lab.bench.apart import run_apart
 
 
-def test_it_runs_elsewhere_and_says_how_far_it_is() -> None:
-    said: list[tuple[str, int, int]] = []
-    assert run_apart(whose, "", lambda *report: said.append(report)) != os.getpid()
-    assert said == [("asked", 1, 2)]
+def test_it_runs_elsewhere_and_reports_how_far_it_is() -> None:
+    reports: list[tuple[str, int, int]] = []
+    assert run_apart(whose, "", lambda *report: reports.append(report)) != os.getpid()
+    assert reports == [("asked", 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,19 @@ def test_its_errors_are_one_line_here(options: str, error: type[Exception], line
 
 
 @pytest.mark.parametrize(("device", "apart"), [("cpu", 0), ("cuda", 4), ("cuda:1", 4)])
-def test_every_engine_of_an_ablation_has_a_process_on_a_gpu(
+def test_every_part_is_compiled_in_its_turn_and_on_a_gpu_in_a_process(
     device: str, apart: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(suite, "run_apart", lambda run, options, report: made.append("apart"))
-    monkeypatch.setattr(suite, "run_bench", lambda options, report: made.append("here"))
+    made: list[suite.BenchOptions] = []
+    here: list[suite.BenchOptions] = []
+    monkeypatch.setattr(suite, "run_apart", lambda run, options, report: made.append(options))
+    monkeypatch.setattr(suite, "run_bench", lambda options, report: here.append(options))
     options = suite.BenchOptions()
-    suite.run_ablation(replace(options, engine=replace(options.engine, device=device)))
-    assert made.count("apart") == apart
-    assert len(made) == 4
+    found = suite.run_ablation(replace(options, engine=replace(options.engine, device=device)))
+    assert (len(made), len(here)) == (apart, 4 - apart)
+    assert list(found) == ["eager", "vision", "decoder", "vision+decoder"]
+    parts = [(), ("vision",), ("decoder",), ("vision", "decoder")]
+    assert [step.compiled for step in made or here] == parts
 
 
 def test_in_a_sweep_a_pipeline_is_full_before_the_clock_runs_and_stays_so(

@@ -1,4 +1,4 @@
-"""`vla-ros bench` of flow policies: rows that say the same, phases, the process of LeRobot."""
+"""`vla-ros bench` of action heads: rows of the same chunk, phases, the process of LeRobot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +21,20 @@ from vla_ros.engine.families.lerobot import (
     write_random_flow,
 )
 from vla_ros.engine.families.registry import family_of
-from vla_ros.policies.load import VARIABLE, lerobot_python
-from vla_ros_lab.bench import flow
-from vla_ros_lab.bench import flow_rivals as lerobot_row
-from vla_ros_lab.bench.flow import (
-    HeldBytes,
-    PlainModulation,
-    forget_peak,
-    peak_bytes,
-    resident_bytes,
-)
+from vla_ros.policies.load import lerobot_python
+from vla_ros_lab.bench import flow_rivals
+from vla_ros_lab.bench.flow import PlainModulation
+from vla_ros_lab.bench.memory import HeldBytes, forget_peak, peak_bytes, resident_bytes
 from vla_ros_lab.roofline.bench_file import read_bench
 
 LEROBOT = lerobot_python()
-RUN = ["--dtype", "float32", "--warm-up", "1", "--timed", "2"]
-
-
-@pytest.fixture(autouse=True)
-def no_lerobot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "/nowhere/python")
-
-
-def measured(capsys: pytest.CaptureFixture[str], checkpoint: str, *words: str) -> dict[str, Any]:
-    assert main(["bench", "--checkpoint", checkpoint, *RUN, *words]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    return found
+RUN = ["--warm-up", "1", "--timed", "2"]
+Bench = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.parametrize("kind", ["smolvla", "pi0", "pi05"])
-def test_every_row_makes_the_same_chunk(capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    found = measured(capsys, f"random:{kind}-small")
+def test_every_row_makes_the_same_chunk(bench: Bench, kind: str) -> None:
+    found = bench(f"random:{kind}-small", *RUN)
     rows = found["decodings"]
     assert list(rows) == (["flow", "naive"] + ["transformers"] * (kind == "pi0"))
     assert set(found["skipped"]) == {"flow_eager", "lerobot", "transformers"} - set(rows)
@@ -72,10 +57,8 @@ def test_every_row_makes_the_same_chunk(capsys: pytest.CaptureFixture[str], kind
     assert found["load"] == pytest.approx(os.getloadavg()[0], abs=5)
 
 
-def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = measured(capsys, "random:evo1-small")
+def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(bench: Bench) -> None:
+    found = bench("random:evo1-small", *RUN)
     assert list(found["decodings"]) == ["flow", "naive"]
     assert found["decodings"]["flow"]["difference"] == 0.0  # the same arithmetic, to the bit
     assert found["shapes"]["vision_tokens"] == 4  # of one view; the prompt has three places
@@ -84,12 +67,12 @@ def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(
 
 
 def test_a_folder_and_files_that_others_read(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    bench: Bench, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     write_random_flow(tmp_path / "it", PRESETS["smolvla-small"], seed=3)
     out = tmp_path / "out"
     words = ("--rows", "flow,naive", "--output", str(out))
-    found = measured(capsys, str(tmp_path / "it"), *words)
+    found = bench(str(tmp_path / "it"), *RUN, *words)
     assert json.loads((out / "bench.json").read_text()) == found
     text = (out / "bench.txt").read_text()
     assert "2 views, 21 prefix tokens, 5 steps, 10 actions; 1 + 2 chunks" in text
@@ -149,7 +132,7 @@ def test_the_peak_is_that_of_what_was_done_since_it_was_forgotten() -> None:
 
 
 def test_a_reference_in_another_interpreter_answers_line_by_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protocol, with a program that computes nothing in LeRobot's place."""
     program = tmp_path / "program.py"
@@ -164,8 +147,8 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
         "    answer = {'cpu': spent, 'wall': spent, 'chunk': noise.tolist()}\n"
         "    print(json.dumps(answer), flush=True)\n"
     )
-    monkeypatch.setattr(lerobot_row, "PROGRAM", program)
-    found = measured(capsys, "random:smolvla-small", "--lerobot-python", sys.executable)
+    monkeypatch.setattr(flow_rivals, "PROGRAM", program)
+    found = bench("random:smolvla-small", *RUN, "--lerobot-python", sys.executable)
     row = found["decodings"]["lerobot"]
     assert row["stages_ms"] == {"vision": 1000, "prefill": 2000, "decode": 3000}
     assert row["step_ms"] == 600
@@ -173,34 +156,11 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
     assert found["decodings"]["flow"]["speedup"]["lerobot"] > 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--rows", "magic"], "rows magic are unknown: there are flow, flow_eager, naive"),
-        (["--sweep"], "--sweep is for token policies"),
-        (["--image-steps", "cpu"], "--image-steps is for token policies"),
-        (["--compile-ablation"], "--compile-ablation is for token policies"),
-        (["--tokens", "7"], "--tokens is for token policies"),
-        (["--timed", "0"], "--timed 0: needs at least 1"),
-        (["--embodiment", "gr1"], "embodiment: this means nothing to a policy of smolvla"),
-        (["--rows", "lerobot"], "no row is left: lerobot: run `vla-ros lerobot setup`"),
-        (["--lerobot-python", "/no/python"], "LeRobot's interpreter /no/python cannot be started"),
-        (["--lerobot-python", "false"], "LeRobot's process ended: it said nothing"),
-    ],
-)
-def test_wrong_wishes_are_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "--checkpoint", "random:smolvla-small", *RUN, *words]) == 2
-    *_, error = capsys.readouterr().err.splitlines()
-    assert message in error
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not LEROBOT.is_file(), reason=f"LeRobot is not set up: no {LEROBOT}")
 @pytest.mark.parametrize("kind", ["smolvla", "pi0", "pi05"])
-def test_lerobot_itself(capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    found = measured(capsys, f"random:{kind}-small", "--lerobot-python", str(LEROBOT))
+def test_lerobot_itself(bench: Bench, kind: str) -> None:
+    found = bench(f"random:{kind}-small", *RUN, "--lerobot-python", str(LEROBOT))
     assert found["decodings"]["lerobot"]["difference"] < 1e-4
 
 
@@ -227,17 +187,17 @@ def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.Monke
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     reserved["most"] = 9000  # of another row, before
-    flow.forget_peak("cuda:0")
-    before = flow.resident_bytes("cuda:0")
+    forget_peak("cuda:0")
+    before = resident_bytes("cuda:0")
     take(1000)
     reserved["cached"] = 600  # float32 temporaries that torch keeps
-    assert flow.peak_bytes("cuda:0") - before == 1000
+    assert peak_bytes("cuda:0") - before == 1000
     take(50)  # a graph's pool
-    assert flow.resident_bytes("cuda:0") - before == 450
+    assert resident_bytes("cuda:0") - before == 450
 
 
-def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture[str]) -> None:
-    found = measured(capsys, "random:pi0_fast-small")
+def test_pi0_fast_is_measured_by_passes_of_a_chunk(bench: Bench) -> None:
+    found = bench("random:pi0_fast-small", *RUN)
     rows = found["decodings"]
     assert list(rows) == ["autoregressive", "generate", "speculative", "speculative_full",
                           "temporal_tree", "temporal_tree_full", "head", "head_full"]  # fmt: skip
@@ -249,12 +209,24 @@ def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture
     assert rows["generate"]["passes"] == rows["generate"]["tokens"]
 
 
-def test_what_means_nothing_to_pi0_fast_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, line in ((["--passes"], "--passes is for token policies"),
-                        (["--rows", "naive"], "rows naive are unknown"),
-                        (["--rows", "generate", "--weights", "int8", "--dtype", "bfloat16"],
-                         "no quantized weights"),
-                        (["--rows", "head", "--head", "nowhere"], "no folder of a draft head"),
-                        ):  # fmt: skip
-        assert main(["bench", "--checkpoint", "random:pi0_fast-small", *RUN, *words]) == 2
-        assert line in capsys.readouterr().err
+def test_bitvla_beside_its_weights_as_floats(bench: Bench, tmp_path: Path) -> None:
+    found = bench("random:bitvla-small", *RUN, "--output", str(tmp_path))
+    rows = found["decodings"]
+    assert list(rows) == ["parallel", "naive"]
+    # one rounding of an input to int8 may go the other way: 1/127 of the largest
+    assert 0 < rows["parallel"]["difference"] < 0.2
+    for row in rows.values():
+        assert set(row["stages_ms"]) == {"vision", "prefill", "decode"}
+        assert sum(row["stages_ms"].values()) == pytest.approx(row["median_ms"], rel=0.5)
+        assert row["passes_per_action"] == 1.0
+    shapes = found["shapes"]
+    assert (shapes["views"], shapes["action_tokens"], shapes["steps"]) == (2, 8, 0)
+    # bytes: 4 of a float of heads and projectors, a quarter of a weight of the others
+    assert found["memory"]["weights"] < shapes["parameters"]
+    assert "2 views, 244 prefix tokens, a single pass" in (tmp_path / "bench.txt").read_text()
+
+
+def test_a_policy_of_floats_has_nothing_beside_it(bench: Bench) -> None:
+    found = bench("random:small-oft", *RUN)
+    assert list(found["decodings"]) == ["parallel"]
+    assert found["skipped"] == {"naive": "naive: these weights are floats as they are"}

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from support.engine import Again
 from support.tuned import MadeUp
-from vla_ros.cli.main import main
 from vla_ros.engine.families.openvla import policy_of
 from vla_ros.engine.layers.tuner import TORCH
 from vla_ros.engine.models import openvla as model
-from vla_ros_lab.bench import suite
+from vla_ros_lab.bench import passes
 from vla_ros_lab.bench.passes import _spent, operators
 from vla_ros_lab.roofline.devices import Device, Rate
 
-SMALL = ["bench", "--passes", "--checkpoint", "random:small", "--dtype", "float32", "--timed", "3"]
+PASSES = ["--passes", "--timed", "3"]
+Bench = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +33,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vla_ros_lab.roofline.devices.measure", lambda *args, **options: device)
 
 
-def test_every_pass_and_its_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([*SMALL, "--output", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    found = json.loads(out.splitlines()[-1])
+def test_every_pass_and_its_share(bench: Bench, tmp_path: Path) -> None:
+    found = bench("random:small", *PASSES, "--output", str(tmp_path))
     rows, prompt = found["passes"], found["prompt_tokens"]
     assert list(rows) == [
         "preprocess", "vision", "projector", "prefill", "prefill + draft", "decode",
@@ -62,24 +62,21 @@ def test_every_pass_and_its_share(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 
 def test_the_products_that_were_chosen_are_listed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where passes are captured; here a stand-in captures them, and the times are made up."""
     made = MadeUp({TORCH: 5e-6, "GEMV 4x512": 2e-6})
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
-    monkeypatch.setattr(suite, "policy_of", partial(policy_of, capture=Again()))
-    assert main([*SMALL, "--gemm", "auto", "--output", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    found = json.loads(out.splitlines()[-1])
+    monkeypatch.setattr(passes, "policy_of", partial(policy_of, capture=Again()))
+    found = bench("random:small", *PASSES, "--gemm", "auto", "--output", str(tmp_path))
     decode = {
         "rows": 1, "count": 768, "width": 256, "way": "GEMV 4x512", "us": 2.0, "torch_us": 5.0,
         "kind": "product",
     }  # fmt: skip
     assert found["gemm"] == "auto" and decode in found["products"]
-    assert "768 x 256" in out and "2.50" in out
-    assert "GEMV 4x512" in (tmp_path / "passes.txt").read_text()
-    assert main([*SMALL, "--gemm", "torch"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    text = (tmp_path / "passes.txt").read_text()
+    assert "768 x 256" in text and "2.50" in text and "GEMV 4x512" in text
+    found = bench("random:small", *PASSES, "--gemm", "torch")
     assert (found["gemm"], found["products"]) == ("torch", [])
 
 
@@ -93,19 +90,12 @@ def test_a_replayed_graph_asks_for_few_operators() -> None:
     assert operators(pass_over) == 3  # the view is none
 
 
-def test_what_has_no_passes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "--checkpoint", "random:small-oft"]) == 2
-    assert "this is an OFT checkpoint" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("gemm", ["torch", "auto"])  # which is the same without graphs
 @pytest.mark.parametrize("preset", ["pi0-small", "smolvla-small", "groot-n1.7-small"])
 def test_of_an_action_head_the_functions_that_are_captured(
-    preset: str, gemm: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    preset: str, gemm: str, bench: Bench, tmp_path: Path
 ) -> None:
-    words = ["--checkpoint", f"random:{preset}", "--gemm", gemm, "--output", str(tmp_path)]
-    assert main([*SMALL, *words]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    found = bench(f"random:{preset}", *PASSES, "--gemm", gemm, "--output", str(tmp_path))
     rows = found["passes"]
     assert list(rows) == ["vision", "prefill", "all steps"]
     assert rows["prefill"]["tokens"] == found["prompt_tokens"]
@@ -117,9 +107,8 @@ def test_of_an_action_head_the_functions_that_are_captured(
     assert "all steps" in (tmp_path / "passes.txt").read_text()
 
 
-def test_a_head_without_a_roofline_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "--checkpoint", "random:turbovla-small"]) == 0
-    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["passes"]
+def test_a_head_without_a_roofline_is_timed(bench: Bench) -> None:
+    rows = bench("random:turbovla-small", *PASSES)["passes"]
     assert all(row["roofline_ms"] is None and row["median_ms"] > 0 for row in rows.values())
 
 

@@ -22,8 +22,8 @@ from vla_ros.engine.layers.int4 import Int4
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import settle
-from vla_ros_lab.precision.compare import Thresholds, allowed_clear, allowed_error, judge
 from vla_ros_lab.precision.frames import frames_of
+from vla_ros_lab.precision.judge import allowed, judge
 from vla_ros_lab.precision.run import measure
 
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "precision"
@@ -90,7 +90,7 @@ def test_the_limits_of_int4_lie_between_what_costs_nothing_and_what_loses_episod
     engine = replace(spec.engine, checkpoint=str(tmp_path / "few"), dtype="bfloat16")
     few = replace(spec, engine=engine)
     found = measure(few, frames, lambda *_: None, spec).comparison
-    limits = Thresholds(allowed_error("bfloat16", "int4"), clear=allowed_clear("int4"))
+    limits = allowed("bfloat16", "int4")
     assert judge(found, replace(limits, margin=1.0, mm=1e9, degrees=1e9)).passed == passes
     assert judge(found, replace(limits, error=1e9, mm=1e9, degrees=1e9)).passed == passes
 

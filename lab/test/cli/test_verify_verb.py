@@ -24,6 +24,12 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "it"
 
 
+@pytest.fixture
+def bags() -> None:
+    pytest.importorskip("rclpy", reason="a bag's images need ROS 2's messages")
+    pytest.importorskip("rosbags")
+
+
 def test_a_check_is_passed_kept_and_shown(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,12 +93,11 @@ def test_frames_are_taken_evenly() -> None:
     assert np.ptp(np.diff(spread(1000, 24))) <= 1
 
 
+@pytest.mark.usefixtures("bags")
 def test_frames_of_a_bag(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evenly over it, each under the instruction that was given by then."""
-    pytest.importorskip("rclpy", reason="a bag's images need ROS 2's messages")
-    pytest.importorskip("rosbags")
     from support.bags import START, T, film, picture, task, write_bag
     from vla_ros.cli.main import make_parser
     from vla_ros.policies.conventions import conventions_of
@@ -113,11 +118,10 @@ def test_frames_of_a_bag(
     assert "3 frames of" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("bags")
 def test_a_bag_without_an_instruction_needs_one(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("rclpy", reason="a bag's images need ROS 2's messages")
-    pytest.importorskip("rosbags")
     from support.bags import film, write_bag
 
     bag = write_bag(tmp_path / "bag", film(2))
@@ -130,7 +134,7 @@ def test_a_bag_without_an_instruction_needs_one(
 def test_a_policy_that_says_nothing_has_failed(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And that is kept, so that a node which asks is told why."""
+    """And that is kept, so that a node which asks for a verdict reports why."""
     from vla_ros.engine.load import sha256_on_disk
     from vla_ros_lab.precision import run
 
@@ -140,20 +144,12 @@ def test_a_policy_that_says_nothing_has_failed(
         raise run.Broken(sha256, "frame 0: a logit is not finite")
 
     monkeypatch.setattr(run, "measure", broken)
-    words = [
-        "verify",
-        "--checkpoint",
-        str(checkpoint),
-        "--synthetic",
-        "--dtype",
-        "float16",
-        "--json",
-    ]
-    assert main(words) == 1
+    words = ["--synthetic", "--dtype", "float16", "--json"]
+    assert main(["verify", "--checkpoint", str(checkpoint), *words]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["passed"] is False
     kept = find(sha256, Precision("float16"), checkpoint)
     assert kept is not None
-    assert kept.reasons == ("it says no action: frame 0: a logit is not finite",)
+    assert kept.reasons == ("it gives no action: frame 0: a logit is not finite",)
 
 
 def test_the_tabletop_gives_as_many_frames_as_are_asked_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from vla_ros_lab.exact.certificate import (
 from vla_ros_lab.exact.plain import ReferenceAnswer
 
 EXACT = ["verify", "--exact", "--dtype", "float32", "--synthetic", "--frames", "2", "--json"]
+Certified = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture
@@ -38,20 +40,24 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "it")
 
 
-def certified(
-    capsys: pytest.CaptureFixture[str], checkpoint: str, *words: str
-) -> tuple[int, dict[str, Any]]:
-    status = main([*EXACT, "--checkpoint", checkpoint, *words])
-    return status, json.loads(capsys.readouterr().out.splitlines()[-1])
+@pytest.fixture
+def certified(capsys: pytest.CaptureFixture[str]) -> Certified:
+    """A certificate of a checkpoint: exit status and content."""
+
+    def run(checkpoint: str, *words: str) -> tuple[int, dict[str, Any]]:
+        status = main([*EXACT, "--checkpoint", checkpoint, *words])
+        return status, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
 
 
 def test_every_way_is_exact_and_the_certificate_repeats(
-    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: str, certified: Certified, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = tmp_path / "draft"
     write_random(draft, tiny_config("qwen2_tied"), seed=2)
     words = ["--draft-checkpoint", str(draft), "--output", str(tmp_path / "out")]
-    status, found = certified(capsys, checkpoint, *words)
+    status, found = certified(checkpoint, *words)
     assert status == 0
     assert found["passed"]
     verdicts = {way["name"]: way["verdict"] for way in found["ways"]}
@@ -67,13 +73,13 @@ def test_every_way_is_exact_and_the_certificate_repeats(
 
 
 def test_it_is_repeated_with_the_threads_that_made_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    certified: Certified, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another number adds up in another order: a chunk then had other bits on another machine."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert certified(capsys, "random:smolvla-small", "--output", str(tmp_path))[0] == 0
+        assert certified("random:smolvla-small", "--output", str(tmp_path))[0] == 0
         torch.set_num_threads(2)
         assert main(["verify", "--recheck", str(tmp_path / "certificate.json")]) == 0
         assert torch.get_num_threads() == 1
@@ -83,13 +89,13 @@ def test_it_is_repeated_with_the_threads_that_made_it(
 
 
 def test_a_wrong_position_of_drafts_is_found_where_it_is(
-    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    checkpoint: str, certified: Certified, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Drafts one place too far: every way that verifies chains of them says so, no other does."""
-    assert certified(capsys, checkpoint, "--output", str(tmp_path))[0] == 0
+    assert certified(checkpoint, "--output", str(tmp_path))[0] == 0
     monkeypatch.setattr(speculative, "chain", lambda slot, first, n: chain(slot, first + 1, n))
-    status, found = certified(capsys, checkpoint)
+    status, found = certified(checkpoint)
     assert status == 1
     assert not found["passed"]
     wrong = {way["name"]: way for way in found["ways"] if way["verdict"] == "different"}
@@ -105,10 +111,8 @@ def test_a_wrong_position_of_drafts_is_found_where_it_is(
     assert "NOT repeated" in out
 
 
-def test_a_wrong_guidance_is_found(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    status, found = certified(capsys, "random:smolvla-small")
+def test_a_wrong_guidance_is_found(certified: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, found = certified("random:smolvla-small")
     assert status == 0
     ways = {way["name"]: way for way in found["ways"]}
     alone = ["a chunk by itself", "rtc guided", "rtc guided_vjp"]
@@ -117,16 +121,16 @@ def test_a_wrong_guidance_is_found(
     # they did continue a chunk
     assert len({ways[name]["answers_sha256"] for name in alone}) == 3
     monkeypatch.setattr(Euler, "ahead", lambda self, x, v, step: x + self.times[step] * v)
-    status, found = certified(capsys, "random:smolvla-small")
+    status, found = certified("random:smolvla-small")
     assert status == 1
     assert [way["verdict"] == "different" for way in found["ways"]] == [False, True, True] * 2
 
 
 def test_last_bits_that_a_pull_through_the_network_makes_large_are_no_difference(
-    capsys: pytest.CaptureFixture[str],
+    certified: Certified,
 ) -> None:
     """With these five frames it was called different, 4 times beyond the limit of other chunks."""
-    status, found = certified(capsys, "random:smolvla-small", "--frames", "5")
+    status, found = certified("random:smolvla-small", "--frames", "5")
     ways = {way["name"]: way for way in found["ways"]}
     assert status == 0
     assert ways["rtc guided"]["limit"] == FLOAT32
@@ -137,13 +141,13 @@ def test_last_bits_that_a_pull_through_the_network_makes_large_are_no_difference
     ("policy", "piece"), [("", openvla.ImageEncoding), ("random:smolvla-small", base.FlowPiece)]
 )
 def test_a_robot_that_gets_anothers_part_of_a_shared_pass_is_found(
-    policy: str, piece: Any, checkpoint: str, capsys: pytest.CaptureFixture[str],
+    policy: str, piece: Any, checkpoint: str, certified: Certified,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """What a pass of several robots gave is handed out in another order: who is alone is right."""
     given = piece.together
     monkeypatch.setattr(piece, "together", lambda self, others: given(self, others)[::-1])
-    status, found = certified(capsys, policy or checkpoint)
+    status, found = certified(policy or checkpoint)
     assert status == 1
     wrong = {way["name"] for way in found["ways"] if way["verdict"] == "different"}
     assert wrong == {way["name"] for way in found["ways"] if "beside" in way["name"]}
@@ -158,9 +162,9 @@ def test_a_robot_that_gets_anothers_part_of_a_shared_pass_is_found(
         ("random:pi0_fast-small", "transformers' Llama and Qwen2 are of OpenVLA and its kin alone"),
     ],
 )
-def test_other_families(checkpoint: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_families(checkpoint: str, why: str, certified: Certified) -> None:
     """Of which transformers has no layers, those are left out, and why is said."""
-    status, found = certified(capsys, checkpoint)
+    status, found = certified(checkpoint)
     assert (status, found["passed"]) == (0, True)
     assert found["ways"]
     assert found["left_out"].get(TRANSFORMERS, "") == why

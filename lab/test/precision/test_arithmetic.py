@@ -11,16 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
-from vla_ros_lab.precision.compare import (
-    Thresholds,
-    allowed_clear,
-    compare,
-    differences,
-    judge,
-    moved_rows,
-    relative_error,
-    surer,
-)
+from vla_ros_lab.precision.compare import compare, differences, moved_rows, relative_error, surer
+from vla_ros_lab.precision.judge import Thresholds, allowed, judge
 from vla_ros_lab.precision.watch import (
     SIDE,
     Choices,
@@ -46,7 +38,7 @@ def test_a_row_that_was_swapped_is_told_and_rounding_is_not(
     other = data.draw(st.integers(0, count + first - 1).filter(lambda i: i != first + place))
     used[place] = table[other].bfloat16()
     (moved,) = moved_rows(used, table, first)
-    assert (moved.place, moved.right, moved.found) == (place, first + place, other)
+    assert (moved.position, moved.right, moved.found) == (place, first + place, other)
     assert 0.9 < moved.margin <= 1.0
 
 
@@ -59,7 +51,7 @@ def test_more_rows_than_a_block() -> None:
     table = torch.randn(1200, 8, generator=torch.Generator().manual_seed(1))
     used = table.clone()
     used[1100] = table[3]
-    assert [(m.place, m.found) for m in moved_rows(used, table)] == [(1100, 3)]
+    assert [(m.position, m.found) for m in moved_rows(used, table)] == [(1100, 3)]
 
 
 def test_relative_error() -> None:
@@ -140,8 +132,10 @@ def test_a_flip_far_away_is_no_close_call_where_many_bins_share_the_probability(
 
 def test_of_int4_a_clear_flip_in_a_hundred_may_be_and_two_may_not() -> None:
     """What flips so is let through with the displacement that follows; other formats: none."""
-    int4 = replace(MOST, clear=allowed_clear("decoder=int4,head=int8"))
-    assert (int4.clear, allowed_clear("int8"), allowed_clear("")) == (0.01, 0.0, 0.0)
+    formats = ("decoder=int4,head=int8", "int8", "")
+    clear = [allowed("float32", each).clear for each in formats]
+    assert clear == [0.01, 0.0, 0.0]
+    int4 = replace(MOST, clear=clear[0])
     sure, turned = [[5.0, 0.0, 0.0]] * 10, [[5.0, 0.0, 0.0]] * 9 + [[0.0, 5.0, 0.0]]
     right = [told(sure, OPEN)] * 10  # a hundred tokens
     for count, passes in ((1, True), (2, False)):

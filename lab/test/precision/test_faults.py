@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions
-from vla_ros_lab.precision.compare import Comparison, Thresholds, allowed_error, judge
+from vla_ros_lab.precision.compare import Comparison
+from vla_ros_lab.precision.judge import allowed, judge
 from vla_ros_lab.precision.run import Broken, load, measure
 from vla_ros_lab.precision.watch import DECODED, DECODING, PATCHES, ROTARY, TOKENS, ProbeFrame
 
@@ -30,7 +32,8 @@ FRAMES = [
     ProbeFrame(0, "pick up the red cube", Observation(n, n, n, image, image))
     for n, image in enumerate(images(2), 1)
 ]
-MOST = Thresholds(allowed_error("bfloat16"), mm=1e9, degrees=1e9, gripper=1e9)
+MOVING = [replace(f, observation=replace(f.observation, proprio=np.zeros(9))) for f in FRAMES]
+MOST = allowed("bfloat16", mm=1e9, degrees=1e9, gripper=1e9)
 #: 14 x 14 patches, where a fraction in half precision misses rows
 _GRID = TowerConfig(32, 3, 2, 64, image_size=28, patch=2)
 
@@ -55,6 +58,19 @@ def compared(config: ModelConfig | None, plant: object = None) -> Comparison:
         return engine
 
     return measure(SPEC, FRAMES, lambda *_: None, make=make).comparison
+
+
+def of_flow(checkpoint: str, plant: Callable[[Any], None] | None = None) -> Comparison:
+    """A flow policy in bfloat16, with a fault planted in its network, against itself in float32."""
+
+    def make(spec: PolicySpec, used: Conventions) -> Engine:
+        engine = load(spec, used)
+        if plant is not None and spec.engine.dtype == "bfloat16":
+            plant(engine.policy.model)
+        return engine
+
+    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint=checkpoint))
+    return measure(spec, MOVING, lambda *_: None, make=make).comparison
 
 
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
@@ -132,20 +148,15 @@ def test_nothing_flips_against_oneself() -> None:
 @pytest.mark.parametrize("faulty", [False, True])
 def test_smolvlms_old_position_table_is_found_in_a_flow_policy(faulty: bool) -> None:
     """The paper's own fault: patches one row and one column too low. Without it all is well."""
-    frames = [replace(f, observation=replace(f.observation, proprio=np.zeros(9))) for f in FRAMES]
 
-    def make(spec: PolicySpec, used: Conventions) -> Engine:
-        engine = load(spec, used)
-        tower = engine.policy.model.tower
-        if faulty and spec.engine.dtype == "bfloat16":
-            side = round(len(tower.positions) ** 0.5)
-            rows = patch_positions(side, side, "transformers-4")
-            assert int((rows != torch.arange(side**2)).sum()) > 0
-            tower.positions = torch.nn.Parameter(tower.positions[rows], requires_grad=False)
-        return engine
+    def plant(model: Any) -> None:
+        tower = model.tower
+        side = round(len(tower.positions) ** 0.5)
+        rows = patch_positions(side, side, "transformers-4")
+        assert int((rows != torch.arange(side**2)).sum()) > 0
+        tower.positions = torch.nn.Parameter(tower.positions[rows], requires_grad=False)
 
-    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint="random:smolvla-small"))
-    found = measure(spec, frames, lambda *_: None, make=make).comparison
+    found = of_flow("random:smolvla-small", plant if faulty else None)
     names = [stage.name for stage in found.stages]
     assert names[:3] == ["pixels", "vision", "layer 0, K and V"]
     assert names[-2:] == ["velocity 4", "chunk"]
@@ -157,19 +168,14 @@ def test_smolvlms_old_position_table_is_found_in_a_flow_policy(faulty: bool) -> 
 @pytest.mark.parametrize("fault", ["", "patches", "rows"])
 def test_positions_of_evo1_are_found(fault: str) -> None:
     """Patches one place further in the table, or the prompt's rows turned by other positions."""
-    frames = [replace(f, observation=replace(f.observation, proprio=np.zeros(9))) for f in FRAMES]
 
-    def make(spec: PolicySpec, used: Conventions) -> Engine:
-        engine = load(spec, used)
-        model = engine.policy.model
-        if fault == "patches" and spec.engine.dtype == "bfloat16":
+    def plant(model: Any) -> None:
+        if fault == "patches":
             model.tower.positions[:, 1:] = model.tower.positions[:, 1:].roll(1, 1)
-        if fault == "rows" and spec.engine.dtype == "bfloat16":
+        if fault == "rows":
             model._rope = type(model._rope)(model._rope.cos.roll(1, 0), model._rope.sin.roll(1, 0))
-        return engine
 
-    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint="random:evo1-small"))
-    found = measure(spec, frames[:2], lambda *_: None, make=make).comparison
+    found = of_flow("random:evo1-small", plant)
     names = [stage.name for stage in found.stages]
     assert names[:3] == ["pixels", "vision", "layer 0, K and V"]
     assert names[-2:] == ["velocity 7", "chunk"]
@@ -227,17 +233,10 @@ def test_what_a_graph_computes_is_judged_and_not_another_engine(faulty: bool) ->
 
 @pytest.mark.parametrize("faulty", [False, True])
 def test_what_a_graph_of_a_flow_policy_computes_is_judged(faulty: bool) -> None:
-    frames = [replace(f, observation=replace(f.observation, proprio=np.zeros(9))) for f in FRAMES]
+    def plant(model: Any) -> None:
+        model.captured, model.bucket = GraphedFunctions(captured(faulty)), 1
 
-    def make(spec: PolicySpec, used: Conventions) -> Engine:
-        engine = load(spec, used)
-        if spec.engine.dtype == "bfloat16":
-            model = engine.policy.model
-            model.captured, model.bucket = GraphedFunctions(captured(faulty)), 1
-        return engine
-
-    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint="random:smolvla-small"))
-    found = measure(spec, frames, lambda *_: None, make=make).comparison
+    found = of_flow("random:smolvla-small", plant)
     random = replace(MOST, error=0.2)
     off = {stage.name for stage in found.stages if stage.worst > random.error}
     assert ("chunk" in off) == ("vision" in off) == faulty

@@ -15,7 +15,6 @@ from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.verdicts import NotVerified, Precision, StoredVerdict, find, require, store
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.ros.nodes.policy.parameters import TABLE
 
 BF16 = Precision("bfloat16")
 
@@ -124,8 +123,3 @@ def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> 
         PolicySpec("zero", engine=EngineOptions(weights="int8"))
     with pytest.raises(ValueError, match="give bf16, int8, int4"):
         replace(spec.engine, weights="int7")
-
-
-def test_a_node_asks_for_none_unless_told() -> None:
-    (row,) = [row for row in TABLE if row.name == "require_verified"]
-    assert row.default is False

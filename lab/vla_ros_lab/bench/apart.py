@@ -27,14 +27,14 @@ def run_apart(run: Callable[[O, Report], R], options: O, report: Report) -> R:
     there.close()
     try:
         while True:
-            kind, said = _next(here, process)
+            kind, content = _next(here, process)
             if kind == "report":
-                report(*said)
+                report(*content)
             elif kind == "result":
-                found: R = said
+                found: R = content
                 return found
             else:
-                raise UserError(said) if kind == "refused" else RuntimeError(said)
+                raise UserError(content) if kind == "refused" else RuntimeError(content)
     finally:
         here.close()
         process.join(10.0)
@@ -45,11 +45,11 @@ def run_apart(run: Callable[[O, Report], R], options: O, report: Report) -> R:
 
 def _next(here: Connection, process: Any) -> tuple[str, Any]:
     try:
-        kind, said = here.recv()
+        kind, content = here.recv()
     except EOFError:
         process.join()
         raise RuntimeError(f"the measuring process ended with status {process.exitcode}") from None
-    return kind, said
+    return kind, content
 
 
 def _serve(run: Callable[[O, Report], R], options: O, there: Connection) -> None:

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 def compiled_model(parts: Sequence[str]) -> Callable[..., VLAModel]:
-    """What builds a network whose ``parts`` are compiled when they are first called."""
+    """Builder of a network whose ``parts`` are compiled when they are first called."""
 
     def make(*args: Any) -> VLAModel:
         decoder = CompiledDecoder if DECODER in parts else None

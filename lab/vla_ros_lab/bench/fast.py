@@ -1,95 +1,78 @@
-"""`vla-ros bench` of pi0-FAST: passes and time of a chunk by way of decoding, over one stream.
+"""pi0-FAST: passes and time of a chunk by way of decoding, over one stream.
 
-Every frame goes through every row; a frame's chunk is executed by ``executed`` actions before the
-next frame, which is what drafts are moved on by.
+A frame's chunk is executed by ``executed`` actions before the next frame, which is what drafts are
+moved on by.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from vla_ros.core.console import Report
-from vla_ros.core.errors import UserError
+from vla_ros.core.errors import user_errors
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.decoding.draft_head_folder import FOLDER
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.registry import group_of, source_of
+from vla_ros.engine.families.registry import source_of
 from vla_ros.engine.load import load_engine
-from vla_ros.engine.options import FAST, EngineOptions
-from vla_ros_lab.bench.flow import as_floats, weights_of
-from vla_ros_lab.bench.measure import CLOCK, drifting_frames, silent
-from vla_ros_lab.bench.suite import INSTRUCTION, untrained_recursive
+from vla_ros.engine.options import EngineOptions
+from vla_ros_lab.bench.flow import weights_of
+from vla_ros_lab.bench.measure import (
+    CLOCK,
+    BenchResult,
+    Figures,
+    PhaseTimes,
+    Row,
+    Stopwatch,
+    as_floats,
+    begin,
+    drifting_frames,
+    run_rows,
+    silent,
+)
+from vla_ros_lab.bench.options import INSTRUCTION, BenchOptions
+from vla_ros_lab.bench.suite import untrained_recursive
 from vla_ros_lab.reference import GenerateFast
 
 GENERATE = "generate"  # transformers'
+_ALWAYS = {"adaptive_draft": False}
 #: what a row changes of the options
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "autoregressive": {"decoding": "autoregressive"},
     GENERATE: {},
     "speculative": {"decoding": "speculative"},
-    "speculative_full": {"decoding": "speculative", "adaptive_draft": False},
+    "speculative_full": {"decoding": "speculative", **_ALWAYS},
     "temporal_tree": {"decoding": "speculative", "drafter": "temporal_tree"},
-    "temporal_tree_full": {
-        "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
-    },
+    "temporal_tree_full": {"decoding": "speculative", "drafter": "temporal_tree", **_ALWAYS},
     "head": {"decoding": "speculative", "drafter": "head"},
-    "head_full": {"decoding": "speculative", "drafter": "head", "adaptive_draft": False},
-}  # fmt: skip
+    "head_full": {"decoding": "speculative", "drafter": "head", **_ALWAYS},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class FastRow:
-    """Of all frames: milliseconds, passes and tokens a chunk, drafted tokens a chunk and how many
-    of all of them were right; ``same``: chunks whose tokens are those of the first row."""
-
-    median_ms: float
-    passes: float
-    tokens: float
-    drafted: float
-    accepted: float
-    same: int
-    chunks: int
-
-
-def is_fast(checkpoint: str) -> bool:
-    """Whether it is pi0-FAST. CheckpointError: there is no such checkpoint."""
-    return group_of(checkpoint) == FAST
-
-
-def rows_for(options: EngineOptions) -> tuple[str, ...]:
-    """Every row that fits the checkpoint."""
-    return tuple(row for row in ROWS if row != GENERATE or as_floats(options))
-
-
-def run_fast_bench(
-    options: EngineOptions,
-    rows: Sequence[str],
-    warm_up: int,
-    timed: int,
-    cpu_clock: bool,
-    report: Report = silent,
-) -> dict[str, FastRow]:
-    """Rows by name, over a drifting scene and a wandering state. UserError: an unknown row."""
-    if unknown := sorted(set(rows) - set(ROWS)):
-        raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
-    report(f"loading {options.checkpoint}", 0, 0)
-    first = load_engine(options)
-    engines = {name: engine_of(first, name, replace(options, **ROWS[name])) for name in rows}
-    random, config = np.random.default_rng(options.seed), first.policy.config
-    walk = random.normal(0, 0.05, (warm_up + timed, config.state_dim)).cumsum(0)
-    images = drifting_frames(warm_up + timed)
+def run_fast_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
+    """Measure the rows, over a drifting scene and a wandering state. UserError: an unknown row, or
+    options that do not go together."""
+    options.refuse_unknown(tuple(ROWS))
+    begin(options, report)
+    asked, count = options.engine, options.warm_up + options.timed
+    with user_errors(ValueError):
+        names = options.rows or [row for row in ROWS if row != GENERATE or as_floats(asked)]
+        first = load_engine(asked)
+        engines = {name: engine_of(first, name, replace(asked, **ROWS[name])) for name in names}
+    random, config = np.random.default_rng(asked.seed), first.policy.config
+    walk = random.normal(0, 0.05, (count, config.state_dim)).cumsum(0)
     frames = [
         Observation(n, n, 0, image, image, state)
-        for n, (image, state) in enumerate(zip(images, walk, strict=True))
+        for n, (image, state) in enumerate(zip(drifting_frames(count), walk, strict=True))
     ]
-    return measure(engines, INSTRUCTION, frames, 1, warm_up, cpu_clock, report)
+    found = measure(engines, INSTRUCTION, frames, 1, options.warm_up, options.cpu_clock, report)
+    return BenchResult(found, {"warm_up": options.warm_up, "timed": options.timed})
 
 
 def engine_of(first: Engine, row: str, options: EngineOptions) -> Engine:
@@ -120,60 +103,46 @@ def measure(
     warm_up: int = 0,
     cpu_clock: bool = True,
     report: Report = silent,
-) -> dict[str, FastRow]:
-    """Every frame through every engine, the first ``warm_up`` of them not counted."""
-    clock = time.process_time if cpu_clock else time.perf_counter
-    spent: dict[str, list[float]] = {name: [] for name in engines}
-    said: dict[str, list[Any]] = {name: [] for name in engines}
-    for engine in engines.values():
-        engine.reset(instruction)
-    for number, frame in enumerate(frames):
-        report("warming up" if number < warm_up else "measuring", number, len(frames))
-        if number:
-            executing = Executing(frames[number - 1].stamp_ns, executed, 0)
-            frame = replace(frame, executing=executing)
-        for name, engine in engines.items():
-            began = clock()
-            found = engine.step(frame, Timeline(CLOCK.steady_ns()), CLOCK)
-            assert found is not None
-            if number >= warm_up:
-                spent[name].append(clock() - began)
-                said[name].append(found)
-    reference = [one.tokens for one in next(iter(said.values()))]
-    return {name: _row(spent[name], said[name], reference) for name in engines}
+) -> dict[str, Figures]:
+    """Figures of every engine on every frame, the first ``warm_up`` of them not counted.
 
-
-def _row(spent: list[float], said: list[Any], reference: list[tuple[int, ...]]) -> FastRow:
-    drafted, accepted = (sum(sum(getattr(one, n)) for one in said) for n in ("drafted", "accepted"))
-    return FastRow(
-        1e3 * statistics.median(spent),
-        statistics.fmean(one.target_passes for one in said),
-        statistics.fmean(len(one.tokens) for one in said),
-        drafted / len(said),
-        accepted / drafted if drafted else 0.0,
-        sum(one.tokens == wanted for one, wanted in zip(said, reference, strict=True)),
-        len(said),
-    )
-
-
-def as_json(rows: Mapping[str, FastRow]) -> dict[str, Any]:
-    """For the JSON line."""
-    return {"decodings": {name: asdict(row) for name, row in rows.items()}}
-
-
-def table(rows: Mapping[str, FastRow]) -> tuple[list[str], list[list[str]]]:
-    """Heads and lines for a person."""
-    heads = ["", "chunk\nms", "passes", "tokens", "drafted", "right\n%", "same\ntokens"]
-    lines = [
-        [
-            name,
-            f"{row.median_ms:.1f}",
-            f"{row.passes:.1f}",
-            f"{row.tokens:.1f}",
-            f"{row.drafted:.1f}",
-            f"{100 * row.accepted:.0f}",
-            f"{row.same} of {row.chunks}",
-        ]
-        for name, row in rows.items()
+    Of a chunk: milliseconds, passes, tokens, drafted tokens, and how many of all drafted ones were
+    right; ``same``: chunks whose tokens are those of the first row.
+    """
+    frames = [
+        replace(frame, executing=Executing(last.stamp_ns, executed, 0)) if last else frame
+        for last, frame in zip((None, *frames), frames, strict=False)
     ]
-    return heads, lines
+    rows = {name: _row(engine, instruction, frames) for name, engine in engines.items()}
+    run_rows(rows, warm_up, len(frames) - warm_up, report)
+    reference = [one.tokens for one in next(iter(rows.values())).counted]
+    return {name: _figures(row, reference, cpu_clock) for name, row in rows.items()}
+
+
+def _row(engine: Engine, instruction: str, frames: Sequence[Observation]) -> Row:
+    engine.reset(instruction)
+
+    def call(number: int) -> tuple[Any, PhaseTimes]:
+        watch = Stopwatch(engine.model.device)
+        timeline = Timeline(CLOCK.steady_ns())
+        found = watch.time("chunk", lambda: engine.step(frames[number], timeline, CLOCK))
+        assert found is not None, "it answers every frame"
+        return found, watch.spent
+
+    return Row(call)
+
+
+def _figures(row: Row, reference: Sequence[tuple[int, ...]], cpu_clock: bool) -> Figures:
+    chunks = row.counted
+    drafted, accepted = (
+        sum(sum(getattr(one, n)) for one in chunks) for n in ("drafted", "accepted")
+    )
+    return {
+        "median_ms": row.figures(cpu_clock)["median_ms"],
+        "passes": fmean(one.target_passes for one in chunks),
+        "tokens": fmean(len(one.tokens) for one in chunks),
+        "drafted": drafted / len(chunks),
+        "accepted": accepted / drafted if drafted else 0.0,
+        "same": sum(one.tokens == own for one, own in zip(chunks, reference, strict=True)),
+        "chunks": len(chunks),
+    }

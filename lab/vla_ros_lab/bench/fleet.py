@@ -1,15 +1,14 @@
-"""`vla-ros bench --fleet`: several robots on one machine, three ways: how old their answers are.
+"""Several robots on one machine, three ways: how old their answers are.
 
 ``unbatched`` and ``batched`` are one policy behind the server's own
 :class:`~vla_ros.serve.stepper.Stepper`, without and with passes of several robots; ``workers`` is a
 process with a policy of its own for each. Every robot shows frames at the rate, each with a phase
-and jitter of its own, and asks as a policy node does: one question at a time, then with its newest
+and jitter of its own, and requests as a policy node does: one at a time, then with its newest
 frame. Needs a machine that does nothing else; the load is printed.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import multiprocessing
 import os
@@ -17,16 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.console import Report
-from vla_ros.core.errors import UserError
 from vla_ros.core.types import Image, Inference, Instruction, PolicyInfo, Timeline
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.load import load_policy
@@ -36,47 +33,21 @@ from vla_ros.runtime.worker.memory import MIB, device_bytes
 from vla_ros.runtime.worker.worker import last_line, warm_up_observation
 from vla_ros.serve.stepper import Sessions, SharedPolicy, Stepper, TooOld
 from vla_ros_lab.bench.measure import drifting_frames, silent
+from vla_ros_lab.bench.memory import status_bytes
+from vla_ros_lab.bench.options import BATCHED, UNBATCHED, WORKERS, FleetOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-UNBATCHED, BATCHED, WORKERS = WAYS = ("unbatched", "batched", "workers")
 JITTER = 0.2  # of a period to either side, of every frame
 PATIENCE_S = 60.0  # for the last answers
 LOAD_S = 600.0  # for a worker to load
 
 
 @dataclass(frozen=True, slots=True)
-class FleetOptions:
-    """``sizes``: robots at a time, each at ``rate_hz``; ``warm_up`` frames of each are not counted,
-    ``timed`` are. ``max_age_s``: what each asks the server to keep to; 0: nothing."""
-
-    spec: PolicySpec
-    sizes: tuple[int, ...]
-    rate_hz: float = 10.0
-    max_age_s: float = 0.0
-    warm_up: int = 5
-    timed: int = 50
-    ways: tuple[str, ...] = WAYS
-
-    @property
-    def seconds(self) -> float:
-        """In which the frames that are counted are shown."""
-        return self.timed / self.rate_hz
-
-    def __post_init__(self) -> None:
-        if not self.sizes or min(self.sizes) < 1 or max(self.sizes) > 256:
-            raise UserError(f"--fleet {','.join(map(str, self.sizes))}: give 1 to 256 robots each")
-        if not 0.01 <= self.rate_hz <= 1000 or not 0 <= self.max_age_s <= 3600:
-            raise UserError("--rate is 0.01 to 1000 Hz, --max-age 0 to 3600 s")
-        if strange := set(self.ways) - set(WAYS):
-            raise UserError(f"--rows {', '.join(sorted(strange))}: there are {', '.join(WAYS)}")
-
-
-@dataclass(frozen=True, slots=True)
 class RobotResult:
-    """Frames that one robot showed, had answered, and was told of that they were too old; ages
-    [ms] of its observation when the answers came; why it was not let in."""
+    """One robot's frames: how many it showed, had answered, and were too old; ages [ms] of its
+    observation when the answers came; why it was not let in."""
 
     shown: int
     ages_ms: tuple[float, ...] = ()
@@ -85,7 +56,7 @@ class RobotResult:
 
     @property
     def share(self) -> float:
-        """Of its frames that were answered."""
+        """Share of its frames that were answered."""
         return len(self.ages_ms) / self.shown if self.shown else 0.0
 
 
@@ -107,12 +78,12 @@ class FleetRow:
         return tuple(robot for robot in self.robots if not robot.refused)
 
     def age_ms(self, percent: float) -> float:
-        """Over the answers of all robots; NaN: there are none."""
+        """Percentile of the ages of all answers; NaN: there are none."""
         ages = [age for robot in self.robots for age in robot.ages_ms]
         return float(np.percentile(ages, percent)) if ages else float("nan")
 
     def as_json(self) -> dict[str, Any]:
-        """Figures of all, and of each."""
+        """Figures of all robots together, and of each."""
         served, shares = self.served, [robot.share for robot in self.served]
         worst = [float(np.percentile(r.ages_ms, 99)) for r in served if r.ages_ms]
         squares = len(shares) * sum(share * share for share in shares)
@@ -161,12 +132,9 @@ class FleetResult:
         }
 
 
-# Robots
-
-
 class _Robot:
-    """Asks for its newest frame when it has an answer. The caller shows frames, the stepper's
-    thread answers."""
+    """A robot that requests its newest frame when it has an answer. The caller shows frames, the
+    stepper's thread answers."""
 
     def __init__(self, number: int, options: FleetOptions, stepper: Stepper, info: PolicyInfo):
         self._options, self._stepper = options, stepper
@@ -174,7 +142,7 @@ class _Robot:
         self._task = Instruction(f"pick up the red block {number}", 0)
         self._lock = threading.Lock()
         self._waiting: tuple[int, Image] | None = None
-        self._shown = self._counted = self._too_old = 0
+        self._shown = self._too_old = 0
         self._ages: list[float] = []
         self.idle = threading.Event()
         self.idle.set()
@@ -187,24 +155,24 @@ class _Robot:
             self.refused = str(error)
 
     def show(self, stamp_ns: int, image: Image) -> None:
-        """A frame that was seen at ``stamp_ns`` of the steady clock."""
+        """A frame of ``stamp_ns`` on the steady clock."""
         with self._lock:
             self._shown += 1
             self._waiting = stamp_ns, image
             if self.idle.is_set():
-                self._ask()
+                self._request()
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         assert self._waiting is not None
         (stamp_ns, image), self._waiting = self._waiting, None
         self.idle.clear()
         now = time.monotonic_ns()
-        seen = replace(
+        observation = replace(
             self._frame, stamp_ns=stamp_ns, received_ns=now, received_steady_ns=now, image=image
         )
         counts = self._shown > self._options.warm_up
-        asked = SessionRequest(self.session, seen, Timeline(now), self._task)
-        future = self._stepper.ask(asked, now - stamp_ns)
+        request = SessionRequest(self.session, observation, Timeline(now), self._task)
+        future = self._stepper.ask(request, now - stamp_ns)
         future.add_done_callback(lambda future: self._answered(future, stamp_ns, counts))
 
     def _answered(self, future: Future[Inference], stamp_ns: int, counts: bool) -> None:
@@ -220,7 +188,7 @@ class _Robot:
             if self._waiting is None:
                 self.idle.set()
             else:
-                self._ask()
+                self._request()
 
     def result(self) -> RobotResult:
         """After the last answer."""
@@ -231,7 +199,7 @@ class _Robot:
 def play(
     stepper: Stepper, info: PolicyInfo, options: FleetOptions, robots: Sequence[int]
 ) -> tuple[RobotResult, ...]:
-    """Robots of these numbers show their frames; what became of those. RuntimeError: the policy
+    """Results of the robots of these numbers, which show their frames. RuntimeError: the policy
     failed."""
     fleet = {number: _Robot(number, options, stepper, info) for number in robots}
     count, period_ns = options.warm_up + options.timed, SECOND / options.rate_hz
@@ -243,9 +211,7 @@ def play(
         due = begin_ns + (np.arange(count) + phase + JITTER + late) * period_ns
         if not robot.refused:
             moments += [(int(ns), number, k) for k, ns in enumerate(due)]
-    heapq.heapify(moments)
-    while moments:
-        due_ns, number, k = heapq.heappop(moments)
+    for due_ns, number, k in sorted(moments):
         time.sleep(max(0, due_ns - time.monotonic_ns()) / SECOND)
         fleet[number].show(due_ns, images[(k + number) % len(images)])
     for robot in fleet.values():
@@ -258,39 +224,31 @@ def play(
     return tuple(robot.result() for robot in fleet.values())
 
 
-@dataclass(slots=True)
-class _Policy:
-    """A stepper with its policy. ``passes``: how many robots were in each."""
+def _start(spec: PolicySpec, most: int, passes: list[int]) -> tuple[Stepper, PolicyInfo]:
+    """A stepper with its policy, whose batches of up to ``most`` robots are measured; it adds to
+    ``passes`` how many robots were in each."""
+    clock = SystemClock()
 
-    spec: PolicySpec
-    most: int  # robots whose batches are measured; 0: none
-    passes: list[int] = field(default_factory=list)
+    def make(spec: PolicySpec) -> Sessions:
+        sessions = SharedPolicy(lambda: load_policy(spec), spec)
+        sessions.measure(most, clock, budget_s=float("inf"))
+        return sessions
 
-    def start(self) -> tuple[Stepper, PolicyInfo]:
-        clock = SystemClock()
+    def passed(count: int, seconds: float) -> None:
+        passes.append(count)
 
-        def make(spec: PolicySpec) -> Sessions:
-            sessions = SharedPolicy(lambda: load_policy(spec), spec)
-            sessions.measure(max(1, self.most), clock, budget_s=float("inf"))
-            return sessions
-
-        def passed(count: int, seconds: float) -> None:
-            self.passes.append(count)
-
-        stepper = Stepper(self.spec, clock, lambda reason: None, passed, make)
-        return stepper, stepper.start().info
-
-
-# The three ways
+    stepper = Stepper(spec, clock, lambda reason: None, passed, make)
+    return stepper, stepper.start().info
 
 
 def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
-    """All sizes in all ways. PolicyRefused: there is no such policy. RuntimeError: it failed."""
+    """Measure all sizes in all ways. PolicyRefused: there is no such policy. RuntimeError: it
+    failed."""
     steps = itertools.count()
     total = len(options.sizes) * len(options.ways)
     report(f"loading {options.spec.checkpoint}", 0, 0)
-    policy = _Policy(options.spec, max(options.sizes))
-    stepper, info = policy.start()
+    passes: list[int] = []
+    stepper, info = _start(options.spec, max(options.sizes), passes)
     known = stepper.costs.at_start
     rows = []
     for way in (UNBATCHED, BATCHED):
@@ -298,11 +256,12 @@ def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
             report(f"{way}, {size} robots", next(steps), total)
             largest = 1 if way == UNBATCHED else max(known)
             stepper.costs = BatchCosts({n: cost for n, cost in known.items() if n <= largest})
-            policy.passes.clear()
-            robots, passes = play(stepper, info, options, range(size)), policy.passes
+            passes.clear()
+            robots = play(stepper, info, options, range(size))
             mean = sum(passes) / len(passes) if passes else 0.0
-            memory = rss_mb(os.getpid())
-            rows.append(FleetRow(way, robots, options.seconds, mean, memory, _gpu_mb()))
+            memory = status_bytes("VmRSS", os.getpid()) / MIB
+            gpu = device_bytes() / MIB
+            rows.append(FleetRow(way, robots, options.seconds, mean, memory, gpu))
     stepper.close()
     if WORKERS in options.ways:
         rows += _workers(options, lambda text: report(text, next(steps), total))
@@ -323,14 +282,14 @@ def _workers(options: FleetOptions, report: Callable[[str], None]) -> list[Fleet
             there.close()
             workers.append((process, here))
         for _, here in workers:
-            _heard(here, LOAD_S)
+            _receive(here, LOAD_S)
         for size in options.sizes:
             report(f"{WORKERS}, {size} robots")
             for _, here in workers[:size]:
                 here.send("play")
             patience = options.warm_up / options.rate_hz + options.seconds + 2 * PATIENCE_S
-            found = [_heard(here, patience) for _, here in workers[:size]]
-            memory = sum(rss_mb(process.pid) for process, _ in workers[:size])
+            found = [_receive(here, patience) for _, here in workers[:size]]
+            memory = sum(status_bytes("VmRSS", one.pid) for one, _ in workers[:size]) / MIB
             robots = tuple(robot for robot, _ in found)
             gpu = sum(each for _, each in found)
             rows.append(FleetRow(WORKERS, robots, options.seconds, 1.0, memory, gpu))
@@ -344,78 +303,39 @@ def _workers(options: FleetOptions, report: Callable[[str], None]) -> list[Fleet
     return rows
 
 
-def _heard(here: Connection, patience_s: float) -> Any:
+def _receive(here: Connection, patience_s: float) -> Any:
     if not here.poll(patience_s):
         raise RuntimeError(f"a worker has not answered for {patience_s:.0f} s")
     try:
-        kind, said = here.recv()
+        kind, content = here.recv()
     except EOFError:
         raise RuntimeError("a worker ended: is there memory for so many?") from None
     if kind == "failed":
-        raise RuntimeError(f"a worker failed: {said}")
-    return said
+        raise RuntimeError(f"a worker failed: {content}")
+    return content
 
 
 def _work(options: FleetOptions, number: int, there: Connection) -> None:
-    """A worker: one robot, each time that it is told to."""
+    """A worker's process: plays one robot at each message."""
     try:
-        stepper, info = _Policy(options.spec, 0).start()
+        stepper, info = _start(options.spec, 1, [])
         there.send(("ready", None))
         while there.recv():
             (robot,) = play(stepper, info, options, [number])
-            there.send(("played", (robot, _gpu_mb())))
+            there.send(("played", (robot, device_bytes() / MIB)))
     except (EOFError, OSError):
         return
     except Exception as error:
         there.send(("failed", last_line(error)))
 
 
-def rss_mb(pid: int) -> float:
-    """Resident memory of a process, pages that it shares included; 0 where there is no /proc."""
+def draw(rows: Sequence[FleetRow], title: str) -> Figure | None:
+    """Ages and answered share over the number of robots, a line a way; None where matplotlib is not
+    installed."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((int(s.split()[1]) / 1024 for s in lines if s.startswith("VmRSS:")), 0.0)
-
-
-def _gpu_mb() -> float:
-    return device_bytes() / MIB
-
-
-# What people look at
-
-
-def table(rows: Sequence[FleetRow]) -> tuple[list[str], list[list[str]]]:
-    """Heads and lines."""
-    heads = ["", "robots", "refused", "answers\na s", "answered\n%", "least\n%", "age p50\nms",
-             "p99\nms", "worst\nrobot", "fair", "a pass", "RSS\nMB"]  # fmt: skip
-    lines = []
-    for row in rows:
-        said = row.as_json()
-        lines.append(
-            [
-                row.way,
-                str(said["robots"]),
-                str(said["refused"]),
-                f"{said['answers_hz']:.1f}",
-                f"{100 * said['share']:.0f}",
-                f"{100 * said['least_share']:.0f}",
-                f"{said['age_p50_ms']:.0f}",
-                f"{said['age_p99_ms']:.0f}",
-                f"{said['worst_p99_ms']:.0f}",
-                f"{said['fairness']:.2f}",
-                f"{said['robots_a_pass']:.1f}",
-                f"{said['rss_mb']:.0f}",
-            ]
-        )
-    return heads, lines
-
-
-def draw(rows: Sequence[FleetRow], title: str) -> Figure:
-    """Ages and answered share over the number of robots, a line a way."""
-    from matplotlib.figure import Figure
-
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     ages, shares = figure.subplots(1, 2)
     colors = {UNBATCHED: "#bc4749", BATCHED: "#2a6f97", WORKERS: "#d97706"}
@@ -426,8 +346,8 @@ def draw(rows: Sequence[FleetRow], title: str) -> Figure:
         sizes = [len(row.robots) for row in found]
         ages.plot(sizes, [row.age_ms(99) for row in found], "o-", color=color, label=f"{way}, p99")
         ages.plot(sizes, [row.age_ms(50) for row in found], "o:", color=color, ms=3)
-        said = [row.as_json() for row in found]
-        shares.plot(sizes, [100 * one["share"] for one in said], "o-", color=color, label=way)
+        answered = [100 * row.as_json()["share"] for row in found]
+        shares.plot(sizes, answered, "o-", color=color, label=way)
     ages.set_ylabel("observation age at the answer, ms (dotted: median)")
     shares.set_ylabel("frames answered, %")
     shares.set_ylim(0, 105)
@@ -440,13 +360,3 @@ def draw(rows: Sequence[FleetRow], title: str) -> Figure:
         axis.legend(fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=10)
     return figure
-
-
-def picture(rows: Sequence[FleetRow], title: str, path: Path) -> bool:
-    """The same as a PNG; False where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-    except ImportError:
-        return False
-    FigureCanvasAgg(draw(rows, title)).print_png(str(path))
-    return True

@@ -1,4 +1,4 @@
-"""What a row of the table is: the same inputs, a chunk, and how long each of its phases took."""
+"""Other programs that make a chunk of the same inputs: LeRobot and transformers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,17 +18,17 @@ import torch
 from vla_ros.core.errors import UserError
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.weights import Weights
-from vla_ros.engine.layers.devices import synchronize
+from vla_ros_lab.bench.measure import PhaseTimes, Stopwatch
 
-PHASES = ("vision", "prefill", "decode")  # images; the rest of the prefix; all solver steps
-T = TypeVar("T")
+#: LeRobot's interpreter runs it, in a process: its pins exclude this project's
+PROGRAM = Path(__file__).with_name("lerobot_program.py")
+UNUSED = {"model.dit.embed_tokens.weight"}  # the expert's embedding: nobody reads it
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Of one chunk, in model space: pixels [V, ...], ids int64 [n], state [S], noise [H, D], none
-    for a single pass."""
+    """Inputs of one chunk, in model space: pixels [V, ...], ids int64 [n], state [S], noise [H, D],
+    none for a single pass."""
 
     pixels: torch.Tensor
     ids: torch.Tensor
@@ -36,72 +36,27 @@ class Inputs:
     noise: torch.Tensor | None
 
 
-@dataclass(slots=True)
-class ChunkTime:
-    """Seconds of one chunk: of the process and on the wall, by phase."""
-
-    cpu: dict[str, float] = field(default_factory=dict)
-    wall: dict[str, float] = field(default_factory=dict)
-
-    def total(self, cpu: bool) -> float:
-        return sum((self.cpu if cpu else self.wall).values())
-
-
 class RivalRow(Protocol):
-    """One program that makes a chunk."""
+    """One program that makes a chunk; ``version``: of another one's code, "" for ours."""
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
-        """The chunk [H, D] on the CPU in float32, and the time of its phases."""
+    version: str
+
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, PhaseTimes]:
+        """The chunk [H, D] on the CPU in float32, and the time of its phases: images (vision), the
+        rest of the prefix (prefill), all solver steps (decode)."""
         ...
 
 
-class Stopwatch:
-    """Adds up the time of calls by phase, the device's work included."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.spent = ChunkTime()
-
-    def time(self, phase: str, call: Callable[[], T]) -> T:
-        """Call it; what it takes belongs to ``phase`` alone."""
-        cpu, wall = self._now()
-        out = call()
-        cpu_end, wall_end = self._now()
-        self.spent.cpu[phase] = self.spent.cpu.get(phase, 0.0) + cpu_end - cpu
-        self.spent.wall[phase] = self.spent.wall.get(phase, 0.0) + wall_end - wall
-        return out
-
-    def rest(self, phase: str, whole: str) -> None:
-        """What ``whole`` took and no other phase did is ``phase``'s."""
-        for spent in (self.spent.cpu, self.spent.wall):
-            total = spent.pop(whole)
-            spent[phase] = total - sum(spent.values())
-
-    def _now(self) -> tuple[float, float]:
-        synchronize(self._device)
-        return time.process_time(), time.perf_counter()
-
-
-# LeRobot as a row: its own interpreter in a process, since its pins exclude this project's.
-
-
-PROGRAM = Path(__file__).with_name("lerobot_program.py")
-
-
 class LerobotRow:
-    """Asks a process for a chunk at a time. Close it. UserError where it cannot be started."""
+    """LeRobot in a process that is asked for a chunk at a time. Close it. UserError: it cannot be
+    started."""
 
-    def __init__(self, python: str, asked: Mapping[str, Any], inputs: Inputs) -> None:
+    def __init__(self, python: str, question: Mapping[str, Any], inputs: Inputs) -> None:
         assert inputs.noise is not None, "LeRobot's flow policies start from noise"
         self._folder = tempfile.TemporaryDirectory()
         arrays = Path(self._folder.name) / "inputs.npz"
-        np.savez(
-            arrays,
-            pixels=inputs.pixels.cpu().numpy(),
-            ids=inputs.ids.cpu().numpy(),
-            state=inputs.state.cpu().numpy(),
-            noise=inputs.noise.cpu().numpy(),
-        )
+        names = ("pixels", "ids", "state", "noise")
+        np.savez(arrays, **{name: getattr(inputs, name).cpu().numpy() for name in names})
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
         try:
@@ -111,12 +66,12 @@ class LerobotRow:
             )  # fmt: skip
         except OSError as error:
             raise UserError(f"LeRobot's interpreter {python} cannot be started: {error}") from error
-        self.version = str(self._ask({**asked, "inputs": str(arrays)})["version"])
+        self.version = str(self._ask({**question, "inputs": str(arrays)})["version"])
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
-        """Of the inputs that it was made with."""
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, PhaseTimes]:
+        """A chunk of the inputs that it was made with."""
         answer = self._ask({})
-        return torch.tensor(answer["chunk"]), ChunkTime(answer["cpu"], answer["wall"])
+        return torch.tensor(answer["chunk"]), PhaseTimes(answer["cpu"], answer["wall"])
 
     def __enter__(self) -> LerobotRow:
         return self
@@ -140,16 +95,9 @@ class LerobotRow:
             return found
         self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().strip().splitlines()[-1:] or ["it said nothing"]
+        lines = self._errors.read().strip().splitlines()[-1:] or ["it printed nothing"]
         self.__exit__(None, None, None)
-        raise UserError(f"LeRobot's process ended: {said[0]}")
-
-
-# transformers' own pi0 and PaliGemma with the same weights.
-
-
-#: The expert's embedding: nobody reads it.
-UNUSED = {"model.dit.embed_tokens.weight"}
+        raise UserError(f"LeRobot's process ended: {lines[0]}")
 
 
 def transformers_pi0(
@@ -222,11 +170,11 @@ def _filled(
         model = kind(asked)
     model = model.to(dtype).to_empty(device="cpu").eval()
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    theirs = {name: _their_name(name, hasattr(asked, "vlm_config")) for name in names}
     with torch.no_grad():
         for name in names:
-            own[_their_name(name, hasattr(asked, "vlm_config"))].copy_(take(name))
-    filled = {_their_name(name, hasattr(asked, "vlm_config")) for name in names}
-    left = {name for name, _ in model.named_parameters()} - filled - UNUSED
+            own[theirs[name]].copy_(take(name))
+    left = {name for name, _ in model.named_parameters()} - set(theirs.values()) - UNUSED
     if left:
         raise ValueError(
             f"transformers' {kind.__name__} has tensors without a counterpart: {sorted(left)[:3]}"
@@ -236,43 +184,40 @@ def _filled(
 
 def _with_buffers(model: Any, config: Any) -> Any:
     """Buffers are computed and stored nowhere: those of a model of one layer are the same."""
-    fresh = type(model)(_one_layer(config))
+    small = deepcopy(config)
+    vlm = getattr(small, "vlm_config", small)
+    vlm.text_config.num_hidden_layers = vlm.vision_config.num_hidden_layers = 1
+    if vlm is not small:
+        small.dit_config.num_hidden_layers = 1
+    fresh = type(model)(small)
     for name, value in fresh.named_buffers():
         holder, _, last = name.rpartition(".")
         model.get_submodule(holder).register_buffer(last, value, persistent=False)
     return model
 
 
-def _one_layer(config: Any) -> Any:
-    from copy import deepcopy
-
-    small = deepcopy(config)
-    vlm = getattr(small, "vlm_config", small)
-    vlm.text_config.num_hidden_layers = vlm.vision_config.num_hidden_layers = 1
-    if vlm is not small:
-        small.dit_config.num_hidden_layers = 1
-    return small
-
-
 class TransformersRow:
-    """Its ``sample_actions``, with the clock around its parts."""
+    """transformers' pi0: its ``sample_actions``, with the clock around its parts."""
 
     def __init__(self, config: FlowConfig, model: Any, device: torch.device) -> None:
+        import transformers
+
+        self.version = transformers.__version__
         self._config, self._model, self._device = config, model.to(device), device
 
-    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, ChunkTime]:
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, PhaseTimes]:
         model, config, noise = self._model, self._config, inputs.noise
         assert noise is not None, "pi0 starts from noise"
         watch, dtype = Stopwatch(self._device), model.dtype
         slots = len(inputs.pixels) * config.view_tokens
         image = torch.full((slots,), config.shapes.text.vocab_size)
         ids = torch.cat([image, inputs.ids.cpu()])[None].to(self._device)
-        see, forward = model.model.vlm.get_image_features, type(model).forward
+        encode, forward = model.model.vlm.get_image_features, type(model).forward
 
         def step(*args: Any, **kwargs: Any) -> Any:
             return watch.time("decode", lambda: forward(model, *args, **kwargs))
 
-        model.model.vlm.get_image_features = lambda *a: watch.time("vision", lambda: see(*a))
+        model.model.vlm.get_image_features = lambda *a: watch.time("vision", lambda: encode(*a))
         model.forward = step
 
         def sample() -> torch.Tensor:
@@ -295,11 +240,6 @@ class TransformersRow:
             del model.forward, model.model.vlm.get_image_features
         watch.rest("prefill", "whole")
         return out[0].float().cpu(), watch.spent
-
-
-def of_weights(config: FlowConfig, weights: Weights, names: list[str], dtype: torch.dtype) -> Any:
-    """The model with a checkpoint's weights, each read once."""
-    return transformers_pi0(config, weights.take, names, dtype)
 
 
 def _gemma(text: TextConfig) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""LeRobot's own policy, asked for chunks line by line. Runs in LeRobot's interpreter, so it imports
-nothing of this project.
+"""LeRobot's own policy, which makes a chunk at every line that it reads. Runs in LeRobot's
+interpreter, so it imports nothing of this project.
 
 The first line on stdin is a JSON object: ``config`` (a config.json with this project's ``shapes``),
 ``inputs`` (an .npz), ``weights`` (a model.safetensors, or "" for random ones), ``dtype``,
@@ -114,13 +114,13 @@ def _small_vlm(raw: dict[str, Any]) -> None:
     from lerobot.policies.smolvla import smolvlm_with_expert
     from transformers import SmolVLMConfig
 
-    eyes, text = raw["shapes"]["vision"], raw["shapes"]["text"]
+    vision, text = raw["shapes"]["vision"], raw["shapes"]["text"]
     vlm = SmolVLMConfig(
         scale_factor=raw["shapes"]["shuffle"],
         vision_config={
-            "hidden_size": eyes["width"], "intermediate_size": eyes["mlp"],
-            "num_hidden_layers": eyes["depth"], "num_attention_heads": eyes["heads"],
-            "image_size": eyes["image_size"], "patch_size": eyes["patch"],
+            "hidden_size": vision["width"], "intermediate_size": vision["mlp"],
+            "num_hidden_layers": vision["depth"], "num_attention_heads": vision["heads"],
+            "image_size": vision["image_size"], "patch_size": vision["patch"],
         },
         text_config={
             "model_type": "llama", "vocab_size": text["vocab_size"],
@@ -130,10 +130,10 @@ def _small_vlm(raw: dict[str, Any]) -> None:
             "rms_norm_eps": text["rms_eps"],
         },
     )  # fmt: skip
-    words = SimpleNamespace(fake_image_token_id=2, global_image_token_id=3)
+    tokenizer = SimpleNamespace(fake_image_token_id=2, global_image_token_id=3)
     smolvlm_with_expert.AutoConfig = SimpleNamespace(from_pretrained=lambda *_, **__: vlm)
     smolvlm_with_expert.AutoProcessor = SimpleNamespace(
-        from_pretrained=lambda *_, **__: SimpleNamespace(tokenizer=words)
+        from_pretrained=lambda *_, **__: SimpleNamespace(tokenizer=tokenizer)
     )
     multiplier = smolvlm_with_expert.get_intermediate_size
     wanted = raw["shapes"]["expert"]
@@ -164,10 +164,10 @@ def _small_gemmas(raw: dict[str, Any]) -> None:
 
     def sized_paligemma(config: Any) -> Any:
         config.text_config.vocab_size = config.image_token_index = text["vocab_size"]
-        eyes = config.vision_config
-        eyes.hidden_size, eyes.num_hidden_layers = vision["width"], vision["depth"]
-        eyes.num_attention_heads, eyes.intermediate_size = vision["heads"], vision["mlp"]
-        eyes.patch_size, eyes.projection_dim = vision["patch"], text["hidden_size"]
+        tower = config.vision_config
+        tower.hidden_size, tower.num_hidden_layers = vision["width"], vision["depth"]
+        tower.num_attention_heads, tower.intermediate_size = vision["heads"], vision["mlp"]
+        tower.patch_size, tower.projection_dim = vision["patch"], text["hidden_size"]
         return paligemma(config=config)
 
     def sized_expert(config: Any) -> Any:
@@ -188,7 +188,7 @@ def chunk(model: Any, arrays: dict[str, Any], asked: dict[str, Any]) -> dict[str
     masks = [torch.ones(1, dtype=torch.bool, device=device) for _ in pixels]
     ids = arrays["ids"][None].to(device)
     state = arrays["state"][None].to(device)
-    words = torch.ones_like(ids, dtype=torch.bool)
+    mask = torch.ones_like(ids, dtype=torch.bool)
     own = (state,) if kind != "pi05" else ()
     cpu: dict[str, float] = {}
     wall: dict[str, float] = {}
@@ -213,7 +213,7 @@ def chunk(model: Any, arrays: dict[str, Any], asked: dict[str, Any]) -> dict[str
     model.denoise_step = timed("decode", type(model).denoise_step.__get__(model))
     with torch.no_grad():
         out = timed("whole", model.sample_actions)(
-            pixels, masks, ids, words, *own, noise=arrays["noise"][None].to(device)
+            pixels, masks, ids, mask, *own, noise=arrays["noise"][None].to(device)
         )
     for spent in (cpu, wall):
         whole = spent.pop("whole")

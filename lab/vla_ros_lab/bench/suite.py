@@ -1,20 +1,23 @@
-"""One benchmark run from options to a result, and its two variations: sweep and ablation."""
+"""Token policies: every decoding and reference on one shared model, as rows."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import torch
 
 from vla_ros.core.console import Report
-from vla_ros.core.errors import UserError, user_errors
+from vla_ros.core.errors import user_errors
+from vla_ros.core.types import Image, Timeline
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.base import Decoding, resolve
+from vla_ros.engine.decoding.calibration import FILE
 from vla_ros.engine.decoding.draft_head_folder import FOLDER, DraftHead
 from vla_ros.engine.decoding.draft_heads import (
     HeadConfig,
@@ -36,34 +39,38 @@ from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import MAX_TEXT, ActionTokens
-from vla_ros.engine.layers.tuner import KernelChoice
+from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.request import Decoded
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.oft import head_shapes
 from vla_ros.engine.models.openvla import VLAModel
-from vla_ros.engine.options import EngineOptions
-from vla_ros_lab.bench import measure
 from vla_ros_lab.bench.apart import run_apart
 from vla_ros_lab.bench.compiled import DECODER, VISION, compiled_model
-from vla_ros_lab.bench.measure import (
+from vla_ros_lab.bench.drafters import (
     Answers,
     EntropyChainDrafter,
-    Hindsight,
     HitDrafter,
-    Matches,
     MissDrafter,
-    RowResult,
+    SplitClock,
     best_in_hindsight,
+    split_clock,
+    split_of,
+)
+from vla_ros_lab.bench.measure import (
+    CLOCK,
+    BenchResult,
+    Figures,
+    Row,
+    Stopwatch,
+    as_floats,
+    begin,
     drifting_frames,
     load_frames,
-    repeat_to,
+    observe,
     run_rows,
     silent,
-    summarize,
 )
-from vla_ros_lab.bench.passes import PassTime, time_passes
-
-# The rows of the table: every decoding and reference on one shared model.
-
+from vla_ros_lab.bench.options import INSTRUCTION, BenchOptions
 
 #: what to compare with, and what a user would choose; in the order of the table
 ROWS = (
@@ -90,10 +97,11 @@ ROWS = (
 HETEROSPEC = "heterospec"
 HEAD_HETEROSPEC = ("heterospec_head", "heterospec_head_full")
 CALIBRATED = (HETEROSPEC, *HEAD_HETEROSPEC)
-#: rows whose drafter knows what the model will say
+#: rows whose drafter knows the model's own tokens
 ORACLES = frozenset({"speculative_hit", "speculative_miss", "speculative_miss_always"})
-#: rows that say a token a frame: a chunk would be answered many frames late
+#: rows that decode a token a frame: a chunk would be answered many frames late
 LATE = ("naive_pipe", "actionflow")
+_ALWAYS = {"adaptive_draft": False}
 #: rows that are the engine's own decodings, with these options
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "generate": {"decoding": "generate"},
@@ -107,17 +115,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "speculative_temporal": {"decoding": "speculative"},
     "speculative_tree": {"decoding": "speculative", "drafter": "temporal_tree"},
-    "speculative_tree_full": {
-        "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
-    },
+    "speculative_tree_full": {"decoding": "speculative", "drafter": "temporal_tree", **_ALWAYS},
     HETEROSPEC: {"decoding": "heterospec"},
-    "speculative_head": {
-        "decoding": "speculative", "drafter": "head", "adaptive_draft": False,
-    },
+    "speculative_head": {"decoding": "speculative", "drafter": "head", **_ALWAYS},
     "speculative_head_paying": {"decoding": "speculative", "drafter": "head"},
     "heterospec_head": {"decoding": "heterospec", "drafter": "head", "calibration": ""},
     "heterospec_head_full": {
-        "decoding": "heterospec", "drafter": "head", "calibration": "", "adaptive_draft": False,
+        "decoding": "heterospec", "drafter": "head", "calibration": "", **_ALWAYS,
     },
     "speculative_relaxed": {
         "decoding": "speculative", "acceptance": "relaxed", "relaxed_distance": 2,
@@ -128,8 +132,8 @@ CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
 
 @dataclass(frozen=True, slots=True)
 class BenchSetting:
-    """What all rows share. ``answers`` are the model's own tokens, by stamp; ``head`` the folder of
-    a draft head that is not the checkpoint's own."""
+    """Parts that all rows share. ``answers`` are the model's own tokens, by stamp; ``head`` the
+    folder of a draft head that is not the checkpoint's own."""
 
     engine: Engine
     draft: Checkpoint | None
@@ -149,14 +153,12 @@ def make_row(name: str, setting: BenchSetting) -> Decoding:
         return decoding_of(OPTIONS[name], setting)
     if name == "parallel":
         return _parallel(setting)
-    model, tokens, longest = setting.shape
+    (model, tokens, longest), answers = setting.shape, setting.answers
     drafters: Mapping[str, Callable[[], Drafter]] = {
         "speculative_entropy": lambda: EntropyChainDrafter(model, tokens),
-        "speculative_hit": lambda: HitDrafter(setting.answers, model.device),
-        "speculative_miss": lambda: MissDrafter(model, tokens, setting.answers, adaptive=True),
-        "speculative_miss_always": lambda: MissDrafter(
-            model, tokens, setting.answers, adaptive=False
-        ),
+        "speculative_hit": lambda: HitDrafter(answers, model.device),
+        "speculative_miss": lambda: MissDrafter(model, tokens, answers, adaptive=True),
+        "speculative_miss_always": lambda: MissDrafter(model, tokens, answers, adaptive=False),
     }
     if name not in drafters:
         raise ValueError(f"row {name!r} is unknown: there are {', '.join((*ROWS, *CALIBRATED))}")
@@ -164,7 +166,7 @@ def make_row(name: str, setting: BenchSetting) -> Decoding:
 
 
 def decoding_of(options: Mapping[str, Any], setting: BenchSetting) -> Decoding:
-    """What the engine makes of these options, on the shared model."""
+    """The engine's decoding of these options, on the shared model."""
     model, tokens, longest = setting.shape
     asked = resolve(replace(setting.engine.options, **options), model.config)
     if asked.drafter == "head":
@@ -214,7 +216,7 @@ def untrained_recursive(
 
 
 def _parallel(setting: BenchSetting) -> Parallel:
-    """The same language model with an untrained OFT head: another policy, the same size."""
+    """Another policy of the same size: the shared language model with an untrained OFT head."""
     model, _, longest = setting.shape
     dim = setting.engine.policy.processors.action.dim
     config = replace(model.config, parallel=True, chunk=CHUNK, action_dim=dim)
@@ -226,63 +228,10 @@ def _parallel(setting: BenchSetting) -> Parallel:
     return Parallel(twin, CHUNK * dim, longest, None)
 
 
-INSTRUCTION = "pick up the red cube and place it on the plate"
 SWEEP_TOKENS = (7, 16, 24, 32)
 SWEEP_WORDS = (10, 60, 120)
-SWEEP_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
 ABLATION = ((), (VISION,), (DECODER,), (VISION, DECODER))
-ABLATION_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
-
-
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """What to measure. ``engine``: of the model, whose decoding is what the rows are drafted and
-    compared with. ``tokens`` is the length of an action of random weights; ``head`` the folder
-    of a draft head (the checkpoint's own); ``compiled`` the parts that torch.compile makes."""
-
-    engine: EngineOptions = EngineOptions(
-        "random:cpu", dtype="bfloat16", decoding="autoregressive", num_threads=1
-    )
-    draft: str = "random:small"
-    head: str = ""
-    rows: tuple[str, ...] = ROWS
-    warm_up: int = 10
-    timed: int = 100
-    tokens: int = 7
-    cpu_clock: bool = True
-    frames: Path | None = None
-    instruction: str = INSTRUCTION
-    compiled: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Captures:
-    """CUDA graphs captured before the first frame, and while frames were answered (should be 0)."""
-
-    prepared: int = 0
-    in_service: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BenchResult:
-    """Rows by name, the shapes they were measured with, and a bound on all drafts of the last
-    action's alternatives on the same frames; ``attention`` is what ran, where not what was asked.
-    """
-
-    rows: dict[str, RowResult]
-    shapes: dict[str, int]
-    hindsight: Hindsight | None = None
-    captures: Captures = Captures()
-    attention: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "shapes": self.shapes,
-            "decodings": {name: asdict(row) for name, row in self.rows.items()},
-            "hindsight": None if self.hindsight is None else asdict(self.hindsight),
-            "captures": asdict(self.captures),
-            "attention": self.attention,
-        }
+MAIN_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")  # of several runs
 
 
 def open_for(name: str, options: BenchOptions) -> Checkpoint:
@@ -294,92 +243,208 @@ def open_for(name: str, options: BenchOptions) -> Checkpoint:
     return open_checkpoint(name, options.engine.seed, device, dtype)
 
 
+def rows_for(options: BenchOptions, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The rows that are asked for, or every one that fits the checkpoint; heterospec where there is
+    a calibration for it."""
+    if options.rows:
+        return options.rows
+    folder, rows = checkpoint.directory, list(ROWS)
+    if options.engine.calibration or (folder / FILE).is_file():
+        rows.append(HETEROSPEC)
+    if ((Path(options.head) if options.head else folder / FOLDER) / FILE).is_file():
+        rows += HEAD_HETEROSPEC
+    left_out = set(LATE) if checkpoint.config.chunk > 1 else set()
+    if not as_floats(options.engine):
+        left_out.add("generate")
+    return tuple(row for row in rows if row not in left_out)
+
+
 def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
-    """Measure the rows on one model. ``report`` is called between frames, when no clock runs.
+    """Measure the rows on one model.
 
     UserError: unusable frames, or a checkpoint and options that do not go together.
     """
-    if options.engine.num_threads:
-        torch.set_num_threads(options.engine.num_threads)
-    there = (*ROWS, *CALIBRATED)
-    unknown = sorted(set(options.rows) - set(there))
-    if unknown:
-        raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(there)}")
-    recorded = load_frames(options.frames) if options.frames else drifting_frames(options.timed)
-    images = repeat_to(recorded, options.warm_up + options.timed)
-    report(f"loading {options.engine.checkpoint}", 0, 0)
-    with _refused():
+    options.refuse_unknown((*ROWS, *CALIBRATED))
+    count = options.warm_up + options.timed
+    recorded = load_frames(Path(options.frames)) if options.frames else None
+    images = recorded or drifting_frames(options.timed)
+    images = [images[i % len(images)] for i in range(count)]
+    begin(options, report)
+    with user_errors(ValueError):  # what does not fit; while measuring it would be a bug
         checkpoint = open_for(options.engine.checkpoint, options)
-        needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
+        names = rows_for(options, checkpoint)
+        needs_draft = {"vanilla_speculative", "speculative_model"} & set(names)
         draft = open_for(options.draft, options) if needs_draft else checkpoint
         make_model = compiled_model(options.compiled) if options.compiled else VLAModel
         policy = policy_of(checkpoint, options.engine, make_model=make_model)
         engine = Engine(policy, options.engine)
     engine.reset(options.instruction)
-    answers = _answers(engine, images, report) if _asks_first(options) else {}
+    # a row alone needs none beforehand, and in its process nothing else should run
+    asked_first = len(names) > 1 or ORACLES & set(names)
+    answers = _answers(engine, images, report) if asked_first else {}
     setting = BenchSetting(engine, draft, answers, options.head)
-    with _refused():
-        rows = {name: make_row(name, setting) for name in options.rows}
-    request = engine.encode(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
-    for number, decoding in enumerate(rows.values()):
-        report("preparing", number, len(rows))
+    with user_errors(ValueError):
+        decodings = {name: make_row(name, setting) for name in names}
+    request = engine.encode(observe(0, images[0]), Timeline(0), CLOCK)
+    for number, decoding in enumerate(decodings.values()):
+        report("preparing", number, len(decodings))
         decoding.instruct(options.instruction)
         if engine.model.capture is not None:
             decoding.prepare(request)
     prepared = engine.model.captures
-    samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock, report)
-    captures = Captures(prepared, engine.model.captures - prepared)
-    reference = samples["generate"].tokens if "generate" in samples else {}
+    rows = {n: TokenRow(engine, each, images, options.cpu_clock) for n, each in decodings.items()}
+    run_rows(
+        {name: each.row for name, each in rows.items()}, options.warm_up, options.timed, report
+    )
+    captured = engine.model.captures - prepared
+    reference = rows["generate"].tokens if "generate" in rows else {}
     matches = Matches(engine, images, reference)
-    results = {name: summarize(name, decoding, samples, matches) for name, decoding in rows.items()}
-    bound = _bound(engine, options, answers)
+    config = engine.model.config
     return BenchResult(
-        results, _shapes(engine, options), bound, captures, engine.model.attention.name
+        {name: each.figures(rows, matches) for name, each in rows.items()},
+        {
+            "parameters": engine.model.parameters,
+            "vision_tokens": config.patches,
+            "prompt_tokens": config.patches + len(policy.tokenizer(options.instruction)),
+            "action_tokens": engine.info.max_tokens,
+            "views": config.images,
+            "warm_up": options.warm_up,
+            "timed": options.timed,
+        },
+        {
+            "hindsight": _bound(engine, options, answers),
+            "captures": {"prepared": prepared, "in_service": captured},
+            "attention": engine.model.attention.name,  # what ran, where not what was asked for
+        },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PassesResult:
-    """Passes by name, behind a prompt of so many tokens, of actions of so many (of a chunk, where a
-    policy says no tokens); ``gemm``: which products were taken, none where all are torch's."""
-
-    passes: dict[str, PassTime]
-    prompt: int
-    tokens: int
-    attention: str
-    gemm: tuple[KernelChoice, ...] = ()
+def answer(engine: Engine, decoding: Decoding, stamp: int, image: Image) -> Decoded | None:
+    """One observation through preprocessing, vision and a decoding."""
+    timeline = Timeline(CLOCK.steady_ns())
+    return decoding.step(engine.encode(observe(stamp, image), timeline, CLOCK))
 
 
-def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResult:
-    """Each pass by itself, ``timed`` times. UserError as of :func:`run_bench`."""
-    if options.engine.num_threads:
-        torch.set_num_threads(options.engine.num_threads)
-    report(f"loading {options.engine.checkpoint}", 0, 0)
-    with _refused():
-        checkpoint = open_for(options.engine.checkpoint, options)
-        engine = Engine(policy_of(checkpoint, options.engine), options.engine)
-        found, prompt = time_passes(
-            engine, options.instruction, options.timed, report, options.cpu_clock
+class TokenRow:
+    """A decoding as a row: each call shows it a frame, from preprocessing on."""
+
+    def __init__(
+        self, engine: Engine, decoding: Decoding, images: Sequence[Image], cpu_clock: bool
+    ) -> None:
+        self._engine, self._decoding, self._images = engine, decoding, images
+        self._cpu = cpu_clock
+        self._split: SplitClock | None = split_clock(decoding, cpu_clock)
+        self.row = Row(self._call, decoding.lossless, decoding.depth)
+
+    def _call(self, number: int) -> tuple[Decoded | None, Any]:
+        watch = Stopwatch(self._engine.model.device)
+        image = self._images[number]
+        found = watch.time("call", lambda: answer(self._engine, self._decoding, number, image))
+        if self._split is not None:
+            self._split.take()
+        return found, watch.spent
+
+    @property
+    def tokens(self) -> dict[int, tuple[int, ...]]:
+        """The tokens of every frame that was answered, by stamp, of the warm-up too."""
+        return {one.stamp_ns: one.tokens for one in self.row.answers if one is not None}
+
+    def figures(self, rows: Mapping[str, TokenRow], matches: Matches) -> Figures:
+        """The row's figures. ``latency_ms``: a frame's own call and those it waits for. ``passes``:
+        one that serves K frames counts 1/K for each. ``said``: eight hexadecimal digits of the
+        tokens of every frame from the first, "-" where it has none, so that rows of different
+        processes can be compared."""
+        row, counted = self.row, self.row.counted
+        spent, known, half = row.spent(self._cpu), self.tokens, median(row.spent(self._cpu))
+        windows = [sum(spent[i : i + row.depth]) for i in range(len(spent) - row.depth + 1)]
+        drafted, accepted = (
+            sum(sum(getattr(d, n)) for d in counted) for n in ("drafted", "accepted")
         )
-    tuner = engine.model.tuner
-    chosen = () if tuner is None else tuple(tuner.choices)
-    return PassesResult(found, prompt, engine.info.max_tokens, engine.model.attention.name, chosen)
+        tokens, actions, margin = matches.rates(counted)
+        frames = range(max(known, default=-1) + 1)
+
+        def times(other: str) -> float | None:
+            return median(rows[other].row.spent(self._cpu)) / half if other in rows else None
+
+        return {
+            **row.figures(self._cpu),
+            "latency_ms": median(windows) * 1e3 if windows else float("nan"),
+            "passes_per_action": _mean([d.target_passes for d in counted]) / row.depth,
+            "draft_passes_per_action": _mean([d.draft_passes for d in counted]),
+            "acceptance": accepted / drafted if drafted else None,
+            "speedup_vs_generate": times("generate"),
+            "speedup_vs_autoregressive": times("autoregressive"),
+            "token_match": tokens,
+            "action_match": actions,
+            "mismatch_margin": margin,  # in logits
+            "lossless": row.lossless,
+            "actions_per_call": len(counted[0].actions) if _has_chunk(counted) else 1,
+            "peak_memory_mb": self._peak_mb(),
+            "split": split_of(self._split.taken[-len(spent) :], spent) if self._split else None,
+            "said": " ".join(
+                f"{zlib.crc32(repr(known[n]).encode()):08x}" if known.get(n) else "-"
+                for n in frames
+            ),
+        }
+
+    def _peak_mb(self) -> float | None:
+        """The most that torch had taken from the device, for the whole process: replayed graphs
+        allocate nothing, so what is allocated would leave out what they work in."""
+        device = self._engine.model.device
+        if device.type != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats(device)
+        for stamp, image in enumerate(self._images[: self.row.depth + 1]):
+            answer(self._engine, self._decoding, stamp, image)
+        return torch.cuda.max_memory_reserved(device) / 2**20
 
 
-@contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """The engine says by a ValueError what does not fit; while measuring that would be a bug."""
-    with user_errors(ValueError):
-        yield
+def _has_chunk(answers: Sequence[Decoded]) -> bool:
+    return bool(answers) and answers[0].actions is not None
 
 
-def _asks_first(options: BenchOptions) -> bool:
-    """Whether anything needs the model's own tokens beforehand: a row alone, as a rule, does not,
-    and in its process nothing else should run."""
-    return len(options.rows) > 1 or bool(ORACLES & set(options.rows))
+def _mean(values: Sequence[int]) -> float:
+    return fmean(values) if values else 0.0
 
 
-def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int, tuple[int, ...]]:
+class Matches:
+    """Comparison with a reference; differences are explained by the model's own logits."""
+
+    def __init__(self, engine: Engine, images: Sequence[Image], reference: Answers) -> None:
+        self._engine, self._images, self._reference = engine, images, reference
+        self._prompts: dict[int, torch.Tensor] = {}
+        longest = engine.model.config.patches + MAX_TEXT + engine.info.max_tokens
+        self._runner = engine.model.runner(1, longest)
+
+    def rates(self, answers: Sequence[Decoded]) -> tuple[float | None, float | None, float | None]:
+        """Rate of equal tokens, of equal actions, and the largest logit margin at a first miss."""
+        known = self._reference
+        pairs = [(d, known[d.stamp_ns]) for d in answers if d.tokens and d.stamp_ns in known]
+        if not pairs:
+            return None, None, None
+        same = sum(sum(a == b for a, b in zip(d.tokens, r, strict=True)) for d, r in pairs)
+        total = sum(len(r) for _, r in pairs)
+        whole = sum(d.tokens == r for d, r in pairs) / len(pairs)
+        margins = [self._margin(d, r) for d, r in pairs if d.tokens != r]
+        return same / total, whole, max(margins, default=None)
+
+    def _margin(self, decoded: Decoded, reference: tuple[int, ...]) -> float:
+        """How far apart the two choices were, in logits, where they first differ."""
+        first = next(i for i, r in enumerate(reference) if r != decoded.tokens[i])
+        prompt, model = self._prompt(decoded.stamp_ns), self._engine.model
+        behind = torch.tensor(reference[:first], device=model.device) if first else None
+        total = len(prompt) + first
+        logits = self._runner.logits(PackLayout((total - 1,), total), prompt, behind)[0].float()
+        return float((logits[reference[first]] - logits[decoded.tokens[first]]).abs())
+
+    def _prompt(self, stamp: int) -> torch.Tensor:
+        if stamp not in self._prompts:
+            frame = observe(stamp, self._images[stamp])
+            self._prompts[stamp] = self._engine.encode(frame, Timeline(0), CLOCK).prompt
+        return self._prompts[stamp]
+
+
+def _answers(engine: Engine, images: Sequence[Image], report: Report) -> dict[int, tuple[int, ...]]:
     """Tokens by stamp that a draft of just these tokens confirms in one pass.
 
     In bf16 the tokens of single passes are not always those of a verified draft (another
@@ -392,11 +457,11 @@ def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int,
     speculative = Speculative(model, tokens, longest, drafter, Exact())
     for stamp, image in enumerate(images):
         report("asking the model", stamp, len(images))
-        plain = measure.answer(engine, engine.decoder.decoding, stamp, image)
+        plain = answer(engine, engine.decoder.decoding, stamp, image)
         assert plain is not None
         answers[stamp] = plain.tokens
         for _ in range(tokens):
-            judged = measure.answer(engine, speculative, stamp, image)
+            judged = answer(engine, speculative, stamp, image)
             assert judged is not None
             answers[stamp] = judged.tokens
             if judged.target_passes == 1:
@@ -404,28 +469,14 @@ def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int,
     return answers
 
 
-def _bound(
-    engine: Engine, options: BenchOptions, answers: Mapping[int, tuple[int, ...]]
-) -> Hindsight | None:
-    """Where there are rows to hold against it, and alternatives."""
-    actions = engine.model.actions
-    if not answers or engine.model.config.parallel or not actions.ordered:
+def _bound(engine: Engine, options: BenchOptions, answers: Answers) -> Figures | None:
+    """The bound on drafts, where there are rows to hold against it, and alternatives."""
+    actions, config = engine.model.actions, engine.model.config
+    if not answers or config.parallel or not actions.ordered:
         return None
-    said = [answers[stamp] for stamp in sorted(answers)]
-    return best_in_hindsight(said, actions.window, options.warm_up, engine.model.config.chunk)
-
-
-def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
-    config = engine.model.config
-    return {
-        "parameters": engine.model.parameters,
-        "vision_tokens": config.patches,
-        "prompt_tokens": config.patches + len(engine.policy.tokenizer(options.instruction)),
-        "action_tokens": engine.info.max_tokens,
-        "views": config.images,
-        "warm_up": options.warm_up,
-        "timed": options.timed,
-    }
+    tokens = [answers[stamp] for stamp in sorted(answers)]
+    found = best_in_hindsight(tokens, actions.window, options.warm_up, config.chunk)
+    return None if found is None else asdict(found)
 
 
 def run_engine(options: BenchOptions, report: Report = silent) -> BenchResult:
@@ -442,10 +493,9 @@ def run_sweep(options: BenchOptions, report: Report = silent) -> list[BenchResul
     for tokens in SWEEP_TOKENS:
         for words in SWEEP_WORDS:
             text = " ".join((INSTRUCTION + " ").split() * (words // 10))
-            rows = tuple(r for r in SWEEP_ROWS if r in options.rows)
             # Before the clock runs a pipeline is full, and it lasts for more than one action.
             step = replace(
-                options, tokens=tokens, instruction=text, rows=rows,
+                options, tokens=tokens, instruction=text, rows=_main_rows(options),
                 warm_up=max(options.warm_up, tokens), timed=max(options.timed, 2 * tokens),
             )  # fmt: skip
             out.append(run_engine(step, _about(f"{tokens} tokens, {words} words", report)))
@@ -454,13 +504,18 @@ def run_sweep(options: BenchOptions, report: Report = silent) -> list[BenchResul
 
 def run_ablation(options: BenchOptions, report: Report = silent) -> dict[str, BenchResult]:
     """The main rows with torch.compile on nothing, vision, decoder and both."""
-    rows = tuple(r for r in ABLATION_ROWS if r in options.rows)
     out = {}
     for parts in ABLATION:
         name = "+".join(parts) or "eager"
-        step = replace(options, compiled=parts, rows=rows)
+        step = replace(options, compiled=parts, rows=_main_rows(options))
         out[name] = run_engine(step, _about(name, report))
     return out
+
+
+def _main_rows(options: BenchOptions) -> tuple[str, ...]:
+    with user_errors(ValueError):
+        fitting = MAIN_ROWS if as_floats(options.engine) else MAIN_ROWS[1:]
+    return tuple(row for row in fitting if not options.rows or row in options.rows)
 
 
 def _about(run: str, report: Report) -> Report:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
-from vla_ros.core.console import Table, json_text, print_json, show
+from vla_ros.core.console import Progress, Report, json_text, print_json
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import EngineOptions
+from vla_ros_lab.precision.frames import FrameSource
+from vla_ros_lab.precision.judge import Thresholds
 
 if TYPE_CHECKING:
     from vla_ros.policies.base import PolicySpec
-    from vla_ros_lab.precision.compare import Thresholds
-    from vla_ros_lab.precision.frames import FrameSource
     from vla_ros_lab.precision.run import Broken, Result
 
-
-def folder_of(path: Path) -> Path:
-    """Where a page may be written. UserError."""
-    if not path.parent.is_dir():
-        raise UserError(f"--html {path}: {path.parent} is no folder")
-    return path
-
-
-FRAMES = 24
+ENGINE = (
+    "device", "dtype", "weights", "unnorm_key", "state_normalization", "tokenizer",
+    "state_in_prompt", "num_threads",
+)  # fmt: skip
+THRESHOLDS = tuple(field.name for field in fields(Thresholds))
 DESCRIPTION = """\
 Is a policy in a lower precision still the same policy? It and its float32 original look at the
 same frames. Compared are: every stage (pixels, vision, projector, each layer, logits, or velocities
@@ -37,7 +33,7 @@ discrete choice: which position a patch or a token was given, which token won, w
 middle the gripper is on. Without frames of yours, the built-in simulation renders some.
 
 With --exact another question, in one precision: does every lossless way of decoding (decodings,
-drafters, graphs, RTC) say what a plain reference says? The answer is a certificate, which
+drafters, graphs, RTC) give what a plain reference gives? The answer is a certificate, which
 --recheck repeats."""
 
 EPILOG = """\
@@ -59,10 +55,7 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "verify", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--checkpoint", metavar="C", help=f"({CHECKPOINT})")
-    add_fields(
-        parser, EngineOptions, "device", "dtype", "weights", "unnorm_key", "state_normalization",
-        "tokenizer", "state_in_prompt", "num_threads", dtype="bfloat16",
-    )  # fmt: skip
+    add_fields(parser, EngineOptions, *ENGINE, dtype="bfloat16")
     add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
         " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
     add("--html", type=Path, metavar="FILE", help="write a page with an image of every stage")
@@ -71,53 +64,38 @@ def add_parser(verbs: Verbs) -> None:
     exact.add_argument("--exact", action="store_true", help="make a certificate, in --dtype")
     exact.add_argument("--output", type=Path, metavar="DIR", help="folder for certificate.json and"
                        " certificate.md")  # fmt: skip
-    exact.add_argument("--recheck", type=Path, metavar="FILE", help="do again what a certificate"
-                       " says, with its options; --checkpoint names another place of the same"
-                       " one")  # fmt: skip
+    exact.add_argument("--recheck", type=Path, metavar="FILE", help="make a certificate again, with"
+                       " its options; --checkpoint names another copy of the same one")  # fmt: skip
     add_fields(exact, EngineOptions, "draft_checkpoint")
-    seen = parser.add_argument_group("frames, the tabletop's where none are given").add_argument
-    seen("--frames", type=int, default=FRAMES, metavar="N", help=f"how many ({FRAMES})")
-    seen("--bag", type=Path, metavar="BAG", help="evenly of a recording")
-    seen("-r", "--remap", action="append", default=[], metavar="ROLE=TOPIC", help="of the bag, such"
-         " as image=/camera/color")  # fmt: skip
-    seen("--images", type=Path, metavar="FILE", help=".npz with uint8 images [N, h, w, 3]")
-    seen("--synthetic", action="store_true", help="drawn squares; needs no simulation")
-    seen("--instruction", default="", metavar="TEXT", help="of --images, --synthetic, or instead of"
-         " the bag's")  # fmt: skip
-    seen("--seed", type=int, default=0, help="of the simulation, of random weights, of noise (0)")
-    most = parser.add_argument_group("thresholds").add_argument
-    most("--max-error", type=float, metavar="X", help="relative error of a stage (bfloat16"
-         " 0.05, float16 0.01, int8 0.1, fp8 0.15, int4 0.16)")  # fmt: skip
-    most("--min-agreement", type=float, metavar="X", help="share of equal tokens (not"
-         " judged)")  # fmt: skip
-    most("--max-margin", type=float, metavar="X", help="of a token that flips: how much surer the"
-         " reference was of its own, (p - q) / (p + q) of both probabilities (0.3)")  # fmt: skip
-    most("--max-clear", type=float, metavar="X", help="share of tokens that may flip by more (0,"
-         " int4 0.01)")  # fmt: skip
-    most("--max-mm", type=float, metavar="X", help="displacement of an action (10)")
-    most("--max-degrees", type=float, metavar="X", help="rotation of an action (10)")
-    most("--max-gripper", type=float, metavar="X", help="opening of the gripper, 0 to 1,"
-         " (0.5)")  # fmt: skip
+    frames = parser.add_argument_group("frames, the tabletop's where none are given")
+    add_fields(frames, FrameSource, "frames", "bag")
+    add_flag(frames, "--remap", metavar="ROLE=TOPIC", help="of the bag, such as"
+             " image=/camera/color")  # fmt: skip
+    add_fields(frames, FrameSource, "images", "synthetic", "instruction", "seed")
+    limits = parser.add_argument_group("thresholds")
+    add_fields(limits, Thresholds, *THRESHOLDS, **dict.fromkeys(THRESHOLDS))
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, judge, keep, print; returns the exit status."""
     from vla_ros.engine.verdicts import directory_of, store
-    from vla_ros_lab.precision.run import Broken, page
+    from vla_ros_lab.precision.report import page, show_result
+    from vla_ros_lab.precision.run import Broken
 
     if args.recheck:
         return _recheck(args)
     args.checkpoint = args.checkpoint or CHECKPOINT
+    source = FrameSource(**{field.name: getattr(args, field.name) for field in fields(FrameSource)})
     if args.exact:
-        return _exact(args)
+        return _exact(args, source)
+    spec = _spec(args)
     if args.output or args.draft_checkpoint:
         raise UserError("--output and --draft-checkpoint are of --exact")
-    spec = _spec(args)
     most = _thresholds(args)
-    if args.html:
-        folder_of(args.html)
+    if args.html and not args.html.parent.is_dir():
+        raise UserError(f"--html {args.html}: {args.html.parent} is no folder")
     try:
-        result = _measured(args, spec, most)
+        result = _measured(args, spec, source, most)
     except Broken as broken:
         return _broken(args, spec, broken)
     show_result(result)
@@ -131,18 +109,18 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.verdict.passed else 1
 
 
-def _exact(args: argparse.Namespace) -> int:
-    """A certificate: made, shown, written."""
+def _exact(args: argparse.Namespace, source: FrameSource) -> int:
+    """Make, show and write a certificate."""
     if args.html or args.reference or args.weights or _origin(args.checkpoint)[0]:
         raise UserError(
             "--exact holds float weights to a plain reference in the same precision: leave out"
             " --html, --reference and --weights, and give no quantized checkpoint"
         )
-    return _shown(args, _certified(args, _spec(args), _source(args)))
+    return _shown(args, _certified(args, _spec(args), source))
 
 
 def _recheck(args: argparse.Namespace) -> int:
-    """A certificate once more, and whether it says the same."""
+    """Make a certificate once more, and compare both."""
     from vla_ros_lab.exact.certificate import differences, read, spec_of
 
     before = read(args.recheck)
@@ -153,7 +131,7 @@ def _recheck(args: argparse.Namespace) -> int:
     import torch
 
     threads = int(before["machine"].get("threads", 0))
-    if threads and not spec.engine.num_threads:  # nobody said how many: other bits with others
+    if threads and not spec.engine.num_threads:  # other bits with others
         torch.set_num_threads(threads)
     now = _certified(args, spec, source)
     status = _shown(args, now)
@@ -169,7 +147,6 @@ def _recheck(args: argparse.Namespace) -> int:
 
 
 def _certified(args: argparse.Namespace, spec: PolicySpec, source: FrameSource) -> dict[str, Any]:
-    from vla_ros.core.console import Progress
     from vla_ros.engine.errors import InvalidAction
     from vla_ros_lab.exact.certificate import certify
 
@@ -177,10 +154,13 @@ def _certified(args: argparse.Namespace, spec: PolicySpec, source: FrameSource) 
         args.output.mkdir(parents=True, exist_ok=True)
     with Progress() as progress:
         try:
-            return certify(spec, source, lambda what, done, total: progress.update(
-                what, what, done, total))  # fmt: skip
+            return certify(spec, source, _report(progress))
         except (InvalidAction, ValueError) as error:
             raise UserError(f"{spec.engine.checkpoint}: {error}") from error
+
+
+def _report(progress: Progress) -> Report:
+    return lambda what, done, total: progress.update(what, what, done, total)
 
 
 def _shown(args: argparse.Namespace, content: dict[str, Any]) -> int:
@@ -198,14 +178,13 @@ def _shown(args: argparse.Namespace, content: dict[str, Any]) -> int:
 
 
 def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
-    """Keep and say that there was nothing to compare."""
+    """Keep and print that there was nothing to compare."""
     from vla_ros.engine.verdicts import Precision, StoredVerdict, directory_of, store
 
     precision = Precision(args.dtype, spec.engine.weights, args.device)
-    reasons = (f"it says no action: {broken}",)
-    kept = store(
-        StoredVerdict(broken.sha256, precision, False, reasons), directory_of(args.checkpoint)
-    )
+    reasons = (f"it gives no action: {broken}",)
+    verdict = StoredVerdict(broken.sha256, precision, False, reasons)
+    kept = store(verdict, directory_of(args.checkpoint))
     print(f"- {reasons[0]}\nFAILED\nkept in {kept}", flush=True)
     if args.json:
         found = {"passed": False, "reasons": reasons, "checkpoint_sha256": broken.sha256}
@@ -214,11 +193,7 @@ def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
 
 
 def _spec(args: argparse.Namespace) -> PolicySpec:
-    """What is measured. UserError for what can be told before anything is loaded."""
-    if args.frames < 1 or args.num_threads < 0:
-        raise UserError("--frames must be at least 1, --num-threads 0 or more")
-    if sum((args.bag is not None, args.images is not None, args.synthetic)) > 1:
-        raise UserError("--bag, --images or --synthetic: one of them")
+    """The policy that is measured. UserError: what is known before anything is loaded."""
     if args.dtype == "float32" and not args.reference and not args.exact:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
     from vla_ros.engine.formats import parse_formats
@@ -231,49 +206,25 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
         weights = str(parse_formats(args.weights))
         refuse_weights(args.checkpoint, weights, args.device, args.dtype)
     refuse_unreadable(args.checkpoint, args.tokenizer)
-    drafted: dict[str, Any] = {}
+    given: dict[str, Any] = {name: getattr(args, name) for name in (*ENGINE, "seed")}
     if args.draft_checkpoint:
-        drafted = {"decoding": "speculative", "drafter": "model",
-                   "draft_checkpoint": args.draft_checkpoint}  # fmt: skip
-    return PolicySpec(
-        name="vla",
-        engine=EngineOptions(
-            checkpoint=args.checkpoint,
-            device=args.device,
-            dtype=args.dtype,
-            weights=weights,
-            unnorm_key=args.unnorm_key,
-            state_normalization=args.state_normalization,
-            seed=args.seed,
-            num_threads=args.num_threads,
-            tokenizer=args.tokenizer,
-            **drafted,
-            state_in_prompt=args.state_in_prompt,
-        ),
-    )
+        given |= {"decoding": "speculative", "drafter": "model",
+                  "draft_checkpoint": args.draft_checkpoint}  # fmt: skip
+    with user_errors(ValueError):
+        engine = EngineOptions(args.checkpoint, **given | {"weights": weights})
+    return PolicySpec(name="vla", engine=engine)
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds:
-    from vla_ros_lab.precision.compare import Thresholds, allowed_clear, allowed_error
+    from vla_ros_lab.precision.judge import allowed
 
     formats = f"{args.weights} {_origin(args.checkpoint)[0]}"
-    error = args.max_error
-    if error is None:
-        error = allowed_error(args.dtype, formats)
-    given = {
-        "clear": allowed_clear(formats) if args.max_clear is None else args.max_clear,
-        "agreement": args.min_agreement,
-        "margin": args.max_margin,
-        "mm": args.max_mm,
-        "degrees": args.max_degrees,
-        "gripper": args.max_gripper,
-    }
     with user_errors(ValueError):
-        return Thresholds(error, **{n: v for n, v in given.items() if v is not None})
+        return allowed(args.dtype, formats, **{name: getattr(args, name) for name in THRESHOLDS})
 
 
 def _origin(checkpoint: str) -> tuple[str, str]:
-    """Of a quantized directory its formats and what it was made of; "" for any other."""
+    """Formats of a quantized directory, and what it was made of; "" for any other."""
     from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.io.hub import resolve
     from vla_ros.engine.io.quantize import read_origin
@@ -283,7 +234,7 @@ def _origin(checkpoint: str) -> tuple[str, str]:
 
 
 def _reference(args: argparse.Namespace) -> str:
-    """What it is held to. UserError: it cannot be read, or is not what it was."""
+    """The checkpoint that it is held to. UserError: it cannot be read, or is not what it was."""
     if args.reference:
         refuse_unreadable(args.reference, args.tokenizer)
         return str(args.reference)
@@ -298,35 +249,24 @@ def _reference(args: argparse.Namespace) -> str:
                         f" --reference ({wrong})") from wrong  # fmt: skip
 
 
-def _source(args: argparse.Namespace) -> FrameSource:
-    from vla_ros_lab.precision.frames import FrameSource
-
-    return FrameSource(
-        args.frames, args.seed, args.bag, args.remap, args.images, args.synthetic, args.instruction
-    )
-
-
-def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> Result:
-    from vla_ros.core.console import Progress
+def _measured(
+    args: argparse.Namespace, spec: PolicySpec, source: FrameSource, most: Thresholds
+) -> Result:
     from vla_ros.engine.errors import InvalidAction
     from vla_ros.engine.verdicts import Precision
     from vla_ros.policies.conventions import settle
-    from vla_ros_lab.precision.compare import judge
     from vla_ros_lab.precision.frames import frames_of
+    from vla_ros_lab.precision.judge import judge
     from vla_ros_lab.precision.run import Result, measure
 
     used, _ = settle(spec)
     named = _reference(args)
     exact = replace(spec.engine, checkpoint=named, dtype="float32", weights="")
-    reference = replace(spec, engine=exact)
     with Progress() as progress:
-
-        def report(what: str, done: int, total: int) -> None:
-            progress.update(what, what, done, total)
-
-        frames, frames_from = frames_of(_source(args), used, report)
+        report = _report(progress)
+        frames, frames_from = frames_of(source, used, report)
         try:
-            measured = measure(spec, frames, report, reference)
+            measured = measure(spec, frames, report, replace(spec, engine=exact))
         except (InvalidAction, ValueError) as error:
             raise UserError(f"{args.checkpoint}: {error}") from error
     return Result(
@@ -339,46 +279,3 @@ def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> R
         thresholds=most,
         verdict=judge(measured.comparison, most),
     )
-
-
-_FEW = 12  # stages or flips in a table; the page has all
-
-
-def show_result(result: Result) -> None:
-    """Stages, choices, figures, and the verdict last."""
-    found, most = result.comparison, result.thresholds
-    print(f"{result.precision} against float32, {found.frames} frames of {result.frames_from}\n")
-    stages = [
-        (one.name, f"{one.worst:.2g}", f"{one.mean:.2g}", "" if one.worst <= most.error else "over")
-        for one in found.stages
-    ]
-    if len(stages) > 2 * _FEW:
-        left = len(stages) - 2 * _FEW
-        stages[_FEW:-_FEW] = [(f"... {left} more", "", "", "")]
-    choices = []
-    for name, count in found.checked:
-        flips = [flip for flip in found.flips if flip.name == name]
-        margin = f"{max(f.margin for f in flips):.3f}" if flips else "-"
-        choices.append((name, str(count), str(len(flips)), margin))
-    moved = found.displacement
-    figures = [
-        ("displacement of an action, mm", f"{moved.mm:.2f}", f"{most.mm:g}"),
-        ("rotation of an action, degrees", f"{moved.degrees:.2f}", f"{most.degrees:g}"),
-        ("opening of the gripper", f"{moved.gripper:.2f}", f"{most.gripper:g}"),
-    ]
-    if found.agreement is not None:
-        share, least = (
-            f"{100 * found.agreement:.1f}",
-            f"at least {100 * most.agreement:g}" if most.agreement else "-",
-        )
-        figures.insert(0, ("equal tokens, %", share, least))
-    show(
-        Table(("stage", "relative error\nworst", "mean", ""), stages), "",
-        Table(("discrete choice", "looked at", "flipped", "largest margin"), choices), "",
-        Table(("largest", "measured", "threshold"), figures),
-        f"judged on {result.verdict.judged} frames, those without a token that flipped in a close"
-        " call" if result.verdict.judged < found.frames else "", "",
-    )  # fmt: skip
-    for reason in result.verdict.reasons:
-        print(f"- {reason}")
-    print("passed" if result.verdict.passed else "FAILED")

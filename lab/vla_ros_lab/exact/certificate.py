@@ -1,9 +1,9 @@
 """A certificate: every lossless way that a node may take, on the same frames, against the plain
 reference in the same precision; signed by its hash, and repeated by whoever doubts it.
 
-Tokens differ or do not. Where they first do, the reference's own logits say whether that is a tie:
-the reference is computed a second time, all tokens at once, and what it does not tell apart itself
-no other way can be blamed for. Numbers of a chunk are held to a limit of the same kind.
+Tokens differ or do not. Where they first do, the reference's own logits decide whether that is a
+tie: the reference is computed a second time, all tokens at once, and no other way can be blamed for
+what it does not separate itself. Numbers of a chunk are held to a limit of the same kind.
 """
 
 from __future__ import annotations
@@ -46,26 +46,23 @@ KIND = "vla_ros certificate 1"
 #: of the largest value of an action: what a chunk may be off in float32
 FLOAT32 = 1e-4
 
-#: What the lossless ways of decoding tokens change of the options.
+_ALWAYS = {"adaptive_draft": False}
+#: Options that the lossless ways of decoding tokens change.
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "autoregressive": {"decoding": "autoregressive"},
     "actionflow": {"decoding": "actionflow"},
     "speculative (auto)": {"decoding": "speculative"},
-    "speculative, a draft always": {"decoding": "speculative", "adaptive_draft": False},
+    "speculative, a draft always": {"decoding": "speculative", **_ALWAYS},
     "speculative, linear drafts": {
-        "decoding": "speculative", "draft_extrapolation": "linear", "adaptive_draft": False,
+        "decoding": "speculative", "draft_extrapolation": "linear", **_ALWAYS,
     },
     "speculative, fixed shapes": {"decoding": "speculative", "fixed_shapes": True},
     "temporal tree": {"decoding": "speculative", "drafter": "temporal_tree"},
-    "temporal tree, always": {
-        "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
-    },
-    "draft head": {"decoding": "speculative", "drafter": "head", "adaptive_draft": False},
+    "temporal tree, always": {"decoding": "speculative", "drafter": "temporal_tree", **_ALWAYS},
+    "draft head": {"decoding": "speculative", "drafter": "head", **_ALWAYS},
     "draft model": {"decoding": "speculative", "drafter": "model"},
-    "heterospec": {"decoding": "heterospec", "adaptive_draft": False},
-    "heterospec over the head": {
-        "decoding": "heterospec", "drafter": "head", "adaptive_draft": False,
-    },
+    "heterospec": {"decoding": "heterospec", **_ALWAYS},
+    "heterospec over the head": {"decoding": "heterospec", "drafter": "head", **_ALWAYS},
 }  # fmt: skip
 TRANSFORMERS = "transformers' layers"
 #: Options of the engine that change no answer: everywhere, and on CUDA alone.
@@ -80,7 +77,7 @@ _SHORT = ("autoregressive", "speculative, a draft always", "temporal tree, alway
 #: Robots whose frames are answered in one batch with the one that is judged.
 _OTHERS = 3
 _BESIDE = f"beside {_OTHERS} other robots"
-#: what `PolicyInfo.continues` calls them, and the option of each
+#: `PolicyInfo.continues` -> values of the option rtc_mode
 _RTC = {"rtc": ("guided", "guided_vjp"), "rtc_trained": ("trained",)}
 
 
@@ -96,7 +93,7 @@ class WayAnswer:
 class Way:
     """One way, held to the reference. ``different``: answers that are not the reference's, of them
     ``ties``; ``first``: the first of them, or the first that is no tie. ``apart``: the largest
-    difference of an action, of its dimension's largest value; ``limit`` of it."""
+    difference of an action, as a share of its dimension's largest value; ``limit`` of it."""
 
     name: str
     answers: int
@@ -110,9 +107,6 @@ class Way:
     answers_sha256: str
 
 
-# Asking.
-
-
 def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, Any]:
     """The certificate, signed. UserError where there is nothing to compare."""
     used, _ = settle(spec)
@@ -120,26 +114,26 @@ def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, 
     options = replace(options, decoding="auto", drafter="temporal", draft_checkpoint="")
     frames, frames_from = frames_of(source, used, report)
     left_out: dict[str, str] = {}
-    said: dict[str, list[WayAnswer]] = {}
+    found: dict[str, list[WayAnswer]] = {}
     digest = ""
     for name, engine in _engines(options, draft, left_out):
-        report(name, len(said), 0)
+        report(name, len(found), 0)
         digest = engine.info.checkpoint_sha256
-        said[name] = play(engine, frames)
-    for name, changed in _batches(options, said):
-        report(name, len(said), 0)
+        found[name] = play(engine, frames)
+    for name, changed in _batches(found):
+        report(name, len(found), 0)
         first = load_engine(replace(options, **changed))
         others = [first.session() for _ in range(_OTHERS)]
-        said[name] = play(first.session(), frames, Batched(others, frames))
-    wanted, covers = _references(options, frames, said, report)
-    exact = None if options.dtype == "float32" else (
-        _references(replace(options, dtype="float32"), frames, said, report)[0]
-    )  # fmt: skip
+        found[name] = play(first.session(), frames, Batched(others, frames))
+    wanted, covers = _references(options, frames, found, report)
+    exact = None
+    if options.dtype != "float32":
+        exact, _ = _references(replace(options, dtype="float32"), frames, found, report)
     noise = max(each.noise for answers in wanted.values() for each in answers)
     ways = []
-    for name, each in said.items():
+    for name, each in found.items():
         limit = limit_of(wanted[name], None if exact is None else exact[name])
-        ways.append(compare(name, [s.answer for s in each], wanted[name], noise, limit))
+        ways.append(compare(name, [one.answer for one in each], wanted[name], noise, limit))
     return signed({
         "kind": KIND,
         "passed": all(way.verdict != "different" for way in ways),
@@ -151,7 +145,7 @@ def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, 
         "ways": [asdict(way) for way in ways],
         "left_out": left_out,
         "frames": {"from": frames_from, "count": len(frames), "sha256": _digest_of(frames)},
-        "asked": {"engine": spec.engine.changed(), "frames": _plainly(source)},
+        "asked": {"engine": spec.engine.changed(), "frames": asdict(source)},
         "machine": _machine(torch.device(options.device)),
     })  # fmt: skip
 
@@ -159,8 +153,7 @@ def certify(spec: PolicySpec, source: FrameSource, report: Report) -> dict[str, 
 def _engines(
     options: EngineOptions, draft: str, left_out: dict[str, str]
 ) -> Iterator[tuple[str, Engine]]:
-    """Every way as an engine that goes it, one after the other. ``left_out``: why others are not
-    among them."""
+    """Engines of all ways, one after the other. ``left_out``: why others are not among them."""
     cuda = options.device != "cpu"
     if not cuda:
         left_out["graphs, tuned products"] = "there are none on a CPU"
@@ -199,25 +192,21 @@ def _loaded(group: str, options: EngineOptions) -> Engine:
         return load_engine(options)
     if group_of(options.checkpoint) != TOKENS:
         raise ValueError("transformers' Llama and Qwen2 are of OpenVLA and its kin alone")
-    place = torch.device(options.device), getattr(torch, options.dtype)
-    checkpoint = open_checkpoint(options.checkpoint, options.seed, *place)
+    kind = torch.device(options.device), getattr(torch, options.dtype)
+    checkpoint = open_checkpoint(options.checkpoint, options.seed, *kind)
     return Engine(policy_of(checkpoint, options, make_model=transformers_model), options)
 
 
 def _decodings(
-    engine: Engine,
-    group: str,
-    options: EngineOptions,
-    draft: str,
-    left_out: dict[str, str],
+    engine: Engine, group: str, options: EngineOptions, draft: str, left_out: dict[str, str]
 ) -> Iterator[tuple[str, Engine]]:
-    """One model, each way of decoding in its turn."""
+    """Ways of decoding over one model, each in its turn."""
     if engine.info.decoding == "parallel":
         yield _named("parallel", group), engine
         return
-    place = torch.device(options.device), getattr(torch, options.dtype)
+    kind = torch.device(options.device), getattr(torch, options.dtype)
     setting = BenchSetting(
-        engine, open_checkpoint(draft, options.seed, *place) if draft else None, {}
+        engine, open_checkpoint(draft, options.seed, *kind) if draft else None, {}
     )
     for name, changed in WAYS.items():
         if group and name not in _SHORT:
@@ -226,24 +215,22 @@ def _decodings(
             named = draft if changed.get("drafter") == "model" else ""
             engine.decoder.decoding = decoding_of({**changed, "draft_checkpoint": named}, setting)
         except ValueError as error:  # CheckpointError is one
-            said = str(error).replace(str(engine.model.directory), "this checkpoint")
-            left_out[_named(name, group)] = said
+            reason = str(error).replace(str(engine.model.directory), "this checkpoint")
+            left_out[_named(name, group)] = reason
             continue
         assert engine.decoder.decoding.lossless, f"{name} is among the lossless"
         yield _named(name, group), engine
 
 
-def _batches(
-    options: EngineOptions, said: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The ways that are gone in a batch of sessions too, of those that were gone alone, and the
-    options of each."""
+def _batches(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Ways that a batch of sessions goes too, of those that were ``found`` alone, with the options
+    of each."""
     alone: dict[str, Mapping[str, Any]] = {name: WAYS[name] for name in _SHORT}
     alone |= {name: way for name, way in FAST_WAYS.items() if name != GENERATE}
     alone |= {"parallel": {}, "a chunk by itself": {}}
     alone |= {f"rtc {mode}": {"rtc_mode": mode} for modes in _RTC.values() for mode in modes}
     for name, changed in alone.items():
-        if name in said:
+        if name in found:
             yield _named(name, _BESIDE), changed
 
 
@@ -252,8 +239,8 @@ def _named(way: str, group: str) -> str:
 
 
 class Batched:
-    """Steps a session among ``others``, which are shown other frames than it, as several robots on
-    one policy: what can be one pass is one. Its place among them is another one every time."""
+    """A batch of a session and ``others``, which are shown other frames, as several robots on one
+    policy: what can be one pass is one. The session's index among them is another every time."""
 
     def __init__(self, others: Sequence[Engine], frames: Sequence[ProbeFrame]) -> None:
         self._others, self._frames = others, frames
@@ -263,17 +250,17 @@ class Batched:
     def __call__(self, judged: Engine, observation: Observation) -> Inference | None:
         batch: list[tuple[Engine, Observation]] = []
         for number, other in enumerate(self._others):
-            shown = self._frames[(self._count + 1 + number) % len(self._frames)]
-            if shown.instruction != self._texts[number]:
-                self._texts[number] = shown.instruction
-                other.reset(shown.instruction)
+            frame = self._frames[(self._count + 1 + number) % len(self._frames)]
+            if frame.instruction != self._texts[number]:
+                self._texts[number] = frame.instruction
+                other.reset(frame.instruction)
             stamp = observation.stamp_ns + 1 + number  # frames come round again: time does not
-            batch.append((other, replace(shown.observation, stamp_ns=stamp)))
+            batch.append((other, replace(frame.observation, stamp_ns=stamp)))
         mine = len(batch) - self._count % (len(batch) + 1)
         batch.insert(mine, (judged, observation))
         self._count += 1
-        asked = [SessionRequest(engine, seen, began()) for engine, seen in batch]
-        found = step_together(asked, CLOCK)[mine]
+        requests = [SessionRequest(engine, frame, began()) for engine, frame in batch]
+        found = step_together(requests, CLOCK)[mine]
         if isinstance(found, Exception):
             raise found
         return found
@@ -288,8 +275,7 @@ def play(
     numbers: dict[int, int] = {}  # of an episode, by stamp
     guided: dict[int, Guidance | None] = {}
 
-    def show(shown: ProbeFrame, executing: Executing | None) -> None:
-        observation = replace(shown.observation, executing=executing)
+    def show(observation: Observation) -> None:
         guided[observation.stamp_ns] = engine.decoder.guidance(observation)
         if batched is None:
             found = engine.step(observation, began(), CLOCK)
@@ -300,78 +286,69 @@ def play(
                 ReferenceAnswer(found.tokens, found.actions), guided.get(found.stamp_ns)
             )
 
-    chunk = engine.info.chunk_length
-    for number, shown in enumerate(frames):
-        last = frames[number - 1] if number else None
-        executing = None
-        if last is None or (last.episode, last.instruction) != (shown.episode, shown.instruction):
+    chunk, episodes = engine.info.chunk_length, [(f.episode, f.instruction) for f in frames]
+    for number, frame in enumerate(frames):
+        observation = frame.observation
+        if number == 0 or episodes[number - 1] != episodes[number]:
             numbers = {}
-            engine.reset(shown.instruction)
+            engine.reset(frame.instruction)
             if engine.policy.group == TOKENS:  # a decoding that came behind the last reset
-                engine.decoder.decoding.instruct(shown.instruction)
+                engine.decoder.decoding.instruct(frame.instruction)
         else:
+            last = frames[number - 1].observation.stamp_ns
             delay = min(2, getattr(engine.info, "max_delay", 0) or 2, chunk - 1)
-            executing = Executing(last.observation.stamp_ns, min(chunk - 1, 1 + chunk // 5), delay)
-        numbers[shown.observation.stamp_ns] = number
-        show(shown, executing)
-        after = frames[number + 1] if number + 1 < len(frames) else None
-        if after is None or (after.episode, after.instruction) != (
-            shown.episode,
-            shown.instruction,
-        ):
+            executing = Executing(last, min(chunk - 1, 1 + chunk // 5), delay)
+            observation = replace(observation, executing=executing)
+        numbers[observation.stamp_ns] = number
+        show(observation)
+        if number + 1 == len(frames) or episodes[number + 1] != episodes[number]:
             for more in range(1, engine.decoder.depth):
-                stamp = shown.observation.stamp_ns + more * 10**15
-                show(replace(shown, observation=replace(shown.observation, stamp_ns=stamp)), None)
+                stamp = observation.stamp_ns + more * 10**15
+                show(replace(frame.observation, stamp_ns=stamp))
     return [out[number] for number in range(len(frames))]
 
 
 def _references(
     options: EngineOptions,
     frames: Sequence[ProbeFrame],
-    said: Mapping[str, Sequence[WayAnswer]],
+    found: Mapping[str, Sequence[WayAnswer]],
     report: Report,
 ) -> tuple[dict[str, list[ReferenceAnswer]], str]:
-    """What the reference says to each way's frames, and what it is. Asked once for every frame, and
-    once more where a way was to continue a chunk of its own."""
+    """The reference's answers to each way's frames, and what it is. It answers every frame once,
+    and once more where a way was to continue a chunk of its own."""
     report("load reference", 0, 0)
     plain, alone = plain_of(options), dict[int, ReferenceAnswer]()
-    out: dict[str, list[ReferenceAnswer]] = {name: [] for name in said}
+    out: dict[str, list[ReferenceAnswer]] = {name: [] for name in found}
     instruction = None
-    for number, shown in enumerate(frames):
+    for number, frame in enumerate(frames):
         report("reference", number, len(frames))
-        if shown.instruction != instruction:
-            plain.reset(shown.instruction)
-            instruction = shown.instruction
-        for name, each in said.items():
+        if frame.instruction != instruction:
+            plain.reset(frame.instruction)
+            instruction = frame.instruction
+        for name, each in found.items():
             guidance = each[number].guidance
             if guidance is not None:
-                out[name].append(plain.answer(shown.observation, guidance))
+                out[name].append(plain.answer(frame.observation, guidance))
                 continue
             if number not in alone:
-                alone[number] = plain.answer(shown.observation, None)
+                alone[number] = plain.answer(frame.observation, None)
             out[name].append(alone[number])
     return out, plain.covers
 
 
-# Comparing.
-
-
 def compare(
     name: str,
-    said: Sequence[ReferenceAnswer],
+    found: Sequence[ReferenceAnswer],
     wanted: Sequence[ReferenceAnswer],
     noise: float,
     limit: float,
 ) -> Way:
     """One way's answers against the reference's. ``noise``: of the reference's logits."""
-    misses = [
-        miss
-        for number, (one, other) in enumerate(zip(said, wanted, strict=True))
-        if (miss := _first_miss(number, one, other)) is not None
-    ]
+    pairs = list(zip(found, wanted, strict=True))
+    misses = [_first_miss(n, *pair) for n, pair in enumerate(pairs) if not _same_tokens(pair)]
     clear = [miss for miss in misses if not miss["gap"] <= 2 * noise]
-    same = [n for n in range(len(said)) if said[n].tokens == wanted[n].tokens]
-    far = apart([said[n] for n in same], [wanted[n] for n in same])
+    same = [pair for pair in pairs if _same_tokens(pair)]
+    far = apart([one for one, _ in same], [other for _, other in same])
     tokens = sum(len(one.tokens) for one in wanted)
     if clear or not far <= (0.0 if tokens else limit):  # the same tokens are the same action
         verdict = "different"
@@ -381,44 +358,42 @@ def compare(
         verdict = "exact" if far == 0 else "within rounding"
     first = next(iter(clear or misses), None)
     return Way(
-        name, len(said), tokens, len(misses), len(misses) - len(clear),
-        first, far, 0.0 if tokens else limit, verdict, _digest(said),
+        name, len(found), tokens, len(misses), len(misses) - len(clear),
+        first, far, 0.0 if tokens else limit, verdict, _digest(found),
     )  # fmt: skip
 
 
-def _first_miss(
-    frame: int, said: ReferenceAnswer, wanted: ReferenceAnswer
-) -> dict[str, Any] | None:
-    """Where an answer first is another, and how much surer the reference was, in logits."""
-    if said.tokens == wanted.tokens:
-        return None
-    pairs = list(zip(said.tokens, wanted.tokens, strict=False))
-    place = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
+def _same_tokens(pair: tuple[ReferenceAnswer, ReferenceAnswer]) -> bool:
+    return pair[0].tokens == pair[1].tokens
+
+
+def _first_miss(frame: int, found: ReferenceAnswer, wanted: ReferenceAnswer) -> dict[str, Any]:
+    """The first token that is another, and how much surer the reference was, in logits."""
+    pairs = list(zip(found.tokens, wanted.tokens, strict=False))
+    first = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
     gap = float("inf")
-    if place < len(pairs) and wanted.logits is not None:
-        row = wanted.logits[place]
-        gap = float(row[wanted.tokens[place]] - row[said.tokens[place]])
-    return {
-        "frame": frame, "token": place, "gap": gap,
-        "reference": [*wanted.tokens[place : place + 1]], "said": [*said.tokens[place : place + 1]],
-    }  # fmt: skip
+    if first < len(pairs) and wanted.logits is not None:
+        row = wanted.logits[first]
+        gap = float(row[wanted.tokens[first]] - row[found.tokens[first]])
+    reference, own = (list(one.tokens[first : first + 1]) for one in (wanted, found))
+    return {"frame": frame, "token": first, "gap": gap, "reference": reference, "said": own}
 
 
-def apart(said: Sequence[ReferenceAnswer], wanted: Sequence[ReferenceAnswer]) -> float:
+def apart(found: Sequence[ReferenceAnswer], wanted: Sequence[ReferenceAnswer]) -> float:
     """The largest difference of an action, as a share of the largest value of its dimension; inf
     where one is no number."""
-    if not said:
+    if not found:
         return 0.0
-    one, other = (np.stack([each.actions for each in all_]) for all_ in (said, wanted))
+    one, other = (np.stack([each.actions for each in all_]) for all_ in (found, wanted))
     largest = np.abs(other).max((0, 1))
     largest = np.where(largest > 0, largest, max(float(largest.max()), 1e-12))
-    found = float((np.abs(one - other) / largest).max())
-    return found if np.isfinite(found) else float("inf")
+    share = float((np.abs(one - other) / largest).max())
+    return share if np.isfinite(share) else float("inf")
 
 
 def limit_of(wanted: Sequence[ReferenceAnswer], exact: Sequence[ReferenceAnswer] | None) -> float:
-    """What a chunk may be off: twice as far as rounding moves the reference itself, since both
-    sides round. ``exact``: the reference in float32, where this is another precision."""
+    """Limit of what a chunk may be off: twice as far as rounding moves the reference itself, since
+    both sides round. ``exact``: the reference in float32, where this is another precision."""
     twice = [(each, replace(each, actions=each.again)) for each in wanted if each.again is not None]
     own = apart([again for _, again in twice], [first for first, _ in twice])
     return max(FLOAT32, 2 * own, 0.0 if exact is None else 2 * apart(wanted, exact))
@@ -427,7 +402,7 @@ def limit_of(wanted: Sequence[ReferenceAnswer], exact: Sequence[ReferenceAnswer]
 def _guaranteed(
     wanted: Sequence[ReferenceAnswer], noise: float, ways: Sequence[Way], dtype: str
 ) -> str:
-    """In one instruction or two: what holds in this precision, and what is a tie."""
+    """One or two sentences: what holds in this precision, and what is a tie."""
     rows = [each.logits for each in wanted if each.logits is not None]
     if rows:
         best = torch.cat(rows).topk(2, -1).values
@@ -445,11 +420,8 @@ def _guaranteed(
     return f"every value within {most:.2g} of its dimension's largest{why}; no bit."
 
 
-# Signing, keeping and repeating.
-
-
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with the hash of all else behind it."""
+    """The content with the hash of all else behind it."""
     return {**content, "sha256": _hash(content)}
 
 
@@ -472,30 +444,25 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def spec_of(content: Mapping[str, Any]) -> tuple[PolicySpec, FrameSource]:
-    """What a certificate was asked. UserError: this version has no such options."""
+    """Policy and frames of a certificate. UserError: this version has no such options."""
     asked = content["asked"]
     try:
         options: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in asked["engine"].items()
         }
-        given = {**asked["frames"]}
-        for name in ("bag", "images"):
-            given[name] = Path(given[name]) if given[name] else None
+        given: dict[str, Any] = {k: "" if v is None else v for k, v in asked["frames"].items()}
         return PolicySpec(name="vla", engine=EngineOptions(**options)), FrameSource(**given)
     except (TypeError, KeyError, ValueError) as error:
         raise UserError(f"its options are not this version's: {error}") from error
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What a repetition says otherwise, and which ways say the same with other bits."""
-    wrong = [
-        f"{what}: {a} then, {b} now"
-        for what, a, b in (
-            ("hash of the checkpoint", before["checkpoint_sha256"], now["checkpoint_sha256"]),
-            ("hash of the frames", before["frames"]["sha256"], now["frames"]["sha256"]),
-        )
-        if a != b
-    ]
+    """Lines of what is different in a repetition, and which ways have other bits."""
+    hashes = {
+        "hash of the checkpoint": (before["checkpoint_sha256"], now["checkpoint_sha256"]),
+        "hash of the frames": (before["frames"]["sha256"], now["frames"]["sha256"]),
+    }
+    wrong = [f"{what}: {a} then, {b} now" for what, (a, b) in hashes.items() if a != b]
     then, again = ({way["name"]: way for way in each["ways"]} for each in (before, now))
     wrong += [f"{name}: only {'then' if name in then else 'now'}" for name in then.keys() ^ again]
     both = [name for name in then if name in again]
@@ -535,10 +502,8 @@ def page(content: Mapping[str, Any]) -> str:
             f" {way['ties']} | {first} | {way['apart']:.2g} | {way['verdict']} |"
         )
     if content["left_out"]:
-        lines += [
-            "",
-            "Left out: " + "; ".join(f"{n} ({w})" for n, w in content["left_out"].items()),
-        ]
+        reasons = "; ".join(f"{name} ({why})" for name, why in content["left_out"].items())
+        lines += ["", f"Left out: {reasons}"]
     about = ", ".join(f"{key} {value}" for key, value in content["machine"].items())
     lines += [
         "",
@@ -561,16 +526,12 @@ def _digest(answers: Sequence[ReferenceAnswer]) -> str:
 
 def _digest_of(frames: Sequence[ProbeFrame]) -> str:
     found = hashlib.sha256()
-    for shown in frames:
-        seen = shown.observation
-        found.update(json.dumps([shown.episode, shown.instruction, seen.stamp_ns]).encode())
-        for array in (seen.image, seen.wrist_image, seen.proprio):
+    for frame in frames:
+        one = frame.observation
+        found.update(json.dumps([frame.episode, frame.instruction, one.stamp_ns]).encode())
+        for array in (one.image, one.wrist_image, one.proprio):
             found.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
-
-
-def _plainly(source: FrameSource) -> dict[str, Any]:
-    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(source).items()}
 
 
 def _machine(device: torch.device) -> dict[str, Any]:

@@ -3,7 +3,7 @@ engine fast. No KV cache of the engine's, no packs, no drafts, no graphs, no pre
 
 Where transformers has the architecture, its code runs: ``generate`` of OpenVLA and MiniVLA, its
 Llama under a mask that hides nothing of OFT, its pi0. Elsewhere the layers are the engine's own
-and all around them is written out here; ``covers`` says which.
+and all around them is written out here; ``covers`` names which.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vla_ros.engine.models.base import FlowPolicy, Prefix
 from vla_ros.engine.options import FAST, FLOW, EngineOptions
 from vla_ros_lab.bench.flow import weights_of
 from vla_ros_lab.bench.flow_rivals import Inputs as RivalInputs
-from vla_ros_lab.bench.flow_rivals import TransformersRow, of_weights
+from vla_ros_lab.bench.flow_rivals import TransformersRow, transformers_pi0
 from vla_ros_lab.hugging_face import build_causal_lm
 from vla_ros_lab.reference import Generate
 
@@ -45,9 +45,9 @@ REPEATED = 3  # times that a chunk begins so far beside
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceAnswer:
-    """What a reference, or a way, said about a frame: ``tokens`` and ``actions`` float64 [C, D].
+    """Answer of a reference, or of a way, to a frame: ``tokens`` and ``actions`` float64 [C, D].
 
-    Of a reference that says tokens, ``logits`` [n, V] behind each of them, and ``noise``: how far
+    Of a reference that decodes tokens, ``logits`` [n, V] behind each of them, ``noise``: how far
     these move when the same program computes the whole sequence at once, which is as right. Of one
     that rounds activations to integers, so that a last bit moves them by a step, ``again``: the
     actions with attention computed in another order, which are as right. Of a chunk that is pulled
@@ -62,7 +62,7 @@ class ReferenceAnswer:
 
 
 class Plain(Protocol):
-    """A reference; ``covers``: one line about what it is and what it is not."""
+    """A plain reference; ``covers``: one line about what it is and what it is not."""
 
     covers: str
 
@@ -93,7 +93,7 @@ def plain_of(options: EngineOptions) -> Plain:
 
 
 def began() -> Timeline:
-    """Of a frame that came just now."""
+    """Timeline of a frame that came just now."""
     return Timeline(CLOCK.steady_ns())
 
 
@@ -103,9 +103,6 @@ class _OfEngine:
 
     def reset(self, instruction: str) -> None:
         self._engine.reset(instruction)
-
-
-# Policies that say tokens.
 
 
 class PlainTokens(_OfEngine):
@@ -124,12 +121,12 @@ class PlainTokens(_OfEngine):
         request = self._engine.encode(observation, began(), CLOCK)
         tokens, logits = self._generate.tokens(request.prompt)
         lm, prompt = self._generate.causal_lm, request.prompt
-        said = torch.tensor(tokens[:-1], dtype=torch.long, device=prompt.device)
+        fed = torch.tensor(tokens[:-1], dtype=torch.long, device=prompt.device)
         with torch.inference_mode():
-            whole = torch.cat((prompt, lm.get_input_embeddings()(said)))[None]
+            whole = torch.cat((prompt, lm.get_input_embeddings()(fed)))[None]
             again = lm(inputs_embeds=whole, use_cache=False).logits[0, -len(tokens) :]
         found = self._engine.finish(request.answer(tokens, len(tokens)))
-        return _told(tokens, found.actions, logits, again)
+        return _answer(tokens, found.actions, logits, again)
 
 
 class WholeAttention(Attention):
@@ -179,16 +176,16 @@ class PlainFast(_OfEngine):
                 x = torch.cat((x, model.decoder.embed(torch.tensor(tokens[-1:], device=x.device))))
             again = self._logits(x[:-1], len(request.prompt), len(tokens))
         found = engine.finish(request.answer(tokens, len(tokens)))
-        return _told(tuple(tokens), found.actions, torch.stack(logits), again)
+        return _answer(tuple(tokens), found.actions, torch.stack(logits), again)
 
     def _logits(self, x: torch.Tensor, prompt: int, last: int) -> torch.Tensor:
-        """Behind the last tokens [last, V]."""
-        decoder, place = self._engine.model.decoder, torch.arange(len(x), device=x.device)
-        states = decoder.hidden(x, place, WholeAttention(prompt), place[-last:])
+        """Logits behind the last tokens [last, V]."""
+        decoder, positions = self._engine.model.decoder, torch.arange(len(x), device=x.device)
+        states = decoder.hidden(x, positions, WholeAttention(prompt), positions[-last:])
         return linear(states, decoder.head)
 
 
-def _told(
+def _answer(
     tokens: tuple[int, ...], actions: Floats, logits: torch.Tensor, again: torch.Tensor
 ) -> ReferenceAnswer:
     logits, again = logits.float().cpu(), again.float().cpu()
@@ -231,11 +228,8 @@ class PlainPass(_OfEngine):
         return ReferenceAnswer((), first, again=again[0] if again else None)
 
     def _states(self, x: torch.Tensor, rows: torch.Tensor, attention: Attention) -> torch.Tensor:
-        place = torch.arange(len(x), device=x.device)
-        return self._engine.model.decoder.hidden(x, place, attention, rows)
-
-
-# Policies that integrate a chunk.
+        positions = torch.arange(len(x), device=x.device)
+        return self._engine.model.decoder.hidden(x, positions, attention, rows)
 
 
 class PlainFlow(_OfEngine):
@@ -253,7 +247,7 @@ class PlainFlow(_OfEngine):
         if isinstance(config, FlowConfig) and config.kind == "pi0":
             weights = weights_of(options, config)
             names, model = list(expected_tensors(config).must), engine.model
-            theirs = of_weights(config, weights, names, model.dtype)
+            theirs = transformers_pi0(config, weights.take, names, model.dtype)
             self._theirs = TransformersRow(config, theirs, model.device)
             self.covers = (
                 "transformers' PI0ForConditionalGeneration behind the engine's pixels and prompt;"
@@ -262,10 +256,8 @@ class PlainFlow(_OfEngine):
 
     def answer(self, observation: Observation, guidance: Guidance | None = None) -> ReferenceAnswer:
         engine, model = self._engine, self._engine.model
-        given, request = (
-            engine.robot.prepare(observation),
-            engine.encode(observation, began(), CLOCK),
-        )
+        given = engine.robot.prepare(observation)
+        request = engine.encode(observation, began(), CLOCK)
         noise = model.noise(generator_for(engine.options.seed, observation.stamp_ns))
         again = list[torch.Tensor]()
         if self._theirs is not None and guidance is None:
@@ -283,18 +275,17 @@ class PlainFlow(_OfEngine):
                     integrate(model, request.prefix, beside(start, seed), guidance)
                     for seed in range(REPEATED)
                 ]
-        first, *others = [
-            engine.finish(
-                Chunk(observation, request.stages, each.float(), guidance is not None)
-            ).actions
+        chunks = [
+            Chunk(observation, request.stages, each.float(), guidance is not None)
             for each in (chunk, *again)
         ]
+        first, *others = [engine.finish(each).actions for each in chunks]
         others.sort(key=lambda each: float(abs(each - first).max()))
         return ReferenceAnswer((), first, again=others[-1] if others else None)
 
 
 def beside(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same numbers up to LAST_BITS, some more and some less."""
+    """Numbers beside ``x``, by LAST_BITS, some more and some less."""
     signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
     return x * (1 + LAST_BITS * signs).to(x)
 
@@ -302,8 +293,8 @@ def beside(x: torch.Tensor, seed: int) -> torch.Tensor:
 def integrate(
     model: FlowPolicy[Any], prefix: Prefix, x: torch.Tensor, guidance: Guidance | None
 ) -> torch.Tensor:
-    """Euler's steps from the noise x [H, D] to a chunk, guided as arXiv 2506.07339 (equations 2 to
-    4) or conditioned as 2512.05964 say it."""
+    """Euler's steps from the noise x [H, D] to a chunk, guided by arXiv 2506.07339 (equations 2 to
+    4) or conditioned by 2512.05964."""
     steps, rising = model.steps, model.solver.rising
     mode = None if guidance is None else guidance.mode
     wanted, weights = torch.zeros_like(x), x.new_zeros(len(x), 1)

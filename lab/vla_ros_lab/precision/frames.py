@@ -1,7 +1,8 @@
-"""The frames that a policy and its reference are asked about: of a bag, a file, or rendered."""
+"""Frames for a policy and its reference: of a bag, a file, or rendered."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +14,8 @@ import numpy as np
 from vla_ros.core.clock import SECOND
 from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import Floats, Image, Observation
+from vla_ros.core.types import Image, Observation
+from vla_ros_lab.bench.options import flag
 
 if TYPE_CHECKING:
     from vla_ros.policies.conventions import Conventions
@@ -23,59 +25,63 @@ if TYPE_CHECKING:
 TEXT = "pick up the red cube"
 _EVERY = 12  # control steps between two frames of an episode: approach, grasp, carry
 _PIXELS = 7680 * 4320
-_MOST_GAP_S = 1e9  # any: the frames are looked at one by one
+_MOST_GAP_S = 1e9  # any: every frame stands for itself
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSource:
-    """How many frames, and of what: a ``bag`` with its topics renamed (``remap``), ``images`` of a
-    file, ``synthetic`` squares; without any of these the tabletop, drawn from ``seed``.
-    ``instruction``: of all frames, instead of the bag's own."""
+    """Source of the frames; without ``bag``, ``images`` and ``synthetic`` the tabletop. The fields
+    are flags; ``remap`` renames topics of the bag."""
 
-    frames: int
-    seed: int = 0
-    bag: Path | None = None
+    frames: int = flag(24, "how many")
+    seed: int = flag(0, "of the simulation, of random weights, of noise (0)")
+    bag: str = flag("", "evenly of a recording", metavar="BAG")
+    images: str = flag("", ".npz with uint8 images [N, h, w, 3]", metavar="FILE")
+    synthetic: bool = flag(False, "drawn squares; needs no simulation")
+    instruction: str = flag("", "of --images, --synthetic, or instead of the bag's")
     remap: Sequence[str] = ()
-    images: Path | None = None
-    synthetic: bool = False
-    instruction: str = ""
+
+    def __post_init__(self) -> None:
+        if self.frames < 1:
+            raise UserError("--frames must be at least 1")
+        if sum(map(bool, (self.bag, self.images, self.synthetic))) > 1:
+            raise UserError("--bag, --images or --synthetic: one of them")
 
 
 def frames_of(
     asked: FrameSource, used: Conventions, report: Report
 ) -> tuple[list[ProbeFrame], str]:
-    """So many frames as ``asked.frames`` says, and where they are from. UserError."""
+    """The frames, and one line about where they are from. UserError: there are none."""
     wrist = used.cameras == 2
     if asked.bag:
-        return _recorded(asked.bag, asked, used), f"{asked.bag}, frames evenly over it"
+        return _recorded(Path(asked.bag), asked, used), f"{asked.bag}, frames evenly over it"
     if asked.images or asked.synthetic:
-        images, source = _pictures(asked)
+        images, source = _images(asked)
         return _plain(images, asked.instruction or TEXT, used), source
     found = []
-    with _Tabletop(wrist) as environment:
-        for shown in _played(environment, asked.frames, used.state, asked.seed):
-            found.append(shown)
+    with contextlib.closing(_tabletop(wrist)) as environment:
+        for frame in _played(environment, asked.frames, used.state, asked.seed):
+            found.append(frame)
             report("frames of the tabletop", len(found), asked.frames)
     return found, f"the tabletop, its expert acting, seed {asked.seed}"
 
 
 def spread(count: int, most: int) -> list[int]:
-    """``most`` of ``count`` places, evenly."""
+    """``most`` of ``count`` indices, evenly."""
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})
 
 
-def _pictures(asked: FrameSource) -> tuple[list[Image], str]:
+def _images(asked: FrameSource) -> tuple[list[Image], str]:
     from vla_ros_lab.bench.measure import drifting_frames, load_frames
 
     if asked.synthetic:
         return drifting_frames(asked.frames, asked.seed), "drawn squares that drift"
-    assert asked.images is not None
-    images = load_frames(asked.images)
-    return [images[i] for i in spread(len(images), asked.frames)], str(asked.images)
+    images = load_frames(Path(asked.images))
+    return [images[i] for i in spread(len(images), asked.frames)], asked.images
 
 
 def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list[ProbeFrame]:
-    """Images without a robot: its state, where the policy takes one, is zero."""
+    """Frames of images without a robot: its state, where the policy takes one, is zero."""
     from vla_ros_lab.precision.watch import ProbeFrame
 
     zeros = np.zeros(used.state) if used.state else None
@@ -87,27 +93,15 @@ def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list
     ]  # fmt: skip
 
 
-# Rendered
+def _tabletop(wrist: bool) -> Environment:
+    """The simulation. UserError: it cannot be."""
+    from vla_ros.sim.factory import EnvConfig
 
-
-class _Tabletop:
-    """The simulation, and its end. UserError where it cannot be."""
-
-    def __init__(self, wrist: bool) -> None:
-        try:
-            from vla_ros.sim.factory import EnvConfig
-
-            self._environment = EnvConfig("tabletop", wrist=wrist)()
-        except UserError as error:
-            raise UserError(
-                f"{error}; or give frames with --bag or --images, or --synthetic"
-            ) from error
-
-    def __enter__(self) -> Environment:
-        return self._environment
-
-    def __exit__(self, *_: object) -> None:
-        self._environment.close()
+    try:
+        return EnvConfig("tabletop", wrist=wrist)()
+    except UserError as error:
+        more = "or give frames with --bag or --images, or --synthetic"
+        raise UserError(f"{error}; {more}") from error
 
 
 def _played(environment: Environment, count: int, state: int, seed: int) -> Iterator[ProbeFrame]:
@@ -116,14 +110,14 @@ def _played(environment: Environment, count: int, state: int, seed: int) -> Iter
     tasks = _spread(environment.spec.tasks, -(-count // each))
     while left:  # an episode that is solved early has fewer
         task = tasks[number % len(tasks)]
-        for shown in _episode(environment, number, task, min(each, left), state, seed):
-            yield shown
+        for frame in _episode(environment, number, task, min(each, left), state, seed):
+            yield frame
             left -= 1
         number += 1
 
 
 def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
-    """So many of them, evenly over the list, in which a family's lie together."""
+    """So many of the tasks, evenly over the list, in which a family's lie together."""
     edges = np.linspace(0, len(tasks), min(count, len(tasks)) + 1).astype(int)
     return [tasks[begin] for begin, _ in pairwise(edges)]
 
@@ -138,22 +132,19 @@ def _episode(
     from vla_ros_lab.train.units import scales, to_environment
 
     scale = scales(environment.spec)
-    seen = environment.reset(task.name, number % task.initial_states, seed)
+    now = environment.reset(task.name, number % task.initial_states, seed)
     expert = Expert(task.instruction)
-    for shown in range(count):
-        stamp = (1 + number) * 1000 * SECOND + shown * SECOND
+    for index in range(count):
+        stamp = (1 + number) * 1000 * SECOND + index * SECOND
         yield ProbeFrame(number, task.instruction, Observation(
-            stamp, stamp, stamp, seen.images[AGENTVIEW], seen.images.get(WRIST),
-            robot_state(seen, state),
+            stamp, stamp, stamp, now.images[AGENTVIEW], now.images.get(WRIST),
+            robot_state(now, state),
         ))  # fmt: skip
-        for left in range(_EVERY if shown + 1 < count else 0, 0, -1):
-            step = environment.step(to_environment(expert.act(seen.poses), scale), left == 1)
+        for left in range(_EVERY if index + 1 < count else 0, 0, -1):
+            step = environment.step(to_environment(expert.act(now.poses), scale), left == 1)
             if step.done:
                 return
-            seen = step.observation
-
-
-# Recorded
+            now = step.observation
 
 
 def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[ProbeFrame]:
@@ -186,20 +177,20 @@ def _of_bag(bag: Any, asked: FrameSource, used: Conventions) -> list[ProbeFrame]
     wanted = set(spread(len(frames.times), asked.frames))
     found = []
     for frame in read_frames(bag, picked, frames, needs, SECOND // 20):
-        there = {part.role: part for part in frame.parts}
-        if frame.index not in wanted or not set(needs) <= set(there):
+        parts = {part.role: part.data for part in frame.parts}
+        if frame.index not in wanted or not set(needs) <= set(parts):
             continue
-        spoken = [n for n, task in enumerate(tasks) if task.at_ns <= frame.at_ns]
-        episode = spoken[-1] if spoken else 0
+        begun = [n for n, task in enumerate(tasks) if task.at_ns <= frame.at_ns]
+        episode = begun[-1] if begun else 0
         text = asked.instruction or tasks[episode].text
-        if not text:  # told to wait
+        if not text:  # the instruction to wait
             continue
-        images = {
-            role: _image(bag, picked, role, there[role].data)
-            for role in ("image", "wrist_image")
-            if role in there
-        }
-        state = _state(bag, picked, there["joint_states"].data) if used.state else None
+        roles = [role for role in ("image", "wrist_image") if role in parts]
+        images = {role: _image(bag, picked, role, parts[role]) for role in roles}
+        state = None
+        if used.state:  # the joints as they come
+            joints = _message(bag, picked, "joint_states", parts["joint_states"])
+            state = np.asarray(joints.position, dtype=np.float64)
         found.append(ProbeFrame(episode, text, Observation(
             frame.stamp_ns, frame.at_ns, frame.at_ns, images["image"], images.get("wrist_image"),
             state,
@@ -224,8 +215,3 @@ def _image(bag: Any, picked: Any, role: str, data: bytes) -> Image:
         return decode(message, _PIXELS)
     except BadMessage as error:
         raise UserError(f"{picked.topics[role].name}: {error}") from None
-
-
-def _state(bag: Any, picked: Any, data: bytes) -> Floats:
-    """The joints as they come."""
-    return np.asarray(_message(bag, picked, "joint_states", data).position, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Looking at an engine at work without changing what it computes."""
+"""Traces of an engine at work, without changing what it computes."""
 
 from __future__ import annotations
 
@@ -92,12 +92,9 @@ def watch_positions(tower: nn.Module, prefix: int = 0) -> Iterator[list[torch.Te
             hook.remove()
 
 
-# What was seen of one engine at work on one frame. Tensors: float32 or integers, on the CPU.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeFrame:
-    """A frame that both engines are asked about. ``episode``: what belongs together."""
+    """A frame that both engines are shown. ``episode``: frames that belong together."""
 
     episode: int
     instruction: str
@@ -106,8 +103,8 @@ class ProbeFrame:
 
 @dataclass(frozen=True, slots=True)
 class StageLayout:
-    """Where the image is in the rows of a stage: ``images`` squares of ``side`` x ``side`` patches
-    from row ``first`` on. side 0: no row is of a patch."""
+    """Rows of the image in a stage: ``images`` squares of ``side`` x ``side`` patches from row
+    ``first`` on. side 0: no row is of a patch."""
 
     first: int = 0
     images: int = 0
@@ -120,7 +117,7 @@ class StageLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What a stage gave: ``values`` float32 [rows, width]."""
+    """A stage's output: ``values`` float32 [rows, width], on the CPU."""
 
     name: str
     values: torch.Tensor
@@ -156,9 +153,9 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineTrace:
-    """One engine on one frame.
+    """Trace of one engine on one frame, on the CPU.
 
-    ``tokens`` are what it said by itself, ``actions`` float64 [C, D] in m, rad and 0..1. The stages
+    ``tokens`` are those it decoded by itself, ``actions`` float64 [C, D] in m, rad and 0..1. Stages
     and choices of a token policy are taken with the reference's tokens as input, so that each is
     judged by itself and not by what an earlier token had become.
     """
@@ -170,26 +167,21 @@ class EngineTrace:
     actions: Floats
 
 
-def seen(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in float32 on the CPU, one row a line."""
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in float32 on the CPU [rows, width]."""
     return tensor.detach().float().cpu().clone().reshape(len(tensor), -1)
-
-
-# The one discrete choice of an action: which side of its middle a gripper is on.
 
 
 SIDE = "side of the gripper"
 
 
 def gripper_choices(actions: Floats, space: ActionSpace) -> list[Choices]:
-    """Open or closed, of every action of a chunk [C, D]; none where nothing is a gripper."""
+    """The side of its middle that a gripper is on, in every action of a chunk [C, D]; none where
+    nothing is a gripper."""
     if not space.grippers:
         return []
     values = torch.from_numpy(actions[:, list(space.grippers)].copy()).flatten()
     return [Choices(SIDE, (values >= 0.5).long(), values=values)]
-
-
-# Watching a policy that says tokens, or a chunk through a head, on one frame after the other.
 
 
 ROTARY, DECODING = "rotary positions", "rotary positions while decoding"
@@ -197,7 +189,9 @@ TOKENS, DECODED = "tokens (argmax)", "tokens while decoding (argmax)"
 
 
 class TokenWatch:
-    """One engine. ``scale`` [D]: m and rad of one unit of its actions.
+    """Watch of a token policy, or of one that makes a chunk in a pass, frame after frame.
+
+    ``scale`` [D]: m and rad of one unit of its actions.
 
     Where passes are captured, features and logits are those of the graphs that serve; what no graph
     shows (layers, positions) is of the same weights beside them.
@@ -215,23 +209,23 @@ class TokenWatch:
         self._planner = Planner(self._kv_cache)
         self._taps = tuple(range(text.layers))
         self._turned = RotaryRows()
-        self._said: tuple[int, str] | None = None
+        self._episode: tuple[int, str] | None = None
 
-    def told(self, shown: ProbeFrame, teacher: EngineTrace | None = None) -> EngineTrace:
-        """The engine on a frame; ``teacher``: the reference on the same one, None: it is this."""
-        if self._said != (shown.episode, shown.instruction):
-            self._engine.reset(shown.instruction)
-            self._said = (shown.episode, shown.instruction)
-        observation, clock = shown.observation, self._clock
+    def trace(self, frame: ProbeFrame, reference: EngineTrace | None = None) -> EngineTrace:
+        """The engine on a frame; ``reference``: the reference's trace, None: it is this."""
+        if self._episode != (frame.episode, frame.instruction):
+            self._engine.reset(frame.instruction)
+            self._episode = (frame.episode, frame.instruction)
+        observation, clock = frame.observation, self._clock
         answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
         assert answer is not None, "decoding auto is no pipeline"
         actions, tokens = answer.actions * self._scale, self._meant(answer.tokens)
         space = self._engine.info.action_space
         request = self._engine.encode(observation, Timeline(clock.steady_ns()), clock)
         with torch.inference_mode(), ExitStack() as watching:
-            stages, used = self._sight(request, watching)
-            more, choices, turned = self._language(request, tokens if teacher is None else
-                                                   teacher.tokens)  # fmt: skip
+            stages, used = self._vision(request, watching)
+            fed = tokens if reference is None else reference.tokens
+            more, choices, turned = self._language(request, fed)
         return EngineTrace(
             stages=(*stages, *more),
             choices=(*choices, *gripper_choices(actions, space)),
@@ -240,7 +234,7 @@ class TokenWatch:
             actions=actions,
         )
 
-    def _sight(self, request: Request, watching: ExitStack) -> tuple[list[Stage], list[TableRows]]:
+    def _vision(self, request: Request, watching: ExitStack) -> tuple[list[Stage], list[TableRows]]:
         """Pixels, vision, projector, and the position embeddings that were added."""
         model, stages, used = self._engine.model, [], []
         towers = model.config.towers
@@ -260,8 +254,8 @@ class TokenWatch:
         features = model.vision.features(request.pixels)
         if model.capture is not None:
             features = model.features(request.pixels)
-        stages.append(Stage("vision", seen(features), layout))
-        stages.append(Stage("projector", seen(model.project(features)), layout))
+        stages.append(Stage("vision", copied(features), layout))
+        stages.append(Stage("projector", copied(model.project(features)), layout))
         for name, positions in zip(names, found, strict=True):
             label = f"positions of patches, {name}"
             used += [TableRows(label, rows, label) for rows in positions[:1]]  # of the first image
@@ -273,22 +267,22 @@ class TokenWatch:
         if isinstance(self._engine.decoder.decoding, Parallel):
             return self._chunk(request, self._engine.decoder.decoding)
         model = self._engine.model
-        said = torch.tensor(tokens, device=model.device)
-        x = torch.cat((request.prompt, model.decoder.embed(said[:-1])))
+        fed = torch.tensor(tokens, device=model.device)
+        x = torch.cat((request.prompt, model.decoder.embed(fed[:-1])))
         states, stages = self._pass(PackLayout(tuple(range(len(x))), len(x)), x)
-        logits = seen(self._logits(states[-len(tokens) :]))
+        logits = copied(self._logits(states[-len(tokens) :]))
         if model.capture is not None:  # a draft behind its prompt
             behind = prefill_layout(len(x), tuple(range(len(x) - len(tokens), len(x))))
-            logits = seen(self._runner.logits(behind, request.prompt, said[:-1]))
+            logits = copied(self._runner.logits(behind, request.prompt, fed[:-1]))
         decoded = []
         for number in range(len(tokens) - 1):
             layout = PackLayout((0,), tail=chain(0, len(request.prompt) + number, 1))
-            last = said[number : number + 1]
+            last = fed[number : number + 1]
             state, _ = self._pass(layout, model.decoder.embed(last), stages=False)
             alone = self._logits(state)
             if model.capture is not None:
                 alone = self._runner.logits(layout, None, last)
-            decoded.append(seen(alone))
+            decoded.append(copied(alone))
         choices = [self._chosen(TOKENS, logits)]
         stages.append(Stage("logits", logits))
         used = self._positions(len(x), len(request.prompt))
@@ -306,7 +300,7 @@ class TokenWatch:
         rows = tuple(range(len(x)))
         states, stages = self._pass(PackLayout(rows, len(x), causal=False), x)
         actions = decoding.read(states[decoding.rows(len(x))])
-        stages.append(Stage("head", seen(actions)))
+        stages.append(Stage("head", copied(actions)))
         return stages, [], self._positions(len(x), len(x))
 
     def _pass(
@@ -322,9 +316,9 @@ class TokenWatch:
             return states, []
         tower = model.config.towers[0]
         images = model.config.patches // tower.patches
-        where = StageLayout(1, images, tower.image_size // tower.patch)
+        image = StageLayout(1, images, tower.image_size // tower.patch)
         parts = tapped.split(states.shape[1], dim=1)
-        return states, [Stage(f"layer {n}", seen(part), where) for n, part in enumerate(parts)]
+        return states, [Stage(f"layer {n}", copied(part), image) for n, part in enumerate(parts)]
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         return linear(states, self._engine.model.decoder.head)
@@ -364,22 +358,14 @@ class TokenWatch:
 def _patches(pixels: torch.Tensor, patch: int) -> torch.Tensor:
     """[V, 3, s, s] -> [V * patches, 3 * patch ** 2], float32."""
     cut = F.unfold(pixels.float(), patch, stride=patch)
-    return seen(cut.transpose(1, 2).flatten(0, 1))
-
-
-# Watching a flow policy: vision, every layer's K and V, every velocity, on one frame at a time.
-#
-# What is chosen once, when a checkpoint is loaded (rows of the position table, bins of the state,
-# the table of times), is held to stored integers there already
-# (:mod:`vla_ros.engine.models.golden_ints`); here it is what those choices became in the engine
-# that runs.
+    return copied(cut.transpose(1, 2).flatten(0, 1))
 
 
 ROTARY_ACTIONS, PATCHES = "rotary positions of actions", "positions of patches"
 
 
 class _Noted(Euler):
-    """The solver, which notes every velocity [H, D] and the times as they are asked for."""
+    """The solver, which notes every velocity [H, D]."""
 
     def __init__(self, within: Euler) -> None:
         super().__init__(within.steps, within.rising)
@@ -390,7 +376,7 @@ class _Noted(Euler):
     ) -> torch.Tensor:
         def noted(x: torch.Tensor, step: int) -> torch.Tensor:
             found = velocity(x, step)
-            self.velocities.append(seen(found))
+            self.velocities.append(copied(found))
             return found
 
         self.velocities.clear()
@@ -398,8 +384,13 @@ class _Noted(Euler):
 
 
 class FlowWatch:
-    """One engine. Features, K and V and the chunk are as it serves, with graphs where it has any;
-    the velocities, which no graph shows, are of the same weights and buffers without."""
+    """Watch of a flow policy. Features, K and V and the chunk are as it serves, with graphs where
+    it has any; the velocities, which no graph shows, are of the same weights and buffers without.
+
+    What is chosen once, when a checkpoint is loaded (rows of the position table, bins of the state,
+    the table of times), is held to stored integers there already
+    (:mod:`vla_ros.engine.models.golden_ints`); here it is what became of it in the engine that
+    runs."""
 
     def __init__(self, engine: Engine, scale: Floats) -> None:
         self._engine, self._scale = engine, scale
@@ -411,10 +402,10 @@ class FlowWatch:
             self._solver = self._model.solver = _Noted(self._model.solver)
         self._clock = SystemClock()
 
-    def told(self, shown: ProbeFrame, teacher: EngineTrace | None = None) -> EngineTrace:
-        """The engine on a frame. Nothing is said token by token, so nobody teaches."""
-        self._engine.reset(shown.instruction)
-        observation, clock = shown.observation, self._clock
+    def trace(self, frame: ProbeFrame, reference: EngineTrace | None = None) -> EngineTrace:
+        """The engine on a frame. Nothing is decoded token by token, so it needs no reference."""
+        self._engine.reset(frame.instruction)
+        observation, clock = frame.observation, self._clock
         answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
         assert answer is not None, "a chunk a frame"
         actions, served = answer.actions * self._scale, self._engine.decoder.last_chunk
@@ -423,26 +414,25 @@ class FlowWatch:
         given = self._engine.robot.prepare(observation)
         with self._tower() as positions:
             features = model.image_features(given.pixels)
-        where = self._where(len(given.pixels), len(features))
+        image = self._layout(len(given.pixels), len(features))
         if self._serving.captured.captures:
             features = self._serving.image_features(given.pixels).clone()
-        stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
-                  Stage("vision", seen(features), where)]  # fmt: skip
+        stages = [Stage("pixels", copied(given.pixels.flatten(0, 1))),
+                  Stage("vision", copied(features), image)]  # fmt: skip
         prefix = self._serving.prefill(features, given.ids, given.state)
-        first = (
-            where if isinstance(model, VLMWithExpert) else StageLayout()
-        )  # else they begin elsewhere
+        # of other networks the images begin in another row
+        first = image if isinstance(model, VLMWithExpert) else StageLayout()
         rows = int(prefix.mask.sum())
         for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
             both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
-            stages.append(Stage(f"layer {number}, K and V", seen(both), first))
+            stages.append(Stage(f"layer {number}, K and V", copied(both), first))
         if self._solver:
             noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
             prefix = model.prefill(features, given.ids, given.state)
             model.sample_actions(prefix, None, noise)
         for step, velocity in enumerate(self._solver.velocities if self._solver else ()):
             stages.append(Stage(f"velocity {step}", velocity))
-        stages.append(Stage("chunk", seen(served)))
+        stages.append(Stage("chunk", copied(served)))
         space = self._engine.info.action_space
         return EngineTrace(
             stages=tuple(stages),
@@ -463,15 +453,15 @@ class FlowWatch:
             return nullcontext([])
         return watch_positions(tower, getattr(tower, "prefix", 0))
 
-    def _where(self, views: int, rows: int) -> StageLayout:
-        """Rows of images as squares, where they are."""
+    def _layout(self, views: int, rows: int) -> StageLayout:
+        """Rows of images as squares, where they are ones."""
         side = round((rows / views) ** 0.5) if views else 0
         return StageLayout(0, views, side) if views * side**2 == rows else StageLayout()
 
     def _turned(self, rows: int) -> list[TableRows]:
         if not isinstance(self._model, VLMWithExpert):
             turned = getattr(self._model, "rotary_rows", None)  # cos and sin of the prefix's rows
-            return [] if turned is None else [TableRows(ROTARY, seen(turned(rows)), ROTARY)]
+            return [] if turned is None else [TableRows(ROTARY, copied(turned(rows)), ROTARY)]
         model, rope = self._model, self._model.rotary
         table = torch.cat((rope.cos, rope.sin), 1).float().cpu()
         behind = torch.cat((model.cos, model.sin), 1).float().cpu()

@@ -190,7 +190,7 @@ LOADED = """
 import sys
 import torch
 from dataclasses import replace
-from vla_ros_lab.bench.flow import forget_peak, peak_bytes, resident_bytes
+from vla_ros_lab.bench.memory import forget_peak, peak_bytes, resident_bytes
 from vla_ros.engine.families.openvla import (PRESETS, draw_bitvla)
 
 torch.set_num_threads(1)

@@ -29,7 +29,7 @@ from vla_ros.engine.families.openvla import SMALL_VOCAB, in_memory, random_tenso
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Reading
 from vla_ros.engine.models.openvla import VLAModel
-from vla_ros_lab.bench.measure import MissDrafter
+from vla_ros_lab.bench.drafters import MissDrafter
 from vla_ros_lab.model_drafter import ModelDrafter
 
 ACTIONS = ActionTokens(32000)
