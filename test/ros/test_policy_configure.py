@@ -76,7 +76,7 @@ def test_a_policy_of_another_kind_moves_no_robot_unless_that_is_said(start_polic
         stale_action="hold",
     )
     assert not rig.ros.change_state("/policy", "configure", 60.0)
-    refused = rig.expect(lambda s: "the policy says that its actions are" in s.reason)
+    refused = rig.expect(lambda s: "the policy's actions are" in s.reason)
     assert refused.state == State.UNCONFIGURED and refused.worker_pid == 0
     for said in ("end_effector_delta", "joint_position", "joint_a1", "rx", "action_space_override"):
         assert said in refused.reason, "both, side by side, and what allows it"

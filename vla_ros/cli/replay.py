@@ -26,6 +26,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.signals import set_on_signal
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import POLICIES, refuse_unknown
+from vla_ros.ros.bringup import environment
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
 from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
 
@@ -33,19 +35,15 @@ if TYPE_CHECKING:
     from vla_ros.data.bag_frames import BagFrame
     from vla_ros.data.bags import Bag
     from vla_ros.data.replay_compare import Report
-    from vla_ros.ros.bringup.graph import Graph
     from vla_ros.ros.nodes.replay.driver import ReplayedFrames
     from vla_ros.ros.nodes.replay.prepare import Prepared
 
 
-# The options of `vla-ros replay`, and what they mean for the policy node.
-
-
 DESCRIPTION = """\
-Play the frames of a bag into a policy node, compare what it says with what was recorded, and
+Play the frames of a bag into a policy node, compare its actions with the recorded ones, and
 show where the time went, in both runs. The node runs in a ROS domain of its own.
 
-A bag of `vla-ros record` says which policy it was of: nothing else need be given. Other bags
+A bag of `vla-ros record` names its policy: nothing else need be given. Other bags
 (rosbag2: MCAP or sqlite3; images rgb8, bgr8, rgba8, bgra8, mono8, JPEG or PNG) need a policy,
 and an instruction unless they have one.
 
@@ -55,7 +53,7 @@ modes:
   recorded   frames come as they were recorded, --rate times as fast; the policy runs in real
              time and answers the newest frame
   fast       as recorded, but each frame comes as soon as the policy has answered one
-  chunks     the chunks of a run in real time again: the frames that it asked for, each told
+  chunks     the chunks of a run in real time again: the frames that it asked for, each with
              what the robot was executing and how late the answer was, one after the other"""
 
 EPILOG = """\
@@ -139,7 +137,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> str:
-    """The mode. Raises UserError for options that are wrong or do not go together."""
+    """Mode of the replay. Raises UserError for options that are wrong or contradict each other."""
     if args.rate is not None and args.mode not in (None, "recorded"):
         raise UserError(f"--rate needs --mode recorded, not {args.mode}")
     if args.rate is not None and not 0.01 <= args.rate <= 100:
@@ -200,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Replay:
-    """One replay: judge the bag, start the policy, show it the frames, report."""
+    """One replay: the bag's check, the policy node, the frames, the report."""
 
     def __init__(
         self,
@@ -217,16 +215,14 @@ class _Replay:
 
     def run(self) -> int:
         from vla_ros.data.bags import BagError
-        from vla_ros.ros.bringup import environment
-        from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
         from vla_ros.ros.nodes.replay.driver import ReplayFailed
-        from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_questions
+        from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_requests
 
         prepared = prepare(self._args, self._mode, self._bag)
         if prepared.chunks:
             folder = tempfile.TemporaryDirectory(prefix="vla_ros_replay_")
             self._open.callback(folder.cleanup)
-            prepared = with_questions(prepared, Path(folder.name))
+            prepared = with_requests(prepared, Path(folder.name))
         given = self._args.domain_id
         domain = environment.free_domain() if given is None else given
         environment.isolate(domain)
@@ -262,7 +258,6 @@ class _Replay:
 
     def _play(self, graph: Graph, prepared: Prepared, domain: int) -> ReplayedFrames:
         from vla_ros.data.bag_frames import lacking, read_frames
-        from vla_ros.ros.bringup.graph import BringUpStopped
         from vla_ros.ros.nodes.replay.driver import (
             PolicyLink,
             play_chunks,
@@ -288,11 +283,11 @@ class _Replay:
         with PolicyLink(domain, roles, prepared.picked.compressed, lockstep, look) as link:
             link.wait_ready()
             total = len(prepared.frames.times) - prepared.plan.skipped
-            shown = self._shower(len(prepared.chunks) or total)
+            shown = self._updater(len(prepared.chunks) or total)
             patience_s = self._args.answer_timeout
             if prepared.chunks:
-                told = prepared.instructions
-                played = play_chunks(link, frames, prepared.chunks, told, lacks, patience_s, shown)
+                texts, chunks = prepared.instructions, prepared.chunks
+                played = play_chunks(link, frames, chunks, texts, lacks, patience_s, shown)
             elif lockstep:
                 played = play_lockstep(link, frames, begins, lacks, patience_s, shown)
             else:
@@ -301,18 +296,18 @@ class _Replay:
             self._progress.end()
             return played
 
-    def _shower(self, total: int) -> Callable[[int], None]:
-        """The progress bar."""
+    def _updater(self, total: int) -> Callable[[int], None]:
+        """Function that updates the progress bar."""
         began = time.monotonic()
 
-        def shown(count: int) -> None:
+        def update(count: int) -> None:
             rate = count / max(time.monotonic() - began, 1e-9)
             self._progress.update("replay", f"frames, {rate:.1f} Hz", count, total)
 
-        return shown
+        return update
 
     def _on_line(self, node: str, line: str) -> None:
-        """A line of the node's log; called from threads."""
+        """Keep a line of the node's log. Called from threads."""
         self._log.append(f"[{node}] {line}")
         if self._args.verbose:
             print(f"[{node}] {line}", file=sys.stderr, flush=True)
