@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +18,11 @@ from vla_ros.cli.arguments import (
     check_domain,
     require_rosbags,
 )
-from vla_ros.core.console import Progress, error
+from vla_ros.cli.graph_run import GraphRun
 from vla_ros.core.errors import UserError
-from vla_ros.core.signals import set_on_signal
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import POLICIES, refuse_unknown
-from vla_ros.ros.bringup import environment
-from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
-from vla_ros.ros.common.ending import STUCK
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
 
 if TYPE_CHECKING:
@@ -177,45 +171,28 @@ def conclude(args: argparse.Namespace, report: Report, played: ReplayedFrames) -
     return 0 if report.within else 1
 
 
-NOT_STARTED = 3
-INTERRUPTED = 130
-
-
 def run(args: argparse.Namespace) -> int:
     """Replay a bag. Returns the exit status, see `vla-ros replay --help`."""
     mode = check(args)
     require_rosbags()
     from vla_ros.data.bags import Bag
 
-    stop = threading.Event()
-    set_on_signal(stop)
-    try:
-        with Bag(args.bag) as bag, contextlib.ExitStack() as opened:
-            return _Replay(args, mode, bag, stop, opened).run()
-    except ImportError as missing:
-        error("vla-ros replay", f"{missing}; `vla-ros doctor` says what to install")
-        return NOT_STARTED
+    with Bag(args.bag) as bag, contextlib.ExitStack() as opened:
+        replay = _Replay(args, mode, bag, opened)
+        return replay.outcome(replay.run)
 
 
-class _Replay:
+class _Replay(GraphRun):
     """One replay: the bag's check, the policy node, the frames, the report."""
 
     def __init__(
-        self,
-        args: argparse.Namespace,
-        mode: str,
-        bag: Bag,
-        stop: threading.Event,
-        opened: contextlib.ExitStack,
+        self, args: argparse.Namespace, mode: str, bag: Bag, opened: contextlib.ExitStack
     ) -> None:
-        self._args, self._mode, self._bag, self._stop = args, mode, bag, stop
-        self._open = opened
-        self._progress = Progress()
-        self._log: deque[str] = deque(maxlen=30)
+        super().__init__("replay", args)
+        self._mode, self._bag, self._open = mode, bag, opened
 
     def run(self) -> int:
         from vla_ros.data.bags import BagError
-        from vla_ros.ros.nodes.replay.driver import ReplayFailed
         from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_requests
 
         prepared = prepare(self._args, self._mode, self._bag)
@@ -223,32 +200,10 @@ class _Replay:
             folder = tempfile.TemporaryDirectory(prefix="vla_ros_replay_")
             self._open.callback(folder.cleanup)
             prepared = with_requests(prepared, Path(folder.name))
-        given = self._args.domain_id
-        domain = environment.free_domain() if given is None else given
-        environment.isolate(domain)
-        environment.prepare()
-        graph = Graph(
-            prepared.spec,
-            on_line=self._on_line,
-            say=self._progress.say,
-            interrupted=self._stop.is_set,
-        )
-        began = time.monotonic()
-        try:
-            with graph:
-                graph.start()
-                began = time.monotonic()
-                played = self._play(graph, prepared, domain)
-        except BringUpStopped:
-            self._progress.end()
-            error("vla-ros replay", "interrupted")
-            return INTERRUPTED
-        except (GraphFailed, ReplayFailed) as failed:
-            self._progress.end()
-            if not self._args.verbose:
-                print("\n".join(self._log), file=sys.stderr)
-            error("vla-ros replay", failed)
-            return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
+        with self.graph(prepared.spec) as graph:
+            graph.start()
+            began = time.monotonic()
+            played = self._play(graph, prepared)
         if not played.shown:
             raise BagError(f"no frame could be shown: {next(iter(played.refused.values()), '')}")
         wall_s = time.monotonic() - began
@@ -256,7 +211,7 @@ class _Replay:
         report = make_report(self._args, self._mode, prepared, played, wall_s, notes)
         return conclude(self._args, report, played)
 
-    def _play(self, graph: Graph, prepared: Prepared, domain: int) -> ReplayedFrames:
+    def _play(self, graph: Graph, prepared: Prepared) -> ReplayedFrames:
         from vla_ros.data.bag_frames import lacking, read_frames
         from vla_ros.ros.nodes.replay.driver import (
             PolicyLink,
@@ -280,7 +235,7 @@ class _Replay:
         begins = prepared.plan.by_stamp
         lockstep = self._mode in AS_IT_IS_ASKED
         roles = (*prepared.needs, "image")
-        with PolicyLink(domain, roles, prepared.picked.compressed, lockstep, look) as link:
+        with PolicyLink(self._domain, roles, prepared.picked.compressed, lockstep, look) as link:
             link.wait_ready()
             total = len(prepared.frames.times) - prepared.plan.skipped
             shown = self._updater(len(prepared.chunks) or total)
@@ -305,9 +260,3 @@ class _Replay:
             self._progress.update("replay", f"frames, {rate:.1f} Hz", count, total)
 
         return update
-
-    def _on_line(self, node: str, line: str) -> None:
-        """Keep a line of the node's log. Called from threads."""
-        self._log.append(f"[{node}] {line}")
-        if self._args.verbose:
-            print(f"[{node}] {line}", file=sys.stderr, flush=True)

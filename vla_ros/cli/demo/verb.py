@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,23 +12,21 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, check_domain
 from vla_ros.cli.defaults import CHECKPOINT, default_checkpoint, refuse_unreadable
 from vla_ros.cli.demo.result import DemoResult, Setup, Summary, json_line
+from vla_ros.cli.graph_run import GraphRun
 from vla_ros.core.clock import Distribution
-from vla_ros.core.console import Progress, error, show
+from vla_ros.core.console import show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.origin import machine
 from vla_ros.core.resources import version
-from vla_ros.core.signals import set_on_signal
 from vla_ros.core.types import INFERENCE_STAGES, STAGES
 from vla_ros.data.episodes.play import state_parameters
 from vla_ros.engine.options import DECODINGS, EngineOptions
 from vla_ros.policies.base import POLICIES, PolicyRefused, refuse_unknown
 from vla_ros.policies.conventions import conventions_of
-from vla_ros.ros.bringup.environment import free_domain, isolate, prepare
-from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed
 from vla_ros.ros.bringup.graph_file import GraphSpec, parse_overrides
 from vla_ros.ros.bringup.view import NODE as VIEW
 from vla_ros.ros.bringup.view import PageVisitors, view_node
-from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.listeners.demo_log import EpisodeFigures, Film, policy_in_words
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.sim.tasks import COLORS, TASKS
@@ -287,8 +282,6 @@ SETTLE_S = 0.5  # after the end of the episode: for messages that are still on t
 OPEN_S = 30.0  # --view: the episode begins when the page is open, or without it after so long
 STAY_S = 600.0  # --view: the page stays afterwards while it is open, at most so long
 COUNTS_S = 1.2  # after the end of the episode: for the policy's counts, published once a second
-NOT_STARTED = 3
-INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
@@ -297,61 +290,25 @@ def run(args: argparse.Namespace) -> int:
     spec = GraphSpec.load(GRAPH, parameters(args), more=more)
     check_graph(spec)
     film = Film(args.gif) if args.gif else None
-    domain = free_domain() if args.domain_id is None else args.domain_id
-    isolate(domain)
-    stop = threading.Event()
-    set_on_signal(stop)
-    try:
-        return _Demo(args, spec, film, domain, stop).run()
-    except ImportError as missing:
-        error("vla-ros demo", f"{missing}; `vla-ros doctor` says what to install")
-        return NOT_STARTED
+    demo = _Demo(args, spec, film)
+    return demo.outcome(demo.run)
 
 
-class _Demo:
-    """One run of the demo: the graph, a watcher beside it, and the progress."""
+class _Demo(GraphRun):
+    """One run of the demo: the graph, and a watcher beside it."""
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        spec: GraphSpec,
-        film: Film | None,
-        domain: int,
-        stop: threading.Event,
-    ) -> None:
-        self._args = args
+    def __init__(self, args: argparse.Namespace, spec: GraphSpec, film: Film | None) -> None:
+        super().__init__("demo", args)
         self._spec = spec
         self._film = film
-        self._domain = domain
-        self._stop = stop
-        self._progress = Progress()
-        self._log: deque[str] = deque(maxlen=30)
         self._connect: Callable[[], None] = lambda: None
         self._visitors = PageVisitors()  # of the page in the browser
 
     def run(self) -> int:
-        prepare()
-        graph = Graph(
-            self._spec,
-            on_line=self._on_line,
-            say=self._progress.say,
-            interrupted=self._stop.is_set,
-            before_activate=lambda: self._connect(),
-        )
-        try:
-            with graph:
-                seen = self._episode(graph)
-                self._stay(graph, seen)
-                trouble = [str(node) for node in graph.stop() if not node.clean]
-        except BringUpStopped:
-            self._progress.end()
-            error("vla-ros demo", "interrupted")
-            return INTERRUPTED
-        except GraphFailed as failed:
-            self._progress.end()
-            self._show_log()
-            error("vla-ros demo", failed)
-            return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
+        with self.graph(self._spec, lambda: self._connect()) as graph:
+            seen = self._episode(graph)
+            self._stay(graph, seen)
+            trouble = [str(node) for node in graph.stop() if not node.clean]
         return self._conclude(seen, trouble)
 
     def _episode(self, graph: Graph) -> EpisodeFigures:
@@ -431,24 +388,17 @@ class _Demo:
         if self._film is not None:
             self._progress.say(self._film.save())
         if result.exit_status:
-            self._show_log()
+            self.show_log()
         show(Summary(result))
         if self._args.json:
             print(json_line(result), flush=True)
         return result.exit_status
 
-    def _on_line(self, node: str, line: str) -> None:
-        """Keep a line of a node's log. Called from threads."""
-        self._log.append(f"[{node}] {line}")
+    def on_line(self, node: str, line: str) -> None:
+        """Keep a line of a node's log, and what the view's tells of the page."""
+        super().on_line(node, line)
         if node == VIEW:
             self._visitors.read(line)
-        if self._args.verbose:
-            print(f"[{node}] {line}", file=sys.stderr, flush=True)
-
-    def _show_log(self) -> None:
-        """Print the nodes' last lines, unless they were shown already."""
-        if not self._args.verbose:
-            print("\n".join(self._log), file=sys.stderr)
 
 
 def _result(

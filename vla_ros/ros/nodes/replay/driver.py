@@ -25,6 +25,7 @@ from vla_ros.data.bag_frames import BagFrame, FramePart, restamped
 from vla_ros.data.replay import Chunk, EpisodeBegin, chunk_of, run_of_chunks, said_of
 from vla_ros.data.replay_compare import PolicyRun, RunCommand
 from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
+from vla_ros.ros.bringup.graph import GraphFailed
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of, to_time
 from vla_ros.ros.common.listening import listen
@@ -40,7 +41,7 @@ _OF_STATUS = (
 )  # fmt: skip
 
 
-class ReplayFailed(RuntimeError):
+class ReplayFailed(GraphFailed):
     """The policy node did not respond as it must; the text is one line."""
 
 
