@@ -147,7 +147,7 @@ def test_a_worker_in_another_s_place_is_held_to_the_limits_again(ros_env):
         safety = control.loop.safety
         assert safety.state is State.FAULT
         assert "too slow" in safety.reason and "cannot be met" in safety.reason
-        node.last_word()
+        node.stop()
         node.destroy_node()
     finally:
         rclpy.try_shutdown()
