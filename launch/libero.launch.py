@@ -40,7 +40,7 @@ def arguments() -> list[DeclareLaunchArgument]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What `ros2 launch` asks for."""
+    """Launch description, for `ros2 launch`."""
     simulation = PathJoinSubstitution([SHARE, "launch", "sim.launch.py"])
     return LaunchDescription(
         [

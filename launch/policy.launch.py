@@ -6,7 +6,7 @@
 
 Parameter files come first, then a contract, then the arguments that are given here, then
 `parameters`: with it each parameter of the policy node can be given, and with `remappings` each
-topic be called otherwise.
+topic be renamed.
 `ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
 """
 
@@ -31,30 +31,28 @@ from launch_ros.substitutions import FindPackageShare
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, defaults, enclave_of
 from vla_ros.ros.bringup.graph_file import argument
+from vla_ros.ros.common.parameters import Parameter
+from vla_ros.ros.nodes.policy.parameters import TABLE
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 
-# Arguments that set a parameter of the policy node: name, type, description, choices. Empty
-# means: as in the parameter file.
+PARAMETERS = {row.name: row for row in TABLE}
+# Arguments that set a parameter of the policy node, with its type, text and choices. Empty means:
+# as in the parameter file.
 OVERRIDES = (
-    ("policy", str, "Which policy to run: zero, vla, remote ... or that of a plug-in", None),
-    (
-        "checkpoint",
-        str,
-        "vla: directory in OpenVLA's layout, hub id, or shipped:tabletop; remote: ws://host:8000",
-        None,
-    ),
-    ("decoding", str, "vla: such as autoregressive or actionflow", None),
-    ("device", str, "vla: torch device, such as cpu or cuda:0", None),
-    ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
-    ("weights", str, "vla: formats of the weights, such as int8 or decoder=int4,head=int8", None),
-    ("require_verified", bool, "vla: only what `vla-ros verify` passed", ("true", "false")),
-    ("replay_file", str, "replay: .npy or .npz file of actions", None),
-    ("instruction", str, "Instruction to begin with; the topic overrides it", None),
-    ("frame_id", str, "Frame of the displacements", None),
-    ("mode", str, "realtime: clocked; lockstep: one answer a frame", ("realtime", "lockstep")),
-    ("control_rate_hz", float, "Commands per second, 1 to 200", None),
-    ("max_age_s", float, "An observation older than this never moves the robot", None),
+    "policy",
+    "checkpoint",
+    "decoding",
+    "device",
+    "dtype",
+    "weights",
+    "require_verified",
+    "replay_file",
+    "instruction",
+    "frame_id",
+    "mode",
+    "control_rate_hz",
+    "max_age_s",
 )
 # Topics of the node that a robot usually calls otherwise.
 TOPICS = {
@@ -67,7 +65,7 @@ TOPICS = {
 
 
 def arguments() -> list[DeclareLaunchArgument]:
-    """Everything that can be written as NAME:=VALUE."""
+    """Arguments, written as NAME:=VALUE."""
     declared = [
         DeclareLaunchArgument(
             "params_file",
@@ -133,19 +131,21 @@ def arguments() -> list[DeclareLaunchArgument]:
             "autostart",
             default_value="true",
             choices=["true", "false"],
-            description="Configure and activate the policy node; false: somebody else does",
+            description="Configure and activate the policy node; false: another node does",
         ),
     ]
-    for name, _, description, choices in OVERRIDES:
-        more = {"choices": ["", *choices]} if choices else {}
-        declared.append(
-            DeclareLaunchArgument(
-                name, default_value="", description=f"{description}; empty: as in the file", **more
-            )
-        )
+    declared += [as_argument(PARAMETERS[name]) for name in OVERRIDES]
     for name, description in TOPICS.items():
         declared.append(DeclareLaunchArgument(name, default_value=name, description=description))
     return declared
+
+
+def as_argument(row: Parameter) -> DeclareLaunchArgument:
+    """The argument of a parameter."""
+    choices = ("true", "false") if isinstance(row.default, bool) else row.choices
+    more = {"choices": ["", *choices]} if choices else {}
+    text = f"{row.text}. Empty: as in the file"
+    return DeclareLaunchArgument(row.name, default_value="", description=text, **more)
 
 
 def mapping(context: LaunchContext, name: str) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     sim_time = {"use_sim_time": given("use_sim_time") == "true"}
     files = [name for name in (given("params_file"), given("extra_params_file")) if name]
     overrides = {
-        name: ParameterValue(LaunchConfiguration(name), value_type=kind)
-        for name, kind, _, _ in OVERRIDES
+        name: ParameterValue(LaunchConfiguration(name), value_type=type(PARAMETERS[name].default))
+        for name in OVERRIDES
         if given(name)
     }
     robot = read_contract(given("contract")) if given("contract") else None
@@ -177,7 +177,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         "output": "screen",
         "emulate_tty": True,
         "remappings": list(moved.items()),
-        # What camera images and safety need of the middleware, for this process and no other.
+        # Profile and discovery for camera images and safety, for this process and no other.
         "additional_env": defaults(context.environment) | own_keys(given),
     }
     policy = Node(
@@ -205,18 +205,18 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def own_keys(given: Callable[[str], str]) -> dict[str, str]:
-    """The launch's own enclave is not that of what it starts."""
+    """Environment without the launch's own enclave, which is not that of its nodes."""
     return {OVERRIDE: ""} if given("enclave") else {}
 
 
 def ros_arguments(given: Callable[[str], str], node: str) -> list[str]:
-    """Of one node: what it logs, whose keys it uses."""
+    """ROS arguments of a node: its log level, the enclave of its keys."""
     keys = ["--enclave", enclave_of(given("enclave"), node)] if given("enclave") else []
     return ["--ros-args", "--log-level", given("log_level"), *keys]
 
 
 def recorder(given: Callable[[str], str], moved: dict[str, str]) -> list[LaunchDescriptionEntity]:
-    """`vla-ros record`, where it is wanted. Its end ends nothing else."""
+    """Process of `vla-ros record`, where it is asked for. Its end ends nothing else."""
     if not given("record"):
         return []
     command = ["vla-ros", "record", "-o", given("record"), "--namespace", given("namespace")]
@@ -230,7 +230,7 @@ def recorder(given: Callable[[str], str], moved: dict[str, str]) -> list[LaunchD
 
 
 def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
-    """No graph without its policy node. None: the launch is ending anyway."""
+    """Shutdown at the end of the policy node. None: the launch is ending anyway."""
     if context.is_shutdown:
         return None
     how = f"{event.process_name} ended with status {event.returncode}"
@@ -240,11 +240,12 @@ def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None
 
 
 def bring_up(given: Callable[[str], str]) -> ExecuteProcess:
-    """Configure and activate the policy node, once: after that its lifecycle is its caller's.
+    """Process that configures and activates the policy node, once: after that its lifecycle is its
+    caller's.
 
-    By answers, as `vla-ros up` does, from a process of its own. launch_ros goes by what the node
-    says on ~/transition_event, misses it where launch has not found the node yet, and waits for
-    ever then; and the ROS node that it makes in launch's process can abort it at a second Ctrl-C.
+    It goes by the services' responses, as `vla-ros up` does. launch_ros goes by ~/transition_event,
+    misses it where launch has not discovered the node yet, and waits for ever then; and the ROS
+    node that it makes in launch's process can abort it at a second Ctrl-C.
     """
     name = f"{given('namespace').strip('/')}/policy"
     command = [sys.executable, "-m", "vla_ros.ros.bringup.lifecycle", f"/{name.strip('/')}"]
@@ -252,11 +253,11 @@ def bring_up(given: Callable[[str], str]) -> ExecuteProcess:
 
 
 def brought_up(event: ProcessExited, context: LaunchContext) -> None:
-    """The end of everything, with exit status 1, where the node refused."""
+    """End everything, with exit status 1, where the node refused."""
     if event.returncode and not context.is_shutdown:
         raise RuntimeError("the policy node was not brought up, see its error above")
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What `ros2 launch` asks for."""
+    """Launch description, for `ros2 launch`."""
     return LaunchDescription([*arguments(), OpaqueFunction(function=nodes)])

@@ -7,9 +7,9 @@
 
 `player:=vla_ros` (default) runs `vla-ros replay`: lock-step, in a ROS domain of its own, with a
 comparison and a report at the end. `player:=ros2bag` runs `ros2 bag play` beside the policy of
-policy.launch.py, in this domain, so that everything else of ROS can look on; the policy lives
-in the bag's time, and every argument of policy.launch.py can be given. `vla-ros replay` takes those
-that set a parameter, and `parameters`; what means nothing to a player is refused. The launch ends
+policy.launch.py, in this domain, so that other nodes can watch; the policy lives in the bag's time,
+and every argument of policy.launch.py can be given. `vla-ros replay` takes those that set a
+parameter, and `parameters`; arguments that a player cannot follow are refused. The launch ends
 with the player's exit status: of `vla-ros replay` 0 for identical, 1 for different, 2 for a bag
 that cannot be played.
 """
@@ -91,7 +91,7 @@ ROS2BAG_ALONE = {
 
 
 def arguments() -> list[DeclareLaunchArgument]:
-    """Everything that can be written as NAME:=VALUE."""
+    """Arguments, written as NAME:=VALUE."""
     return [
         DeclareLaunchArgument("bag", description="The bag: a folder, an .mcap or a .db3 file"),
         DeclareLaunchArgument(
@@ -140,7 +140,7 @@ def play(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def _vla_ros(given: Mapping[str, str]) -> list[LaunchDescriptionEntity]:
-    """``given``: also what only policy.launch.py declares, where it was written."""
+    """Player `vla-ros replay`. ``given``: arguments of policy.launch.py too."""
     for name, nothing in ROS2BAG_ALONE.items():
         if given.get(name, "") not in ("", nothing):
             raise RuntimeError(
@@ -204,7 +204,7 @@ def _end_with(process: ExecuteProcess) -> RegisterEventHandler:
 
 
 def _ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
-    """The end of the player is the end of everything, and its status that of the launch."""
+    """Shutdown at the end of the player, whose status is that of the launch."""
     if context.is_shutdown:
         return None
     if event.returncode:
@@ -237,5 +237,5 @@ def _exit_with(status: int, context: LaunchContext) -> None:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What `ros2 launch` asks for."""
+    """Launch description, for `ros2 launch`."""
     return LaunchDescription([*arguments(), OpaqueFunction(function=play)])

@@ -21,17 +21,14 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
+from vla_ros.ros.nodes.bridge.node import TABLE
 
 SHARE = FindPackageShare("vla_ros")
 
-# Arguments that set a parameter of the bridge: name, type, description. Empty means: as in the
+PARAMETERS = {row.name: row for row in TABLE}
+# Arguments that set a parameter of the bridge, with its type and text. Empty means: as in the
 # parameter file.
-OVERRIDES = (
-    ("suite", str, "libero: suite of the task"),
-    ("task", str, "Name of the task"),
-    ("initial_state", int, "Which of the fixed initial states"),
-    ("seed", int, "Seed of the simulation"),
-)
+OVERRIDES = ("suite", "task", "initial_state", "seed")
 
 
 def arguments() -> list[DeclareLaunchArgument]:
@@ -66,9 +63,11 @@ def arguments() -> list[DeclareLaunchArgument]:
         ),
         *(
             DeclareLaunchArgument(
-                name, default_value="", description=f"{description}; empty: as in the file"
+                name,
+                default_value="",
+                description=f"{PARAMETERS[name].text}. Empty: as in the file",
             )
-            for name, _, description in OVERRIDES
+            for name in OVERRIDES
         ),
     ]
 
@@ -80,8 +79,8 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         return LaunchConfiguration(name).perform(context)
 
     overrides = {
-        name: ParameterValue(LaunchConfiguration(name), value_type=kind)
-        for name, kind, _ in OVERRIDES
+        name: ParameterValue(LaunchConfiguration(name), value_type=type(PARAMETERS[name].default))
+        for name in OVERRIDES
         if given(name)
     }
     always = {"mode": given("mode"), "auto_reset": given("auto_reset") == "true"}
@@ -106,7 +105,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
-    """No graph without the simulation. None: the launch is ending anyway."""
+    """Shutdown at the end of the simulation. None: the launch is ending anyway."""
     if context.is_shutdown:
         return None
     how = f"{event.process_name} ended with status {event.returncode}"
@@ -116,7 +115,7 @@ def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What `ros2 launch` asks for."""
+    """Launch description, for `ros2 launch`."""
     policy = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(PathJoinSubstitution([SHARE, "launch", "policy.launch.py"])),
         # In lock-step the bridge makes the time.

@@ -26,8 +26,11 @@ NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/ros/nodes/*/node.py"))
 
 def prefixes() -> list[Path]:
     """Where ROS 2 is, an installed vla_ros aside."""
-    places = [*filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)), sys.prefix]
-    return [p for p in map(Path, dict.fromkeys(places)) if (p / "share" / "rclpy").is_dir()]
+    prefix_path = [
+        *filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)),
+        sys.prefix,
+    ]
+    return [p for p in map(Path, dict.fromkeys(prefix_path)) if (p / "share" / "rclpy").is_dir()]
 
 
 def has(package: str) -> bool:
@@ -54,8 +57,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 def environment(*more: Path) -> dict[str, str]:
     """A sourced ROS 2, and over it the prefixes of a workspace."""
-    places = os.pathsep.join(map(str, [*more, *prefixes()]))
-    env = {**os.environ, "AMENT_PREFIX_PATH": places, "CMAKE_PREFIX_PATH": places}
+    prefix_path = os.pathsep.join(map(str, [*more, *prefixes()]))
+    env = {**os.environ, "AMENT_PREFIX_PATH": prefix_path, "CMAKE_PREFIX_PATH": prefix_path}
     env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env.pop("PYTHONPATH", None)
     return env

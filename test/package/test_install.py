@@ -115,8 +115,8 @@ def pythons(install, monkeypatch, tmp_path):
         monkeypatch.setenv(name, str(tmp_path / folder))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
-    def put(place: str, says: str, status: int = 0) -> str:
-        path = tmp_path / place
+    def put(name: str, says: str, status: int = 0) -> str:
+        path = tmp_path / name
         path.parent.mkdir(parents=True)
         path.write_text(f"#!/bin/sh\necho {says}\nexit {status}\n")
         path.chmod(0o755)

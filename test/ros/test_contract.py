@@ -31,7 +31,7 @@ from vla_ros.ros.common import qos
 
 pytestmark = pytest.mark.ros
 CAMERAS = ("/front_camera", "/top_camera", "/wrist_camera")
-REST = {name: 0.1 * place for place, name in enumerate(JOINTS)}  # rad
+REST = {name: 0.1 * index for index, name in enumerate(JOINTS)}  # rad
 
 
 class ForeignRobot:

@@ -83,8 +83,8 @@ def test_the_scripted_policy_solves_a_task_in_real_time(
     box = out.splitlines()[:-1]
     assert {len(line) for line in box} == {WIDTH}
     assert "SOLVED" in out
-    with Pillow.open(gif) as picture:
-        assert picture.n_frames > 10
+    with Pillow.open(gif) as film:
+        assert film.n_frames > 10
 
 
 def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, str]) -> None:
@@ -99,7 +99,7 @@ def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, 
 
 
 @pytest.mark.timing
-def test_the_trained_policy_does_what_the_sentence_says(
+def test_the_trained_policy_does_what_the_instruction_asks(
     env: dict[str, str], tmp_path: Path
 ) -> None:
     """In real time where the machine does nothing else; where it does, in a world that waits: how

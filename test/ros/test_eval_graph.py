@@ -108,9 +108,9 @@ def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_pat
     assert records[0].rate_hz == pytest.approx(records[0].steps / records[0].wall_s)
     assert records[0].inference_ms.count == records[0].steps
     assert strip.save(tmp_path / "strip.png")
-    with Pillow.open(tmp_path / "strip.png") as picture:
-        assert picture.width > 6 * 64
-        assert np.asarray(picture).std() > 5
+    with Pillow.open(tmp_path / "strip.png") as strip:
+        assert strip.width > 6 * 64
+        assert np.asarray(strip).std() > 5
 
 
 def test_lossless_decodings_do_the_same_with_and_without_ros(graph):
@@ -238,7 +238,7 @@ def assert_refused(record: Record) -> None:
     assert record.held == record.steps > 0
 
 
-def test_a_vla_acts_on_any_sentence_but_none(graph):
+def test_a_vla_acts_on_any_instruction_but_none(graph):
     """Nothing in a VLA knows what is on the table: the gate bounds how it moves, not why."""
     runner = graph(RANDOM)
     own, other, silent = (
@@ -298,7 +298,7 @@ def test_a_policy_that_hangs_is_a_failed_episode(graph):
     runner = graph(setup)
 
     def hang() -> None:
-        wait_until(lambda: runner.heard_steps >= 3, 60.0, "three steps")
+        wait_until(lambda: runner.steps >= 3, 60.0, "three steps")
         workers = children(runner.pid("policy"))
         assert workers
         for child in workers:
@@ -320,7 +320,7 @@ def test_a_node_that_dies_is_a_failed_episode_and_the_next_one_has_a_new_graph(g
     pid = runner.pid("policy")
 
     def kill() -> None:
-        wait_until(lambda: 0 < runner.heard_steps < 10, 60.0, "an episode that runs")
+        wait_until(lambda: 0 < runner.steps < 10, 60.0, "an episode that runs")
         os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill, daemon=True)

@@ -54,14 +54,14 @@ def turn(angle):
 
 class Arm:
     """One joint whose servo goes a share of its way a hundred times a second, and a hand that
-    reports nothing. ``reading`` is what its driver publishes of a place; ``endless``: it takes a
+    reports nothing. ``reading`` is what its driver publishes of a position; ``endless``: it takes a
     command for the turn that it is in."""
 
     def __init__(self, ros: RosPeer, start: float) -> None:
-        self.place = self.goal = start
+        self.position = self.goal = start
         self.free, self.endless = True, False
-        self.reading: Callable[[float], float] = lambda place: place
-        self.told: list[float] = []
+        self.reading: Callable[[float], float] = lambda position: position
+        self.commanded: list[float] = []
         self.grippers: list[float] = []
         self._lock = threading.Lock()
         self._states = ros.publisher(JointState, "joint_states", qos.STATE)
@@ -74,21 +74,21 @@ class Arm:
 
     def _obey(self, message: Float64MultiArray) -> None:
         with self._lock:
-            self.told.append(message.data[0])
-            away = self.told[-1] - self.place
-            self.goal = self.place + (turn(away) if self.endless else away)
+            self.commanded.append(message.data[0])
+            away = self.commanded[-1] - self.position
+            self.goal = self.position + (turn(away) if self.endless else away)
 
     def step(self) -> None:
         with self._lock:
             if self.free:
-                self.place += 0.15 * (self.goal - self.place)
-            place = self.place
-        message = JointState(name=["j1"], position=[self.reading(place)])
+                self.position += 0.15 * (self.goal - self.position)
+            position = self.position
+        message = JointState(name=["j1"], position=[self.reading(position)])
         message.header.stamp = to_time(time.time_ns())
         self._states.publish(message)
 
     def steps(self, begin: int = 0) -> np.ndarray:
-        return np.diff(self.told[begin:])
+        return np.diff(self.commanded[begin:])
 
 
 @contextmanager
@@ -119,8 +119,8 @@ def towards(goal: float) -> np.ndarray:
 
 def told(arm: Arm, count: int, timeout: float = 15.0) -> int:
     """Wait for so many messages more; where they begin."""
-    begin = len(arm.told)
-    wait_until(lambda: len(arm.told) >= begin + count, timeout, f"{count} positions")
+    begin = len(arm.commanded)
+    wait_until(lambda: len(arm.commanded) >= begin + count, timeout, f"{count} positions")
     return begin
 
 
@@ -129,9 +129,11 @@ def test_an_arm_outside_of_its_bounds_is_led_back_at_its_limit(start_policy, ros
     bounds = {"bounds_low": [-0.5], "bounds_high": [0.5]}
     with driven(start_policy, ros, tmp_path, towards(0.4), start=1.5, **bounds) as (rig, arm):
         rig.instruct("come back")
-        wait_until(lambda: arm.told and arm.told[-1] < 0.45, 20.0, "the arm within its bounds")
+        wait_until(
+            lambda: arm.commanded and arm.commanded[-1] < 0.45, 20.0, "the arm within its bounds"
+        )
         assert np.abs(arm.steps()).max() <= STEP + 1e-6
-        assert arm.told[0] > 1.4 and (arm.steps() <= 1e-9).all()
+        assert arm.commanded[0] > 1.4 and (arm.steps() <= 1e-9).all()
     assert arm.grippers and set(arm.grippers) == {1.0}
 
 
@@ -141,7 +143,7 @@ def test_bounds_that_are_tightened_live_do_not_throw_the_arm(start_policy, ros, 
         rig.instruct("stay")
         rig.expect(State.RUNNING)
         told(arm, 5)
-        begin = len(arm.told) - 1
+        begin = len(arm.commanded) - 1
         for name, value in (("bounds_high", 0.5), ("velocity_limits", 0.2)):
             assert ros.set_parameter("/policy", name, [value])[0]
         told(arm, 20)
@@ -155,10 +157,10 @@ def test_one_wrong_reading_in_three_neither_starts_nor_stops_elsewhere(start_pol
     """M2: 2 of 6 starts leaped by 1.2 rad; M3: 2 of 5 stops led the arm half a radian away."""
     count = 0
 
-    def every_third(place: float) -> float:
+    def every_third(position: float) -> float:
         nonlocal count
         count += 1
-        return 0.0 if count % 3 == 0 else place
+        return 0.0 if count % 3 == 0 else position
 
     with driven(start_policy, ros, tmp_path, towards(1.2), start=1.2) as (rig, arm):
         arm.reading = every_third
@@ -168,7 +170,7 @@ def test_one_wrong_reading_in_three_neither_starts_nor_stops_elsewhere(start_pol
             told(arm, 4)
         rig.call("stop")
         told(arm, 15)
-        assert np.ptp(arm.told) < 1e-6 and arm.told[0] == pytest.approx(1.2, abs=1e-3)
+        assert np.ptp(arm.commanded) < 1e-6 and arm.commanded[0] == pytest.approx(1.2, abs=1e-3)
 
 
 def test_accelerations_hold_from_rest_and_to_it(start_policy, ros, tmp_path):
@@ -177,7 +179,7 @@ def test_accelerations_hold_from_rest_and_to_it(start_policy, ros, tmp_path):
     limits = {"acceleration_limits": [2.0], "bounds_high": [30.0]}
     with driven(start_policy, ros, tmp_path, away, **limits) as (rig, arm):
         rig.instruct("go")
-        wait_until(lambda: len(arm.told) > 25, 15.0, "a motion")
+        wait_until(lambda: len(arm.commanded) > 25, 15.0, "a motion")
         rig.call("stop")
         told(arm, 10)
         speeds, since = speeds_of(rig)
@@ -195,7 +197,7 @@ def test_a_node_that_is_deactivated_at_speed_brings_the_arm_to_rest(
     limits = {"acceleration_limits": [2.0], "bounds_high": [30.0]}
     with driven(start_policy, ros, tmp_path, away, **limits) as (rig, arm):
         rig.instruct("go")
-        wait_until(lambda: len(arm.told) > 25, 15.0, "a motion")
+        wait_until(lambda: len(arm.commanded) > 25, 15.0, "a motion")
         if ending == "SIGINT":
             rig.node.signal(signal.SIGINT)
             wait_until(lambda: rig.node.process.poll() is not None, 10.0, "the end of the node")
@@ -215,7 +217,7 @@ def test_a_hand_that_nobody_commanded_stays_as_it_is(start_policy, ros, policy):
     )
     hand = ros.inbox(Float64, "policy/gripper", qos.ACTION)
     twists = ros.inbox(TwistStamped, "policy/twist", qos.ACTION)
-    joystick = ros.publisher(TwistStamped, "policy/takeover/twist", qos.SAID)
+    joystick = ros.publisher(TwistStamped, "policy/takeover/twist", qos.EVENT)
 
     def push() -> None:
         message = TwistStamped()
@@ -252,19 +254,19 @@ def test_an_arm_that_stands_is_a_hold_and_what_is_commanded_waits_for_it(
     """M12a: an emergency stop. It was told 2.53 rad after 4 s, RUNNING, without a word."""
     with driven(start_policy, ros, tmp_path, towards(2.5)) as (rig, arm):
         rig.instruct("go")
-        wait_until(lambda: arm.place > 0.3, 15.0, "a motion")
+        wait_until(lambda: arm.position > 0.3, 15.0, "a motion")
         arm.free = False
-        begin = len(arm.told)
+        begin = len(arm.commanded)
         rig.expect(State.HOLD)
         assert "the arm has not moved" in rig.status.last.reason
         assert "emergency stop" in rig.status.last.reason
         leash = SPEED * (0.3 + T + 0.1)
-        assert max(arm.told[begin:]) - arm.place <= leash
+        assert max(arm.commanded[begin:]) - arm.position <= leash
         arm.free = True
         released = time.monotonic()
         rig.expect(State.RUNNING)
         assert time.monotonic() - released < 3.0
-        wait_until(lambda: arm.place > 2.4, 20.0, "the goal")
+        wait_until(lambda: arm.position > 2.4, 20.0, "the goal")
         assert np.abs(arm.steps()).max() <= STEP + 1e-6
 
 
@@ -325,10 +327,10 @@ def test_a_joint_without_end_goes_the_short_way_through_pi(start_policy, ros, tm
         arm.endless = said == "wrapped"
         arm.reading = turn
         rig.instruct("go round")
-        wait_until(lambda: abs(turn(arm.place + 3.0 * way)) < 0.01, 15.0, "the goal")
+        wait_until(lambda: abs(turn(arm.position + 3.0 * way)) < 0.01, 15.0, "the goal")
     assert np.abs(turn(arm.steps())).max() <= STEP + 1e-6
     assert abs(turn(arm.steps()).sum()) < 0.35, "0.28 rad, and not 6"
-    assert (max(np.abs(arm.told)) <= np.pi) == (said == "wrapped")
+    assert (max(np.abs(arm.commanded)) <= np.pi) == (said == "wrapped")
 
 
 @pytest.mark.parametrize("way", [1, -1])
@@ -348,17 +350,17 @@ def test_displacements_lead_a_joint_without_end_through_pi(start_policy, ros, tm
     with driven(start_policy, ros, tmp_path, rows, 3.05 * way, **given) as (rig, arm):
         arm.reading = turn
         rig.instruct("go on")
-        wait_until(lambda: way * arm.place > 3.3, 20.0, "the other side of pi")
+        wait_until(lambda: way * arm.position > 3.3, 20.0, "the other side of pi")
     assert np.abs(arm.steps()).max() <= STEP + 1e-6
 
 
 def test_a_command_says_that_it_stops_on_every_output(start_policy, ros, tmp_path):
-    """STOP on `~/action`, and one place on the positions, whatever one reading says then."""
+    """STOP on `~/action`, and one position on ~/positions, whatever one reading is then."""
     with driven(start_policy, ros, tmp_path, towards(2.0)) as (rig, arm):
         rig.instruct("go")
-        wait_until(lambda: arm.place > 0.2, 15.0, "a motion")
-        arm.reading = lambda place: 0.0
+        wait_until(lambda: arm.position > 0.2, 15.0, "a motion")
+        arm.reading = lambda position: 0.0
         rig.call("stop")
         rig.wait_for(CommandKind.STOP, len(rig.commands))
         begin = told(arm, 8)
-        assert np.ptp(arm.told[begin + 2 :]) < 1e-9
+        assert np.ptp(arm.commanded[begin + 2 :]) < 1e-9

@@ -85,7 +85,7 @@ class Server:
 
 @pytest.fixture
 def serve(ros_domain, ros_env, monkeypatch):
-    monkeypatch.setattr(lifecycle, "LOOK_S", 0.3)
+    monkeypatch.setattr(lifecycle, "QUERY_S", 0.3)
     servers: list[Server] = []
 
     def start(change: list[str], looks: int = 0) -> Server:

@@ -6,14 +6,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
 
-import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from geometry_msgs.msg import TwistStamped
 from rclpy.node import Node
@@ -23,13 +21,12 @@ from sensor_msgs.msg import Image, TimeReference
 from support.timing import QUIET, bound, judge
 from support.wait import wait_until
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.core.resources import config_path
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.types import STAGES
 from vla_ros.msg import ActionCommand, MonitorReport, PolicyStatus
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import BadMessage, stamp_of, to_time
+from vla_ros.ros.common.convert import stamp_of, to_time
 from vla_ros.ros.common.serialized import header_stamp
-from vla_ros.ros.nodes.monitor.node import TABLE
 
 RATE_HZ = 20.0
 OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
@@ -81,9 +78,9 @@ class Robot(threading.Thread):
     def _image(self) -> None:
         now = time.time_ns()
         stamp = now - round(self.image_delay_ms * MS)
-        picture = TimeReference(time_ref=to_time(self.frozen_stamp or stamp), source="/image")
-        picture.header.stamp = to_time(now)
-        self._camera.publish(picture)
+        image = TimeReference(time_ref=to_time(self.frozen_stamp or stamp), source="/image")
+        image.header.stamp = to_time(now)
+        self._camera.publish(image)
 
     def _command(self) -> None:
         self.sequence += 1
@@ -326,12 +323,6 @@ def test_it_watches_in_a_namespace(ros, spawn_node) -> None:
     finally:
         robot.stop()
         node.destroy_node()
-
-
-def test_monitor_yaml_lists_every_parameter_with_its_default() -> None:
-    text = Path(config_path("monitor.yaml")).read_text()
-    written = yaml.safe_load(text)["/**"]["ros__parameters"]
-    assert written == {row.name: row.default for row in TABLE}
 
 
 def test_the_stamp_is_read_from_the_serialized_message() -> None:

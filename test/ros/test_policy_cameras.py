@@ -44,7 +44,7 @@ def received(rig, driver) -> int:
     return int(rig.now().frames_received)
 
 
-def test_a_driver_without_our_profile_loses_no_picture(start_policy, drive):
+def test_a_driver_without_our_profile_loses_no_image(start_policy, drive):
     rig = start_policy(detect_frozen=False)
     rig.bring_up()
     driver = drive("reliable", "640x480", str(FRAMES))

@@ -76,7 +76,7 @@ def test_a_policy_of_another_kind_moves_no_robot_unless_that_is_said(start_polic
         stale_action="hold",
     )
     assert not rig.ros.change_state("/policy", "configure", 60.0)
-    refused = rig.expect(lambda s: "the policy says that its actions are" in s.reason)
+    refused = rig.expect(lambda s: "the policy's actions are" in s.reason)
     assert refused.state == State.UNCONFIGURED and refused.worker_pid == 0
     for said in ("end_effector_delta", "joint_position", "joint_a1", "rx", "action_space_override"):
         assert said in refused.reason, "both, side by side, and what allows it"
@@ -147,7 +147,7 @@ def test_a_worker_in_another_s_place_is_held_to_the_limits_again(ros_env):
         safety = control.loop.safety
         assert safety.state is State.FAULT
         assert "too slow" in safety.reason and "cannot be met" in safety.reason
-        node.last_word()
+        node.stop()
         node.destroy_node()
     finally:
         rclpy.try_shutdown()

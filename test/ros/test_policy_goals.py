@@ -133,7 +133,7 @@ def test_a_goal_ends_by_success_limit_cancel_or_stop_and_then_nothing_moves(call
     assert result.actions == len(moved) and result.duration_s > now.elapsed_s
 
     # The same text, once more and at once: a goal is an explicit will. A best-effort word counts.
-    best_effort = rig.ros.publisher(Bool, "done", qos.SAID_BY_ANY)
+    best_effort = rig.ros.publisher(Bool, "done", qos.EVENT_SUB)
     goal = caller.send("reach", topic="done")
     goal.runs()
     rig.ros.wait_for_subscriber(best_effort)

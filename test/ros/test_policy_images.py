@@ -154,7 +154,7 @@ def test_stamps_that_cannot_be_are_dropped(start_policy):
 
 @pytest.mark.parametrize("encoding", SUPPORTED)
 def test_supported_encodings_come_through_with_their_colors(encoding):
-    from vla_ros.ros.common.convert import image_of
+    from vla_ros.core.pixels import image_of
 
     rgb = np.random.default_rng(3).integers(0, 256, (5, 7, 3), np.uint8)
     alpha = np.full((5, 7, 1), 9, np.uint8)
@@ -198,7 +198,7 @@ def test_supported_encodings_are_taken_in_by_the_node(start_policy):
 def test_yuv_is_converted_as_cv_bridge_does(encoding):
     """Bit for bit, also beyond the limited range; rows may be longer than their pixels."""
     cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
-    from vla_ros.ros.common.convert import image_of
+    from vla_ros.core.pixels import image_of
 
     uyvy = encoding in ("yuv422", "uyvy")
     code = cv2.COLOR_YUV2RGB_UYVY if uyvy else cv2.COLOR_YUV2RGB_YUY2
@@ -213,7 +213,7 @@ def test_yuv_is_converted_as_cv_bridge_does(encoding):
 
 def test_yuv_of_known_colors():
     """White, black and the red of color bars (ITU-R BT.601, 75 %), without OpenCV."""
-    from vla_ros.ros.common.convert import BadMessage, image_of
+    from vla_ros.core.pixels import BadMessage, image_of
 
     pixels = bytes([235, 128, 16, 128, 65, 100, 65, 212])
     message = Image(height=1, width=4, encoding="yuv422_yuy2", step=8)
@@ -296,7 +296,7 @@ def test_compressed_images_are_decoded_and_corrupt_ones_dropped(start_policy):
 
 
 def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message():
-    from vla_ros.ros.common.convert import BadMessage, decompressed
+    from vla_ros.core.pixels import BadMessage, decompressed
 
     rgb = np.random.default_rng(4).integers(0, 256, (48, 64, 3), np.uint8)
     rgb[:, :32] = (200, 40, 10)  # flat: JPEG keeps it
@@ -314,8 +314,8 @@ def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message(
     for data in files.values():
         for _ in range(150):
             broken = bytearray(data)
-            for place in random.integers(0, min(200, len(broken)), 5):
-                broken[place] = random.integers(0, 256)
+            for index in random.integers(0, min(200, len(broken)), 5):
+                broken[index] = random.integers(0, 256)
             message = CompressedImage(format="jpeg")
             message.data.frombytes(bytes(broken[: random.integers(1, len(broken) + 1)]))
             try:
@@ -332,7 +332,7 @@ def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message(
 def test_stop_is_answered_beside_a_camera_that_takes_longer_to_decode_than_to_send(start_policy):
     """4K JPEG at 30 Hz, which no machine keeps up with: it is decoded beside the thread that serves
     ~/stop."""
-    from vla_ros.ros.common.convert import decompressed
+    from vla_ros.core.pixels import decompressed
 
     noise = np.random.default_rng(6).integers(0, 256, (270, 480, 3), np.uint8)
     stream = io.BytesIO()
@@ -364,6 +364,6 @@ def test_stop_is_answered_beside_a_camera_that_takes_longer_to_decode_than_to_se
             rig.call("stop")
             answered.append(time.monotonic() - began)
             rig.call("resume")
-    took, picture = np.median(answered), np.median(decoded)
-    print(f"stop {1e3 * took:.1f} ms, an image {1e3 * picture:.1f} ms")
-    assert took < picture / 3
+    took, decode = np.median(answered), np.median(decoded)
+    print(f"stop {1e3 * took:.1f} ms, an image {1e3 * decode:.1f} ms")
+    assert took < decode / 3

@@ -133,12 +133,12 @@ def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy
         messages = list(twist.messages)
         return [(m.twist, said[s]) for m in messages if (s := stamp_of(m.header.stamp)) in said]
 
-    for twist, places in zip(twists, (slice(0, 6), slice(7, 13)), strict=True):
+    for twist, numbers in zip(twists, (slice(0, 6), slice(7, 13)), strict=True):
         wait_until(lambda t=twist: len(heard_of(t)) > 20, 5.0, "the twists of the commands")
         for velocity, command in heard_of(twist):
             linear, angular = velocity.linear, velocity.angular
             six = [linear.x, linear.y, linear.z, angular.x, angular.y, angular.z]
-            assert six == pytest.approx((np.asarray(command.action[places]) / T).tolist())
+            assert six == pytest.approx((np.asarray(command.action[numbers]) / T).tolist())
         wait_until(
             lambda t=twist: t.last.twist.linear.x == t.last.twist.linear.y == 0.0, 5.0, "rest"
         )

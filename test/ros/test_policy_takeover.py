@@ -37,7 +37,7 @@ def said(rig, begin, kind):
 
 def speak(rig, kind, topic):
     """Something that publishes a message with these fields and the stamp of now."""
-    publisher = rig.ros.publisher(kind, f"policy/takeover/{topic}", qos.SAID)
+    publisher = rig.ros.publisher(kind, f"policy/takeover/{topic}", qos.EVENT)
     rig.ros.wait_for_subscriber(publisher)
 
     def say(fill):
@@ -133,7 +133,7 @@ def test_a_leader_arm_leads(start_policy, tmp_path):
         jump_limit=0.05,
     )
     rig.bring_up("reach")
-    state = rig.ros.publisher(JointState, "joint_states", qos.SAID)
+    state = rig.ros.publisher(JointState, "joint_states", qos.EVENT)
     say = speak(rig, JointState, "joint_states")
 
     def measured():

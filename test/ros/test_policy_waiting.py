@@ -82,7 +82,7 @@ def test_a_silent_wrist_camera_is_said_until_it_speaks(start_policy, ros):
         assert rig.status.last.reason == "running"
 
 
-def test_a_wrist_camera_whose_pictures_are_refused_is_not_called_silent(start_policy, ros):
+def test_a_wrist_camera_whose_images_are_refused_is_not_called_silent(start_policy, ros):
     rig = start_policy(policy="zero", use_wrist_image=True, pairing_slop_s=0.2)
     rig.bring_up("reach")
     wrist = ros.publisher(Image, "wrist_image", qos.IMAGE_PUB)
@@ -90,7 +90,7 @@ def test_a_wrist_camera_whose_pictures_are_refused_is_not_called_silent(start_po
         waits(rig, "wrist_image is refused: encoding '8UC3'")
 
 
-def test_no_picture_at_all_and_a_picture_that_is_refused(start_policy, ros):
+def test_no_image_at_all_and_an_image_that_is_refused(start_policy, ros):
     rig = start_policy(policy="zero", **{"cameras.main.topic": "front"})
     rig.bring_up("reach")
     waits(rig, "no image on /front yet, nobody publishes it", "cameras.main.topic")

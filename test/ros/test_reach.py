@@ -22,7 +22,8 @@ from support.wait import wait_until
 from vla_ros.core.resources import config_path
 from vla_ros.ros.bringup.environment import PROFILES, defaults
 from vla_ros.ros.bringup.graph import Graph, command_line
-from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, view_node
+from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec
+from vla_ros.ros.bringup.view import view_node
 
 RANGE = "ROS_AUTOMATIC_DISCOVERY_RANGE"
 BARE = "import rclpy, time; rclpy.init(); n = rclpy.create_node('bare'); time.sleep(600)"

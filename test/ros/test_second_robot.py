@@ -74,8 +74,8 @@ def test_an_emergency_stop_at_speed_is_a_hold_and_its_release_no_leap(meet, tmp_
     session.emergency_stop(False)
     session.rig.expect(State.RUNNING)
     session.wait_for_motion()
-    places, over = np.array(session.positions[begin:]), 10  # samples, 50 ms
-    fastest = np.abs(places[over:] - places[:-over]).max() / (over * 0.005)
+    positions, over = np.array(session.positions[begin:]), 10  # samples, 50 ms
+    fastest = np.abs(positions[over:] - positions[:-over]).max() / (over * 0.005)
     with capsys.disabled():
         print(f"\nreleased: largest step in 50 ms {fastest * 0.05:.3f} rad")
     assert fastest * 0.05 < 0.5 * (0.3 + T + 0.1), "no farther than the leash"

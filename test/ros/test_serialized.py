@@ -15,9 +15,10 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from endurance.mutate import spoilt_bytes
+from vla_ros.core.pixels import BadMessage, image_of
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
-from vla_ros.ros.common.convert import BadMessage, image_of, to_time
+from vla_ros.ros.common.convert import to_time
 from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)

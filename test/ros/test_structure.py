@@ -14,7 +14,7 @@ from sensor_msgs.msg import JointState
 
 from endurance.mutate import spoilt_bytes, spoilt_message
 from support.wait import wait_until
-from vla_ros.ros.common.convert import BadMessage
+from vla_ros.core.pixels import BadMessage
 from vla_ros.ros.common.listening import message_of
 
 KINDS = (

@@ -24,7 +24,7 @@ from vla_ros.msg import ActionCommand, PolicyStatus
 from vla_ros.ros.common.qos import ACTION, LATCHED
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
-SENTENCE = "push the blue cube to the left"
+TEXT = "push the blue cube to the left"
 BROWSER_S = 90.0  # software rendering, on a machine that may have other things to do
 INSTRUCTION = "form input[class*=TextInput-input]"
 
@@ -73,10 +73,10 @@ def test_a_demo_is_watched_told_what_to_do_and_stopped_in_the_browser(verb, ros,
         page.open(address)
         wait_until(lambda: page.text("vla-word") == "RUNNING", BROWSER_S, "the state", every=0.2)
 
-        page.write(INSTRUCTION, SENTENCE)
+        page.write(INSTRUCTION, TEXT)
         page.press_button("Say it")
-        statuses.wait_new(lambda m: m.instruction == SENTENCE, timeout=BROWSER_S)
-        wait_until(lambda: page.text("vla-told") == SENTENCE, BROWSER_S, "what was said", every=0.2)
+        statuses.wait_new(lambda m: m.instruction == TEXT, timeout=BROWSER_S)
+        wait_until(lambda: page.text("vla-told") == TEXT, BROWSER_S, "what was said", every=0.2)
 
         def stops_by(press):
             statuses.wait_new(lambda m: m.state == PolicyStatus.STATE_RUNNING, timeout=BROWSER_S)
@@ -103,8 +103,8 @@ def moved(joints):
     """The farthest that any joint goes in the next second of messages, rad or m."""
     begin = len(joints.messages)
     wait_until(lambda: len(joints.messages) > begin + 20, 30, "joint states")
-    places = np.array([m.position for m in joints.messages[begin:]])
-    return float(np.ptp(places, axis=0).max())
+    positions = np.array([m.position for m in joints.messages[begin:]])
+    return float(np.ptp(positions, axis=0).max())
 
 
 def test_the_graph_goes_on_without_its_view(verb, ros):

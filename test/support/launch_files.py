@@ -23,7 +23,7 @@ def own_arguments(name: str) -> set[str]:
             continue
         table = getattr(node.targets[0], "id", "")
         if table in ("OVERRIDES", "OPTIONS"):
-            found |= {row.elts[0].value for row in node.value.elts}
+            found |= {getattr(row, "elts", [row])[0].value for row in node.value.elts}
         elif table == "TOPICS" and isinstance(node.value, ast.Dict):
             found |= {key.value for key in node.value.keys}
         elif table == "TOPICS":

@@ -24,7 +24,7 @@ from rclpy.qos import QoSProfile
 
 from support import wait
 from support.wait import wait_until
-from vla_ros.ros.bringup.lifecycle import LOOK_S, STATES
+from vla_ros.ros.bringup.lifecycle import QUERY_S, STATES
 from vla_ros.ros.common.spin import leave
 
 Message = TypeVar("Message")
@@ -190,7 +190,7 @@ class RosPeer:
         until = time.monotonic() + timeout * wait.patience
         for asked in itertools.count():
             try:
-                answer = self.call(ChangeState, f"{node}/change_state", request, LOOK_S)
+                answer = self.call(ChangeState, f"{node}/change_state", request, QUERY_S)
                 if answer.success or not asked:
                     return bool(answer.success)
                 # refused perhaps because the request before it was late and not lost

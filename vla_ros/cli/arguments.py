@@ -1,4 +1,4 @@
-"""What the verbs share: their names, their parsers, flags that several have, and common checks.
+"""Names of the verbs, their parsers, flags that several share, and common checks.
 
 Light: `vla-ros --help` imports this and nothing of the other rooms.
 """
@@ -26,7 +26,7 @@ VERBS = {
     "contract": "a robot's description: Rosetta's contract as our parameters, and back",
     "serve": "a policy for other machines, over openpi's websocket protocol",
     "record": "record a running policy into a bag",
-    "replay": "play a bag into a policy and compare what it says",
+    "replay": "play a bag into a policy and compare its actions",
     "rerun": "a bag as a recording of the Rerun viewer",
     "export": "make a LeRobotDataset of bags",
     "convert": "make a checkpoint that the engine reads of a released one",
@@ -36,7 +36,7 @@ VERBS = {
     "lerobot": "set up LeRobot's environment, check its checkpoints",
 }
 
-#: flags of several verbs; a verb may say another help, default or metavar
+#: flags of several verbs; a verb may give another help, default or metavar
 FLAGS: Mapping[str, Mapping[str, Any]] = {
     "--json": {"action": "store_true", "help": "end with one line of JSON on stdout"},
     "--param": {"action": "append", "default": [], "metavar": "NODE.PARAM=VALUE"},
@@ -85,11 +85,11 @@ def add_fields(group: Any, options: type, *names: str, **defaults: Any) -> None:
             words["action"] = "store_false" if own else "store_true"
             words["help"] = f"do not {more['text']}" if own else more["text"]
         else:
-            # A text that ends so says itself what is taken without the flag.
+            # A text that ends so has the default in it.
             silent = default in ("", 0, None, ()) or more["text"].endswith(")")
             listed = default if isinstance(default, tuple) else (default,)
-            said = "" if silent else f" ({','.join(f'{value}' for value in listed)})"
-            words |= {"help": more["text"].replace("%", "%%") + said}
+            shown = "" if silent else f" ({','.join(f'{value}' for value in listed)})"
+            words |= {"help": more["text"].replace("%", "%%") + shown}
             words |= {"type": joined(more["each"]) if "each" in more else kind}
             words |= {"choices": more.get("choices") or None}
             words |= {} if words["choices"] else {"metavar": more.get("metavar", METAVARS[kind])}
@@ -110,19 +110,19 @@ def joined(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 
 
 def check_seconds(seconds: float | None) -> None:
-    """UserError: --for that is not above 0."""
+    """Raise UserError for a --for that is not above 0."""
     if seconds is not None and not seconds > 0:
         raise UserError(f"--for {seconds:g}: must be above 0 seconds")
 
 
 def check_domain(domain: int | None) -> None:
-    """UserError: no ROS domain."""
+    """Raise UserError for a number that is no ROS domain."""
     if domain is not None and not 0 <= domain <= 232:
         raise UserError(f"--domain-id {domain}: must be 0 to 232")
 
 
 def require_rosbags() -> None:
-    """UserError where bags cannot be read or written."""
+    """Raise UserError where bags cannot be read or written."""
     if importlib.util.find_spec("rosbags") is None:
         raise UserError("rosbags is missing: pip install '.[replay]' in the checkout")
 

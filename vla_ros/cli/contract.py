@@ -20,7 +20,7 @@ which Rosetta ignores."""
 
 EPILOG = """\
 examples:
-  vla-ros contract contracts/so_101.yaml                    what it says, as parameters
+  vla-ros contract contracts/so_101.yaml                    as parameters
   vla-ros contract config/robots/so101.yaml --out so101_contract.yaml
 
 exit status: 0 done; 2 it is no such file, or has what cannot be followed"""

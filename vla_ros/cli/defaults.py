@@ -1,5 +1,4 @@
-"""What commands use when nothing is named: the small models that come with the package and the
-fastest decoding that changes nothing; and whether a model that is named can be read."""
+"""Default models of the verbs, which come with the package, and checks of a model that is named."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -35,7 +34,7 @@ def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
 
 
 def actions_of(name: str) -> int:
-    """Actions of an answer of a token policy; 1 where it cannot be told yet."""
+    """Actions in a chunk of a token policy; 1 where the checkpoint cannot be read."""
     from vla_ros.engine.errors import CheckpointError
     from vla_ros.engine.families.base import LoadOptions
     from vla_ros.engine.families.registry import family_of, source_of
@@ -45,4 +44,4 @@ def actions_of(name: str) -> int:
         family = family_of(source := source_of(name))
         return family.config(source, LoadOptions()).horizon if family.group == TOKENS else 1
     except (CheckpointError, OSError):
-        return 1  # said in one line where it is loaded
+        return 1  # reported in one line where it is loaded

@@ -1,4 +1,4 @@
-"""`vla-ros doctor`: what this machine has, what it lacks, and what to do about it."""
+"""`vla-ros doctor`: checks of this machine, with advice where one fails."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ from vla_ros.ros.bringup.environment import (
     shipped_profile,
 )
 
-#: what OpenVLA-7B takes in bfloat16 with its KV cache, activations and CUDA's context, as
+#: memory of OpenVLA-7B in bfloat16 with its KV cache, activations and CUDA's context, as
 #: `vla-ros roofline --model openvla-7b` counts
 OPENVLA_BYTES = 16.28e9
 
-# What a check is, and the checks of the machine itself.
-#
-# Each looks at one thing and returns one line. What could crash or hang (rclpy, torch, OpenGL) is
-# tried in a process of its own.
+# Checks of the machine itself. Each returns one line. Libraries that could crash or hang (rclpy,
+# torch, OpenGL) are tried in a process of their own.
 
 
 class Level(Enum):
-    """How bad it is. FAIL: the graph or the demo cannot run."""
+    """Severity of a check. FAIL: the graph or the demo cannot run."""
 
     OK = "ok"
     WARN = "warn"
@@ -51,7 +49,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found, and what to do about it where that is anything."""
+    """Finding of one check, with advice where there is any."""
 
     name: str
     level: Level
@@ -72,13 +70,13 @@ def fail(name: str, found: str, advice: str) -> Check:
 
 
 def line(check: Check) -> str:
-    """The check as a user reads it, with the advice in a line of its own."""
+    """Text of a check, with the advice in a line of its own."""
     text = f"{check.level.value:<5} {check.name:<11} {check.found}"
     return f"{text}\n      {'':<11} -> {check.advice}" if check.advice else text
 
 
 def try_python(code: str, timeout_s: float = 60.0) -> tuple[bool, str]:
-    """Run code in a fresh Python with a graph's environment: (it worked, its last line)."""
+    """Run code in a fresh Python with a graph's environment; returns (it worked, its last line)."""
     env = {**os.environ, **defaults(os.environ)}
     good, text = run_program([sys.executable, "-c", SAFE_PATH + code], timeout_s, env)
     lines = text.strip().splitlines()
@@ -88,7 +86,7 @@ def try_python(code: str, timeout_s: float = 60.0) -> tuple[bool, str]:
 def tried(
     name: str, code: str, advice: str, timeout_s: float = 60.0, bad: Level = Level.FAIL
 ) -> Check:
-    """The check that runs code, and is what its last line says."""
+    """Check that runs code, and shows its last line."""
     good, text = try_python(code, timeout_s)
     return ok(name, text) if good else Check(name, bad, text, advice)
 
@@ -98,7 +96,7 @@ def check_python() -> Check:
 
 
 def check_simulation() -> Check:
-    """The tabletop can be rendered without a window."""
+    """Check that the tabletop can be rendered without a window."""
     if importlib.util.find_spec("mujoco") is None:
         return warn("simulation", "mujoco is missing", "pip install '.[sim]'")
     code = (
@@ -120,7 +118,7 @@ def check_simulation() -> Check:
 
 
 def check_clock() -> Check:
-    """Stamps of other machines can be compared with ours; this one keeps its own time well."""
+    """Check that clocks are synchronized, and that this machine wakes up in time."""
     late = []
     for _ in range(100):
         start = time.perf_counter()
@@ -132,18 +130,17 @@ def check_clock() -> Check:
         advice = "commands will jitter: free the processor, or use a real-time kernel"
         return warn("clock", text, advice)
     if shutil.which("timedatectl"):
-        command = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"]
-        said = _said(*command).strip()
-        if said == "no":
+        synchronized = _output("timedatectl", "show", "-p", "NTPSynchronized", "--value").strip()
+        if synchronized == "no":
             advice = "cameras on other machines need it: set up chrony or systemd-timesyncd"
             return warn("clock", f"{text}; not synchronized with other machines", advice)
-        if said == "yes":
+        if synchronized == "yes":
             text += "; synchronized (NTP)"
     return ok("clock", text)
 
 
 def check_files() -> Check:
-    """The files that are not Python came along."""
+    """Check that the files that are not Python are installed."""
     try:
         folder = config_path("fastdds_shm.xml").parent
     except FileNotFoundError as error:
@@ -153,7 +150,7 @@ def check_files() -> Check:
 
 # The checks on a Jetson: power mode, clocks, memory shared with the GPU, swap.
 #
-# Files are those of L4T's kernel and NVIDIA's tools; each is given, so that a test can write them.
+# Files are those of L4T's kernel and NVIDIA's tools; their root is a parameter, for tests.
 
 
 GB = 1e9
@@ -163,12 +160,12 @@ TIGHT_BYTES = 2 * GB  # what the robot's other nodes and the file cache want at 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a Jetson says what it is."""
+    """System files of a Jetson."""
 
     root: Path = Path("/")
 
     def read(self, path: str) -> str:
-        """A file's text; "" where there is none or it may not be read."""
+        """Text of a file; "" where there is none or it may not be read."""
         try:
             return (self.root / path).read_text(errors="replace").strip("\0\n ")
         except OSError:
@@ -179,12 +176,12 @@ class Machine:
 
 
 def check_jetson(machine: Machine | None = None) -> Iterator[Check]:
-    """Its checks; none on another machine."""
+    """Checks of a Jetson; none on another machine."""
     machine = machine or Machine()
     if not machine.is_jetson():
         return
     yield _board(machine)
-    yield _power(_said("nvpmodel", "-q"))
+    yield _power(_output("nvpmodel", "-q"))
     yield _clocks(machine)
     yield _memory(machine)
 
@@ -195,9 +192,9 @@ def _board(machine: Machine) -> Check:
     return ok("Jetson", model + (f", L4T {release[1]}.{release[2]}" if release else ""))
 
 
-def _power(said: str) -> Check:
-    """``nvpmodel -q`` says "NV Power Mode: MAXN" and the number of the mode in the next line."""
-    mode = re.search(r"NV Power Mode: *(\S+)", said)
+def _power(output: str) -> Check:
+    """Power mode: ``nvpmodel -q`` prints "NV Power Mode: MAXN", and its number in the next line."""
+    mode = re.search(r"NV Power Mode: *(\S+)", output)
     if mode is None:
         advice = f"sudo nvpmodel -q; rates in {HOW_TO} are of MAXN"
         return warn("power mode", "nvpmodel does not say it", advice)
@@ -207,7 +204,7 @@ def _power(said: str) -> Check:
 
 
 def _clocks(machine: Machine) -> Check:
-    """jetson_clocks holds every clock at its highest; without it they rise after the load comes."""
+    """Clocks: jetson_clocks holds each at its highest; without it they rise after the load."""
     held, loose = 0, []
     for policy in sorted((machine.root / "sys/devices/system/cpu/cpufreq").glob("policy*")):
         low, high = (policy / f"scaling_{end}_freq" for end in ("min", "max"))
@@ -224,7 +221,7 @@ def _clocks(machine: Machine) -> Check:
 
 
 def _memory(machine: Machine) -> Check:
-    """The GPU's memory is the machine's: what other programs take, a model cannot have."""
+    """Memory, which the GPU shares with all programs."""
     sizes = dict(re.findall(r"^(\w+): +(\d+) kB", machine.read("proc/meminfo"), re.MULTILINE))
     total, free, swap = (int(sizes.get(n, 0)) * 1024 for n in
                          ("MemTotal", "MemAvailable", "SwapTotal"))  # fmt: skip
@@ -241,12 +238,12 @@ def _memory(machine: Machine) -> Check:
     return ok("memory", text)
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     good, text = run_program(command, 5.0)
     return text if good else ""
 
 
-# What a large model needs: torch, a GPU with room for it, the checkpoint itself.
+# A large model: torch, a GPU with room for it, the checkpoint itself.
 
 
 def check_torch() -> Check:
@@ -257,7 +254,7 @@ def check_torch() -> Check:
 
 
 def check_gpu() -> Check:
-    """What a large model would run on."""
+    """Check of the GPU for a large model."""
     if importlib.util.find_spec("torch") is None:
         return warn("GPU", "not looked for: torch is missing", "see the line of torch")
     code = (
@@ -279,7 +276,7 @@ def check_gpu() -> Check:
 
 
 def room_for(gpu_bytes: float) -> str:
-    """Whether OpenVLA-7B has room on a GPU; 0: there is none."""
+    """Room for OpenVLA-7B on a GPU, in words; 0: there is none."""
     need = f"OpenVLA-7B in bf16 needs {OPENVLA_BYTES / 1e9:.1f} GB"
     if not gpu_bytes:
         return f"{need} of a GPU"
@@ -287,7 +284,7 @@ def room_for(gpu_bytes: float) -> str:
 
 
 def check_folder(name: str) -> Iterator[Check]:
-    """What a checkpoint's folder is, needs and lacks, and which command comes next. No tensor is
+    """Checks of a checkpoint's folder: its family, needs, lacks, and the next command. No tensor is
     read and torch is not imported, so it takes a second."""
     from vla_ros.engine.errors import CheckpointError
     from vla_ros.engine.families.folder import describe
@@ -308,10 +305,8 @@ def check_folder(name: str) -> Iterator[Check]:
 
 
 def check_checkpoint(name: str) -> Check:
-    """A model can be read: every tensor there, of the right shape, finite. One at a time.
-
-    Of random weights nothing is read: they are made when the policy is loaded.
-    """
+    """Check that a model can be read: every tensor there, of the right shape, finite. Random
+    weights are made when the policy is loaded: nothing of them is read."""
     random = name.startswith("random:")
     code = _of_random(name) if random else _of_files(name)
     return tried("checkpoint", code, "docs/reference/checkpoints.md says what can be read", 600.0)
@@ -345,14 +340,14 @@ def _of_files(name: str) -> str:
     )
 
 
-# ROS 2: where it comes from, what it can carry, and who else is listening.
+# ROS 2: its installation, its middleware, and who else is in the domain.
 
 
 ROS_PYTHONS = ((3, 10), (3, 13))  # first and last CPython with ROS 2 wheels
 
 
 def check_ros() -> Check:
-    """Where ROS 2 comes from."""
+    """Check of the installation of ROS 2."""
     if "ROS_DISTRO" in os.environ:
         return ok("ROS 2", f"{os.environ['ROS_DISTRO']}, sourced")
     try:
@@ -368,7 +363,7 @@ def check_ros() -> Check:
 
 
 def check_rclpy() -> Check:
-    """A node can be made."""
+    """Check that a node can be made."""
     code = (
         "import rclpy; rclpy.init(); n = rclpy.create_node('vla_ros_doctor');"
         "print(rclpy.get_rmw_implementation_identifier()); n.destroy_node(); rclpy.shutdown()"
@@ -381,7 +376,7 @@ def check_rclpy() -> Check:
 
 
 def check_messages() -> Check:
-    """The interfaces of this package are built and their type support loads."""
+    """Check that this package's interfaces are built and their type support loads."""
     code = (
         "from vla_ros.msg import ActionCommand; from vla_ros.srv import ResetEpisode;"
         "[t.__class__.__import_type_support__() for t in (ActionCommand, ResetEpisode)];"
@@ -395,7 +390,7 @@ def check_messages() -> Check:
 
 
 def check_middleware() -> Check:
-    """The Fast DDS profile that camera images need."""
+    """Check of the Fast DDS profile that camera images need."""
     other = os.environ.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp")
     if not other.startswith("rmw_fastrtps"):
         return warn(
@@ -420,7 +415,7 @@ def check_middleware() -> Check:
 
 
 def check_discovery() -> Check:
-    """Who can see the graph, and send it commands."""
+    """Check of the reach: who can see the graph, and send it commands."""
     domain = os.environ.get("ROS_DOMAIN_ID", "0")
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "")
     if not domain.isdigit() or int(domain) > 232:
@@ -432,7 +427,7 @@ def check_discovery() -> Check:
 
 
 def check_security() -> Check:
-    """Whether SROS 2, where it is asked for, protects anything."""
+    """Check that SROS 2, where it is on, protects anything."""
     if os.environ.get(environment.ENABLE, "") != "true":
         return ok("security", "SROS 2 is off (docs/how-to/secure-the-graph.md)")
     if (strategy := os.environ.get(environment.STRATEGY, "")) != "Enforce":
@@ -452,7 +447,7 @@ def check_security() -> Check:
 
 
 def check_leftovers(clean: bool) -> Check:
-    """What killed processes left in /dev/shm."""
+    """Check of /dev/shm: leftovers of killed processes, and free space."""
     found = environment.find_leftovers()
     size = sum(item.size for item in found)
     text = f"{len(found)} left over by killed processes, {size / 1e6:.0f} MB"
@@ -474,7 +469,7 @@ def check_leftovers(clean: bool) -> Check:
 
 
 def check_libero_packages() -> Check:
-    """LIBERO's own packages and what they import."""
+    """Check of LIBERO's own packages and their imports."""
     from vla_ros.sim.libero.assets import BENCHMARK, missing_packages
     from vla_ros.sim.versions import installed
 
@@ -488,7 +483,7 @@ def check_libero_packages() -> Check:
 
 
 def check_libero() -> Check:
-    """The benchmark can be loaded, in its own world, and its assets are there. Builds no task:
+    """Check that the benchmark can be loaded, in its own world, with its assets. Builds no task:
     that takes seconds."""
     from vla_ros.sim.versions import MUJOCO, mujoco_note
 
@@ -514,7 +509,7 @@ def check_libero() -> Check:
 
 
 def check_trial(task: str) -> Check:
-    """One task is built and seen. The first time on a machine Numba compiles meanwhile."""
+    """Check that one task can be built. The first time on a machine Numba compiles meanwhile."""
     code = (
         "import time\n"
         "from vla_ros.sim.env import SimError\n"

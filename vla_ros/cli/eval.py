@@ -36,8 +36,8 @@ from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.data.episodes.rows import Successes
 from vla_ros.data.episodes.variants import Choices
 from vla_ros.engine.options import REFERENCES, EngineOptions
-from vla_ros.ros.bringup.graph_file import NODE as VIEW
-from vla_ros.ros.bringup.graph_file import address_in, view_node
+from vla_ros.ros.bringup.view import NODE as VIEW
+from vla_ros.ros.bringup.view import PageVisitors, view_node
 from vla_ros.sim.episode import Mode
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ exit status: 0 all episodes were played (successful or not), 1 a variant cannot 
 2 wrong usage, 3 fewer solved than --against, not promoted, 130 interrupted (to be continued)"""
 
 
-#: what a setup takes from its flags: of every policy, and of one with a model
+#: flags that are fields of the setup: for every policy, and for one with a model
 SHARED = ("suite", "policy", "seed", "image_size", "max_steps", "max_age_s", "nudge_m")
 OF_MODEL = ("checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment")
 
@@ -92,7 +92,7 @@ def _what(group: Any) -> None:
     add_fields(group, Setup, "seed")
     add("--mode", choices=[mode.value for mode in Mode], default="lockstep",
         help="realtime: the world does not wait")  # fmt: skip
-    add("--instruction", default="", metavar="TEXT", help="said instead of each task's own")
+    add("--instruction", default="", metavar="TEXT", help="instead of each task's own")
     add_fields(group, Setup, "nudge_m", "max_steps")
 
 
@@ -129,14 +129,14 @@ def _how(group: Any) -> None:
         " same episodes are counted one by one (McNemar)")  # fmt: skip
     add("--promote", type=Path, metavar="LINK", help="make this link name the checkpoint, unless"
         " it solves fewer than --against")  # fmt: skip
-    add("--keep-tokens", action="store_true", help="keep what the policy said of every frame,"
+    add("--keep-tokens", action="store_true", help="keep the policy's tokens of every frame,"
         " an .npz an episode in DIR/tokens (vla-ros coverage reads them)")  # fmt: skip
     add("--view", action="store_true", help="show the graph in the browser while it plays")
     add("--json", **FLAGS["--json"])
 
 
 def check(args: argparse.Namespace) -> None:
-    """Options that do not go together. Raises UserError."""
+    """Raise UserError for options that contradict each other."""
     realtime = args.mode == "realtime"
     model_options = {
         "checkpoint": args.checkpoint,
@@ -201,9 +201,9 @@ def _check_view(args: argparse.Namespace) -> None:
 
 
 def setup_of(args: argparse.Namespace) -> Setup:
-    """What all episodes share, as it is asked for. Raises UserError."""
+    """Setup that all episodes share, from the options. Raises UserError."""
     model = args.policy == "vla"
-    asked = {name: getattr(args, name) for name in (*SHARED, *(OF_MODEL if model else ()))}
+    given = {name: getattr(args, name) for name in (*SHARED, *(OF_MODEL if model else ()))}
     with user_errors(ValueError):
         return Setup(
             environment=environment_of(args),
@@ -211,7 +211,7 @@ def setup_of(args: argparse.Namespace) -> Setup:
             route="direct" if args.no_ros else "ros",
             num_threads=args.num_threads or _threads(args.mode),
             engine_options=tuple(args.engine_option),
-            **asked,
+            **given,
         )
 
 
@@ -221,7 +221,7 @@ def environment_of(args: argparse.Namespace) -> str:
 
 
 def completed(setup: Setup) -> Setup:
-    """The setup with what its checkpoint says, which is looked into. Raises UserError."""
+    """Setup with the conventions of its checkpoint, which is read. Raises UserError."""
     if setup.policy != "vla":
         return setup
     try:
@@ -236,10 +236,10 @@ def completed(setup: Setup) -> Setup:
     usable_device(setup.device)
     checkpoint = setup.checkpoint
     with user_errors(ValueError):
-        said = parse_words(setup.engine_options)
+        options = parse_words(setup.engine_options)
         refuse_weights(checkpoint, setup.weights, setup.device, setup.dtype)
-        refuse_unreadable(checkpoint, str(said.get("tokenizer", "")))
-        suite = base_of(setup.suite)  # nobody has trained on a perturbed one
+        refuse_unreadable(checkpoint, str(options.get("tokenizer", "")))
+        suite = base_of(setup.suite)  # no checkpoint is trained on a perturbed one
         found = conventions_of(checkpoint, suite, setup.unnorm_key, embodiment=setup.embodiment)
         known = "" if checkpoint.startswith("random:") else sha256_on_disk(checkpoint)
         return replace(
@@ -258,17 +258,17 @@ def completed(setup: Setup) -> Setup:
 
 
 def _threads(mode: str) -> int:
-    """Lock-step: one, so that any machine computes the same. Real time: the simulation and the
-    control tick need the other CPUs."""
+    """Threads of the model. Lock-step: one, so that any machine computes the same. Real time: half,
+    since the simulation and the control tick need the other CPUs."""
     return 1 if mode == "lockstep" else max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def variants_of(args: argparse.Namespace) -> tuple[Variant, ...]:
-    """Every combination that the options ask for. Raises UserError."""
+    """Variants: every combination of the options. Raises UserError."""
     names = {one.name for one in fields(Choices)} - {"draft"}
     draft = DRAFT_CHECKPOINT if args.checkpoint == CHECKPOINT else ""
-    asked = Choices(draft=draft, **{name: getattr(args, name) for name in names})
-    return asked.variants(args.policy, adaptive=args.mode == "realtime", references=args.no_ros)
+    chosen = Choices(draft=draft, **{name: getattr(args, name) for name in names})
+    return chosen.variants(args.policy, adaptive=args.mode == "realtime", references=args.no_ros)
 
 
 def plan_of(
@@ -278,8 +278,8 @@ def plan_of(
     episodes: int,
     instruction: str = "",
 ) -> Plan:
-    """The episodes of a setup, whose world and checkpoint are looked into; ``tasks`` by name or
-    family, none: all. Raises UserError."""
+    """Plan of a setup's episodes, whose world and checkpoint are read; ``tasks`` by name or family,
+    none: all. Raises UserError."""
     from vla_ros.data.episodes.plan import Plan, select_tasks, world_of
 
     world = world_of(setup.environment, setup.suite)
@@ -326,17 +326,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> None:
-    """Play what has no record yet, and write it as it comes."""
+    """Play the jobs without a record, and write each record as it comes."""
     from vla_ros.data.episodes.play import EpisodeOrder, keep
     from vla_ros.data.episodes.store import strip_paths
 
     jobs = plan.jobs()
     done = store.done
     strips = strip_paths(jobs)
-    told = {task.name: args.instruction or task.instruction for task in plan.tasks}
+    texts = {task.name: args.instruction or task.instruction for task in plan.tasks}
     left = [job for job in jobs if job.key() not in done]
     orders = [
-        EpisodeOrder(job, strips.get(job.key(), ""), told[job.task], clip=True) for job in left
+        EpisodeOrder(job, strips.get(job.key(), ""), texts[job.task], clip=True) for job in left
     ]
     partial = _Partial(plan, store, out)
     with Progress() as progress:
@@ -368,8 +368,8 @@ def _play(
 def graph_runner(
     setup: Setup, variants: tuple[Variant, ...], watch: Callable[[str, str], None] | None = None
 ) -> Runner:
-    """Episodes through the ROS graph. ``watch`` gets (node, line) of every line that a node says,
-    and there is the page in the browser. RunnerFailed: there is no ROS."""
+    """Runner of episodes through the ROS graph. ``watch`` gets (node, line) of every line that a
+    node logs, and the page is served. RunnerFailed: there is no ROS."""
     from vla_ros.data.episodes.play import RunnerFailed
 
     try:
@@ -382,27 +382,27 @@ def graph_runner(
 
 
 def _watched_runner(say: Callable[[str], None]) -> MakeRunner:
-    """As :func:`graph_runner`, with the page in the browser, whose address is said: each graph
-    serves it anew, as a rule at the same one."""
-    said: set[str] = set()
+    """Runner through the ROS graph with the page in the browser, whose address is printed: each
+    graph serves it anew, as a rule at the same one."""
+    visitors = PageVisitors()
 
     def on_line(node: str, line: str) -> None:
-        address = address_in(line) if node == VIEW else ""
-        if address and address not in said:
-            said.add(address)
-            say(f"open {address} in a browser")
+        if node == VIEW:
+            visitors.read(line)
+            if address := visitors.new_address():
+                say(f"open {address} in a browser")
 
     return functools.partial(graph_runner, watch=on_line)
 
 
 def report_writer() -> Callable[..., Path] | None:
-    """Who writes an evaluation's report.html; None: the lab is not installed."""
+    """Writer of an evaluation's report.html; None: the lab is not installed."""
     return extension(REPORTS, "evaluation")
 
 
 class _Partial:
-    """The report of what was played so far, now and then: writing it takes a small part of the
-    time, and in real time no episode runs meanwhile."""
+    """Report of the episodes so far, written now and then: in a small part of the time, and in real
+    time while no episode runs."""
 
     def __init__(self, plan: Plan, store: Store, out: Path) -> None:
         self._plan, self._store, self._out = plan, store, out
@@ -410,8 +410,8 @@ class _Partial:
         self._next_s = time.monotonic() + PARTIAL_EVERY_S
 
     def write(self) -> None:
-        """If it is time, and there is more to come. What an earlier sitting played of other
-        variants lies in the same directory, and is no part of this one's end."""
+        """Write the report if it is time, and there is more to come. Records of other variants, of
+        an earlier run in the same directory, do not count for this one's end."""
         began_s = time.monotonic()
         if began_s < self._next_s:
             return
@@ -429,7 +429,7 @@ class _Partial:
 
 
 def _show(progress: Progress, store: Store, jobs: Sequence[Job]) -> None:
-    """The line that says how far it is: all episodes, and success of the variant that plays."""
+    """Update the line of progress: all episodes, and success of the variant that plays."""
     known = {job.key() for job in jobs}
     records = [record for record in store.records if record.job.key() in known]
     text = "episodes"
@@ -449,7 +449,7 @@ def _conclude(
     beside: Sequence[ComparedEvaluation],
     earlier: EarlierEvaluation | None,
 ) -> int:
-    """Table, report, summary, the line of JSON, and whether it is promoted; the exit status."""
+    """Write table, report, summary and the line of JSON, and promote; returns the exit status."""
     from vla_ros.core import origin
     from vla_ros.data.episodes.rows import summary
     from vla_ros.viz.evaluation import tables
@@ -483,7 +483,7 @@ def _conclude(
 
 
 def _promoted(args: argparse.Namespace, worse: bool) -> str:
-    """Let the link name the checkpoint unless it is worse; the end of the line about it."""
+    """Set the link to the checkpoint unless it is worse; returns the end of the line about it."""
     if args.promote is None:
         return ""
     if worse:

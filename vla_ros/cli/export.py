@@ -63,7 +63,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def add_set_flags(parser: argparse.ArgumentParser) -> None:
-    """How a data set is written, and by whom; for the lab's `demonstrations` too."""
+    """Flags of a data set's writer; for the lab's `demonstrations` too."""
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder to make")
     add("--repo-id", metavar="NAME", help="name of the data set (local/ and that of --out)")
@@ -97,28 +97,28 @@ def make_set(
     python = python_of(args.python)
     began = time.monotonic()
     with Progress() as progress:
-        said = make(args, python, progress)
-    said |= {"out": str(args.out), "seconds": round(time.monotonic() - began, 1)}
-    for note in said["notes"]:
+        found = make(args, python, progress)
+    found |= {"out": str(args.out), "seconds": round(time.monotonic() - began, 1)}
+    for note in found["notes"]:
         print(note)
-    print(f"{args.out}: {said['episodes']} episodes, {said['frames']} frames{said.pop('what')}")
+    print(f"{args.out}: {found['episodes']} episodes, {found['frames']} frames{found.pop('what')}")
     if args.json:
-        print_json(dict(sorted(said.items())))
+        print_json(dict(sorted(found.items())))
     return 0
 
 
 def repo_id(args: argparse.Namespace) -> str:
-    """The data set's name: that of --repo-id, else that of --out."""
+    """Name of the data set: --repo-id, else from --out."""
     return args.repo_id or f"local/{re.sub(r'[^A-Za-z0-9._-]', '-', args.out.absolute().name)}"
 
 
-def shower(progress: Progress, what: str, total: int) -> Callable[[int, int], None]:
+def updater(progress: Progress, what: str, total: int) -> Callable[[int, int], None]:
     """Show the progress of an export: called with the episodes and frames that are written."""
 
-    def shown(episodes: int, frames: int) -> None:
+    def update(episodes: int, frames: int) -> None:
         progress.update("export", f"{what}: {episodes} episodes", frames, total)
 
-    return shown
+    return update
 
 
 def _bags(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _bags(args: argparse.Namespace, python: str, progress: Progress) -> dict[str
             bags.rows(),
             args.images == "video",
             lambda: {"bags": [str(path) for path in args.lerobot], "pairing": args.pairing},
-            shower(progress, "bags", len(bags)),
+            updater(progress, "bags", len(bags)),
         )
         return outcome(written, bags.notes()) | {"dropped": dict(bags.dropped)}
 
@@ -165,7 +165,7 @@ def _bag_options(args: argparse.Namespace) -> BagOptions:
 
 
 def outcome(written: Any, notes: list[str]) -> dict[str, Any]:
-    """What came of an export, for --json; ``what`` ends the line that people read."""
+    """Result of an export, for --json; ``what`` ends the printed line."""
     return {
         "episodes": written.episodes,
         "frames": written.frames,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vla_ros.cli.arguments import Verbs, add_verb
-
-if TYPE_CHECKING:
-    from vla_ros.cli.doctor import Check
-    from vla_ros.policies.lerobot.checkpoint import Features
+from vla_ros.cli.doctor import Check, fail, line, ok, warn
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.console import Table, show
+from vla_ros.engine.options import EngineOptions
+from vla_ros.policies import PolicyRefused, PolicySpec
+from vla_ros.policies.lerobot import checkpoint, environment
+from vla_ros.policies.lerobot.checkpoint import Features
+from vla_ros.policies.load import lerobot_folder
+from vla_ros.runtime.worker.executor import Executor
+from vla_ros.runtime.worker.wire import WorkerLimits
 
 DESCRIPTION = """\
 Run LeRobot's own policies: set up its environment, look at a checkpoint.
@@ -52,18 +57,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _setup(args: argparse.Namespace) -> int:
-    from vla_ros.cli.doctor import line
-
     for check in _steps(args):
         print(line(check), flush=True)
     return 0
 
 
 def _steps(args: argparse.Namespace) -> Iterator[Check]:
-    from vla_ros.cli.doctor import ok
-    from vla_ros.policies.lerobot import environment
-    from vla_ros.policies.load import lerobot_folder
-
     folder = (args.dir or lerobot_folder()).expanduser().absolute()
     python = str(environment.interpreter_of(folder))
     if not Path(python).is_file():
@@ -79,30 +78,15 @@ def _steps(args: argparse.Namespace) -> Iterator[Check]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from vla_ros.cli.doctor import fail, line, ok
-    from vla_ros.core.clock import SystemClock
-    from vla_ros.core.console import Table, show
-    from vla_ros.engine.options import EngineOptions
-    from vla_ros.policies import PolicyRefused, PolicySpec
-    from vla_ros.policies.lerobot.checkpoint import read_features
-    from vla_ros.runtime.worker.executor import Executor
-    from vla_ros.runtime.worker.wire import WorkerLimits
-
     folder = args.folder.expanduser()
     try:
-        features = read_features(folder)
+        features = checkpoint.read_features(folder)
         more = _more_roles(features, args.cameras)
         show(Table(("wanted", "offered", "parameter"), _rows(features, args.cameras, more)))
-        spec = PolicySpec(
-            "lerobot",
-            EngineOptions(
-                str(folder),
-                device=args.device,
-                camera_map=args.cameras,
-                camera_roles=more,
-            ),
-            worker_python=args.python,
+        engine = EngineOptions(
+            str(folder), device=args.device, camera_map=args.cameras, camera_roles=more
         )
+        spec = PolicySpec("lerobot", engine, worker_python=args.python)
         executor = Executor(spec, SystemClock(), WorkerLimits(), lambda _: None, lambda _: None)
         ready = executor.start(timeout_s=1800.0)
     except PolicyRefused as error:
@@ -113,33 +97,28 @@ def _check(args: argparse.Namespace) -> int:
     print(line(ok("load", f"{info.decoding}, {info.dtype}, every weight is the file's")))
     print(line(ok("act", f"{info.chunk_length} actions in {ready.inference_p50_ms:.0f} ms (p50)")))
     if info.contradiction:
-        from vla_ros.cli.doctor import warn
-
         print(line(warn("actions", info.contradiction, "")))
     return 0
 
 
 def _more_roles(features: Features, cameras: str) -> tuple[str, ...]:
-    """What a robot must have beside main and wrist: as said, else as many as there are cameras."""
-    from vla_ros.policies.lerobot.checkpoint import IMAGES
-
+    """Roles beside main and wrist: those of --cameras, else one for each further camera."""
     if cameras:
-        said = dict.fromkeys(pair.partition("=")[2] for pair in cameras.split())
-        return tuple(role for role in said if role not in ("main", "wrist", "none"))
-    return tuple(camera.name.removeprefix(IMAGES) for camera in features.cameras[2:])
+        roles = dict.fromkeys(pair.partition("=")[2] for pair in cameras.split())
+        return tuple(role for role in roles if role not in ("main", "wrist", "none"))
+    return tuple(one.name.removeprefix(checkpoint.IMAGES) for one in features.cameras[2:])
 
 
 def _rows(
     features: Features, cameras: str, more: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """What the checkpoint wants or gives, what it is here, and which parameter says so."""
-    from vla_ros.policies.lerobot.checkpoint import ACTION, STATE, cameras_of
-
-    roles = {camera: role for role, camera in cameras_of(features, cameras, more).items()}
+    """Rows of the table: a feature of the checkpoint, its role here, and the parameter for it."""
+    found = checkpoint.cameras_of(features, cameras, more)
+    roles = {camera: role for role, camera in found.items()}
     for camera in features.cameras:
         role = roles.get(camera, "absent")
         yield str(camera), role, f"cameras.{role}.topic"
     if features.state_dim:
-        yield f"{STATE} [{features.state_dim}]", "robot state", "joint_names"
+        yield f"{checkpoint.STATE} [{features.state_dim}]", "robot state", "joint_names"
     names = " ".join(features.action_names) or "no names"
-    yield f"{ACTION} [{features.action_dim}]", names, "action_units"
+    yield f"{checkpoint.ACTION} [{features.action_dim}]", names, "action_units"

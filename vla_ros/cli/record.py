@@ -1,4 +1,4 @@
-"""`vla-ros record`: what a running graph sees, says and reports, into a bag."""
+"""`vla-ros record`: the messages of a running graph into a bag."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
         def make() -> RecorderNode:
             node = RecorderNode(progress.say)
-            every(node, 0.5, lambda: progress.update("", f"{node.said}, {node.seconds:.0f} s"))
+            every(node, 0.5, lambda: progress.update("", f"{node.summary}, {node.seconds:.0f} s"))
             if args.seconds is not None:  # from now on: the start may have taken seconds
                 end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
                 end.daemon = True
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def node_arguments(args: argparse.Namespace) -> list[str]:
-    """What the options mean for the node, as ROS arguments. Raises UserError."""
+    """ROS arguments of the node, from the options. Raises UserError."""
     from vla_ros.ros.bringup.graph import command_line
 
     if args.output is not None and args.output.exists():

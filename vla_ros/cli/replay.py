@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,31 +18,26 @@ from vla_ros.cli.arguments import (
     check_domain,
     require_rosbags,
 )
-from vla_ros.core.console import Progress, error
+from vla_ros.cli.graph_run import GraphRun
 from vla_ros.core.errors import UserError
-from vla_ros.core.signals import set_on_signal
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import POLICIES, refuse_unknown
-from vla_ros.ros.common.ending import STUCK
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
 
 if TYPE_CHECKING:
     from vla_ros.data.bag_frames import BagFrame
     from vla_ros.data.bags import Bag
     from vla_ros.data.replay_compare import Report
-    from vla_ros.ros.bringup.graph import Graph
     from vla_ros.ros.nodes.replay.driver import ReplayedFrames
     from vla_ros.ros.nodes.replay.prepare import Prepared
 
 
-# The options of `vla-ros replay`, and what they mean for the policy node.
-
-
 DESCRIPTION = """\
-Play the frames of a bag into a policy node, compare what it says with what was recorded, and
+Play the frames of a bag into a policy node, compare its actions with the recorded ones, and
 show where the time went, in both runs. The node runs in a ROS domain of its own.
 
-A bag of `vla-ros record` says which policy it was of: nothing else need be given. Other bags
+A bag of `vla-ros record` names its policy: nothing else need be given. Other bags
 (rosbag2: MCAP or sqlite3; images rgb8, bgr8, rgba8, bgra8, mono8, JPEG or PNG) need a policy,
 and an instruction unless they have one.
 
@@ -55,7 +47,7 @@ modes:
   recorded   frames come as they were recorded, --rate times as fast; the policy runs in real
              time and answers the newest frame
   fast       as recorded, but each frame comes as soon as the policy has answered one
-  chunks     the chunks of a run in real time again: the frames that it asked for, each told
+  chunks     the chunks of a run in real time again: the frames that it asked for, each with
              what the robot was executing and how late the answer was, one after the other"""
 
 EPILOG = """\
@@ -139,7 +131,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> str:
-    """The mode. Raises UserError for options that are wrong or do not go together."""
+    """Mode of the replay. Raises UserError for options that are wrong or contradict each other."""
     if args.rate is not None and args.mode not in (None, "recorded"):
         raise UserError(f"--rate needs --mode recorded, not {args.mode}")
     if args.rate is not None and not 0.01 <= args.rate <= 100:
@@ -179,80 +171,39 @@ def conclude(args: argparse.Namespace, report: Report, played: ReplayedFrames) -
     return 0 if report.within else 1
 
 
-NOT_STARTED = 3
-INTERRUPTED = 130
-
-
 def run(args: argparse.Namespace) -> int:
     """Replay a bag. Returns the exit status, see `vla-ros replay --help`."""
     mode = check(args)
     require_rosbags()
     from vla_ros.data.bags import Bag
 
-    stop = threading.Event()
-    set_on_signal(stop)
-    try:
-        with Bag(args.bag) as bag, contextlib.ExitStack() as opened:
-            return _Replay(args, mode, bag, stop, opened).run()
-    except ImportError as missing:
-        error("vla-ros replay", f"{missing}; `vla-ros doctor` says what to install")
-        return NOT_STARTED
+    with Bag(args.bag) as bag, contextlib.ExitStack() as opened:
+        replay = _Replay(args, mode, bag, opened)
+        return replay.outcome(replay.run)
 
 
-class _Replay:
-    """One replay: judge the bag, start the policy, show it the frames, report."""
+class _Replay(GraphRun):
+    """One replay: the bag's check, the policy node, the frames, the report."""
 
     def __init__(
-        self,
-        args: argparse.Namespace,
-        mode: str,
-        bag: Bag,
-        stop: threading.Event,
-        opened: contextlib.ExitStack,
+        self, args: argparse.Namespace, mode: str, bag: Bag, opened: contextlib.ExitStack
     ) -> None:
-        self._args, self._mode, self._bag, self._stop = args, mode, bag, stop
-        self._open = opened
-        self._progress = Progress()
-        self._log: deque[str] = deque(maxlen=30)
+        super().__init__("replay", args)
+        self._mode, self._bag, self._open = mode, bag, opened
 
     def run(self) -> int:
         from vla_ros.data.bags import BagError
-        from vla_ros.ros.bringup import environment
-        from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
-        from vla_ros.ros.nodes.replay.driver import ReplayFailed
-        from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_questions
+        from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_requests
 
         prepared = prepare(self._args, self._mode, self._bag)
         if prepared.chunks:
             folder = tempfile.TemporaryDirectory(prefix="vla_ros_replay_")
             self._open.callback(folder.cleanup)
-            prepared = with_questions(prepared, Path(folder.name))
-        given = self._args.domain_id
-        domain = environment.free_domain() if given is None else given
-        environment.isolate(domain)
-        environment.prepare()
-        graph = Graph(
-            prepared.spec,
-            on_line=self._on_line,
-            say=self._progress.say,
-            interrupted=self._stop.is_set,
-        )
-        began = time.monotonic()
-        try:
-            with graph:
-                graph.start()
-                began = time.monotonic()
-                played = self._play(graph, prepared, domain)
-        except BringUpStopped:
-            self._progress.end()
-            error("vla-ros replay", "interrupted")
-            return INTERRUPTED
-        except (GraphFailed, ReplayFailed) as failed:
-            self._progress.end()
-            if not self._args.verbose:
-                print("\n".join(self._log), file=sys.stderr)
-            error("vla-ros replay", failed)
-            return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
+            prepared = with_requests(prepared, Path(folder.name))
+        with self.graph(prepared.spec) as graph:
+            graph.start()
+            began = time.monotonic()
+            played = self._play(graph, prepared)
         if not played.shown:
             raise BagError(f"no frame could be shown: {next(iter(played.refused.values()), '')}")
         wall_s = time.monotonic() - began
@@ -260,9 +211,8 @@ class _Replay:
         report = make_report(self._args, self._mode, prepared, played, wall_s, notes)
         return conclude(self._args, report, played)
 
-    def _play(self, graph: Graph, prepared: Prepared, domain: int) -> ReplayedFrames:
+    def _play(self, graph: Graph, prepared: Prepared) -> ReplayedFrames:
         from vla_ros.data.bag_frames import lacking, read_frames
-        from vla_ros.ros.bringup.graph import BringUpStopped
         from vla_ros.ros.nodes.replay.driver import (
             PolicyLink,
             play_chunks,
@@ -285,14 +235,14 @@ class _Replay:
         begins = prepared.plan.by_stamp
         lockstep = self._mode in AS_IT_IS_ASKED
         roles = (*prepared.needs, "image")
-        with PolicyLink(domain, roles, prepared.picked.compressed, lockstep, look) as link:
+        with PolicyLink(self._domain, roles, prepared.picked.compressed, lockstep, look) as link:
             link.wait_ready()
             total = len(prepared.frames.times) - prepared.plan.skipped
-            shown = self._shower(len(prepared.chunks) or total)
+            shown = self._updater(len(prepared.chunks) or total)
             patience_s = self._args.answer_timeout
             if prepared.chunks:
-                told = prepared.instructions
-                played = play_chunks(link, frames, prepared.chunks, told, lacks, patience_s, shown)
+                texts, chunks = prepared.instructions, prepared.chunks
+                played = play_chunks(link, frames, chunks, texts, lacks, patience_s, shown)
             elif lockstep:
                 played = play_lockstep(link, frames, begins, lacks, patience_s, shown)
             else:
@@ -301,18 +251,12 @@ class _Replay:
             self._progress.end()
             return played
 
-    def _shower(self, total: int) -> Callable[[int], None]:
-        """The progress bar."""
+    def _updater(self, total: int) -> Callable[[int], None]:
+        """Function that updates the progress bar."""
         began = time.monotonic()
 
-        def shown(count: int) -> None:
+        def update(count: int) -> None:
             rate = count / max(time.monotonic() - began, 1e-9)
             self._progress.update("replay", f"frames, {rate:.1f} Hz", count, total)
 
-        return shown
-
-    def _on_line(self, node: str, line: str) -> None:
-        """A line of the node's log; called from threads."""
-        self._log.append(f"[{node}] {line}")
-        if self._args.verbose:
-            print(f"[{node}] {line}", file=sys.stderr, flush=True)
+        return update

@@ -72,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
 
     sdk()
     with Bag(args.bag) as bag, Progress() as progress:
-        shown, paths = export(
+        summary, paths = export(
             bag, out, args.jpeg, lambda done, total: progress.update("", "", done, total)
         )
         notes = bag.notes
-    _tell(out, shown, len(paths), notes)
+    _print_summary(out, summary, len(paths), notes)
     if args.json:
-        print_json(_as_json(out, shown, sorted(paths)))
+        print_json(_as_json(out, summary, sorted(paths)))
     if args.open or args.web:
         _open(out, args.web)
     return 0
@@ -120,34 +120,34 @@ def _out(args: argparse.Namespace) -> Path:
     return out
 
 
-def _tell(out: Path, shown: RerunSummary, entities: int, notes: list[str]) -> None:
+def _print_summary(out: Path, summary: RerunSummary, entities: int, notes: list[str]) -> None:
     for note in notes:
         print(note, file=sys.stderr)
-    for topic, (count, complaint) in shown.malformed.items():
+    for topic, (count, complaint) in summary.malformed.items():
         print(f"{topic}: {count} messages left out, the first: {complaint}", file=sys.stderr)
-    if shown.skipped:
-        names = ", ".join(topic.name for topic in shown.skipped)
+    if summary.skipped:
+        names = ", ".join(topic.name for topic in summary.skipped)
         print(f"nothing is shown of {names}")
     size = out.stat().st_size / 1e6
-    print(f"{out}: {shown.messages} messages of {shown.seconds:.1f} s, {entities} entities,"
+    print(f"{out}: {summary.messages} messages of {summary.seconds:.1f} s, {entities} entities,"
           f" {size:.1f} MB")  # fmt: skip
     print(f"open it with  rerun {out}  (or vla-ros rerun --open)")
 
 
-def _as_json(out: Path, shown: RerunSummary, paths: list[str]) -> dict[str, object]:
+def _as_json(out: Path, summary: RerunSummary, paths: list[str]) -> dict[str, object]:
     return {
         "file": str(out),
         "bytes": out.stat().st_size,
-        "messages": shown.messages,
-        "seconds": shown.seconds,
+        "messages": summary.messages,
+        "seconds": summary.seconds,
         "entities": paths,
-        "skipped": [topic.name for topic in shown.skipped],
-        "malformed": {topic: count for topic, (count, _) in shown.malformed.items()},
+        "skipped": [topic.name for topic in summary.skipped],
+        "malformed": {topic: count for topic, (count, _) in summary.malformed.items()},
     }
 
 
 def _open(out: Path, web: bool) -> None:
-    """Becomes the viewer. Its own default is to listen on every interface: here this machine's."""
+    """Become the viewer, on this machine's interface alone: its own default is every one."""
     sys.stdout.flush()
     how = ["--web-viewer"] if web else []
     os.execv(sys.executable, [sys.executable, "-m", "rerun", str(out), "--bind", "127.0.0.1", *how])

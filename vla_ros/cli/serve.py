@@ -11,6 +11,8 @@ from vla_ros.cli.arguments import Verbs, add_fields, add_verb
 from vla_ros.cli.defaults import CHECKPOINT
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import EngineOptions
+from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.remote.link import TOKEN
 
 FLAGS = (
     "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment", "camera_map",
@@ -48,8 +50,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--max-rate", type=float, default=200.0, metavar="HZ", help="of a client, more waits (200)")
     add("--replicas", type=int, default=0, metavar="N", help="as a Ray Serve application of N"
         " processes, on cuda with a GPU each (0: without Ray)")  # fmt: skip
-    add("--rate", type=float, default=0.0, metavar="HZ", help="answers that a client wants which"
-        " says nothing of it; one that cannot have them is refused (0: as they come)")  # fmt: skip
+    add("--rate", type=float, default=0.0, metavar="HZ", help="answers for a client that"
+        " asks for no rate; one that cannot have them is refused (0: as they come)")  # fmt: skip
     add("--max-age", type=float, default=0.0, metavar="S", help="how old the observation of its"
         " answers may be; policy nodes say their own (0: as old as it gets)")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
@@ -58,8 +60,6 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    from vla_ros.policies.base import PolicySpec
-    from vla_ros.policies.remote.link import TOKEN
     from vla_ros.serve.server import ServeOptions, serve
 
     if args.replicas < 0 or (args.replicas and not args.port):
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     )
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     checkpoint = args.checkpoint or (CHECKPOINT if args.policy == "vla" else "")
-    given: dict[str, Any] = {name: _value(getattr(args, name)) for name in FLAGS}
+    given: dict[str, Any] = {name: getattr(args, name) for name in FLAGS}
     with user_errors(ValueError):
         engine = EngineOptions(checkpoint=checkpoint, **given)
     spec = PolicySpec(
@@ -92,7 +92,3 @@ def run(args: argparse.Namespace) -> int:
 
         return serve_replicas(spec, options, args.replicas, lambda line: print(line, flush=True))
     return serve(spec, options, lambda line: print(line, flush=True))
-
-
-def _value(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value

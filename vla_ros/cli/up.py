@@ -14,14 +14,16 @@ from vla_ros.core.console import error
 from vla_ros.core.signals import set_on_signal
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import check_enclave
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut, print_line
 from vla_ros.ros.bringup.graph_file import (
     LOG_LEVELS,
     GraphSpec,
     parse_overrides,
     shipped_graphs,
     title_of,
-    view_node,
 )
+from vla_ros.ros.bringup.view import view_node
+from vla_ros.ros.common.ending import STUCK
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -53,7 +55,7 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "up",
         DESCRIPTION,
-        EPILOG.format(graphs="\n".join(map(_told, shipped_graphs().items()))),
+        EPILOG.format(graphs="\n".join(map(_graph_line, shipped_graphs().items()))),
     )
     parser.add_argument("graph", help="a graph file, or the name of a shipped one, see below")
     add_flag(
@@ -89,10 +91,9 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--list", action="store_true", help="show what would start, and end")
 
 
-def _told(graph: tuple[str, Path]) -> str:
+def _graph_line(graph: tuple[str, Path]) -> str:
     name, file = graph
-    said = f"  {name:<10} {title_of(file)}"
-    return textwrap.fill(said, 80, subsequent_indent=" " * 13)
+    return textwrap.fill(f"  {name:<10} {title_of(file)}", 80, subsequent_indent=" " * 13)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,12 +122,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _simulated(graph: str) -> bool:
-    """Whether the file's nodes live in simulated time."""
+    """True where the file's nodes use simulated time."""
     return any(node.values().get("use_sim_time") for node in GraphSpec.load(graph).nodes)
 
 
 def describe(spec: GraphSpec) -> str:
-    """The nodes of a graph, with every parameter and its value."""
+    """Listing of a graph's nodes, with every parameter and its value."""
     lines = [f"{spec.source}"]
     for node in spec.nodes:
         kind = "lifecycle node" if node.lifecycle else "node"
@@ -137,9 +138,6 @@ def describe(spec: GraphSpec) -> str:
 
 
 def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut, print_line
-    from vla_ros.ros.common.ending import STUCK
-
     graph = Graph(spec, interrupted=stop.is_set)
     failed = 0
     try:

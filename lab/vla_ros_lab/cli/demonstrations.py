@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_verb
-from vla_ros.cli.export import add_set_flags, make_set, outcome, repo_id, shower
+from vla_ros.cli.export import add_set_flags, make_set, outcome, repo_id, updater
 from vla_ros.core.console import Progress
 from vla_ros.core.errors import UserError
 
@@ -75,7 +75,7 @@ def _to_lerobot(args: argparse.Namespace, python: str, progress: Progress) -> di
         source.rows(),
         args.images == "video",
         source.note,
-        shower(progress, "demonstrations", len(source)),
+        updater(progress, "demonstrations", len(source)),
     )
     return outcome(written, [])
 

@@ -28,7 +28,7 @@ def orin(tmp_path, monkeypatch):
             write(f"sys/devices/system/cpu/cpufreq/{policy}/scaling_{end}_freq", "2201600")
     write("proc/meminfo", MEMINFO.format(total=64349996, free=58000000, swap=0))
     write("proc/swaps", SWAPS)
-    monkeypatch.setattr(checks, "_said", lambda *command: MAXN)
+    monkeypatch.setattr(checks, "_output", lambda *command: MAXN)
     return write
 
 
@@ -52,7 +52,7 @@ def test_an_orin_at_its_best_is_all_ok(orin, tmp_path):
     ("said", "needle"), [("NV Power Mode: MODE_30W\n2\n", "MODE_30W"), ("", "does not say")]
 )
 def test_another_power_mode_says_how_to_change_it(orin, tmp_path, monkeypatch, said, needle):
-    monkeypatch.setattr(checks, "_said", lambda *command: said)
+    monkeypatch.setattr(checks, "_output", lambda *command: said)
     power = found(tmp_path)["power mode"]
     assert (power.level, needle in power.found) == (Level.WARN, True)
     assert "nvpmodel" in power.advice

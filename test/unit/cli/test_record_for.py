@@ -22,7 +22,7 @@ from vla_ros.ros.nodes.recorder import node as recorder
 class Quiet:
     """A recorder without a graph."""
 
-    said, seconds = "0 messages", 0.0
+    summary, seconds = "0 messages", 0.0
 
     def __init__(self, say: Callable[[str], None]) -> None:
         pass

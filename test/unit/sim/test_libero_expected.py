@@ -116,7 +116,7 @@ def test_pictures_that_were_written_are_read_again(tmp_path):
     ("words", "said"),
     [
         (("tasks", "--write", "x"), "--write belongs to probe and images, not to tasks"),
-        (("pictures",), "where to? --write FILE.jpg"),
+        (("images",), "where to? --write FILE.jpg"),
         (("setup", "--write", "x"), "--write belongs to probe and images, not to setup"),
     ],
 )

@@ -1,14 +1,14 @@
-"""What `vla-ros demo` found out, its verdict, and its one line of JSON.
+"""Result of `vla-ros demo`: its verdict, its line of JSON, and its summary for a terminal.
 
 All figures are those of the episode alone, from its first action to the end: neither loading
-nor warm-up is in them. None and an empty distribution are what was not measured.
+nor warm-up is in them. None and an empty distribution: not measured.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from vla_ros.core.clock import Distribution
@@ -27,7 +27,7 @@ PERCENTILES = ("p50", "p95", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What ran, and where. ``asked``: the decoding that was asked for; it may be "auto"."""
+    """Policy, model and machine of the run. ``asked``: the decoding asked for; it may be "auto"."""
 
     mode: str
     policy: str
@@ -41,12 +41,12 @@ class Setup:
 
     @property
     def can_solve(self) -> bool:
-        """Whether success can be asked for: nobody expects it of no policy or random weights."""
+        """True where success is expected: neither of the zero policy nor of random weights."""
         return self.policy != "zero" and not self.checkpoint.startswith(_RANDOM)
 
     @property
     def decoded(self) -> str:
-        """The decoding, and that it was picked where it was."""
+        """The decoding, with "(auto)" where it was picked."""
         picked = self.asked == "auto" and self.decoding not in ("", "auto")
         return f"{self.decoding} (auto)" if picked else self.decoding
 
@@ -92,12 +92,12 @@ class DemoResult:
 
     @property
     def success(self) -> bool:
-        """The simulation's own predicate said that the task is solved."""
+        """True where the simulation's own predicate reports the task solved."""
         return self.ended == "success"
 
     @property
     def graph_ok(self) -> bool:
-        """Actions were published, and none of them on an observation that was too old."""
+        """True where actions were published, none of them on an observation that was too old."""
         return self.actions > 0 and self.stale_published == 0
 
     @property
@@ -106,61 +106,44 @@ class DemoResult:
         return int(not (self.graph_ok and (self.success or not self.setup.can_solve)))
 
 
+#: fields whose JSON has another name: with the unit, or with what they count
+_NAMES = {
+    "asked": "decoding_asked",
+    "observation_age": "observation_age_ms",
+    "staleness": "staleness_ms",
+    "inference": "inference_ms",
+    "stages": "stages_ms",
+    "passes": "passes_per_action",
+    "blocked": "actions_blocked",
+    "trouble": "notes",
+}
+
+
 def json_line(result: DemoResult) -> str:
     """The result as one line of JSON; null is what was not measured."""
     setup = result.setup
+    found = {one.name: getattr(setup, one.name) for one in fields(setup)}
+    found |= {one.name: getattr(result, one.name) for one in fields(result) if one.name != "setup"}
     content = {
         "success": result.success,
         "graph_ok": result.graph_ok,
         "judged_by": "task" if setup.can_solve else "graph",
-        "ended": result.ended,
-        "reason": result.reason,
-        "policy": setup.policy,
-        "decoding": setup.decoding,
-        "decoding_asked": setup.asked,
-        "checkpoint": setup.checkpoint,
-        "device": setup.device,
-        "dtype": setup.dtype,
-        "mode": setup.mode,
-        "task": result.task,
-        "instruction": result.instruction,
-        "initial_state": result.initial_state,
-        "steps": result.steps,
-        "max_steps": result.max_steps,
-        "episode_s": _rounded(result.episode_s),
-        "control_rate_hz": result.control_rate_hz,
-        "achieved_rate_hz": _rounded(result.achieved_rate_hz),
-        "action_rate_hz": _rounded(result.action_rate_hz),
-        "camera_rate_hz": _rounded(result.camera_rate_hz),
-        "observation_age_ms": _percentiles(result.observation_age),
-        "staleness_ms": _percentiles(result.staleness),
-        "inference_ms": _percentiles(result.inference),
-        "stages_ms": {name: _percentiles(d) for name, d in result.stages.items()},
-        "passes_per_action": _rounded(result.passes),
-        "actions": result.actions,
-        "missed_deadlines": result.missed_deadlines,
-        "actions_blocked": result.blocked,
-        "last_block": result.last_block,
-        "stale_published": result.stale_published,
-        "max_age_ms": result.max_age_ms,
-        "lost_commands": result.lost_commands,
-        "worker_restarts": result.worker_restarts,
-        "notes": list(result.trouble),
-        "machine": setup.machine,
-        "version": setup.version,
+        **{_NAMES.get(name, name): _plain(value) for name, value in found.items()},
     }
     return json.dumps(content, allow_nan=False)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _plain(value: object) -> object:
+    """Value that JSON can hold, with three decimals."""
+    if isinstance(value, Distribution):
+        known = value if value.count else None
+        return {name: known and round(getattr(known, name), 3) for name in PERCENTILES}
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
 
 
-def _percentiles(d: Distribution) -> dict[str, float | None]:
-    return {name: round(getattr(d, name), 3) if d.count else None for name in PERCENTILES}
-
-
-# The result of a demo as a card: a dash is what was not measured.
+# The summary for a terminal: a dash stands for a figure that was not measured.
 
 
 _LABEL, _FIGURE = 18, 9  # columns
@@ -172,8 +155,8 @@ _VERDICTS = {
 }
 
 
-class Card:
-    """To be printed by a rich console: with lines on a terminal, with + - | elsewhere."""
+class Summary:
+    """Table of the result for a rich console: with lines on a terminal, with + - | elsewhere."""
 
     def __init__(self, result: DemoResult) -> None:
         self._result = result
@@ -182,16 +165,16 @@ class Card:
         from rich import box
         from rich.table import Table
 
-        card = Table(
+        table = Table(
             box=box.ROUNDED if console.is_terminal else box.ASCII2,
             show_header=False,
             show_lines=True,
             width=min(WIDTH, options.max_width),
         )
-        card.add_column(overflow="fold")
+        table.add_column(overflow="fold")
         for section in _sections(self._result):
-            card.add_row(section)
-        yield card
+            table.add_row(section)
+        yield table
 
 
 def _sections(result: DemoResult) -> Iterable[RenderableType]:
@@ -203,9 +186,6 @@ def _sections(result: DemoResult) -> Iterable[RenderableType]:
     yield _facts(_what_ran(result.setup))
     if result.trouble:
         yield _facts([("note" if i == 0 else "", line) for i, line in enumerate(result.trouble)])
-
-
-# How it is laid out
 
 
 def _grid(*widths: int | None) -> Table:
@@ -222,17 +202,17 @@ def _grid(*widths: int | None) -> Table:
 
 
 def _facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """A name and what is to be said of it."""
+    """Rows of a name and a text."""
     from rich.text import Text
 
     grid = _grid(_LABEL, None)
-    for label, said in rows:
-        grid.add_row(label, Text(said) if isinstance(said, str) else said)
+    for label, text in rows:
+        grid.add_row(label, Text(text) if isinstance(text, str) else text)
     return grid
 
 
 def _figures(rows: Iterable[tuple[str, str, str]]) -> Table:
-    """A name, a figure and a few words behind it."""
+    """Rows of a name, a figure and a few words."""
     from rich.text import Text
 
     grid = _grid(_LABEL, _FIGURE, 2, None)
@@ -248,9 +228,6 @@ def _title(setup: Setup) -> Table:
     left, right = Text("vla-ros demo", "bold"), Text(f"version {setup.version}", justify="right")
     grid.add_row(left, right)
     return grid
-
-
-# What it says
 
 
 def _episode(result: DemoResult) -> Iterable[tuple[str, str | Text]]:
@@ -280,8 +257,7 @@ def _rates(result: DemoResult) -> Iterable[tuple[str, str, str]]:
 
 
 def _times(result: DemoResult) -> Table:
-    """The observation age and the stages it consists of, the model's four together; how much of
-    it is behind the time line of the action's chunk."""
+    """Table of the observation age and its stages, the model's four together, and the staleness."""
     from rich.text import Text
 
     grid = _grid(_LABEL, *[_FIGURE] * len(PERCENTILES), None)

@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, check_domain
-from vla_ros.cli.defaults import (
-    CHECKPOINT,
-    default_checkpoint,
-    refuse_unreadable,
-)
-from vla_ros.cli.demo.result import Card, DemoResult, Setup, json_line
+from vla_ros.cli.defaults import CHECKPOINT, default_checkpoint, refuse_unreadable
+from vla_ros.cli.demo.result import DemoResult, Setup, Summary, json_line
+from vla_ros.cli.graph_run import GraphRun
 from vla_ros.core.clock import Distribution
-from vla_ros.core.console import Progress, error, show
+from vla_ros.core.console import show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.origin import machine
 from vla_ros.core.resources import version
-from vla_ros.core.signals import set_on_signal
 from vla_ros.core.types import INFERENCE_STAGES, STAGES
+from vla_ros.data.episodes.play import state_parameters
 from vla_ros.engine.options import DECODINGS, EngineOptions
-from vla_ros.policies.base import POLICIES, refuse_unknown
-from vla_ros.ros.bringup.environment import free_domain, isolate
-from vla_ros.ros.bringup.graph_file import NODE as VIEW
-from vla_ros.ros.bringup.graph_file import GraphSpec, PageVisitors, parse_overrides, view_node
-from vla_ros.ros.common.ending import STUCK
-from vla_ros.ros.listeners.demo_log import Film, policy_in_words
-from vla_ros.sim.tasks import COLORS
+from vla_ros.policies.base import POLICIES, PolicyRefused, refuse_unknown
+from vla_ros.policies.conventions import conventions_of
+from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed
+from vla_ros.ros.bringup.graph_file import GraphSpec, parse_overrides
+from vla_ros.ros.bringup.view import NODE as VIEW
+from vla_ros.ros.bringup.view import PageVisitors, view_node
+from vla_ros.ros.listeners.demo_log import EpisodeFigures, Film, policy_in_words
+from vla_ros.runtime.monitor.seen import StatusSeen
+from vla_ros.sim.tasks import COLORS, TASKS
 
 if TYPE_CHECKING:
-    from vla_ros.ros.bringup.graph import Graph
     from vla_ros.ros.listeners.demo import DemoWatcher
-    from vla_ros.ros.listeners.demo_log import EpisodeFigures
-    from vla_ros.runtime.monitor.seen import StatusSeen
 
 __all__ = ["add_parser", "run"]
-
-
-# The options of `vla-ros demo`: what they mean for the nodes, and which do not go together.
 
 
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
@@ -68,7 +58,7 @@ examples:
   vla-ros demo --decoding speculative --task push_blue_cube_left
   vla-ros demo --checkpoint DIR --device cuda:0 --decoding actionflow
   vla-ros demo --checkpoint random:small        random weights: wiring and timing
-  vla-ros demo --policy scripted                an expert that is told where everything is
+  vla-ros demo --policy scripted                an expert that gets the ground truth
   vla-ros demo --mode lockstep --json           reproducible; the last line is JSON
   vla-ros demo --view                           a page in the browser, while it runs
   vla-ros demo --gif episode.gif                keep what the camera saw
@@ -185,33 +175,29 @@ def _engine_words(args: argparse.Namespace, policy: Mapping[str, Any]) -> list[s
 
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
-    """What a VLA needs to run well beside a simulation on one machine."""
+    """Parameters of a VLA that runs beside a simulation on one machine."""
     checkpoint = args.checkpoint or default_checkpoint([args.decoding])
-    said = parse_overrides(args.param).get("policy", {})
+    given = parse_overrides(args.param).get("policy", {})
     if args.weights:
         from vla_ros.engine.load import refuse_weights
 
         with user_errors(ValueError):
             refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or "float32")
-    words = dict(word.partition("=")[::2] for word in said.get("engine_options", ()))
+    words = dict(word.partition("=")[::2] for word in given.get("engine_options", ()))
     refuse_unreadable(checkpoint, str(words.get("tokenizer", "")))
-    robot = args.embodiment or str(said.get("embodiment", ""))
-    values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said, robot)}
+    robot = args.embodiment or str(given.get("embodiment", ""))
+    values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, given, robot)}
     if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
         values["max_age_s"] = RANDOM_MAX_AGE_S
     return values
 
 
-def _state(checkpoint: str, said: Mapping[str, Any], embodiment: str) -> dict[str, Any]:
-    """How the robot's state is put together for a checkpoint that takes LIBERO's."""
-    from vla_ros.data.episodes.play import state_parameters
-    from vla_ros.policies.base import PolicyRefused
-    from vla_ros.policies.conventions import conventions_of
-
+def _state(checkpoint: str, given: Mapping[str, Any], embodiment: str) -> dict[str, Any]:
+    """Parameters of the robot's state, for a checkpoint that takes LIBERO's."""
     try:
-        key = str(said.get("unnorm_key", ""))
+        key = str(given.get("unnorm_key", ""))
         found = conventions_of(checkpoint, unnorm_key=key, embodiment=embodiment)
-    except PolicyRefused as error:  # the node says it, where `-p` does not put it right
+    except PolicyRefused as error:  # the node reports it, where `-p` does not put it right
         if embodiment:
             raise UserError(str(error)) from None
         return {}
@@ -219,7 +205,7 @@ def _state(checkpoint: str, said: Mapping[str, Any], embodiment: str) -> dict[st
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Options that do not go together, and names that do not exist. Raises UserError."""
+    """Raise UserError for options that contradict each other and for unknown names."""
     if args.policy not in POLICIES:
         refuse_unknown(args.policy)
     _check_policy_options(args)
@@ -260,7 +246,7 @@ def _check_policy_options(args: argparse.Namespace) -> None:
 
 
 def check_graph(spec: GraphSpec) -> None:
-    """What a node would refuse only once it was started. Raises UserError."""
+    """Raise UserError for parameters that a node would refuse only once it was started."""
     policy, bridge = spec.node("policy").values(), spec.node("bridge").values()
     if policy["policy"] == "vla":
         _check_decoding(str(policy["decoding"]))
@@ -282,8 +268,6 @@ def _check_device(name: str) -> None:
 
 
 def _check_task(name: str, initial_state: int) -> None:
-    from vla_ros.sim.tasks import TASKS
-
     tasks = {task.name: task for task in TASKS}
     if name not in tasks:
         raise UserError(f"task {name}: there are {', '.join(tasks)}")
@@ -294,12 +278,10 @@ def _check_task(name: str, initial_state: int) -> None:
 
 GRAPH = "sim.up.yaml"
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
-SETTLE_S = 0.5  # after the end of the episode: for what is still on its way to us
+SETTLE_S = 0.5  # after the end of the episode: for messages that are still on their way
 OPEN_S = 30.0  # --view: the episode begins when the page is open, or without it after so long
-STAY_S = 600.0  # ... and the page stays afterwards while somebody looks, at most so long
-COUNTS_S = 1.2  # ... and for the policy's own counts, which it tells once a second
-NOT_STARTED = 3
-INTERRUPTED = 130
+STAY_S = 600.0  # --view: the page stays afterwards while it is open, at most so long
+COUNTS_S = 1.2  # after the end of the episode: for the policy's counts, published once a second
 
 
 def run(args: argparse.Namespace) -> int:
@@ -308,64 +290,25 @@ def run(args: argparse.Namespace) -> int:
     spec = GraphSpec.load(GRAPH, parameters(args), more=more)
     check_graph(spec)
     film = Film(args.gif) if args.gif else None
-    domain = free_domain() if args.domain_id is None else args.domain_id
-    isolate(domain)
-    stop = threading.Event()
-    set_on_signal(stop)
-    try:
-        return _Demo(args, spec, film, domain, stop).run()
-    except ImportError as missing:
-        error("vla-ros demo", f"{missing}; `vla-ros doctor` says what to install")
-        return NOT_STARTED
+    demo = _Demo(args, spec, film)
+    return demo.outcome(demo.run)
 
 
-class _Demo:
-    """One run: the graph, a watcher beside it, and what is shown meanwhile."""
+class _Demo(GraphRun):
+    """One run of the demo: the graph, and a watcher beside it."""
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        spec: GraphSpec,
-        film: Film | None,
-        domain: int,
-        stop: threading.Event,
-    ) -> None:
-        self._args = args
+    def __init__(self, args: argparse.Namespace, spec: GraphSpec, film: Film | None) -> None:
+        super().__init__("demo", args)
         self._spec = spec
         self._film = film
-        self._domain = domain
-        self._stop = stop
-        self._progress = Progress()
-        self._log: deque[str] = deque(maxlen=30)
         self._connect: Callable[[], None] = lambda: None
         self._visitors = PageVisitors()  # of the page in the browser
 
     def run(self) -> int:
-        from vla_ros.ros.bringup.environment import prepare
-        from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
-
-        prepare()
-        graph = Graph(
-            self._spec,
-            on_line=self._on_line,
-            say=self._progress.say,
-            interrupted=self._stop.is_set,
-            before_activate=lambda: self._connect(),
-        )
-        try:
-            with graph:
-                seen = self._episode(graph)
-                self._stay(graph, seen)
-                trouble = [str(node) for node in graph.stop() if not node.clean]
-        except BringUpStopped:
-            self._progress.end()
-            error("vla-ros demo", "interrupted")
-            return INTERRUPTED
-        except GraphFailed as failed:
-            self._progress.end()
-            self._show_log()
-            error("vla-ros demo", failed)
-            return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
+        with self.graph(self._spec, lambda: self._connect()) as graph:
+            seen = self._episode(graph)
+            self._stay(graph, seen)
+            trouble = [str(node) for node in graph.stop() if not node.clean]
         return self._conclude(seen, trouble)
 
     def _episode(self, graph: Graph) -> EpisodeFigures:
@@ -387,9 +330,7 @@ class _Demo:
             return watcher.measure()
 
     def _await_topics(self, graph: Graph, watcher: DemoWatcher) -> None:
-        """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
-        from vla_ros.ros.bringup.graph import GraphFailed
-
+        """Wait for every topic, before anything acts: DDS needs a moment to find the nodes."""
         until = time.monotonic() + CONNECT_S
         while not watcher.connected():
             self._pause(graph)
@@ -399,7 +340,7 @@ class _Demo:
             self._await_browser(graph)
 
     def _await_browser(self, graph: Graph) -> None:
-        """An episode takes seconds: it would be over before anybody had opened the page."""
+        """Wait for a browser: an episode takes seconds, and would be over before it opens."""
         until = time.monotonic() + OPEN_S
         while graph.runs(VIEW) and not self._visitors.watched and time.monotonic() < until:
             self._pause(graph)
@@ -407,9 +348,7 @@ class _Demo:
             self._progress.update("view", left if self._visitors.address else "view: starts")
 
     def _stay(self, graph: Graph, seen: EpisodeFigures) -> None:
-        """Keep the page that somebody looks at: to look back, and to say other instructions."""
-        from vla_ros.ros.bringup.graph import BringUpStopped
-
+        """Keep the page while a browser is open: to look back, and to give other instructions."""
         if not self._visitors.watched:
             return
         ended = (seen.episode.ended if seen.episode else "") or "timeout"
@@ -425,18 +364,16 @@ class _Demo:
             return  # the figures are there
 
     def _pause(self, graph: Graph) -> None:
-        """Wait a moment. Raises Stopped when asked to end, GraphFailed when a node ended."""
-        from vla_ros.ros.bringup.graph import BringUpStopped
-
+        """Wait a moment. Raises BringUpStopped after a signal, GraphFailed when a node ended."""
         if self._stop.wait(0.1):
             raise BringUpStopped
         graph.check()
-        if address := self._visitors.news():
+        if address := self._visitors.new_address():
             self._progress.say(f"open {address} in a browser")
 
     def _show(self, watcher: DemoWatcher) -> None:
         seen = watcher.glance()
-        state = seen.status.state.name if seen.status else "no policy heard yet"
+        state = seen.status.state.name if seen.status else "no policy yet"
         if seen.episode is None:
             self._progress.update(state, f"{state}; waiting for the simulation")
             return
@@ -451,24 +388,17 @@ class _Demo:
         if self._film is not None:
             self._progress.say(self._film.save())
         if result.exit_status:
-            self._show_log()
-        show(Card(result))
+            self.show_log()
+        show(Summary(result))
         if self._args.json:
             print(json_line(result), flush=True)
         return result.exit_status
 
-    def _on_line(self, node: str, line: str) -> None:
-        """A line of a node's log; called from threads."""
-        self._log.append(f"[{node}] {line}")
+    def on_line(self, node: str, line: str) -> None:
+        """Keep a line of a node's log, and what the view's tells of the page."""
+        super().on_line(node, line)
         if node == VIEW:
-            self._visitors.hear(line)
-        if self._args.verbose:
-            print(f"[{node}] {line}", file=sys.stderr, flush=True)
-
-    def _show_log(self) -> None:
-        """What the nodes said last, unless it was shown already."""
-        if not self._args.verbose:
-            print("\n".join(self._log), file=sys.stderr)
+            self._visitors.read(line)
 
 
 def _result(
@@ -513,7 +443,7 @@ def _result(
 
 
 def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec) -> Setup:
-    asked = spec.node("policy").values()
+    values = spec.node("policy").values()
     device = status.device if status else ""
     return Setup(
         mode=args.mode,
@@ -524,7 +454,7 @@ def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec)
         dtype=status.dtype if status else "",
         machine=machine(device),
         version=version(),
-        asked=str(asked.get("decoding", "")) if args.policy == "vla" else "",
+        asked=str(values.get("decoding", "")) if args.policy == "vla" else "",
     )
 
 

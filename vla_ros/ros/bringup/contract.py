@@ -1,20 +1,21 @@
-"""A robot described once: Rosetta's contract as parameters and remappings of the policy node, and
-a robot's parameter file as a contract.
+"""Rosetta's contracts: a robot's description as parameters and remappings of the policy node, and a
+robot's parameter file as a contract.
 
-Rosetta (ros-physical-ai) brings LeRobot to ROS 2 robots; its contract says which topics are which
-of LeRobot's features. Read here are cameras, joint states, joint commands, their rates and units,
-and the task's topic. What is recorded only (teleop, rewards, signals, info, complementary_data,
-adjunct) concerns no running policy and is passed over; what would change what a policy sees or does
-and has no word of ours is refused with its line. Code that a contract names is never imported.
+Rosetta (ros-physical-ai) brings LeRobot to ROS 2 robots; its contract names the topic of each of
+LeRobot's features. Read here are cameras, joint states, joint commands, their rates and units, and
+the task's topic. Sections that are only recorded (teleop, rewards, signals, info,
+complementary_data, adjunct) are passed over; anything else that would change a policy's inputs or
+commands is refused with its line. Code that a contract names is never imported.
 
-`x-vla_ros`, which Rosetta ignores as all of `x-`, holds parameters that it has no word for.
+`x-vla_ros`, which Rosetta ignores as all of `x-`, holds the parameters that it has no field for.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ _CHANNEL = ("topic", "type", "qos", "dtype", "safety")
 _IMAGES, _STATE = "observation.images.", "observation.state"
 _RAW, _COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 _JOINTS = "sensor_msgs/msg/JointState"
-#: message of an action's channel -> our output and its topic
+#: message of an action's channel -> the output and its topic
 _COMMANDS = {
     _JOINTS: ("joint_state", "~/joint_commands"),
     "trajectory_msgs/msg/JointTrajectory": ("trajectory", "~/joint_trajectory"),
@@ -45,11 +46,11 @@ class Contract:
     """``parameters`` and ``remappings`` of the policy node; ``robot``: its type."""
 
     robot: str
-    parameters: Mapping[str, Any]
-    remappings: Mapping[str, str]
+    parameters: dict[str, Any]
+    remappings: dict[str, str]
 
     def given_to(self, spec: GraphSpec, given: Mapping[str, Any]) -> GraphSpec:
-        """The graph whose policy node follows it; what is ``given`` for that node wins."""
+        """Graph whose policy node follows the contract; parameters ``given`` for that node win."""
         mine = {name: value for name, value in self.parameters.items() if name not in given}
         nodes = tuple(
             replace(
@@ -64,174 +65,166 @@ class Contract:
         return replace(spec, nodes=nodes)
 
 
-# YAML whose every value knows its line.
+# A contract -> parameters and remappings. Content is plain YAML; a refusal looks up its line.
+
+_Path = tuple[str | int, ...]  # keys and indices from the root of a contract
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """``value``: a scalar, or a dict or list of spots."""
+class _Refused(Exception):
+    """A part of a contract that cannot be followed: its path, and why."""
 
-    path: Path
-    line: int
-    value: Any
-
-    def refuse(self, why: str) -> NoReturn:
-        """UserError with the line."""
-        raise UserError(f"{self.path}, line {self.line}: {why}")
-
-    def fields(self, what: str, known: Sequence[str] | None = None) -> dict[str, Located]:
-        """Of a mapping; ``known``: no other names."""
-        if not isinstance(self.value, dict):
-            self.refuse(f"{what} must be a mapping")
-        for name, spot in self.value.items():
-            if known is not None and name not in known:
-                spot.refuse(
-                    f"{what} has {name!r}, which cannot be followed: {', '.join(known)} can"
-                )
-        return self.value
-
-    def items(self, what: str) -> list[Located]:
-        if not isinstance(self.value, list):
-            self.refuse(f"{what} must be a list")
-        return self.value
-
-    def plain(self) -> Any:
-        """As YAML reads it."""
-        if isinstance(self.value, dict):
-            return {name: spot.plain() for name, spot in self.value.items()}
-        if isinstance(self.value, list):
-            return [spot.plain() for spot in self.value]
-        return self.value
+    def __init__(self, at: _Path, why: str) -> None:
+        super().__init__(why)
+        self.at = at
 
 
-def _located(path: Path) -> Located:
-    try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
-
-    def spot(node: yaml.Node) -> Located:
-        value: Any
-        if isinstance(node, yaml.MappingNode):
-            loader.flatten_mapping(node)
-            value = {str(key.value): spot(one) for key, one in node.value}
-            value = {
-                key.value: replace(value[key.value], line=key.start_mark.line + 1)
-                for key, _ in node.value
-            }
-        elif isinstance(node, yaml.SequenceNode):
-            value = [spot(one) for one in node.value]
-        else:
-            value = loader.construct_object(node)
-        return Located(path, node.start_mark.line + 1, value)
-
-    return spot(node) if node is not None else Located(path, 1, {})
+def _line_of(path: Path, at: _Path) -> int:
+    """Line of a part in its file: that of its key, or of an item of a list."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    line = node.start_mark.line if node is not None else 0
+    for step in at:
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[int(step)]
+            line = node.start_mark.line
+            continue
+        pairs = [pair for pair in getattr(node, "value", ()) if pair[0].value == str(step)]
+        if not pairs:  # it lacks the key, or has it from a merge
+            break
+        key, node = pairs[-1]
+        line = key.start_mark.line
+    return int(line) + 1
 
 
-# A contract -> parameters and remappings.
+def _fields(content: Any, at: _Path, what: str, known: Sequence[str] = ()) -> dict[str, Any]:
+    """The content as a mapping; with ``known``: of no other names."""
+    if not isinstance(content, dict):
+        raise _Refused(at, f"{what} must be a mapping")
+    for name in content:
+        if known and name not in known:
+            raise _Refused(
+                (*at, name),
+                f"{what} has {name!r}, which cannot be followed: {', '.join(known)} can",
+            )
+    return content
+
+
+def _items(content: Any, at: _Path, what: str) -> list[Any]:
+    if not isinstance(content, list):
+        raise _Refused(at, f"{what} must be a list")
+    return content
 
 
 def read_contract(path: str | Path) -> Contract:
-    """UserError, one line with the place, for what is no contract or cannot be followed."""
-    root = _located(Path(path))
-    top = root.fields("a contract")
-    for name, spot in top.items():
-        if name not in _TOP and not name.startswith("x-"):
-            spot.refuse(f"a contract has no {name!r}: {', '.join(_TOP)}")
+    """Contract of a file. UserError, one line with the position, for a file that is none or has
+    what cannot be followed."""
+    path = Path(path)
+    content = read_yaml(path)
+    try:
+        return _contract(content)
+    except _Refused as refused:
+        line = _line_of(path, refused.at)
+        raise UserError(f"{path}, line {line}: {refused}") from None
+
+
+def _contract(top: dict[str, Any]) -> Contract:
+    for name in top:
+        if name not in _TOP and not str(name).startswith("x-"):
+            raise _Refused((name,), f"a contract has no {name!r}: {', '.join(_TOP)}")
     if lacks := [name for name in _TOP[:5] if name not in top]:
-        root.refuse(f"a contract needs {', '.join(lacks)}")
-    if top["robot_interface"].value != "ros2":
-        top["robot_interface"].refuse("robot_interface must be ros2")
-    fps = top["fps"].value
+        raise _Refused((), f"a contract needs {', '.join(lacks)}")
+    if top["robot_interface"] != "ros2":
+        raise _Refused(("robot_interface",), "robot_interface must be ros2")
+    fps = top["fps"]
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 1 <= fps <= 200:
-        top["fps"].refuse(f"fps is {fps!r}: commands are given 1 to 200 times a second")
-    found = _Found({"control_rate_hz": float(fps), "camera_rate_hz": float(fps)})
+        raise _Refused(("fps",), f"fps is {fps!r}: commands are given 1 to 200 times a second")
+    rates = {"control_rate_hz": float(fps), "camera_rate_hz": float(fps)}
+    found = Contract(str(top["robot_type"]), rates, {})
     _read_observations(top["observations"], found)
     _read_actions(top["actions"], found)
     if "tasks" in top:
         _read_task(top["tasks"], found)
     if OWN in top:
-        found.parameters |= flatten(top[OWN].plain() or {})
-    return Contract(str(top["robot_type"].value), found.parameters, found.remappings)
-
-
-@dataclass(slots=True)
-class _Found:
-    parameters: dict[str, Any]
-    remappings: dict[str, str] = field(default_factory=dict)
+        found.parameters.update(flatten(top[OWN] or {}))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One stream of a key: its channel's fields, ``select`` and what is applied, in order."""
+    """One stream of a key: its path, its channel's fields, ``select`` and ``apply``, in order."""
 
     key: str
-    spot: Located
-    channel: dict[str, Located]
-    select: tuple[Located, ...]
-    apply: tuple[tuple[str, Located], ...]
+    at: _Path
+    channel: dict[str, Any]
+    select: list[str]
+    apply: list[tuple[str, Any]]
 
     @property
     def topic(self) -> str:
-        return str(self.channel["topic"].value)
+        return str(self.channel["topic"])
 
     @property
     def type(self) -> str:
-        return str(self.channel["type"].value)
+        return str(self.channel["type"])
+
+    def refuse(self, why: str, *part: str | int) -> NoReturn:
+        raise _Refused((*self.at, *part), why)
 
     def joints(self) -> list[str]:
-        """Of "position.NAME"; anything else of a joint is refused."""
+        """Names of "position.NAME"; anything else of a joint is refused."""
         if not self.select:
-            self.spot.refuse(f"{self.key} selects nothing: which joints, and in which order?")
-        for one in self.select:
-            if not str(one.value).startswith("position."):
-                one.refuse(f"{self.key} selects {one.value}: only positions of joints are read")
-        return [str(one.value).removeprefix("position.") for one in self.select]
+            self.refuse(f"{self.key} selects nothing: which joints, and in which order?")
+        for index, one in enumerate(self.select):
+            if not one.startswith("position."):
+                why = f"{self.key} selects {one}: only positions of joints are read"
+                self.refuse(why, "select", index)
+        return [one.removeprefix("position.") for one in self.select]
 
 
-def _sources(key: str, spot: Located) -> list[_Source]:
-    return [_source(key, one) for one in (spot.value if isinstance(spot.value, list) else [spot])]
+def _sources(key: str, content: Any, at: _Path) -> list[_Source]:
+    if not isinstance(content, list):
+        return [_source(key, content, at)]
+    return [_source(key, one, (*at, index)) for index, one in enumerate(content)]
 
 
-def _source(key: str, spot: Located) -> _Source:
-    fields = spot.fields(key, ("channel", "align", "select", "apply", "kind"))
+def _source(key: str, content: Any, at: _Path) -> _Source:
+    fields = _fields(content, at, key, ("channel", "align", "select", "apply", "kind"))
     if "channel" not in fields:
-        spot.refuse(f"{key} has no channel")
+        raise _Refused(at, f"{key} has no channel")
     for code in ("decoder", "encoder"):
-        if code in (fields["channel"].value or {}):
-            fields["channel"].value[code].refuse(f"{code} names code, and none is imported")
-    channel = fields["channel"].fields(f"the channel of {key}", _CHANNEL)
+        if code in (fields["channel"] or {}):
+            why = f"{code} names code, and none is imported"
+            raise _Refused((*at, "channel", code), why)
+    channel = _fields(fields["channel"], (*at, "channel"), f"the channel of {key}", _CHANNEL)
     for name in ("topic", "type"):
         if name not in channel:
-            fields["channel"].refuse(f"the channel of {key} has no {name}")
-    kind = fields.get("kind")
-    if kind is not None and kind.value != "continuous":
-        kind.refuse(f"{key} is of kind {kind.value}: joints are continuous")
-    select = tuple(fields["select"].items(f"select of {key}")) if "select" in fields else ()
-    apply = []
-    for one in fields["apply"].items(f"apply of {key}") if "apply" in fields else ():
-        name = next(iter(one.value)) if isinstance(one.value, dict) else str(one.value)
-        apply.append((name, one))
-    return _Source(key, spot, channel, select, tuple(apply))
+            raise _Refused((*at, "channel"), f"the channel of {key} has no {name}")
+    kind = fields.get("kind", "continuous")
+    if kind != "continuous":
+        raise _Refused((*at, "kind"), f"{key} is of kind {kind}: joints are continuous")
+    select = _items(fields.get("select", []), (*at, "select"), f"select of {key}")
+    apply = [
+        (str(next(iter(one)) if isinstance(one, dict) else one), one)
+        for one in _items(fields.get("apply", []), (*at, "apply"), f"apply of {key}")
+    ]
+    return _Source(key, at, channel, [str(one) for one in select], apply)
 
 
-def _read_observations(spot: Located, found: _Found) -> None:
+def _read_observations(content: Any, found: Contract) -> None:
     cameras: list[_Source] = []
-    for key, value in spot.fields("observations").items():
+    for key, value in _fields(content, ("observations",), "observations").items():
+        at: _Path = ("observations", key)
+        sources = _sources(key, value, at) if key.startswith((_IMAGES, _STATE)) else []
         if key.startswith(_IMAGES):
-            cameras += _sources(key, value)
+            cameras += sources
         elif key == _STATE:
-            _read_state(_sources(key, value), found)
+            _read_state(sources, found)
         else:
-            value.refuse(f"{key} cannot be followed: policies here look at images and joints")
-        _check_timeline(key, value, found)
+            raise _Refused(at, f"{key} cannot be followed: policies here look at images and joints")
+        for source, one in zip(sources, value if isinstance(value, list) else [value], strict=True):
+            _check_timeline(source, one.get("align"), found)
     if not cameras:
-        spot.refuse(f"there is no {_IMAGES}NAME: a policy here looks through a camera")
+        why = f"there is no {_IMAGES}NAME: a policy here looks through a camera"
+        raise _Refused(("observations",), why)
     roles = _roles([camera.key.removeprefix(_IMAGES) for camera in cameras])
     if "wrist" not in roles.values():
         found.parameters["cameras.wrist.topic"] = ""
@@ -244,21 +237,17 @@ def _read_observations(spot: Located, found: _Found) -> None:
     found.parameters["camera_map"] = " ".join(pairs)
 
 
-def _check_timeline(key: str, spot: Located, found: _Found) -> None:
-    for one in spot.value if isinstance(spot.value, list) else [spot]:
-        align = one.value.get("align")
-        if align is None:
-            one.refuse(f"{key} has no align")
-        fields = align.fields(f"align of {key}", ("strategy", "timeline", "tolerance_ms"))
-        timeline = fields.get("timeline", align)
-        if timeline.value != "header":
-            timeline.refuse(
-                f"{key} is not aligned by its header: streams are joined by stamps here"
-            )
-        if "tolerance_ms" in fields:
-            slop = float(fields["tolerance_ms"].value) / 1e3
-            slop = max(slop, found.parameters.get("pairing_slop_s", 0.0))
-            found.parameters["pairing_slop_s"] = slop
+def _check_timeline(source: _Source, align: Any, found: Contract) -> None:
+    key, at = source.key, (*source.at, "align")
+    if align is None:
+        source.refuse(f"{key} has no align")
+    fields = _fields(align, at, f"align of {key}", ("strategy", "timeline", "tolerance_ms"))
+    if fields.get("timeline") != "header":
+        why = f"{key} is not aligned by its header: streams are joined by stamps here"
+        raise _Refused((*at, "timeline"), why)
+    if "tolerance_ms" in fields:
+        slop = float(fields["tolerance_ms"]) / 1e3
+        found.parameters["pairing_slop_s"] = max(slop, found.parameters.get("pairing_slop_s", 0.0))
 
 
 def _roles(names: list[str]) -> dict[str, str]:
@@ -270,21 +259,24 @@ def _roles(names: list[str]) -> dict[str, str]:
     return {name: special.get(name) or re.sub(r"\W", "_", name) for name in names}
 
 
-def _read_camera(camera: _Source, role: str, found: _Found) -> None:
+def _read_camera(camera: _Source, role: str, found: Contract) -> None:
     if camera.type not in (_RAW, _COMPRESSED):
-        camera.channel["type"].refuse(f"{camera.key} is a {camera.type}, no image")
-    for name, one in camera.apply:
+        camera.refuse(f"{camera.key} is a {camera.type}, no image", "channel", "type")
+    for index, (name, _) in enumerate(camera.apply):
         if name != "resize":
-            one.refuse(f"{camera.key} applies {name}: images are resized as the checkpoint says")
+            why = f"{camera.key} applies {name}: images are resized as the checkpoint says"
+            camera.refuse(why, "apply", index)
     topic, compressed = camera.topic, camera.type == _COMPRESSED
     if compressed and not topic.endswith("/compressed"):
-        camera.channel["topic"].refuse(f"compressed images come on TOPIC/compressed, not {topic}")
-    found.parameters |= {
-        f"cameras.{role}.topic": topic.removesuffix("/compressed") if compressed else topic,
-        f"cameras.{role}.transport": "compressed" if compressed else "raw",
-    }
-    qos = camera.channel["qos"].plain() if "qos" in camera.channel else {}
-    if "reliability" in qos:
+        why = f"compressed images come on TOPIC/compressed, not {topic}"
+        camera.refuse(why, "channel", "topic")
+    found.parameters.update(
+        {
+            f"cameras.{role}.topic": topic.removesuffix("/compressed") if compressed else topic,
+            f"cameras.{role}.transport": "compressed" if compressed else "raw",
+        }
+    )
+    if "reliability" in (qos := camera.channel.get("qos", {})):
         found.parameters[f"cameras.{role}.reliability"] = qos["reliability"]
 
 
@@ -293,49 +285,51 @@ def _one_channel(sources: list[_Source]) -> _Source:
     first = sources[0]
     for other in sources[1:]:
         if (other.topic, other.type) != (first.topic, first.type):
-            other.spot.refuse(
+            other.refuse(
                 f"{other.key} has {other.topic} beside {first.topic}: all joints are on one topic"
             )
     return first
 
 
 def _unit(source: _Source, also: tuple[str, ...] = ()) -> str:
-    """rad or deg, as the data set has it."""
+    """Unit of the data set, rad or deg."""
     names = [name for name, _ in source.apply]
-    for name, one in source.apply:
+    for index, name in enumerate(names):
         if name not in ("rad2deg", *also) or names.count(name) > 1:
-            one.refuse(f"{source.key} applies {name}, which cannot be followed")
+            why = f"{source.key} applies {name}, which cannot be followed"
+            source.refuse(why, "apply", index)
     return "deg" if "rad2deg" in names else "rad"
 
 
-def _read_state(sources: list[_Source], found: _Found) -> None:
+def _read_state(sources: list[_Source], found: Contract) -> None:
     first = _one_channel(sources)
     if first.type != _JOINTS:
-        first.channel["type"].refuse(f"{_STATE} is a {first.type}: joint states are {_JOINTS}")
+        why = f"{_STATE} is a {first.type}: joint states are {_JOINTS}"
+        first.refuse(why, "channel", "type")
     names, units = [], []
     for source in sources:
         joints = source.joints()
         names += joints
         units += [_unit(source)] * len(joints)
-    found.parameters |= {"joint_names": names, "use_joint_states": True}
+    found.parameters.update({"joint_names": names, "use_joint_states": True})
     if "deg" in units:
         found.parameters["state_units"] = units
     found.remappings["joint_states"] = first.topic
 
 
-def _read_actions(spot: Located, found: _Found) -> None:
-    keys = spot.fields("actions")
-    for key, value in keys.items():
+def _read_actions(content: Any, found: Contract) -> None:
+    keys = _fields(content, ("actions",), "actions")
+    for key in keys:
         if key != "action":
-            value.refuse(f"{key} cannot be followed: a policy here has one action")
+            why = f"{key} cannot be followed: a policy here has one action"
+            raise _Refused(("actions", key), why)
     if "action" not in keys:
-        spot.refuse("there is no action")
-    sources = _sources("action", keys["action"])
+        raise _Refused(("actions",), "there is no action")
+    sources = _sources("action", keys["action"], ("actions", "action"))
     first = _one_channel(sources)
     if first.type not in _COMMANDS:
-        first.channel["type"].refuse(
-            f"the action is a {first.type}; joints are told by {', '.join(_COMMANDS)}"
-        )
+        why = f"the action is a {first.type}; joints are commanded by {', '.join(_COMMANDS)}"
+        first.refuse(why, "channel", "type")
     names, units, bounds = [], [], []
     for source in sources:
         joints, unit = source.joints(), _unit(source, ("clamp",))
@@ -343,57 +337,63 @@ def _read_actions(spot: Located, found: _Found) -> None:
         units += [unit] * len(joints)
         bounds += [_clamped(source)] * len(joints)
     output, topic = _COMMANDS[first.type]
-    found.parameters |= {
-        "action_space": "joint_position",
-        "action_names": names,
-        "outputs": [output],
-        "stale_action": _stale(sources),
-    }
+    found.parameters.update(
+        {
+            "action_space": "joint_position",
+            "action_names": names,
+            "outputs": [output],
+            "stale_action": _stale(sources),
+        }
+    )
     if "deg" in units:
         found.parameters["action_units"] = units
     if all(bounds):
         low, high = zip(*bounds, strict=True)
-        found.parameters |= {"bounds_low": list(low), "bounds_high": list(high)}
+        found.parameters.update({"bounds_low": list(low), "bounds_high": list(high)})
     found.remappings[topic] = first.topic
 
 
 def _clamped(source: _Source) -> tuple[float, float] | None:
-    """rad. A clamp behind rad2deg is of degrees."""
+    """Bounds of a clamp, rad; one behind rad2deg is in degrees."""
     factor = 1.0
-    for name, one in source.apply:
+    for index, (name, one) in enumerate(source.apply):
         if name == "rad2deg":
-            factor = 3.141592653589793 / 180.0
+            factor = math.pi / 180.0
         elif name == "clamp":
-            ends = one.value["clamp"].fields("clamp", ("min", "max")) if one.value else {}
+            at = (*source.at, "apply", index, "clamp")
+            ends = _fields(one["clamp"], at, "clamp", ("min", "max"))
             if set(ends) != {"min", "max"}:
-                one.refuse("clamp needs min and max")
-            return float(ends["min"].value) * factor, float(ends["max"].value) * factor
+                source.refuse("clamp needs min and max", "apply", index)
+            return float(ends["min"]) * factor, float(ends["max"]) * factor
     return None
 
 
 def _stale(sources: list[_Source]) -> str:
-    """What a stop is: the last source's word, all must say the same."""
-    words = {}
+    """Stale action of the sources, which must agree."""
+    found = set()
     for source in sources:
-        safety = source.channel.get("safety")
-        word = "none" if safety is None else str(safety.value)
+        word = str(source.channel.get("safety", "none"))
         if word not in _STALE:
-            assert safety is not None
             why = "zero is a place to go to" if word == "zeros" else f"it is none of {list(_STALE)}"
-            safety.refuse(f"safety {word} of joint positions cannot be followed: {why}")
-        words[word] = source
-    if len(words) > 1:
-        sources[-1].spot.refuse("safety differs within one action: a stop is one for all joints")
-    return _STALE[next(iter(words))]
+            source.refuse(
+                f"safety {word} of joint positions cannot be followed: {why}", "channel", "safety"
+            )
+        found.add(word)
+    if len(found) > 1:
+        sources[-1].refuse("safety differs within one action: a stop is one for all joints")
+    return _STALE[found.pop()]
 
 
-def _read_task(spot: Located, found: _Found) -> None:
-    for key, value in spot.fields("tasks").items():
+def _read_task(content: Any, found: Contract) -> None:
+    for key, value in _fields(content, ("tasks",), "tasks").items():
         if key != "task":
-            value.refuse(f"{key} cannot be followed: a policy here is told one task")
-        source = _source(key, value)
+            why = f"{key} cannot be followed: a policy here has one task"
+            raise _Refused(("tasks", key), why)
+        source = _source(key, value, ("tasks", key))
         if source.type != "std_msgs/msg/String":
-            source.channel["type"].refuse(f"the task is a {source.type}, not std_msgs/msg/String")
+            source.refuse(
+                f"the task is a {source.type}, not std_msgs/msg/String", "channel", "type"
+            )
         found.remappings["instruction"] = source.topic
 
 
@@ -401,12 +401,12 @@ def _read_task(spot: Located, found: _Found) -> None:
 
 
 def is_contract(path: Path) -> bool:
-    """Whether the file is one, and no parameter file of ROS."""
+    """True for a contract, False for a parameter file of ROS."""
     return "robot_interface" in read_yaml(path)
 
 
 def robot_parameters(path: Path) -> dict[str, Any]:
-    """The policy node's, of a parameter file."""
+    """Parameters of the policy node in a parameter file. UserError: it describes no joints."""
     found: dict[str, Any] = {}
     for pattern, body in read_yaml(path).items():
         if pattern.rsplit("/", 1)[-1] in ("**", "policy"):
@@ -420,15 +420,15 @@ def robot_parameters(path: Path) -> dict[str, Any]:
 
 
 def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
-    """The contract that says these parameters. What it has no word for is in ``x-vla_ros``."""
-    said = {"control_rate_hz": 20.0, **parameters}
+    """Contract of these parameters, without those that it has no field for."""
+    given = {"control_rate_hz": 20.0, **parameters}
     align = {"strategy": "hold", "timeline": "header"}
     observations: dict[str, Any] = {}
-    pairs = dict(pair.split("=") for pair in str(said.get("camera_map", "")).split())
+    pairs = dict(pair.split("=") for pair in str(given.get("camera_map", "")).split())
     for name, role in (pairs or {"front": "main", "wrist": "wrist"}).items():
         default = {"main": "image", "wrist": "wrist_image"}.get(role, f"{role}_image")
-        topic = said.get(f"cameras.{role}.topic", default)
-        packed = said.get(f"cameras.{role}.transport") == "compressed"
+        topic = given.get(f"cameras.{role}.topic", default)
+        packed = given.get(f"cameras.{role}.transport") == "compressed"
         observations[_IMAGES + name] = {
             "channel": {
                 "topic": f"{topic}/compressed" if packed else topic,
@@ -438,31 +438,30 @@ def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
             "apply": [{"resize": [256, 256]}],
         }
     joints = {"topic": "/joint_states", "type": _JOINTS}
-    names = [name for name in said["joint_names"] if name]
-    state = _runs(names, said.get("state_units"), joints, align)
-    output = next((name for name in said.get("outputs", ()) if name), "joint_state")
+    names = [name for name in given["joint_names"] if name]
+    state = _runs(names, given.get("state_units"), joints, align)
+    output = next((name for name in given.get("outputs", ()) if name), "joint_state")
     message = next(kind for kind, (name, _) in _COMMANDS.items() if name == output)
     channel = {"topic": f"/policy/{_COMMANDS[message][1][2:]}", "type": message}
-    if said.get("stale_action") == "hold":
+    if given.get("stale_action") == "hold":
         channel["safety"] = "hold"
-    told = [name for name in said.get("action_names", ()) if name] or names
-    made: dict[str, Any] = {
+    commanded = [name for name in given.get("action_names", ()) if name] or names
+    return {
         "robot_type": robot,
         "robot_interface": "ros2",
-        "fps": int(said["control_rate_hz"]),
+        "fps": int(given["control_rate_hz"]),
         "observations": {**observations, _STATE: state},
-        "actions": {"action": _runs(told, said.get("action_units"), channel, align)},
+        "actions": {"action": _runs(commanded, given.get("action_units"), channel, align)},
         "tasks": {
             "task": {"channel": {"topic": "/instruction", "type": "std_msgs/msg/String"}},
         },
     }
-    return made
 
 
 def _runs(
     names: list[str], units: Sequence[str] | None, channel: dict[str, str], align: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """One source for each run of joints of one unit."""
+    """Sources of a key, one for each run of joints of one unit."""
     words = list(units or ())
     words = words * len(names) if len(words) == 1 else words or [""] * len(names)
     out: list[dict[str, Any]] = []
@@ -479,18 +478,19 @@ def _runs(
 
 
 def write_contract(parameters: Mapping[str, Any], robot: str, path: Path) -> None:
-    """The contract of these parameters as a file, exact when it is read again."""
+    """Write the contract of these parameters, exact when it is read again: those that it has no
+    field for are in ``x-vla_ros``."""
     made = contract_of(parameters, robot)
     path.write_text(_dump(made), encoding="utf-8")
-    heard = read_contract(path).parameters
-    rest = {name: value for name, value in parameters.items() if heard.get(name) != value}
+    again = read_contract(path).parameters
+    rest = {name: value for name, value in parameters.items() if again.get(name) != value}
     if rest:
         path.write_text(_dump({**made, OWN: rest}), encoding="utf-8")
 
 
 def _dump(content: Mapping[str, Any]) -> str:
     class PlainDumper(yaml.SafeDumper):
-        """Without anchors: people read it."""
+        """YAML without anchors: people read it."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -501,7 +501,7 @@ def _dump(content: Mapping[str, Any]) -> str:
 
 
 def parameters_text(contract: Contract) -> str:
-    """A contract as a parameter file; its remappings as comments."""
+    """Parameter file of a contract; its remappings are comments."""
     tree = {"/**/policy": {"ros__parameters": dict(contract.parameters)}}
     lines = [f"# The robot {contract.robot}. Topics that it calls otherwise:"]
     lines += [f"#   -r {old}:={new}" for old, new in contract.remappings.items()]

@@ -1,7 +1,7 @@
-"""The environment variables that every process of a graph needs.
+"""Environment of every process of a graph: variables, a ROS domain, security, shared memory.
 
-What the user has set is never changed. Call :func:`prepare` before rclpy is initialized: the
-middleware reads these variables once.
+Variables that the user has set are never changed. Call :func:`prepare` before rclpy is initialized:
+the middleware reads them once.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pathlib import Path
 from vla_ros.core.errors import UserError
 from vla_ros.core.resources import config_path, share
 
-#: Where Fast DDS is told its profile: version 3 (Kilted on), which complains of the other's name,
-#: and version 2 (Jazzy, Humble), which ignores it.
+#: Variables of Fast DDS's profile: for version 3 (Kilted on), which warns of the other's name, and
+#: version 2 (Jazzy, Humble), which ignores it.
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 LOCALHOST = "LOCALHOST"  # the range of discovery that is this machine
 _KILTED_RCLPY = 8  # Jazzy has 7, Kilted 9
 
-#: In front of the code of `python -c`: what PYTHONSAFEPATH does, which Python 3.10 ignores.
+#: Code in front of that of `python -c`: PYTHONSAFEPATH's effect, which Python 3.10 ignores.
 SAFE_PATH = "" if sys.version_info >= (3, 11) else "import sys; sys.path.remove('')\n"
 
 
 def defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that ``environment`` lacks."""
+    """Variables that ``environment`` lacks, with their values."""
     wanted = {
         # Discovery by multicast on every network is slow, and other machines could send commands.
         "ROS_AUTOMATIC_DISCOVERY_RANGE": LOCALHOST,
@@ -42,19 +42,19 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
         # A checkout in the working directory must not shadow the installed package (3.11+).
         "PYTHONSAFEPATH": "1",
     }
-    if "ROS_DISTRO" not in environment:  # ROS wheels: nobody sourced a setup file
+    if "ROS_DISTRO" not in environment:  # ROS wheels: no setup file was sourced
         wanted["AMENT_PREFIX_PATH"] = sys.prefix
     if environment.get("ROS_DISTRO") == "humble":  # where discovery has no range to choose
         wanted.pop("ROS_AUTOMATIC_DISCOVERY_RANGE")
         wanted["ROS_LOCALHOST_ONLY"] = "1"
     missing = {name: value for name, value in wanted.items() if not environment.get(name)}
-    if "ROS_LOCALHOST_ONLY" in environment:  # the older way to say it
+    if "ROS_LOCALHOST_ONLY" in environment:  # the older variable for it
         missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)
     return missing
 
 
 def shipped_profile(environment: Mapping[str, str]) -> Path:
-    """Ours that fits how far the graph reaches: bound to the loopback, or to every address.
+    """Shipped profile for the reach of the graph: bound to the loopback, or to every address.
 
     Humble binds by itself (``ROS_LOCALHOST_ONLY``).
     """
@@ -66,7 +66,7 @@ def shipped_profile(environment: Mapping[str, str]) -> Path:
 
 
 def profile_name(environment: Mapping[str, str]) -> str:
-    """The variable that the Fast DDS of this ROS 2 reads, sourced or from wheels."""
+    """Variable that the Fast DDS of this ROS 2 reads, sourced or from wheels."""
     distro = environment.get("ROS_DISTRO", "")
     if not distro:
         try:
@@ -78,7 +78,7 @@ def profile_name(environment: Mapping[str, str]) -> str:
 
 
 def profile(environment: Mapping[str, str]) -> str:
-    """The Fast DDS profile that the user has set, under either name; "" if none."""
+    """Fast DDS profile that the user has set, under either name; "" if none."""
     return next(filter(None, map(environment.get, PROFILES)), "")
 
 
@@ -95,7 +95,7 @@ def python_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(dict.fromkeys([root, *parts] if in_checkout else parts))
 
 
-# A ROS domain that nobody else on this machine is in.
+# A ROS domain without another participant on this machine.
 
 
 LAST_DOMAIN = 100  # above, a domain's ports lie in Linux's range of ephemeral ports
@@ -103,7 +103,7 @@ _ELSEWHERE = ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS", "ROS_DISCOVERY_SERVER")
 
 
 def free_domain() -> int:
-    """A domain, 1 to LAST_DOMAIN, without a participant on this machine. Raises UserError."""
+    """Domain, 1 to LAST_DOMAIN, without a participant on this machine. Raises UserError."""
     for domain in _candidates():
         if _unused(domain):
             return domain
@@ -112,7 +112,7 @@ def free_domain() -> int:
 
 @contextlib.contextmanager
 def leased_domain() -> Iterator[int]:
-    """A free domain that no other lease of this user has until the end of the `with`.
+    """Free domain that no other lease of this user has until the end of the `with`.
 
     For graphs that start side by side: a domain shows its first participant only a moment after
     it was chosen. Raises UserError.
@@ -146,7 +146,7 @@ def _candidates() -> Iterator[int]:
 
 
 def _unused(domain: int) -> bool:
-    """RTPS: the first participant of a domain listens at this port."""
+    """True where no participant is in the domain: the first one listens at this port (RTPS)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind(("", 7410 + 250 * domain))
@@ -155,7 +155,7 @@ def _unused(domain: int) -> bool:
     return True
 
 
-# SROS 2: which keys a node uses, and whether keys are used at all.
+# SROS 2: the enclave of a node, and the check that keys are used at all.
 #
 # The policies of the enclaves are in config/security; docs/how-to/secure-the-graph.md.
 
@@ -168,12 +168,12 @@ OVERRIDE = "ROS_SECURITY_ENCLAVE_OVERRIDE"
 
 
 def enclave_of(folder: str, node: str) -> str:
-    """The enclave of ``node`` below ``folder``: /vla_ros and policy are /vla_ros/policy."""
+    """Enclave of ``node`` below ``folder``: /vla_ros and policy are /vla_ros/policy."""
     return f"/{folder.strip('/')}/{node}".replace("//", "/")
 
 
 def check_enclave(folder: str, environment: Mapping[str, str]) -> None:
-    """Raise UserError where enclaves are asked for and would protect nothing.
+    """Raise UserError where an enclave is given and would protect nothing.
 
     rcl ignores an enclave unless ``ROS_SECURITY_ENABLE`` is exactly ``true``, and without
     ``Enforce`` a node whose keys are not found joins the graph without any (rcl, security.c).
@@ -193,10 +193,10 @@ def check_enclave(folder: str, environment: Mapping[str, str]) -> None:
         raise UserError(f"enclave {folder}: {KEYSTORE} is not set: export where the keys are")
 
 
-# What killed processes left in /dev/shm: Fast DDS removes its segments only at a clean end.
+# Leftovers of killed processes in /dev/shm: Fast DDS removes its segments only at a clean end.
 #
 # With the shipped profile a participant has a segment of 32 MB, so a day of `kill -9` fills the
-# memory. A segment is a leftover when no process maps it and nobody holds its lock, which Fast
+# memory. A segment is a leftover when no process maps it or holds its lock, which Fast
 # DDS keeps for as long as it lives (also in another container that shares /dev/shm).
 
 
@@ -208,7 +208,7 @@ _LOCKS = ("_el", "_sl")
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One segment or port with its lock and semaphore."""
+    """A segment or port with its lock and semaphore."""
 
     name: str
     files: tuple[Path, ...]
@@ -218,7 +218,7 @@ class Leftover:
 def find_leftovers(
     folder: Path = SHM, proc: Path = Path("/proc"), min_age_s: float = MIN_AGE_S
 ) -> list[Leftover]:
-    """The segments of this user that no living process uses."""
+    """Segments of this user that no living process uses."""
     groups: dict[str, list[Path]] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -249,7 +249,7 @@ def _abandoned(files: Iterable[Path], min_age_s: float) -> bool:
         try:
             facts = path.stat()
         except FileNotFoundError:
-            return False  # somebody is removing it just now
+            return False  # it is being removed just now
         if facts.st_uid != os.getuid() or time.time() - facts.st_mtime < min_age_s:
             return False
         if path.name.endswith(_LOCKS) and _locked(path):
@@ -267,7 +267,7 @@ def _locked(path: Path) -> bool:
 
 
 def _mapped_names(proc: Path) -> set[str]:
-    """The segments that some process we may look into has in its memory."""
+    """Names of the segments that a process has in its memory, as far as /proc may be read."""
     found: set[str] = set()
     for maps in proc.glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):

@@ -33,24 +33,22 @@ if TYPE_CHECKING:
     from vla_ros.ros.bringup.lifecycle import LifecycleClient
 
 
-# One node as a process of its own: start, stream its output, end it, count its children out.
-#
 # Each process leads a session, so Ctrl-C in a terminal reaches only the one that started the
 # graph, which ends the nodes in order. Should that one be killed, the kernel sends its nodes
 # SIGTERM. One reader thread a process; :attr:`NodeProcess.tail` is written by that thread only.
 
 
-#: Tells a node to end with the process of this number; see vla_ros.ros.common.ending.
+#: Variable with the process that a node ends with; see vla_ros.ros.common.ending.
 PARENT = "VLA_ROS_PARENT"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeExit:
-    """How a node ended."""
+    """End of a node."""
 
     name: str
     code: int  # exit status, or minus the number of the signal
-    clean: bool  # it ended by itself, or when asked, within the time it has
+    clean: bool  # it ended by itself, or after a signal, within its time
 
     def __str__(self) -> str:
         if self.code >= 0:
@@ -59,7 +57,7 @@ class NodeExit:
 
 
 def command_line(spec: NodeSpec) -> list[str]:
-    """The command that starts a node, as `ros2 run` would."""
+    """Command that starts a node, as `ros2 run` would."""
     module = f"vla_ros.ros.nodes.{spec.executable}.node"
     run = ["-m", module]
     if SAFE_PATH:
@@ -84,8 +82,9 @@ def _yaml_value(value: Any) -> str:
 
 
 def parameters_file(spec: NodeSpec) -> Path | None:
-    """What was given for a node, as its last parameter file, under its full name: `-p` is of every
-    node, /**, and loses to a file's entry of one, such as /**/bridge. None: nothing was given."""
+    """Last parameter file of a node, with the parameters given for it under its full name: `-p` is
+    for every node, /**, and loses to a file's entry for one, such as /**/bridge. None: there are
+    none."""
     if not spec.parameters:
         return None
     handle, name = tempfile.mkstemp(prefix=f"vla_ros-{spec.name}-", suffix=".yaml")
@@ -95,7 +94,7 @@ def parameters_file(spec: NodeSpec) -> Path | None:
 
 
 class NodeProcess:
-    """A started node. The main thread owns it."""
+    """Process of a node, from its start: its output, its end. The main thread owns it."""
 
     def __init__(
         self, spec: NodeSpec, environment: Mapping[str, str], on_line: Callable[[str, str], None]
@@ -105,13 +104,13 @@ class NodeProcess:
         self._on_line = on_line
         env = dict(environment)
         env["PYTHONPATH"] = python_path(env)
-        # The node asks for its own end: code between fork and exec may deadlock beside threads.
+        # The node itself sets its death signal: code between fork and exec may deadlock.
         env[PARENT] = str(os.getpid())
         if spec.enclave:
             env.pop(OVERRIDE, None)  # of the process that starts it, whose keys are not the node's
-        self._told = parameters_file(spec)
+        self._given = parameters_file(spec)
         self._process = subprocess.Popen(
-            [*command_line(spec), *(["--params-file", str(self._told)] if self._told else [])],
+            [*command_line(spec), *(["--params-file", str(self._given)] if self._given else [])],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -132,31 +131,31 @@ class NodeProcess:
         return self._process.poll() is None
 
     def reason(self) -> str:
-        """Its last warning or error, else its last line: why something went wrong.
+        """Last warning or error of the node, else its last line: why something went wrong.
 
         A node answers a service call before its log has come through the pipe, so a line that
         explains is given a moment to arrive.
         """
         deadline = time.monotonic() + 1.0
-        while (found := self._complaint()) is None and time.monotonic() < deadline:
+        while (found := self._last_warning()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         if found is None:
             found = self.tail[-1] if self.tail else "it printed nothing"
         return found.strip()
 
-    def _complaint(self) -> str | None:
+    def _last_warning(self) -> str | None:
         for line in reversed(list(self.tail)):
             if any(word in line for word in ("[ERROR]", "[FATAL]", "[WARN]", "Error:")):
                 return line
         return None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the node itself; its children are its own business."""
+        """Send a signal to the node itself, not to its children."""
         if self.running:
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """True once it has ended."""
+        """Wait for the end; False: not within ``timeout_s``."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -164,12 +163,12 @@ class NodeProcess:
         return True
 
     def finish(self, clean: bool) -> NodeExit:
-        """Kill what is left of its process group and say how it ended."""
+        """Kill what is left of its process group; returns its end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()
-        if self._told is not None:
-            self._told.unlink(missing_ok=True)
+        if self._given is not None:
+            self._given.unlink(missing_ok=True)
         self._reader.join(timeout=1.0)
         return NodeExit(self.spec.name, code, clean and code in (0, -signal.SIGINT))
 
@@ -181,9 +180,9 @@ class NodeProcess:
                 self._on_line(self.spec.name, line.rstrip("\n"))
 
 
-#: what is sent to a node that should end, and how long it has after each
+#: signals to a node that should end, and the seconds that it has after each
 ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
-#: of nodes that have something to write at their end, instead of the first of these
+#: seconds after the first, of nodes that have something to write at their end
 SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
@@ -193,11 +192,11 @@ Say = Callable[[str], None]
 
 
 class GraphFailed(RuntimeError):
-    """The graph did not come up, or a node ended unasked. One line says which and why."""
+    """The graph did not come up, or a node ended by itself; the text names it, with the reason."""
 
 
 class TimedOut(GraphFailed):
-    """A step of the bring-up did not end within its time. One line says which."""
+    """A step of the bring-up did not end within its time; the text names it."""
 
 
 class BringUpStopped(Exception):
@@ -205,13 +204,13 @@ class BringUpStopped(Exception):
 
 
 def print_line(node: str, line: str) -> None:
-    """The default for log lines: to stderr, with the node's name in front."""
+    """Print a log line to stderr, with the node's name in front."""
     sys.stderr.write(f"[{node}] {line}\n")  # whole: print() writes the end of a line by itself
     sys.stderr.flush()
 
 
 class Graph:
-    """A graph that can be started once. `with` ends it, whatever happens inside."""
+    """Graph of node processes that can be started once. `with` ends it, whatever happens inside."""
 
     def __init__(
         self,
@@ -232,7 +231,7 @@ class Graph:
             on_line: gets (node, line) for every line a node prints; called from threads.
             say: gets one line for each step of the bring-up; None: as a log line of "up".
             configure_timeout_s: for configuring one lifecycle node (it may load a model).
-            interrupted: asked often during the bring-up; true ends it with Stopped.
+            interrupted: called often during the bring-up; true ends it with BringUpStopped.
             before_activate: called once every lifecycle node is configured, before any acts.
         """
         self.spec = spec
@@ -259,7 +258,7 @@ class Graph:
             GraphFailed: with the reason; everything that had started has then been ended. A
                 TimedOut names the step that did not end; where the middleware never returns from
                 one, the process ends with the status STUCK of vla_ros.ros.common.ending.
-            Stopped: ``interrupted`` became true.
+            BringUpStopped: ``interrupted`` became true.
         """
         try:
             self._start_processes()
@@ -270,16 +269,16 @@ class Graph:
         return self
 
     def pid(self, node: str) -> int:
-        """The process id of a started node."""
+        """Process id of a started node."""
         return self._processes[node].pid
 
     def runs(self, node: str) -> bool:
-        """Whether a node was started and nobody has heard of its end."""
+        """True for a node that was started and whose end was not reported."""
         return node in self._processes
 
     def ended(self) -> str | None:
-        """None while every node runs; else the name of one that has ended. A spectator's end is
-        said once and counts for nothing."""
+        """Name of a node that has ended; None while every one runs. A spectator's end is reported
+        once and does not count."""
         for name, process in list(self._processes.items()):
             if process.running:
                 continue
@@ -299,7 +298,7 @@ class Graph:
             raise GraphFailed(f"{how}: {process.reason()}")
 
     def stop(self) -> tuple[NodeExit, ...]:
-        """End every node: lifecycle nodes first, so that the others see their last command.
+        """End every node: lifecycle nodes first, so that the others get their last command.
 
         SIGINT, then SIGTERM, then SIGKILL, each after the time in ENDING. May be called again.
         """
@@ -333,8 +332,8 @@ class Graph:
             with self._step("joining the ROS graph"):
                 client = LifecycleClient(int(domain) if domain else None)
         except RuntimeError as error:  # of rclpy: such as security that the middleware has not
-            said = str(error).strip().splitlines()[0]
-            raise GraphFailed(f"cannot join the ROS graph: {said}") from None
+            reason = str(error).strip().splitlines()[0]
+            raise GraphFailed(f"cannot join the ROS graph: {reason}") from None
         try:
             for spec in nodes:
                 self._transition(client, spec, "configure", self._configure_timeout_s)
@@ -346,7 +345,7 @@ class Graph:
                 client.close()
 
     def _step(self, what: str, more_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
-        """A step that nothing but the process's end gets out of where the middleware hangs."""
+        """Step that only the process's end gets out of where the middleware hangs."""
         return step(what, STEP_S + more_s, [process.pid for process in self._processes.values()])
 
     def _transition(
@@ -374,7 +373,7 @@ class Graph:
 
 
 def _end(processes: list[NodeProcess], say: Say) -> list[NodeExit]:
-    asked = {process.spec.name: process.running for process in processes}
+    running = {process.spec.name: process.running for process in processes}
     waiting = processes
     for number, patience_s in ENDING:
         waiting = [process for process in waiting if process.running]
@@ -389,4 +388,4 @@ def _end(processes: list[NodeProcess], say: Say) -> list[NodeExit]:
             if number == signal.SIGINT:
                 until = begun + SLOW_TO_END_S.get(process.spec.executable, patience_s)
             process.wait(max(0.0, until - time.monotonic()))
-    return [process.finish(clean=asked[process.spec.name]) for process in processes]
+    return [process.finish(clean=running[process.spec.name]) for process in processes]

@@ -10,7 +10,7 @@
         remappings: {image: /camera/image_raw}
         namespace: ""
         lifecycle: true            # configure and activate it
-        spectator: false           # true: its end is said and ends nothing else
+        spectator: false           # true: its end is logged and ends nothing else
 
 A parameter given from outside (`-p policy.control_rate_hz=10`) wins over all of these.
 """
@@ -20,9 +20,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import importlib.util
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +39,7 @@ SUFFIX = ".up.yaml"
 
 
 def find_graph_file(path: str | Path) -> Path:
-    """The file itself, or the one of that name in config/."""
+    """Path of a graph file: the file itself, or the one of that name in config/."""
     given = Path(path)
     if given.is_file():
         return given
@@ -64,7 +62,7 @@ def shipped_graphs() -> dict[str, Path]:
 
 
 def title_of(file: Path) -> str:
-    """What a graph file says of itself in its first instruction; "" where it says nothing."""
+    """Title of a graph file: the first sentence of its comment; "" where it has none."""
     words = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -82,14 +80,15 @@ _TOPIC = re.compile(rf"(~/|/)?({_NAME}/)*{_NAME}")
 _RULE = "parts of letters, digits and _, none first a digit, joined by /"
 
 
-def check_namespace(text: str, said: str = "--namespace") -> None:
-    """UserError for what is no namespace of ROS; the empty one is none. ``said``: where."""
+def check_namespace(text: str, place: str = "--namespace") -> None:
+    """Raise UserError, which begins with ``place``, for text that is no namespace of ROS; the empty
+    one is none."""
     if text and not _NAMESPACE.fullmatch(text):
-        raise UserError(f"{said} {text}: {_RULE}, such as arm_left or lab/arm_left")
+        raise UserError(f"{place} {text}: {_RULE}, such as arm_left or lab/arm_left")
 
 
 def remapping(item: str) -> tuple[str, str, str]:
-    """The node ("": every one), old and new name of "[NODE:]FROM=TO". UserError."""
+    """Node ("": every one), old and new name of "[NODE:]FROM=TO". UserError."""
     where, equals, new = item.replace(":=", "=").partition("=")
     node, _, old = where.rpartition(":")
     if not (equals and old and new):
@@ -100,10 +99,10 @@ def remapping(item: str) -> tuple[str, str, str]:
     return node, old, new
 
 
-# Parameters of ROS are typed: what is given for one becomes its type, or is refused.
+# Parameters of ROS are typed: a value that is given for one is converted to its type, or refused.
 #
-# rcl drops a value whose type is not that of the parameter file, without a word: `image_size:=2.5`
-# would leave it at 256.
+# rcl silently drops a value whose type is not that of the parameter file: `image_size:=2.5` would
+# leave it at 256.
 
 
 _WORDS = {
@@ -116,7 +115,7 @@ _WORDS = {
 
 
 def of_type(before: object, value: Any, place: str) -> Any:
-    """``value`` as YAML read it, with the type of ``before``; None: of any type.
+    """Value of YAML, converted to the type of ``before``; None: any type.
 
     A whole number may be a fraction's or a text's, and a text a number's (1e3 is text to YAML).
     UserError, which begins with ``place``, for everything else.
@@ -138,11 +137,11 @@ def of_type(before: object, value: Any, place: str) -> Any:
     raise UserError(f"{place}: must be {_WORDS[kind]}{example}, not {value!r}")
 
 
-# YAML that a user wrote: what is wrong with it is one line with its place.
+# YAML of users: an error is one line with its position.
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A file that is a mapping. UserError: the line in which it is not YAML."""
+    """Content of a file that is a mapping. UserError: the line in which it is not YAML."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -156,7 +155,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def mapping(value: object, place: str) -> dict[str, Any]:
-    """What was written, where a mapping has to be; nothing is an empty one. UserError."""
+    """Value that has to be a mapping; None is an empty one. UserError, which begins with
+    ``place``."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -165,7 +165,7 @@ def mapping(value: object, place: str) -> dict[str, Any]:
 
 
 def argument(name: str, text: str) -> dict[str, Any]:
-    """The launch argument ``name:=text``, a mapping or nothing. UserError in one line."""
+    """Mapping of the launch argument ``name:=text``, which may be empty. UserError in one line."""
     try:
         found = yaml.safe_load(text or "{}")
     except yaml.YAMLError as error:
@@ -176,14 +176,14 @@ def argument(name: str, text: str) -> dict[str, Any]:
 
 
 def known_keys(content: Mapping[str, Any], known: Iterable[str], place: str) -> None:
-    """UserError with the first key that is none of these."""
+    """Raise UserError with the first key that is none of these."""
     unknown = [str(key) for key in content if key not in known]
     if unknown:
         raise UserError(f"{place}: unknown key {unknown[0]!r}; known: {', '.join(known)}")
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Parameters that were written as a tree, by their names with dots."""
+    """Parameters of a tree, by their names with dots."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -223,15 +223,15 @@ class NodeSpec:
     lifecycle: bool = False
     log_level: str = "info"
     spectator: bool = False  # the graph goes on without it
-    enclave: str = ""  # whose keys it uses, such as /vla_ros/policy
+    enclave: str = ""  # of its keys, such as /vla_ros/policy
 
     @property
     def full_name(self) -> str:
-        """Its name in the ROS graph, such as /arm/policy."""
+        """Name in the ROS graph, such as /arm/policy."""
         return f"/{self.namespace.strip('/')}/{self.name}".replace("//", "/")
 
     def file_parameters(self) -> dict[str, Any]:
-        """Every parameter that its files set, flattened: {"limits.max_age_s": 0.3, ...}."""
+        """Parameters that its files set, flattened: {"limits.max_age_s": 0.3, ...}."""
         found: dict[str, Any] = {}
         for path in self.parameter_files:
             content = read_yaml(path)
@@ -243,7 +243,7 @@ class NodeSpec:
         return found
 
     def values(self) -> dict[str, Any]:
-        """Every parameter that its files and the graph set; the graph wins."""
+        """Parameters that its files and the graph set; the graph wins."""
         return {**self.file_parameters(), **self.parameters}
 
 
@@ -273,7 +273,7 @@ class GraphSpec:
             namespace: put in front of every node's namespace.
             log_level: of every node, instead of the file's.
             remappings: "FROM=TO" for every node, "NODE:FROM=TO" for one.
-            more: nodes that are not in the file, as they would stand there.
+            more: further nodes, with the fields of the file's.
             enclave: a folder of SROS 2 enclaves; each node uses ENCLAVE/NAME. "": none.
 
         Raises:
@@ -306,7 +306,7 @@ class GraphSpec:
 
 
 def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Turn ["policy.control_rate_hz=10", ...] into {"policy": {"control_rate_hz": 10}}.
+    """Overrides of ["policy.control_rate_hz=10", ...]: {"policy": {"control_rate_hz": 10}}.
 
     The value is read as YAML; quote it twice to keep a number a string.
 
@@ -328,7 +328,7 @@ def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def node_names() -> list[str]:
-    """The folders of vla_ros/ros/nodes that can be started."""
+    """Folders of vla_ros/ros/nodes that can be started."""
     folder = Path(__file__).resolve().parent.parent / "nodes"
     return [path.parent.name for path in sorted(folder.glob("*/node.py"))]
 
@@ -385,7 +385,7 @@ def _with_overrides(
 
 
 def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
-    """The node with these parameters too. UserError: it has none of that name."""
+    """Node with these parameters too. UserError: it has none of that name."""
     known = spec.values()
     values = dict(spec.parameters)
     for name, value in given.items():
@@ -422,60 +422,3 @@ def _parameter_file(name: str, graph_file: Path, place: str) -> Path:
         return config_path(name)
     except FileNotFoundError as error:
         raise UserError(f"{place}: {error}") from None
-
-
-# The page in the browser beside a graph: the node that `--view` adds.
-
-
-NODE = "view"
-#: what the node's log says in front of the address
-ADDRESS = "the view is at "
-#: ... when the first browser has opened the page, and when the last one has left it
-OPENED = "the page was opened"
-LEFT = "nobody looks at the page any more"
-
-
-def view_node(simulated: bool) -> dict[str, dict[str, Any]]:
-    """As it would stand in a graph file. ``simulated``: the stamps are simulated time.
-
-    Raises UserError, where what it is made with is missing.
-    """
-    if importlib.util.find_spec("viser") is None:
-        raise UserError("--view needs viser: pip install 'vla_ros[view]', or make view")
-    node: dict[str, Any] = {"parameter_files": ["view.yaml"], "spectator": True}
-    if simulated:
-        node["parameters"] = {"use_sim_time": True}
-    return {NODE: node}
-
-
-def address_in(line: str) -> str:
-    """The page's address, where a line of the node's log tells it; else ""."""
-    _, found, address = line.partition(ADDRESS)
-    return address.strip() if found else ""
-
-
-class PageVisitors:
-    """Whether anybody looks at the page, by what the node logs. :meth:`hear` may be called from
-    any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._told: list[str] = []
-        self.address = ""
-        self.watched = False
-
-    def hear(self, line: str) -> None:
-        """A line of the node's log."""
-        with self._lock:
-            if address := address_in(line):
-                self.address = address
-                self._told.append(address)
-            elif line.endswith(OPENED):
-                self.watched = True
-            elif line.endswith(LEFT):
-                self.watched = False
-
-    def news(self) -> str:
-        """An address that was not asked for yet; else ""."""
-        with self._lock:
-            return self._told.pop(0) if self._told else ""

@@ -1,12 +1,12 @@
-"""Bring lifecycle nodes up: configure, then activate, through their lifecycle services.
+"""Client of lifecycle nodes: configure, then activate, through their services.
 
     python -m vla_ros.ros.bringup.lifecycle /policy    # as the launch files do
 
 Uses a context of its own, so it neither disturbs nor needs the caller's rclpy.init.
 
-A server answers whoever it knows. One that hears a request before it has heard of who asks, as on a
-busy machine just after a start, does what it was asked and says so to nobody. So a node that says
-nothing is looked at, and asked again.
+A server responds only to clients that it has discovered. One that gets a request before it has
+discovered the client, as on a busy machine just after a start, carries it out and its response is
+lost. So the state of a node that does not respond is queried, and the request sent again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ TRANSITIONS = {
     "activate": Transition.TRANSITION_ACTIVATE,
     "deactivate": Transition.TRANSITION_DEACTIVATE,
 }
-#: of each: the state that it is made in, and the one that it leads to
+#: transition -> the state that it is made in, and the one that it leads to
 STATES = {
     "configure": ("unconfigured", "inactive"),
     "activate": ("inactive", "active"),
     "deactivate": ("active", "inactive"),
 }
 LONGEST_S = 3600.0  # `load_timeout_s` ends it before
-LOOK_S = 3.0  # without an answer; loading takes longer, and then the look says "configuring"
+QUERY_S = 3.0  # without a response; loading takes longer, and then the state is "configuring"
 
 
 class LifecycleClient:
-    """Asks nodes for transitions. Used from one thread; close it, or use it with `with`."""
+    """Client of the lifecycle services. Used from one thread; close it, or use it with `with`."""
 
     def __init__(self, domain_id: int | None = None) -> None:
         self._context = Context()
@@ -65,10 +65,10 @@ class LifecycleClient:
         self._context.try_shutdown()
 
     def state(self, node: str, timeout_s: float, alive: Callable[[], bool]) -> str:
-        """The label of the node's state, such as "inactive".
+        """Label of the node's state, such as "inactive".
 
         Raises:
-            TimeoutError: nobody answered in time, or ``alive`` became false.
+            TimeoutError: no response in time, or ``alive`` became false.
         """
         until = time.monotonic() + timeout_s
         client = self._client(GetState, f"{node}/get_state", until, alive)
@@ -81,33 +81,33 @@ class LifecycleClient:
     def change(
         self, node: str, transition: str, timeout_s: float, alive: Callable[[], bool]
     ) -> bool:
-        """Ask for a transition; True if the node made it, False if it refused.
+        """Request a transition; True if the node made it, False if it refused.
 
         Raises:
-            TimeoutError: nobody answered in time, or ``alive`` became false.
+            TimeoutError: no response in time, or ``alive`` became false.
         """
         until = time.monotonic() + timeout_s
         before, behind = STATES[transition]
         client = self._client(ChangeState, f"{node}/change_state", until, alive)
         request = ChangeState.Request(transition=Transition(id=TRANSITIONS[transition]))
-        answer, asked = client.call_async(request), 1
+        answer, requests = client.call_async(request), 1
         while not self._answered(answer, client, until, alive):
             label = self.state(node, until - time.monotonic(), alive)
             if label == behind:
                 return True
-            # A refusal may be on its way, and what is asked twice is loaded twice.
+            # A refusal may be on its way, and a request that is sent twice loads twice.
             if label == before and not self._answered(answer, client, until, alive):
-                answer, asked = client.call_async(request), asked + 1
-        if answer.result().success or asked == 1:
+                answer, requests = client.call_async(request), requests + 1
+        if answer.result().success or requests == 1:
             return bool(answer.result().success)
-        # The first request was late, not lost: the second was refused while that one is obeyed.
+        # The first request was late, not lost: the second was refused while that one runs.
         while (label := self.state(node, until - time.monotonic(), alive)) not in (before, behind):
             self._check(until, alive, f"{node} is still {label}")
             self._executor.spin_once(timeout_sec=0.05)
         return label == behind
 
     def _client(self, kind: Any, name: str, until: float, alive: Callable[[], bool]) -> Any:
-        """One for each service: a new one for each call would be unknown each time."""
+        """Client of a service, one for all calls: a new one would have to be discovered anew."""
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = self._node.create_client(kind, name)
@@ -117,10 +117,10 @@ class LifecycleClient:
         return client
 
     def _answered(self, answer: Any, client: Any, until: float, alive: Callable[[], bool]) -> bool:
-        """Wait for an answer; False when it is time to look whether one went astray."""
-        look = time.monotonic() + LOOK_S
+        """Wait for a response; False when it is time to query whether one was lost."""
+        query = time.monotonic() + QUERY_S
         while not answer.done():
-            if time.monotonic() > look:
+            if time.monotonic() > query:
                 return False
             self._check(until, alive, f"{client.srv_name} did not answer")
             self._executor.spin_once(timeout_sec=0.05)
@@ -135,7 +135,7 @@ class LifecycleClient:
 
 
 def main(node: str) -> int:
-    """Bring one node up. Returns 1 where it refused or did not answer, after one line on stderr."""
+    """Bring a node up. Returns 1, after one line on stderr, where it refused or did not respond."""
     stop = threading.Event()
     set_on_signal(stop)
     prepare()

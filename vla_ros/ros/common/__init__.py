@@ -1,6 +1,7 @@
-"""What every node of this package is made of.
+"""Parts that every node of this package shares.
 
-``parameters``, ``qos``: what a node has. ``listening``, ``serialized``: what comes in, and whether
-it can be a message. ``convert``: images, stamps, diagnostics. ``spin``, ``ending``: how a node
-runs and ends. ``peer``: nodes beside a graph. ``compat``: what distros differ in.
+``parameters``, ``qos``: a node's parameters and profiles. ``listening``, ``serialized``:
+subscriptions, and the check of serialized messages. ``convert``: stamps, diagnostics. ``spin``,
+``ending``: how a node runs and ends. ``peer``: nodes beside a graph. ``compat``: differences of
+distros.
 """

@@ -1,5 +1,5 @@
-"""What differs between the ROS 2 distros that robots run. Each entry names its distro and goes
-when that distro does.
+"""Differences between the ROS 2 distros that robots run. Each entry names its distro and goes when
+that distro does.
 
 Kilted and Jazzy are run by the tests; Humble's rclpy is held by its names and signatures
 (test/package/test_surface.py), since there are no wheels of it.
@@ -57,9 +57,10 @@ def _before_kilted() -> bool:
 
 
 def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:
-    """A subscription's callback that is told when the middleware received the message, and of whom.
+    """Callback of a subscription that also gets the message's info: its receipt by the middleware,
+    and its writer.
 
-    Humble calls with the message alone. 0 stands for "it does not say" there, and
+    Humble calls with the message alone. 0 stands for "unknown" there, and
     :class:`vla_ros.ros.common.listening.ArrivalClock` takes the time of the call. Kilted's events
     executor calls with both as one; rclpy looks at the signature to see that both are wanted.
     """
@@ -82,7 +83,7 @@ def on_parameters(
     judge: Callable[[list[Parameter]], SetParametersResult],
     apply: Callable[[list[Parameter]], None],
 ) -> None:
-    """``judge`` may refuse new values; ``apply`` hears of those that were set.
+    """Callbacks for parameters: ``judge`` may refuse values, ``apply`` gets those that were set.
 
     Humble has no callback for what was set: there ``apply`` is called by a timer, right after
     the values that ``judge`` let pass are in force. A node has one judge, so none other refuses.

@@ -1,4 +1,4 @@
-"""Between messages and nouns, for every node: stamps, images, percentiles."""
+"""Conversions that every node needs: stamps, percentiles, diagnostics."""
 
 from __future__ import annotations
 
@@ -10,40 +10,28 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from vla_ros.core.clock import SECOND, Distribution
-from vla_ros.core.pixels import ENCODINGS, BadMessage, decompressed, image_of, quoted
 from vla_ros.msg import Percentiles
 from vla_ros.ros.common import qos
 
-__all__ = [
-    "ENCODINGS",
-    "BadMessage",
-    "decompressed",
-    "image_of",
-    "quoted",
-    "set_times",
-    "stamp_of",
-    "to_time",
-]
-
 
 def stamp_of(time: Time) -> int:
-    """Nanoseconds of a stamp."""
+    """Stamp of a Time message, ns."""
     return int(time.sec) * SECOND + int(time.nanosec)
 
 
 def to_time(stamp_ns: int) -> Time:
-    """A stamp as a message; nanoseconds >= 0."""
+    """Time message of a stamp, ns >= 0."""
     sec, nanosec = divmod(stamp_ns, SECOND)
     return Time(sec=sec, nanosec=nanosec)
 
 
 def set_times(message: Any, name: str, of_ms: Distribution) -> None:
-    """A distribution of durations in ms into field ``name_s``, in s."""
+    """Set field ``name_s``, in s, to a distribution of durations in ms."""
     values = {p: getattr(of_ms, p) / 1e3 for p in ("p50", "p95", "p99", "max")}
     setattr(message, f"{name}_s", Percentiles(count=of_ms.count, **values))
 
 
-# Statuses on /diagnostics, each named after the node that says it.
+# Statuses on /diagnostics, each named after the node that publishes it.
 #
 # Tools merge statuses of the same name, so the name has the namespace: two robots are two. As
 # diagnostic_updater has them, names begin without a slash: `startswith` of an aggregator looks.
@@ -52,22 +40,22 @@ def set_times(message: Any, name: str, of_ms: Distribution) -> None:
 def status(
     level: int, subject: str, message: str, values: Iterable[tuple[str, object]] = ()
 ) -> DiagnosticStatus:
-    """``subject``: of what the node speaks; the node's name comes in front when it is said.
-    ``level``: 0 ok, 1 warning, 2 error, 3 stale."""
+    """One status. ``subject``: what it is about; the node's name is put in front when it is
+    published. ``level``: 0 ok, 1 warning, 2 error, 3 stale."""
     pairs = [KeyValue(key=key, value=str(value)) for key, value in values]
     return DiagnosticStatus(level=bytes([level]), name=subject, message=message, values=pairs)
 
 
 class Diagnostics:
-    """A node's publisher of /diagnostics. ``hardware_id``: of the robot; empty: the namespace."""
+    """Publisher of /diagnostics. ``hardware_id``: of the robot; empty: the namespace."""
 
     def __init__(self, node: Node, hardware_id: str = "") -> None:
         self._node = node
         self._hardware_id = hardware_id or node.get_namespace()
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", qos.REPORT)
 
-    def say(self, *statuses: DiagnosticStatus) -> None:
-        """Publish these, as the node's."""
+    def publish(self, *statuses: DiagnosticStatus) -> None:
+        """Publish these in the node's name."""
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         node = self._node.get_fully_qualified_name().lstrip("/")

@@ -1,4 +1,4 @@
-"""A process that is to end does end.
+"""End of a process, by force where it hangs.
 
 Fast DDS 3.2.3 can deadlock while it deletes an endpoint: the deleting thread waits for the event
 thread, which waits for a mutex of discovery at its next announcement (seen once in 440 nodes
@@ -25,7 +25,7 @@ _SIGEV_THREAD = 2  # <signal.h>: call a function in a thread of its own
 _CLOCK_MONOTONIC = 1
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PARENT = "VLA_ROS_PARENT"  # set by vla_ros.ros.bringup.graph
-_SAY_S = 0.2  # for the line to get out
+_PRINT_S = 0.2  # for the line to get out
 _ENDING_S = 6  # a node's own time to end is 5 s
 
 
@@ -49,8 +49,8 @@ class _TimerSpec(ctypes.Structure):
 
 
 def end_with_parent() -> None:
-    """Where another process started this one and says so in the environment: get SIGTERM when it
-    ends, and end at once where it has. What this process starts knows nothing of it."""
+    """Ask the kernel for SIGTERM when the process ends that started this one and left its number in
+    the environment; end at once where it has. Children of this process inherit none of it."""
     parent = os.environ.pop(_PARENT, "")
     if not parent:
         return
@@ -63,9 +63,9 @@ def end_with_parent() -> None:
 def bounded(
     seconds: float, status: int, what: str = "", children: Collection[int] = ()
 ) -> Iterator[None]:
-    """What runs inside, ``what``, has ``seconds``; after that one line on stderr says so and the
-    process ends with ``status``, as do the process groups of its ``children``: a SIGTERM, and a
-    SIGKILL for those that are left.
+    """Time limit of ``seconds`` for the body, ``what``; after it one line goes to stderr, the
+    process ends with ``status``, and the process groups of its ``children`` get SIGTERM, then
+    SIGKILL.
 
     Timers of the kernel do that in threads that know nothing of Python. At that point everything
     that matters must be done: no output is flushed.
@@ -79,10 +79,10 @@ def bounded(
     libc = ctypes.CDLL(None)
     timers = [
         _timer(libc, seconds, libc.warnx, ctypes.addressof(text)),
-        _timer(libc, seconds + 2 * _SAY_S, libc._exit, status),
+        _timer(libc, seconds + 2 * _PRINT_S, libc._exit, status),
     ]
     if groups:
-        timers.append(_timer(libc, seconds + _SAY_S / 2, libc.system, ctypes.addressof(command)))
+        timers.append(_timer(libc, seconds + _PRINT_S / 2, libc.system, ctypes.addressof(command)))
     try:
         yield
     finally:

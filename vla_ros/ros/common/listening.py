@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 
-_SAY_EVERY_S = 5.0
+_LOG_EVERY_S = 5.0
 
 
 def message_of(raw: bytes, kind: Any) -> Any:
@@ -44,27 +44,27 @@ def listen(
 ) -> Subscription:
     """Subscribe ``callback(message)``, or ``callback(message, info)`` ``with_info``.
 
-    ``refuse`` is told why a message was dropped; without one the node's log is.
+    ``refuse`` gets the reason why a message was dropped; without one the node's log does.
     """
 
-    def complain(reason: str) -> None:
-        node.get_logger().warning(reason, throttle_duration_sec=_SAY_EVERY_S)
+    def warn(reason: str) -> None:
+        node.get_logger().warning(reason, throttle_duration_sec=_LOG_EVERY_S)
 
-    say = refuse or complain
+    report = refuse or warn
 
     def read(raw: bytes) -> Any:
         try:
             return message_of(raw, kind)
         except BadMessage as error:
-            say(f"message on {topic}: {error}")
+            report(f"message on {topic}: {error}")
             return None
 
-    def hear(raw: bytes) -> None:
+    def take(raw: bytes) -> None:
         message = read(raw)
         if message is not None:
             callback(message)
 
-    def hear_with_info(raw: bytes, info: Any) -> None:
+    def take_with_info(raw: bytes, info: Any) -> None:
         message = read(raw)
         if message is not None:
             callback(message, info)
@@ -72,14 +72,14 @@ def listen(
     return node.create_subscription(
         kind,
         topic,
-        listener(hear_with_info) if with_info else hear,
+        listener(take_with_info) if with_info else take,
         profile,
         raw=True,
         event_callbacks=event_callbacks,
     )
 
 
-# When a message was received: as the middleware says, not as the executor came to read it.
+# Receipt of a message: when the middleware had it, not when the executor came to read it.
 
 
 class ArrivalClock:
@@ -97,7 +97,7 @@ class ArrivalClock:
         return int(self._ros.now().nanoseconds)
 
     def arrival(self, info: MessageInfo) -> Moment:
-        """Receipt of a message by the middleware; now, where it does not say.
+        """Receipt of a message by the middleware; now, where it does not report one.
 
         The middleware reads wall time. Simulated time cannot be counted back from it, since it
         may have stood still meanwhile.

@@ -32,7 +32,8 @@ class Parameter:
     fixed: bool = False  # given at start, or at configure; never changed while in use
 
     def descriptor(self, lifecycle: bool = False) -> ParameterDescriptor:
-        """Of a lifecycle node none is read-only: :func:`check_fixed` holds the fixed ones."""
+        """Descriptor of the parameter. Of a lifecycle node none is read-only: :func:`check_fixed`
+        refuses changes of the fixed ones."""
         read_only = self.fixed and not lifecycle
         out = ParameterDescriptor(description=self.text, read_only=read_only)
         if self.choices:
@@ -69,8 +70,8 @@ def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
 def check_fixed(
     table: Iterable[Parameter], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
-    """Raise ValueError, naming the parameter, where a fixed one of a configured node would be
-    another. One that is set to what it is already disturbs nothing."""
+    """Raise ValueError, naming the parameter, where a fixed one of a configured node would change.
+    One that is set to the value it has already disturbs nothing."""
     for row in table:
         if row.fixed and after[row.name] != before[row.name]:
             raise ValueError(f"{row.name} is read at configure: deactivate and clean up first")

@@ -24,7 +24,7 @@ from vla_ros.ros.common.spin import leave, take_down
 P = TypeVar("P", bound="Peer")
 
 _LEAVE_S = 5.0  # for a callback that runs while the node is to leave
-_LOOK_S = 0.1  # how often a wait looks for other reasons to end
+_POLL_S = 0.1  # how often a wait looks for other reasons to end
 
 
 class Peer:
@@ -83,7 +83,7 @@ class Peer:
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0:
             with self.bell:
-                if self.bell.wait_for(true, min(_LOOK_S, left)):
+                if self.bell.wait_for(true, min(_POLL_S, left)):
                     return True
             check()
         with self.bell:
@@ -120,7 +120,7 @@ class Peer:
                 self.node.get_logger().warning(str(error), throttle_duration_sec=1.0)
 
 
-# What a spectator of a whole graph needs: which topics come and go, and how to hear each.
+# For spectators of a whole graph: which topics come and go, and by which profile to subscribe.
 
 
 _LIVE = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -149,15 +149,15 @@ class Topics:
         return new, gone
 
     def profile(self, topic: str) -> QoSProfile:
-        """What every publisher of the topic can serve, so that nobody waits for us; what is said
-        once and kept is asked for."""
+        """Profile that every publisher of the topic can serve, so that none waits for this reader;
+        latched messages are asked for where all keep them."""
         offered = [one.qos_profile for one in self._node.get_publishers_info_by_topic(topic)]
         kept = DurabilityPolicy.TRANSIENT_LOCAL
         return _KEPT if offered and all(one.durability == kept for one in offered) else _LIVE
 
 
 def class_of(kind: str) -> Any:
-    """The class of "sensor_msgs/msg/Image"; None where its package is not installed."""
+    """Message class of "sensor_msgs/msg/Image"; None where its package is not installed."""
     package, _, name = kind.split("/")
     try:
         return getattr(importlib.import_module(f"{package}.msg"), name)

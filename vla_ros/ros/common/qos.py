@@ -23,6 +23,12 @@ def _profile(
     )
 
 
+def copy(profile: QoSProfile, depth: int = 0) -> QoSProfile:
+    """A profile of its own, with another queue length where ``depth`` gives one: for a change, or
+    for a reader that must miss nothing."""
+    return _profile(depth or profile.depth, profile.reliability, profile.durability)
+
+
 #: Images in: only the newest counts, and any camera driver's writer matches.
 IMAGE_SUB = _profile(1, ReliabilityPolicy.BEST_EFFORT)
 #: Images in that are joined to others: an older one may be the one that fits.
@@ -39,18 +45,18 @@ STATE_SUB = _profile(50, ReliabilityPolicy.BEST_EFFORT)
 ACTION = _profile(10)
 #: Instruction, status, episode: the newest one is for late joiners too.
 LATCHED = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-#: The policy's status: LATCHED, and the middleware itself says within LEASE_S that its writer's
+#: The policy's status: LATCHED, and the middleware itself reports within LEASE_S that its writer's
 #: process is gone or stands still, to every reader that asks for as much.
 LEASE_S = 2.0
 STATUS = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STATUS.liveliness = LivelinessPolicy.AUTOMATIC
 STATUS.liveliness_lease_duration = Duration(seconds=LEASE_S)
-#: A word said once, also where another one follows at once; the same from best-effort writers.
-SAID = _profile(10)
-SAID_BY_ANY = _profile(10, ReliabilityPolicy.BEST_EFFORT)
-#: The same as LATCHED for a reader that must miss none of the changes.
+#: Events, each of which counts, also where another one follows at once; in from any writer.
+EVENT = _profile(10)
+EVENT_SUB = _profile(10, ReliabilityPolicy.BEST_EFFORT)
+#: LATCHED, for a reader that must miss none of the changes.
 EVERY_CHANGE = _profile(10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 #: Transforms, as tf2 has them.
 TRANSFORMS = _profile(100)
-#: Figures that nobody acts on.
+#: Figures that move nothing.
 REPORT = _profile(10)

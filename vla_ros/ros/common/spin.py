@@ -1,4 +1,4 @@
-"""How every node of vla_ros runs: own signal handling, one executor, a clean end.
+"""Main function of every node: own signal handling, one executor, a clean end.
 
 rclpy's own signal handlers make the context invalid before a node can publish its last
 command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:`spin`.
@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import rclpy
 from rclpy.action import ActionClient, ActionServer
@@ -28,13 +28,16 @@ from rclpy.signals import SignalHandlerOptions
 from vla_ros.core.signals import set_on_signal
 from vla_ros.ros.common.ending import FORCED, bounded, end_with_parent
 
+if TYPE_CHECKING:
+    from rclpy.timer import Timer
+
 N = TypeVar("N", bound=Node)
 
 _REFUSED_S = 5.0  # to take a half-made node down: a tenth of a second, on a busy machine some
 
 
 def make_executor() -> Executor:
-    """The events executor where this rclpy has it: a fifth of the jitter of the others."""
+    """Events executor where this rclpy has it: a fifth of the jitter of the others."""
     try:
         from rclpy.experimental import EventsExecutor
     except ImportError:
@@ -62,9 +65,9 @@ def spin(node: Node, stop: threading.Event, make: Callable[[], Executor] = make_
         executor.shutdown(timeout_sec=0.2)
 
 
-def every(node: Node, seconds: float, call: Callable[[], None]) -> None:
-    """Call again and again, by the steady clock: /clock may stand still."""
-    node.create_timer(seconds, call, clock=Clock(clock_type=ClockType.STEADY_TIME))
+def every(node: Node, seconds: float, call: Callable[[], None]) -> Timer:
+    """Timer by the steady clock: /clock may stand still."""
+    return node.create_timer(seconds, call, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 def _first_cause(error: Exception) -> str:
@@ -134,7 +137,7 @@ def run(
 
 
 def leave(node: Node, executor: Executor, thread: threading.Thread, wait_s: float) -> bool:
-    """Take all of it down once ``thread``, which was told to end, has ended.
+    """Take a node down once ``thread``, which was signalled to end, has ended.
 
     False: a callback did not end within ``wait_s``, and everything is left whole for it. Doing it
     twice does no harm.
@@ -150,7 +153,7 @@ def leave(node: Node, executor: Executor, thread: threading.Thread, wait_s: floa
 
 
 def take_down(node: Node) -> None:
-    """The same for a node that nothing spins any more."""
+    """Destroy a node, its actions and its context, once no executor spins it any more."""
     for action in [one for one in node.waitables if isinstance(one, (ActionClient, ActionServer))]:
         action.destroy()
     node.destroy_node()

@@ -1,4 +1,4 @@
-"""Second writers: one thing on a topic that two nodes publish is nobody's word."""
+"""Second publishers: a joint or a stream that two nodes publish is taken from neither."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rclpy.node import Node
 from vla_ros.core.clock import SECOND
 
 SILENT_NS = SECOND  # a writer that has been silent for so long is gone
-_MOST = 8  # writers of one thing that are told apart
+_MOST = 8  # writers of one key that are tracked
 
 
 @dataclass(slots=True)
@@ -23,16 +23,17 @@ class _Run:
 
 
 class TopicPublishers:
-    """Who publishes each thing on a topic. While two do, neither is heard: each may be the one
-    that is meant. Two that publish different things are welcome. Not thread-safe."""
+    """The publishers of each key (a joint's name, "" for the stream itself) on a topic. While two
+    publish it, neither is used: each may be the one that is meant. Two that publish different keys
+    are welcome. Not thread-safe."""
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[bytes, _Run]] = {}
 
-    def rivals(self, thing: str, writer: bytes, steady_ns: int) -> tuple[bytes, ...] | None:
-        """None: ``writer`` alone publishes it. Otherwise its message is not to be used; of the
-        writers that do both speak, itself included, empty while the other one may have ended."""
-        runs = self._runs.setdefault(thing, {})
+    def rivals(self, key: str, writer: bytes, steady_ns: int) -> tuple[bytes, ...] | None:
+        """None: ``writer`` alone publishes it. Otherwise its message is not to be used: the writers
+        that publish it now, itself included, or () while the other one may have ended."""
+        runs = self._runs.setdefault(key, {})
         for other in [w for w, run in runs.items() if steady_ns - run.last_ns > SILENT_NS]:
             del runs[other]
         if writer not in runs:
@@ -55,37 +56,38 @@ class StreamWriters:
     def __init__(self, node: Node, *topics: str) -> None:
         self._node, self._topics = node, tuple(map(node.resolve_topic_name, topics))
         self._contest = TopicPublishers()
-        self._said: dict[tuple[bytes, ...], str] = {}
+        self._known: dict[tuple[bytes, ...], str] = {}
 
     def contested(
-        self, things: Iterable[str], info: Mapping[str, Any], steady_ns: int
+        self, keys: Iterable[str], info: Mapping[str, Any], steady_ns: int
     ) -> dict[str, str]:
-        """The things of a message that are not to be used, and why; "" while it is open whether
-        another writer has ended. ``info``: the middleware's; not every one names the writer."""
+        """Keys of a message that are not to be used -> why; "" while it is open whether another
+        writer has ended. ``info``: the middleware's; not every one names the writer."""
         gid = info.get("publisher_gid")
         if gid is None:
             return {}
         writer = bytes(gid["data"])
         found: dict[str, str] = {}
-        for thing in things:
-            rivals = self._contest.rivals(thing, writer, steady_ns)
+        for key in keys:
+            rivals = self._contest.rivals(key, writer, steady_ns)
             if rivals is not None:
                 topics = " and ".join(self._topics)
-                what = f"joint {thing[:40]!r} on {topics}" if thing else topics
+                what = f"joint {key[:40]!r} on {topics}" if key else topics
                 by = self._names(rivals) if rivals else ""
-                found[thing] = by and f"{what} is published by {by}"
+                found[key] = by and f"{what} is published by {by}"
         return found
 
     def _names(self, writers: tuple[bytes, ...]) -> str:
         key = tuple(sorted(writers))
-        if key not in self._said:
-            if len(self._said) >= _MOST:
-                self._said.clear()
-            self._said[key] = self._listed(key)
-        return self._said[key]
+        if key not in self._known:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[key] = self._listed(key)
+        return self._known[key]
 
     def _listed(self, writers: tuple[bytes, ...]) -> str:
-        """Once a set of writers: the graph is asked, and a stop of one of them changes the set."""
+        """Names of the writers' nodes, by a query of the graph. Once a set: a stop of one of them
+        changes it."""
         names = {
             bytes(one.endpoint_gid): f"{one.node_namespace.rstrip('/')}/{one.node_name}"
             for topic in self._topics

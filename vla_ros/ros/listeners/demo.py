@@ -1,8 +1,8 @@
-"""A node that follows one episode from outside and measures it, for `vla-ros demo`.
+"""Node that follows one episode from outside and measures it, for `vla-ros demo`.
 
-It writes down what it receives and judges afterwards, by the stamps: topics overtake each
-other, and on a busy machine the end of an episode may be read before its commands. The
-figures begin with the first action of the episode and end with the episode.
+It keeps what it receives and judges afterwards, by the stamps: topics overtake each other, and on a
+busy machine the end of an episode may be read before its commands. The figures begin with the first
+action of the episode and end with the episode.
 
 Callbacks run in a thread of their own, see :mod:`vla_ros.ros.listeners.listener`.
 """
@@ -30,7 +30,7 @@ _RATE_OVER = 40  # commands
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """How things stand, for a line of progress. None: there was no command to tell it by."""
+    """Figures for a line of progress. None: there was no command to measure."""
 
     episode: EpisodeChange | None
     status: StatusSeen | None
@@ -39,7 +39,7 @@ class DemoProgress:
 
 
 class DemoWatcher(EpisodeWatcher):
-    """Joins the graph of ``domain``; use it with `with`."""
+    """Follower of one episode in the graph of ``domain``; use it with `with`."""
 
     def __init__(self, domain: int, lockstep: bool, film: Film | None = None) -> None:
         super().__init__("demo", domain, lockstep)
@@ -50,16 +50,16 @@ class DemoWatcher(EpisodeWatcher):
 
     @property
     def ended(self) -> bool:
-        """The episode has come to its end. What led there may still be on its way."""
+        """True once the episode has ended. Messages that led there may still be on their way."""
         with self.bell:
             return self._log.episode is not None and bool(self._log.episode.ended)
 
     def counted(self) -> bool:
-        """The policy has told its counts since the end. Ask with the bell."""
+        """True once the policy has reported its counts since the end. Call it with the bell."""
         return self._log.counted
 
     def glance(self) -> DemoProgress:
-        """Of this instant."""
+        """Progress at this instant."""
         with self.bell:
             episode, status = self._log.episode, self.status
             recent = list(self._recent)
@@ -71,32 +71,32 @@ class DemoWatcher(EpisodeWatcher):
         return DemoProgress(episode, status, age_ms, rate_hz)
 
     def measure(self) -> EpisodeFigures:
-        """The episode's figures; of the part so far where it has not ended."""
+        """Figures of the episode, or of its part so far."""
         topic = self.node.resolve_topic_name("policy/action")
         listed = self.node.get_publishers_info_by_topic(topic)
         publishers = tuple(convert.publisher_seen(info) for info in listed)
         with self.bell:
             return self._log.measure(publishers, moment(self.clock))
 
-    def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
+    def on_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         before = self._log.episode
         self._log.add_episode(episode, arrival)
         if before is not None and before.number != episode.number and self._film is not None:
             self._film.clear()
 
-    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
+    def on_status(self, status: StatusSeen, arrival: Moment) -> None:
         self._log.add_status(status, arrival)
 
-    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
+    def on_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
         gid = info.get("publisher_gid")
         seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
         self._log.add_command(seen, arrival)
         self._recent.append((seen, arrival.steady_ns))
 
-    def hear_inference(self, inference: Inference) -> None:
+    def on_inference(self, inference: Inference) -> None:
         self._log.add_inference(inference)
 
-    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
+    def on_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
         self._log.add_frame(stamp_ns, arrival)
         film, episode = self._film, self._log.episode
         if film is None or episode is None or episode.ended or not film.wants():

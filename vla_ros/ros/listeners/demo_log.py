@@ -1,4 +1,4 @@
-"""What was received during an episode, and its figures. Free of ROS; not thread-safe."""
+"""Messages of one episode, and its figures; its film. Free of ROS; not thread-safe."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from vla_ros.runtime.monitor.seen import (
     StatusSeen,
 )
 
-# One episode as a bridge tells it, and the policy in it, in words. Free of ROS.
-
 
 @dataclass(frozen=True, slots=True)
 class EpisodeChange:
-    """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
+    """An EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
 
     ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
     ``applied`` of the ``step`` steps executed a new action of the policy.
@@ -47,7 +45,7 @@ class EpisodeChange:
 
 
 def policy_in_words(status: StatusSeen | None) -> str:
-    """The policy's state and why, for a person."""
+    """State of the policy, with its reason, in words."""
     return f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
 
 
@@ -56,8 +54,8 @@ LONGEST_EPISODE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFigures:
-    """One episode, from its first action (without one: its first frame) to its end, or to now
-    while it goes on. None is what was not measured; in ``report`` that is a count of 0.
+    """Figures of an episode, from its first action (without one: its first frame) to its end, or to
+    now while it goes on. None: not measured; in ``report`` that is a count of 0.
 
     ``wall_s`` is its length by the steady clock. ``worker_restarts`` and ``blocked``, the actions
     that the gate stopped, are those within it, ``last_block`` why the last one was. ``passes`` of
@@ -75,15 +73,15 @@ class EpisodeFigures:
 
 
 class EpisodeLog:
-    """Add what is received in any order across topics, then :meth:`measure`."""
+    """Log of messages, added in any order across topics; then :meth:`measure`."""
 
     def __init__(self, lockstep: bool) -> None:
         self._config = MonitorConfig(window_s=LONGEST_EPISODE_S, sim_time=lockstep)
         self._commands: list[tuple[CommandSeen, Moment]] = []
         self._frames: list[tuple[int, Moment]] = []
         self._statuses: list[tuple[StatusSeen, Moment]] = []
-        self._told: list[tuple[StatusSeen, Moment]] = []  # and those between episodes
-        self._answers: list[tuple[int, int, int]] = []  # stamp, passes, actions
+        self._all_statuses: list[tuple[StatusSeen, Moment]] = []  # those between episodes too
+        self._inferences: list[Inference] = []
         self._begin_ns = 0  # stamp from which the newest episode runs
         self._begun = False
         self._end: Moment | None = None
@@ -91,17 +89,17 @@ class EpisodeLog:
 
     @property
     def status(self) -> StatusSeen | None:
-        """The policy's newest."""
+        """Newest status of the policy."""
         return self._statuses[-1][0] if self._statuses else None
 
     @property
     def counted(self) -> bool:
-        """The policy has told its counts since the end of the episode."""
+        """True once the policy has reported its counts since the end of the episode."""
         end = self._end
-        return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._told)
+        return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._all_statuses)
 
     def add_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
-        """A status of the bridge; another number begins another episode."""
+        """Add a status of the bridge; another number begins another episode."""
         if self.episode is None or self.episode.number != episode.number:
             self._begin_ns, self._begun, self._end = 0, False, None
         if episode.running and not self._begun:
@@ -111,9 +109,9 @@ class EpisodeLog:
         self.episode = episode
 
     def add_status(self, status: StatusSeen, arrival: Moment) -> None:
-        """The policy's. That it rests once the episode is over is no part of the episode; what
-        it has counted by then is."""
-        self._told.append((status, arrival))
+        """Add a status of the policy. That it rests once the episode is over is no part of the
+        episode; its counts by then are."""
+        self._all_statuses.append((status, arrival))
         if not status.between_episodes:
             self._statuses.append((status, arrival))
 
@@ -121,16 +119,14 @@ class EpisodeLog:
         self._commands.append((command, arrival))
 
     def add_frame(self, stamp_ns: int, arrival: Moment) -> None:
-        """One camera image, by its stamp."""
+        """Add a camera image, by its stamp."""
         self._frames.append((stamp_ns, arrival))
 
     def add_inference(self, inference: Inference) -> None:
-        """What the policy said of one frame."""
-        said = inference.stamp_ns, inference.target_passes, len(inference.actions)
-        self._answers.append(said)
+        self._inferences.append(inference)
 
     def measure(self, publishers: tuple[PublisherSeen, ...], now: Moment) -> EpisodeFigures:
-        """Judge what belongs to the episode. ``publishers``: writers of the action topic."""
+        """Figures of the episode. ``publishers``: writers of the action topic."""
         end = self._end or now
         commands, frames = self._commands_until(end), self._frames_until(end)
         if not (commands or frames):
@@ -145,8 +141,8 @@ class EpisodeLog:
         events: list[tuple[int, Callable[[], None]]] = []
         events += [(a.steady_ns, partial(monitor.status, s, a)) for s, a in before[-1:] + during]
         events += [(a.steady_ns, partial(monitor.command, c, a)) for c, a in commands]
-        shown = [f for f in frames if begin <= f[1].steady_ns <= last]
-        events += [(a.steady_ns, partial(monitor.camera, f, a)) for f, a in shown]
+        during_frames = [f for f in frames if begin <= f[1].steady_ns <= last]
+        events += [(a.steady_ns, partial(monitor.camera, f, a)) for f, a in during_frames]
         for _, take in sorted(events, key=lambda event: event[0]):
             take()
         clock.steady = last
@@ -162,11 +158,12 @@ class EpisodeLog:
     def _counted(
         self, measured: EpisodeFigures, before: list[tuple[StatusSeen, Moment]], last_ns: int
     ) -> EpisodeFigures:
-        """With the policy's own counts: from before the begin to its first word after the end."""
+        """Figures with the policy's own counts, from before the begin to its first status after the
+        end."""
         if not before:
             return measured
-        after = [s for s, a in self._told if a.steady_ns >= last_ns]
-        first, newest = before[0][0], (after or [self._told[-1][0]])[0]
+        after = [s for s, a in self._all_statuses if a.steady_ns >= last_ns]
+        first, newest = before[0][0], (after or [self._all_statuses[-1][0]])[0]
         return replace(
             measured,
             worker_restarts=newest.worker_restarts - first.worker_restarts,
@@ -175,27 +172,25 @@ class EpisodeLog:
         )
 
     def _passes(self, end: Moment) -> float | None:
-        within = [a for a in self._answers if self._begin_ns <= a[0] <= end.now_ns]
-        passes, actions = sum(a[1] for a in within), sum(a[2] for a in within)
+        within = [one for one in self._inferences if self._begin_ns <= one.stamp_ns <= end.now_ns]
+        passes = sum(one.target_passes for one in within)
+        actions = sum(len(one.actions) for one in within)
         depth = self.status.pipeline_depth if self.status else 1
         return passes / actions / max(depth, 1) if passes and actions else None
 
     def _frames_until(self, end: Moment) -> list[tuple[int, Moment]]:
-        """The episode's images, by their stamps."""
+        """Images of the episode, by their stamps."""
         if not self._begun:
             return []
         return [f for f in self._frames if self._begin_ns <= f[0] <= end.now_ns]
 
     def _commands_until(self, end: Moment) -> list[tuple[CommandSeen, Moment]]:
-        """The episode's commands, from its first action on, by their stamps."""
+        """Commands of the episode, from its first action on, by their stamps."""
         within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.now_ns]
         kinds = [command.kind for command, _ in within]
         if not self._begun or CommandKind.POLICY not in kinds:
             return []
         return within[kinds.index(CommandKind.POLICY) :]
-
-
-# Keeps what the camera saw and writes it as an animated GIF, or its last image as PNG.
 
 
 SUFFIXES = (".gif", ".png")
@@ -204,7 +199,7 @@ _COLORS = 255
 
 
 class Film:
-    """Images with their stamps, at even distances. Not thread-safe.
+    """Film of the camera: an animated GIF of images at even distances, or the last one as PNG.
 
     Raises UserError for a file name of another kind or in a folder that does not exist.
     """
@@ -221,7 +216,7 @@ class Film:
         self._seen = 0
 
     def wants(self) -> bool:
-        """Whether the next image would be kept; ask once for each image, before decoding it."""
+        """True where the next image would be kept; call it once an image, before decoding it."""
         self._seen += 1
         return not self._animated or (self._seen - 1) % self._stride == 0
 
@@ -240,7 +235,7 @@ class Film:
         self._frames, self._stride, self._seen = [], 1, 0
 
     def save(self) -> str:
-        """Write the file; returns one line that says so, or that nothing was seen.
+        """Write the file; returns the line that reports it, or that there was no image.
 
         Raises UserError when the file cannot be written.
         """
@@ -248,17 +243,17 @@ class Film:
             return f"no image was seen, {self.path} is not written"
         from PIL import Image as Pillow
 
-        pictures = [Pillow.fromarray(image) for _, image in self._frames]
+        images = [Pillow.fromarray(image) for _, image in self._frames]
         try:
             if not self._animated:
-                pictures[-1].save(self.path)
+                images[-1].save(self.path)
                 return f"last image written to {self.path}"
             # One palette for all, so that nothing flickers; of the widest coverage, so that a
             # small red cube keeps its color beside much wood.
-            middle = pictures[len(pictures) // 2]
+            middle = images[len(images) // 2]
             palette = middle.quantize(_COLORS, method=Pillow.Quantize.MAXCOVERAGE)
             small = [
-                p.quantize(_COLORS, palette=palette, dither=Pillow.Dither.NONE) for p in pictures
+                p.quantize(_COLORS, palette=palette, dither=Pillow.Dither.NONE) for p in images
             ]
             small[0].save(
                 self.path,
@@ -269,10 +264,10 @@ class Film:
             )
         except OSError as error:
             raise UserError(f"--gif: cannot write {self.path}: {error}") from None
-        return f"{len(pictures)} images written to {self.path}"
+        return f"{len(images)} images written to {self.path}"
 
     def _durations_ms(self) -> list[int]:
-        """How long each image stays, in real time; GIF counts in hundredths of a second."""
+        """Duration of each image in real time, ms; GIF counts in hundredths of a second."""
         stamps = [stamp for stamp, _ in self._frames]
         gaps = [(b - a) / 1e6 for a, b in pairwise(stamps)]
         return [max(20, round(gap / 10) * 10) for gap in [*gaps, 1000.0]]

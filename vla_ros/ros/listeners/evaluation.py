@@ -1,4 +1,4 @@
-"""A node that begins the episodes of an evaluation at a bridge and writes down what it hears.
+"""Node that begins the episodes of an evaluation at a bridge and records what is published.
 
 Callbacks run in a thread of their own, see :mod:`vla_ros.ros.listeners.listener`.
 """
@@ -24,7 +24,7 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.serialized import header_stamp
 from vla_ros.ros.listeners.demo_log import EpisodeChange
 from vla_ros.ros.listeners.evaluation_log import EvalLog, ReceivedCommand
-from vla_ros.ros.listeners.listener import EpisodeWatcher, Keep, deep
+from vla_ros.ros.listeners.listener import EpisodeWatcher, Keep
 from vla_ros.ros.nodes.bridge.convert import command_of
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.sim.episode import Mode
@@ -38,9 +38,8 @@ COMPLETE_S = 3.0  # after the end of an episode: for what is still on its way to
 
 
 class EvalWatcher(EpisodeWatcher):
-    """Joins the graph of ``domain``; use it with `with`. ``delay_s``: of what the bridge shows.
-
-    ``strip``: of the episode that the bridge begins by itself.
+    """Follower of an evaluation's episodes in the graph of ``domain``; use it with `with`.
+    ``delay_s``: of the bridge's images. ``strip``: of the episode that the bridge begins by itself.
     """
 
     def __init__(
@@ -55,13 +54,13 @@ class EvalWatcher(EpisodeWatcher):
         self._set = make(SetParametersAtomically, "bridge/set_parameters_atomically")
         self._begin = make(ResetEpisode, "bridge/reset")
         self._reset = make(Trigger, "policy/reset")
-        self.hear(JointState, "joint_states", self._on_frame, deep(qos.STATE, 100))
+        self.listen_raw(JointState, "joint_states", self._on_frame, qos.copy(qos.STATE, 100))
         self.start()
 
     # From the caller
 
     def begin(self, job: Job, strip: FrameStrip | None, check: Callable[[], None]) -> None:
-        """Let the bridge begin the job; from now on :attr:`log` is about it.
+        """Begin the job at the bridge; from now on :attr:`log` is about it.
 
         ``check`` is called often and may raise. ValueError: the bridge refused. TimeoutError.
         """
@@ -72,8 +71,8 @@ class EvalWatcher(EpisodeWatcher):
         result = self.call(self._set, request, ANSWER_S, check).result
         if not result.successful:
             raise ValueError(f"the bridge refused {values}: {result.reason}")
-        asked = ResetEpisode.Request(task=job.task, initial_state=job.initial_state)
-        answer = self.call(self._begin, asked, ANSWER_S, check)
+        reset = ResetEpisode.Request(task=job.task, initial_state=job.initial_state)
+        answer = self.call(self._begin, reset, ANSWER_S, check)
         if not answer.success:
             raise ValueError(f"the bridge refused: {answer.message}")
         with self.bell:
@@ -81,10 +80,10 @@ class EvalWatcher(EpisodeWatcher):
             self._take_up(answer.episode)
 
     def follow(self, stall_s: float, check: Callable[[], None]) -> str:
-        """Wait until the episode has ended and everything about it has come.
+        """Wait until the episode has ended and every message of it has come.
 
-        Returns why it was given up: "" where it was not. In real time a FAULT ends it: the
-        robot would only stand until the step limit.
+        Returns why it was given up, or "". In real time a FAULT ends it: the robot would only stand
+        still until the step limit.
         """
         until, progress = time.monotonic() + stall_s, self._progress()
         while not self.wait(self._has_ended, 0.5, check):
@@ -97,7 +96,7 @@ class EvalWatcher(EpisodeWatcher):
         return ""
 
     def settle(self, check: Callable[[], None]) -> None:
-        """Let the policy rest until the next episode; it says then what it counted."""
+        """Reset the policy, which rests until the next episode; it reports its counts then."""
         with self.bell:
             self._strip = None
             epoch = self.status.epoch if self.status else 0
@@ -106,7 +105,7 @@ class EvalWatcher(EpisodeWatcher):
 
     @property
     def steps(self) -> int:
-        """Control steps that were seen of the episode."""
+        """Control steps of the episode that were received."""
         with self.bell:
             return self.log.steps
 
@@ -122,23 +121,23 @@ class EvalWatcher(EpisodeWatcher):
         if number > self.log.number:
             self.log = EvalLog(self._setup, number, self.status)
 
-    # What is heard
+    # Received
 
-    def hear_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
+    def on_episode(self, episode: EpisodeChange, arrival: Moment) -> None:
         self._take_up(episode.number)
         if episode.number == self.log.number:
             self.log.add_episode(episode)
 
-    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
+    def on_status(self, status: StatusSeen, arrival: Moment) -> None:
         self.log.add_status(status)
 
-    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
+    def on_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
         self.log.add_command(ReceivedCommand(command_of(message), arrival.now_ns))
 
-    def hear_inference(self, inference: Inference) -> None:
+    def on_inference(self, inference: Inference) -> None:
         self.log.add_inference(inference)
 
-    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
+    def on_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
         strip, step = self._strip, self.log.step_of(stamp_ns)
         if strip is None or step is None:
             return None

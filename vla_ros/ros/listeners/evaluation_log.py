@@ -1,11 +1,12 @@
-"""What was heard of one episode of an evaluation, and the record that it makes.
+"""Messages of one episode of an evaluation, and the record that they make.
 
-Topics overtake each other, so everything is written down first and judged by its stamps when
-:meth:`EvalLog.complete` says that nothing is missing. Free of ROS; not thread-safe.
+Topics overtake each other, so everything is kept first and judged by its stamps once
+:meth:`EvalLog.complete` is true. Free of ROS; not thread-safe.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,14 +24,14 @@ _SLACK_NS = 25 * MS
 
 @dataclass(frozen=True, slots=True)
 class ReceivedCommand:
-    """One ActionCommand, and when it came (ROS clock)."""
+    """An ActionCommand, and its receipt (ROS clock)."""
 
     command: Command
     received_ns: int
 
 
 class EvalLog:
-    """Episode ``number`` of a bridge. ``status`` is the policy's when the episode began."""
+    """Log of episode ``number`` of a bridge. ``status`` is the policy's at its begin."""
 
     def __init__(self, setup: Setup, number: int, status: StatusSeen | None) -> None:
         self._lockstep = setup.mode is Mode.LOCKSTEP
@@ -39,37 +40,33 @@ class EvalLog:
         self.begin_ns = 0  # of the stamps of its frames
         self._before = self._status = self._newest = status
         self._commands: list[ReceivedCommand] = []
-        self._said: dict[int, Inference] = {}
+        self._answered: dict[int, Inference] = {}
         self._frames: list[int] = []
         self._begun = False
 
-    # What is heard
-
     def add_episode(self, episode: EpisodeChange) -> None:
-        """A status of the bridge about this episode."""
+        """Add a status of the bridge about this episode."""
         if episode.running and not self._begun:
             self.begin_ns, self._begun = episode.stamp_ns, True
         if self.episode is None or not self.episode.ended:
             self.episode = episode
 
     def add_status(self, status: StatusSeen) -> None:
-        """The policy's. What it does once the episode is over is no part of it; its counters
-        are told only then."""
+        """Add a status of the policy. Its state after the episode is no part of it; its counts are
+        reported only then."""
         self._newest = status
         if not self.ended and not status.between_episodes:
             self._status = status
 
-    def add_command(self, heard: ReceivedCommand) -> None:
-        self._commands.append(heard)
+    def add_command(self, received: ReceivedCommand) -> None:
+        self._commands.append(received)
 
     def add_inference(self, inference: Inference) -> None:
-        self._said[inference.stamp_ns] = inference
+        self._answered[inference.stamp_ns] = inference
 
     def add_frame(self, stamp_ns: int) -> None:
-        """The world was shown: at the begin and after every step."""
+        """Add a frame: the bridge publishes one at the begin and after every step."""
         self._frames.append(stamp_ns)
-
-    # How it stands
 
     @property
     def ended(self) -> bool:
@@ -77,85 +74,83 @@ class EvalLog:
 
     @property
     def state(self) -> PolicyState | None:
-        """The policy's, while the episode goes on; then the last."""
+        """State of the policy while the episode goes on; then the last."""
         return self._status.state if self._status else None
 
     @property
     def policy(self) -> str:
-        """The same for a person."""
+        """State of the policy in words."""
         return policy_in_words(self._status)
 
     @property
     def progress(self) -> tuple[bool, int, int]:
-        """Changes while the episode goes on."""
+        """Value that changes while the episode goes on."""
         return self._begun, self.episode.step if self.episode else 0, len(self._frames)
 
     @property
     def steps(self) -> int:
-        """Control steps that were seen."""
+        """Control steps that were received."""
         return max(0, len(self._frames_within()) - 1) if self._begun else 0
 
     def complete(self) -> bool:
-        """The episode has ended, and what led there has come."""
+        """True once the episode has ended and all messages that led there have come."""
         if not self.ended or self.episode is None:
             return False
         if not self._lockstep:
             return len(self._frames_within()) > self.episode.step
         answers = self._answers()
         made = {h.command.stamp_ns for h in answers if h.command.kind is CommandKind.POLICY}
-        return len(answers) >= self.episode.step and made <= self._said.keys()
+        return len(answers) >= self.episode.step and made <= self._answered.keys()
 
     def step_of(self, stamp_ns: int) -> int | None:
-        """After how many control steps a frame of this stamp was seen; None: in no episode."""
+        """Number of control steps before a frame of this stamp; None: in no episode."""
         if self.episode is None or not self._begun or not self._within(stamp_ns):
             return None
         return max(0, round((stamp_ns - self.begin_ns) * self.episode.control_rate_hz / SECOND))
 
     @property
     def _first_ns(self) -> int:
-        """No frame of the episode is older. In real time the first one is captured a moment
-        before the bridge says that the episode runs."""
+        """Earliest stamp of the episode's frames. In real time the first one is captured a moment
+        before the bridge reports that the episode runs."""
         return self.begin_ns - (0 if self._lockstep else _SLACK_NS)
 
     def _within(self, stamp_ns: int) -> bool:
-        """Whether a frame of this stamp was shown during the episode, and not after its end."""
+        """True for a frame of this stamp during the episode, not after its end."""
         over = self.ended and self.episode is not None and stamp_ns > self.episode.stamp_ns
         return stamp_ns >= self._first_ns and not over
 
-    # The record
-
     def record(self, job: Job, wall_s: float, broke: str = "") -> Record:
-        """What came of the job.
+        """Record of the job.
 
-        ``wall_s``: the episode's time where the bridge did not say. ``broke``: what went wrong
-        with the graph, "" where nothing did.
+        ``wall_s``: the episode's time where the bridge reported none. ``broke``: a failure of the
+        graph, or "".
         """
         tally, episode, status = EpisodeTally(), self.episode, self._status
         steps = self._answered_steps() if self._lockstep else self._clocked_steps()
         for inference in self._inferences():
             tally.inference(inference)
             tally.asked(sum(inference.timeline.durations_ms().values()))
-        for heard, executed_ns in steps:
-            if heard is None:
+        for received, executed_ns in steps:
+            if received is None:
                 tally.idle()
                 continue
-            tally.command(heard.command, executed_ns)
+            tally.command(received.command, executed_ns)
         success = episode is not None and episode.ended == "success"
-        said = broke
+        reason = broke
         if episode is not None and (self.ended or not broke):
-            said = episode.reason
+            reason = episode.reason
         state, why = (status.state, status.reason) if status else (PolicyState.UNCONFIGURED, "")
-        moved = max(tally.moved, 1 if broke else 0)  # what broke is said already
+        moved = max(tally.moved, 1 if broke else 0)  # the failure is the reason already
         record = tally.record(
             job,
             success=success,
-            reason=reason_of(success, said, state, why, moved),
+            reason=reason_of(success, reason, state, why, moved),
             max_steps=episode.max_steps if episode else 0,
             wall_s=self._wall_s(wall_s),
             decoding=status.decoding if status else "",
             pipeline_depth=status.pipeline_depth if status else 1,
             clamped=self._counted("actions_clamped"),
-            error=broke or self._error(success, said, tally.moved),
+            error=broke or self._error(success, reason, tally.moved),
         )
         return self._by_the_bridge(record)
 
@@ -163,16 +158,16 @@ class EvalLog:
         """Lock-step: the first answer to every frame that a step followed, in order."""
         end = self.episode.stamp_ns if self.episode and self.episode.ended else None
         first: dict[int, ReceivedCommand] = {}
-        for heard in self._commands:
-            frame = heard.command.latest_ns
+        for received in self._commands:
+            frame = received.command.latest_ns
             if frame >= self.begin_ns and (end is None or frame < end):
-                first.setdefault(frame, heard)
+                first.setdefault(frame, received)
         return [first[frame] for frame in sorted(first)]
 
     def _answered_steps(self) -> Iterator[tuple[ReceivedCommand | None, int]]:
-        """The command that each step executed, and when: the world waits for it."""
-        for heard in self._answers():
-            yield heard, heard.command.latest_ns
+        """Command that each step executed, and when: the world waits for it."""
+        for received in self._answers():
+            yield received, received.command.latest_ns
 
     def _frames_within(self) -> list[int]:
         return sorted({frame for frame in self._frames if self._within(frame)})
@@ -180,28 +175,26 @@ class EvalLog:
     def _clocked_steps(self) -> Iterator[tuple[ReceivedCommand | None, int]]:
         """Real time: a step takes the newest action that came since the step before it."""
         frames = self._frames_within()
-        commands = sorted(self._commands, key=lambda heard: heard.received_ns)
-        place = 0
-        while place < len(commands) and frames and commands[place].received_ns <= frames[0]:
-            place += 1
+        commands = deque(sorted(self._commands, key=lambda received: received.received_ns))
+        while commands and frames and commands[0].received_ns <= frames[0]:
+            commands.popleft()
         for stamp in frames[1:]:
             taken: ReceivedCommand | None = None
-            while place < len(commands) and commands[place].received_ns <= stamp:
-                new = commands[place]
-                place += 1
+            while commands and commands[0].received_ns <= stamp:
+                new = commands.popleft()
                 # "Nothing new" replaces no action that still waits.
                 if taken is None or new.command.kind is not CommandKind.HELD:
                     taken = new
             yield taken, stamp
 
     def _inferences(self) -> list[Inference]:
-        """Of the frames that a step followed. A pipeline says of an old frame what it says when
-        a newer one comes; what comes with the frame at the end is of no use."""
+        """Inferences of the frames that a step followed. A pipeline answers an old frame when a
+        newer one comes; an answer that comes with the frame at the end moved nothing."""
         episode, status = self.episode, self._status
-        last = max(self._said, default=0)
+        last = max(self._answered, default=0)
         if episode is not None and episode.ended and status is not None:
             last = episode.stamp_ns - (status.pipeline_depth - 1) * status.period_ns - 1
-        return [self._said[s] for s in sorted(self._said) if self.begin_ns <= s <= last]
+        return [self._answered[s] for s in sorted(self._answered) if self.begin_ns <= s <= last]
 
     def _wall_s(self, otherwise_s: float) -> float:
         episode = self.episode
@@ -210,23 +203,23 @@ class EvalLog:
         return episode.step / episode.achieved_rate_hz
 
     def _counted(self, counter: str) -> int:
-        """How much a counter of the policy grew."""
+        """Growth of a counter of the policy."""
         before, now = ((getattr(s, counter) if s else 0) for s in (self._before, self._newest))
         return max(0, now - before)
 
-    def _error(self, success: bool, said: str, moved: int) -> str:
+    def _error(self, success: bool, reason: str, moved: int) -> str:
         restarts, episode = self._counted("worker_restarts"), self.episode
         if restarts:
             return f"the policy's worker was lost {restarts} times"
-        if not success and not is_an_end(said):
-            return said
+        if not success and not is_an_end(reason):
+            return reason
         if self._lockstep and episode is not None and moved != episode.applied:
             return f"{episode.applied} actions were executed, {moved} were heard"
         return ""
 
     def _by_the_bridge(self, record: Record) -> Record:
-        """Real time: the bridge itself knows best which steps had an action, and whether the
-        simulation kept up. One that did not made the task easier: the world was slower."""
+        """Real time: record with the bridge's own counts of steps, and whether the simulation kept
+        up. One that did not made the task easier: the world was slower."""
         episode = self.episode
         if self._lockstep or episode is None or not episode.ended:
             return record

@@ -1,7 +1,7 @@
 """Episodes of an evaluation through the ROS graph: bridge and policy in processes of their own.
 
-One graph is kept as long as its variant is played; what breaks one episode costs that episode
-and a new graph. Every runner has a ROS domain of its own, so several work side by side.
+One graph is kept as long as its variant is played; a failure costs one episode and a new graph.
+Every runner has a ROS domain of its own, so several work side by side.
 
     with GraphRunner(setup, variants) as runner:
         record = runner.play(job, variant)
@@ -25,7 +25,8 @@ from vla_ros.data.episodes.variants import DRAFTING
 from vla_ros.engine.options import OPTIONS
 from vla_ros.ros.bringup.environment import isolate, leased_domain, prepare
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, LogLine
-from vla_ros.ros.bringup.graph_file import GraphSpec, view_node
+from vla_ros.ros.bringup.graph_file import GraphSpec
+from vla_ros.ros.bringup.view import view_node
 from vla_ros.ros.listeners.evaluation import EvalWatcher
 from vla_ros.ros.listeners.evaluation_log import EvalLog
 from vla_ros.runtime.control.queue import Execution
@@ -37,6 +38,8 @@ NODES = ("bridge", "policy")  # a monitor would take time from them
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
 STALL_S = 60.0  # an episode in which nothing happens for so long is given up
 ANSWER_TIMEOUT_S = 5.0  # lock-step: a slow policy is not a lost frame
+#: what a setup gives the policy node of a model
+OF_MODEL = ("checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment")
 BRING_UPS = 2  # in a row that may fail before a variant is given up
 
 
@@ -44,7 +47,7 @@ class GraphRunner:
     """A :class:`vla_ros.data.episodes.play.Runner` for ``route`` ros.
 
     ``on_line`` gets (node, line) of every line that a node prints, from threads. ``interrupted``
-    is asked often; when it becomes true, ``vla_ros.ros.bringup.graph.BringUpStopped`` is raised.
+    is called often; when it becomes true, ``vla_ros.ros.bringup.graph.BringUpStopped`` is raised.
     ``view``: a page in the browser beside each graph.
     """
 
@@ -62,7 +65,7 @@ class GraphRunner:
         self.view = view
         self.on_line = on_line
         self.interrupted = interrupted
-        # The simulation's own time-out comes first: it knows better what went wrong.
+        # The simulation's own time-out comes first: its message names the cause.
         longest = config_of(setup).timeouts.reset_s + 10.0
         self.stall_s = max(STALL_S, longest) if stall_s is None else stall_s
         self._open = contextlib.ExitStack()
@@ -80,7 +83,7 @@ class GraphRunner:
         self._open.close()
 
     def play(self, job: Job, variant: Variant, strip: FrameStrip | None = None) -> Record:
-        """See :class:`vla_ros.data.episodes.play.Runner`."""
+        """Record of one episode, which is played in the graph of its variant."""
         if self._live is not None and self._live.variant != variant:
             self._drop()  # before the next is brought up: both may not fit
         live, begun = self._live, self._live is None
@@ -101,20 +104,20 @@ class GraphRunner:
         log = live.watcher.log if begun else EvalLog(self.setup, 0, None)
         record = log.record(job, time.monotonic() - began, broke)
         if record.error or log.state is PolicyState.FAULT:
-            self._drop()  # what broke must not go on acting
+            self._drop()  # a broken graph must not go on acting
         return record
 
     def pid(self, node: str) -> int:
-        """The process of "bridge" or "policy" in the graph that is kept; 0 without one."""
+        """Process of "bridge" or "policy" in the graph that is kept; 0 without one."""
         return self._live.pid(node) if self._live is not None else 0
 
     @property
-    def heard_steps(self) -> int:
-        """Control steps that were seen of the episode that is played. From any thread."""
+    def steps(self) -> int:
+        """Control steps of the episode that is played, as received. From any thread."""
         return self._live.watcher.steps if self._live is not None else 0
 
     def _bring_up(self, variant: Variant, job: Job, strip: FrameStrip | None) -> _Live:
-        """A graph that begins with the job. Raises RunnerFailed when there is none to be had."""
+        """Graph that begins with the job. Raises RunnerFailed where none comes up."""
         failed = 0
         while True:
             live = _Live(self, variant, job, strip)
@@ -137,7 +140,7 @@ class GraphRunner:
 
 
 class _Live:
-    """The graph of one variant, and who watches it."""
+    """Graph of one variant, and its watcher."""
 
     def __init__(
         self, runner: GraphRunner, variant: Variant, first: Job, strip: FrameStrip | None
@@ -171,7 +174,7 @@ class _Live:
         self.watcher.begin(job, strip, self._check)
 
     def follow(self) -> str:
-        """Until the episode is over; returns why it was given up, see EvalWatcher.follow."""
+        """Wait until the episode is over; returns why it was given up, or ""."""
         broke = self.watcher.follow(self._stall_s, self._check)
         if not broke and self.watcher.log.ended:
             self.watcher.settle(self._check)
@@ -183,13 +186,13 @@ class _Live:
         self._graph.check()
 
     def _connect(self) -> None:
-        """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
+        """Wait for every topic, before anything acts: DDS needs a moment to find the nodes."""
         if not self.watcher.wait(self.watcher.connected, CONNECT_S, self._check):
             raise GraphFailed(f"no {self.watcher.missing()} within {CONNECT_S:g} s")
 
 
 def graph_of(setup: Setup, variant: Variant, first: Job, view: bool = False) -> GraphSpec:
-    """The nodes to start; the bridge begins with the episode ``first``."""
+    """Graph of the nodes to start; the bridge begins with the episode ``first``."""
     more = view_node(setup.mode is Mode.LOCKSTEP) if view else {}
     graph = ROBOTS.get(setup.environment, GRAPH)
     spec = GraphSpec.load(graph, overrides(setup, variant, first), more=more or None)
@@ -197,20 +200,20 @@ def graph_of(setup: Setup, variant: Variant, first: Job, view: bool = False) -> 
 
 
 def engine_words(setup: Setup, variant: Variant) -> list[str]:
-    """The policy node's engine_options, but for what has its default."""
+    """Engine options of the policy node that are not their defaults."""
     names = ["rtc_mode"] if variant.execution == Execution.RTC else []
     if variant.decoding in DRAFTING:
         names += DRAFTING_OPTIONS
     elif not variant.adaptive_draft and variant.decoding in ("", "auto"):
         names += ["adaptive_draft"]
-    said = {"seed": setup.seed, **{name: getattr(variant, name) for name in names}}
+    options = {"seed": setup.seed, **{name: getattr(variant, name) for name in names}}
     words = [*setup.engine_options]
-    words += [f"{n}={v}" for n, v in said.items() if v != OPTIONS[n].default]
+    words += [f"{n}={v}" for n, v in options.items() if v != OPTIONS[n].default]
     return words or [""]
 
 
 def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:
-    """The nodes' parameters: node -> parameter -> value."""
+    """Parameters of the nodes: node -> parameter -> value."""
     lockstep = setup.mode is Mode.LOCKSTEP
     policy: dict[str, Any] = {
         "policy": setup.policy,
@@ -226,12 +229,7 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
     }
     if setup.policy == "vla":
         policy |= {
-            "checkpoint": setup.checkpoint,
-            "device": setup.device,
-            "dtype": setup.dtype,
-            "weights": setup.weights,
-            "unnorm_key": setup.unnorm_key,
-            "embodiment": setup.embodiment,
+            **{name: getattr(setup, name) for name in OF_MODEL},
             "decoding": variant.decoding or "auto",
             "engine_options": engine_words(setup, variant),
         }

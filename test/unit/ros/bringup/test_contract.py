@@ -74,7 +74,7 @@ REFUSED = [
     (put(*STATE, "kind", value="quaternion"), "kind:", "joints are continuous"),
     (put(*ACTION, "channel", "safety", value="zeros"), "safety:", "zero is a place to go to"),
     (put(*ACTION, "channel", "type", value="geometry_msgs/msg/TwistStamped"), "TwistStamped",
-     "joints are told by"),
+     "joints are commanded by"),
     (put("actions", "action.base", value=joints("/base")), "action.base:", "has one action"),
     (put("actions", "action", value=[joints("/a"), joints("/b")]), None, "/b beside /a"),
     (put("observations", "observation.images.top", "channel", "topic", value="/top"),
@@ -100,8 +100,8 @@ def test_what_cannot_be_followed_is_refused_with_its_line(
     assert "\n" not in said
     if line is not None:
         text = path.read_text(encoding="utf-8")
-        places = [n for n, one in enumerate(text.splitlines(True), 1) if line in one]
-        assert any(said.startswith(f"{path}, line {n}: ") for n in places), said
+        lines = [n for n, one in enumerate(text.splitlines(True), 1) if line in one]
+        assert any(said.startswith(f"{path}, line {n}: ") for n in lines), said
 
 
 class _Whole(yaml.SafeDumper):

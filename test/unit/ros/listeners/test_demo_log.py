@@ -98,8 +98,8 @@ def test_topics_that_overtake_each_other_change_no_figure() -> None:
         commands, others = calls[3:52], [*calls[:3], *calls[52:]]
         merged = list(others)
         picks = sorted(random.Random(seed).choices(range(len(merged)), k=len(commands)))
-        for offset, (place, call) in enumerate(zip(picks, commands, strict=True)):
-            merged.insert(place + offset, call)
+        for offset, (index, call) in enumerate(zip(picks, commands, strict=True)):
+            merged.insert(index + offset, call)
         for call in merged:
             call()
         check(log.measure(PUBLISHERS, at(60)))

@@ -1,4 +1,4 @@
-"""Between the simulation's nouns and messages. What comes in is validated first."""
+"""Conversions between the simulation's types and messages. Messages are validated first."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from std_msgs.msg import Header, String
 from vla_ros.core import types as core
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import SECOND
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.types import Command, CommandKind
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import BadMessage, stamp_of, status, to_time
+from vla_ros.ros.common.convert import stamp_of, status, to_time
 from vla_ros.sim.env import OPTICAL_FRAMES, WORLD, EnvSpec, Geometry, SimObservation
 from vla_ros.sim.episode import EpisodeState, EpisodeView
 
 
 def command_of(message: ActionCommand) -> Command:
-    """The command that a message carries, of whatever robot; the simulation judges its numbers.
-    Raises :class:`BadMessage`."""
+    """Command of a message, of any robot; the simulation judges its numbers. Raises
+    :class:`BadMessage`."""
     try:
         kind = CommandKind(message.kind)
     except ValueError:
@@ -55,8 +56,8 @@ def command_of(message: ActionCommand) -> Command:
 
 
 def check_space(message: ActionCommand, space: ActionSpace) -> None:
-    """BadMessage for a command of another space than the simulation's, or for joints that it has
-    not or has in another order."""
+    """Raise BadMessage for a command of another space than the simulation's, or for joints that it
+    has not or has in another order."""
     names = " ".join(space.names)
     if message.action_space != space.kind:
         takes = "joint positions" if space.kind.joints else "end-effector deltas"
@@ -81,7 +82,7 @@ def image_message(image: core.Image, stamp_ns: int, frame_id: str) -> Image:
 
 
 def joints_message(observation: SimObservation, stamp_ns: int) -> JointState:
-    """Positions only, rad and m."""
+    """Message of the joints' positions, rad and m."""
     if len(observation.joint_names) != len(observation.joint_positions):
         raise ValueError("an observation has as many joint names as positions")
     out = JointState(name=list(observation.joint_names))
@@ -91,7 +92,7 @@ def joints_message(observation: SimObservation, stamp_ns: int) -> JointState:
 
 
 def poses_message(observation: SimObservation, stamp_ns: int) -> NamedPoses:
-    """The ground truth in the world frame."""
+    """Message of the ground truth, in the world frame."""
     out = NamedPoses(names=list(observation.poses))
     out.header.stamp = to_time(stamp_ns)
     out.header.frame_id = WORLD
@@ -108,7 +109,7 @@ def pose_message(pose: core.Pose) -> Pose:
 def episode_message(
     view: EpisodeView, environment: str, mode: str, control_rate_hz: float
 ) -> EpisodeStatus:
-    """The message of an episode's state; the caller stamps it."""
+    """Message of an episode's state; the caller stamps it."""
     counters = view.counters
     return EpisodeStatus(
         state=int(view.state),
@@ -135,8 +136,8 @@ def episode_message(
 
 
 def diagnostic_of(view: EpisodeView, spec: EnvSpec) -> DiagnosticStatus:
-    """How the simulation is, and which: so bags keep it. Warns where it waits for something, or
-    obeys too late."""
+    """Status of the simulation on /diagnostics, which bags keep. Warns where it waits, or executes
+    commands too late."""
     counters = view.counters
     waits = view.state is EpisodeState.RESETTING and bool(view.reason)
     message = f"{view.state.name}: {view.reason}" if view.reason else view.state.name
@@ -154,10 +155,8 @@ def diagnostic_of(view: EpisodeView, spec: EnvSpec) -> DiagnosticStatus:
     return status(int(waits or bool(counters.late)), "episode", message, values.items())
 
 
-# Where things are, as other tools of ROS want to know it: camera calibrations, transforms, the
-# robot's description, the end effector's pose.
-#
-# What nobody listens to is not made: a frame costs a look at the graph and nothing else.
+# Geometry for other tools of ROS: camera calibrations, transforms, the robot's description, the end
+# effector's pose. Messages without a subscriber are not made: a frame costs a query of the graph.
 
 
 #: Beside `image` stands `camera_info`, as image_transport has it.
@@ -165,7 +164,7 @@ INFO_TOPICS = {"image": "camera_info", "wrist_image": "wrist_camera_info"}
 
 
 def camera_info(fovy: float, size: int) -> CameraInfo:
-    """Of an ideal pinhole camera with square images; the caller fills the header.
+    """Calibration of an ideal pinhole camera with square images; the caller fills the header.
 
     ``fovy``: rad, from the lower edge of the image to the upper one. Pixel centers are at whole
     numbers, so the middle of the image is at (size - 1) / 2.
@@ -179,7 +178,7 @@ def camera_info(fovy: float, size: int) -> CameraInfo:
 
 
 def transform(name: str, parent: str, pose: core.Pose, stamp_ns: int) -> TransformStamped:
-    """Where the frame ``name`` is in ``parent``."""
+    """Transform of the frame ``name`` in ``parent``."""
     out = TransformStamped(header=header(stamp_ns, parent), child_frame_id=name)
     x, y, z = pose.position
     out.transform.translation = Vector3(x=x, y=y, z=z)
@@ -188,25 +187,26 @@ def transform(name: str, parent: str, pose: core.Pose, stamp_ns: int) -> Transfo
 
 
 def fixed_transforms(geometry: Geometry) -> list[TransformStamped]:
-    """Those that hold for ever."""
+    """Transforms that never change."""
     return [transform(frame.name, frame.parent, frame.pose, 0) for frame in geometry.fixed]
 
 
 def moving_transforms(
     geometry: Geometry, links: Mapping[str, core.Pose], stamp_ns: int
 ) -> list[TransformStamped]:
-    """Those of one observation."""
+    """Transforms of one observation."""
     parents = geometry.parents
     return [transform(name, parents[name], pose, stamp_ns) for name, pose in links.items()]
 
 
 def header(stamp_ns: int, frame_id: str) -> Header:
-    """A stamp and a frame."""
+    """Header of a stamp and a frame."""
     return Header(stamp=to_time(stamp_ns), frame_id=frame_id)
 
 
 class GeometryTopics:
-    """``images``: camera -> topic of its images. ``tf``: transforms too, where tf2_msgs is."""
+    """Publishers of the geometry. ``images``: camera -> topic of its images. ``tf``: transforms
+    too, where tf2_msgs is."""
 
     def __init__(self, node: Node, spec: EnvSpec, images: Mapping[str, str], tf: bool) -> None:
         self._geometry = geometry = spec.geometry
@@ -235,29 +235,29 @@ class GeometryTopics:
     def messages(
         self, stamp_ns: int, observation: SimObservation
     ) -> Iterable[tuple[Publisher, Any]]:
-        """What belongs to an observation, with the publishers that somebody listens to."""
-        if _heard(self._pose):
+        """Messages of an observation, with the publishers that have a subscriber."""
+        if _subscribed(self._pose):
             yield self._pose, end_effector_message(observation, stamp_ns)
         if self._geometry is None:
             return
-        if self._tf is not None and _heard(self._tf):
+        if self._tf is not None and _subscribed(self._tf):
             moving = moving_transforms(self._geometry, observation.links, stamp_ns)
             yield self._tf, self._array(transforms=moving)
         for camera, publisher in self._infos.items():
-            if camera in observation.images and _heard(publisher):
+            if camera in observation.images and _subscribed(publisher):
                 info = camera_info(self._geometry.fovy[camera], self._size)
                 info.header = header(stamp_ns, OPTICAL_FRAMES[camera])
                 yield publisher, info
 
 
 def end_effector_message(observation: SimObservation, stamp_ns: int) -> PoseStamped:
-    """The point between the fingers, turned as the hand is, in the world frame: LIBERO's
-    ``robot0_eef_pos`` and ``robot0_eef_quat``, which its policies were taught."""
+    """Pose of the point between the fingers, with the hand's rotation, in the world frame: LIBERO's
+    ``robot0_eef_pos`` and ``robot0_eef_quat``, which its policies were trained on."""
     x, y, z = observation.eef_pos.tolist()
     qx, qy, qz, qw = observation.eef_quat.tolist()
     pose = pose_message(core.Pose((x, y, z), (qx, qy, qz, qw)))
     return PoseStamped(header=header(stamp_ns, WORLD), pose=pose)
 
 
-def _heard(publisher: Publisher) -> bool:
+def _subscribed(publisher: Publisher) -> bool:
     return bool(publisher.get_subscription_count())

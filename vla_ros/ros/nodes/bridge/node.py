@@ -1,4 +1,4 @@
-"""The simulation bridge: a simulated robot's topics, its episodes, and its obedience.
+"""The simulation bridge: a simulated robot's topics, its episodes, and the execution of commands.
 
 It publishes camera images, joint states, ground truth and the task's instruction, and
 executes the policy's commands, in lock-step or real time (:mod:`vla_ros.sim.runner`).
@@ -24,9 +24,10 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import MS, SECOND, Clock, SystemClock
+from vla_ros.core.pixels import BadMessage
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import BadMessage, Diagnostics, to_time
+from vla_ros.ros.common.convert import Diagnostics, to_time
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -49,7 +50,7 @@ from vla_ros.sim.process import SimProcess
 from vla_ros.sim.runner import EpisodeRunner
 from vla_ros.srv import ResetEpisode
 
-# The policy as the bridge sees it: is it up, has it been reset, does it know the task.
+# The policy as the bridge sees it: whether it is active, was reset, and has the instruction.
 #
 # Threads: :meth:`PolicyPeer.begin` is called from the episode's thread and waits; callbacks
 # come from the node's executor.
@@ -63,11 +64,11 @@ _ACTIVE = (
 )
 _RESET_S = 2.0  # longest wait for the reset service's answer
 _LEARN_S = 2.0  # longest wait until the policy's status names the instruction
-_LOOK_S = 0.1  # how often a wait looks for other reasons to end
+_POLL_S = 0.1  # how often a wait looks for other reasons to end
 
 
 class PolicyPeer:
-    """Talks to one policy node. ``wait``: episodes begin only once it is active."""
+    """Client of one policy node. ``wait``: episodes begin only once it is active."""
 
     def __init__(self, node: Node, reset_service: str, wait: bool) -> None:
         self._log = node.get_logger()
@@ -81,7 +82,7 @@ class PolicyPeer:
     def begin(
         self, instruction: str, interrupted: Callable[[], bool], waiting: Callable[[], None]
     ) -> None:
-        """Wait for the policy, reset it, tell it the task and see that it knows.
+        """Wait for the policy, reset it, and wait until its status names the instruction.
 
         ``waiting`` is called now and then meanwhile. Returns early when ``interrupted``.
         """
@@ -113,7 +114,7 @@ class PolicyPeer:
         return self._status is not None and self._status.state in _ACTIVE
 
     def _reset(self, interrupted: Callable[[], bool], waiting: Callable[[], None]) -> bool:
-        """Call the reset service if there is one; whether it did reset."""
+        """Call the reset service; False: there is none, or it did not reset."""
         if not self._reset_client.service_is_ready():
             return False
         future: Future = self._reset_client.call_async(Trigger.Request())
@@ -144,23 +145,21 @@ class PolicyPeer:
         left = timeout_s
         while left > 0:
             with self._bell:
-                if self._bell.wait_for(true, min(_LOOK_S, left)):
+                if self._bell.wait_for(true, min(_POLL_S, left)):
                     return True
             if interrupted():
                 return False
             waiting()
-            left -= _LOOK_S
+            left -= _POLL_S
         return true()
 
 
-# Calls that are made a fixed time after they were asked for, in order.
+# Images that are published a fixed time after their capture.
 
 
 class DelayLine:
-    """Makes each call of :meth:`put` ``delay_ns`` of the steady clock later, in its own thread.
-
-    Whoever puts is never held up. With a delay of 0 the call is made at once, by the caller.
-    """
+    """Queue that makes each call of :meth:`put` ``delay_ns`` of the steady clock later, in a thread
+    of its own. :meth:`put` never waits. With a delay of 0 it makes the call at once."""
 
     def __init__(self, delay_ns: int, clock: Clock) -> None:
         self._delay_ns = delay_ns
@@ -290,7 +289,7 @@ TABLE = (
     P(
         "wait_for_policy",
         True,
-        "Begin episodes only once policy/status says WAITING, RUNNING or HOLD",
+        "Begin episodes only once policy/status is WAITING, RUNNING or HOLD",
         fixed=True,
     ),
     P("policy_reset_service", "policy/reset", "Called before every episode", fixed=True),
@@ -338,7 +337,7 @@ class BridgeNode(Node):
             raise ValueError(str(error)) from None
         listen(self, ActionCommand, "policy/action", self._on_command, qos.ACTION)
         self.create_service(ResetEpisode, "~/reset", self._on_reset)
-        self._saying = threading.Lock()  # a status read before another must not go out after it
+        self._publishing = threading.Lock()  # a status read before another must not go out after it
         every(self, 1.0, self._repeat_episode)
         self._thread = threading.Thread(target=self._runner.run, name="episode", daemon=True)
         self._thread.start()
@@ -358,7 +357,7 @@ class BridgeNode(Node):
         if self._mode is Mode.LOCKSTEP:
             self._clock_topic = self.create_publisher(ClockMessage, "/clock", qos.STATE)
         self._diagnostics = Diagnostics(self)
-        self._stamp_ns = 0  # lock-step: what /clock said last
+        self._stamp_ns = 0  # lock-step: the last time on /clock
 
     def _make_runner(self, values: dict[str, Any]) -> EpisodeRunner:
         options = EpisodeOptions(
@@ -403,7 +402,7 @@ class BridgeNode(Node):
     def _on_reset(
         self, request: ResetEpisode.Request, response: ResetEpisode.Response
     ) -> ResetEpisode.Response:
-        """Answers at once; ~/episode says when the new episode runs, or why it does not."""
+        """Respond at once; ~/episode reports when the new episode runs, or why it does not."""
         running = self._runner.view().request
         task = request.task or running.task
         initial_state = request.initial_state
@@ -413,14 +412,14 @@ class BridgeNode(Node):
         seed, max_steps = (int(self.get_parameter(n).value) for n in ("seed", "max_steps"))
         try:
             instruction = _checked(str(self.get_parameter("instruction").value))
-            wanted = EpisodeRequest(task, initial_state, seed, max_steps, instruction)
-            response.episode = self._runner.request(wanted)
+            episode = EpisodeRequest(task, initial_state, seed, max_steps, instruction)
+            response.episode = self._runner.request(episode)
         except (UnknownTask, ValueError) as error:
             response.success, response.message = False, str(error)
             return response
         response.success = True
         response.message = f"episode {response.episode} begins: {task}, state {initial_state}"
-        response.instruction = wanted.instruction_for(self._runner.spec.task(task).instruction)
+        response.instruction = episode.instruction_for(self._runner.spec.task(task).instruction)
         return response
 
     # Outlet
@@ -431,7 +430,7 @@ class BridgeNode(Node):
             self._clock_topic.publish(ClockMessage(clock=to_time(stamp_ns)))
 
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
-        """The image that policies wait for goes out last, when its companions are under way."""
+        """Publish a step's messages; the image that policies wait for goes out last."""
         messages: list[tuple[Any, Any]] = [
             (self._truth, bridge_convert.poses_message(observation, stamp_ns)),
             (self._joints, bridge_convert.joints_message(observation, stamp_ns)),
@@ -445,21 +444,21 @@ class BridgeNode(Node):
         self._delay.put(lambda: _publish(messages))
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
-        self._delay.clear()  # what the episode before showed is not seen in this one
+        self._delay.clear()  # no image of the episode before comes in this one
         self._policy.begin(instruction, interrupted, lambda: self.clock(self._stamp_ns))
 
     def changed(self, view: EpisodeView) -> None:
-        """The status goes out before anything that follows from it, and one line into the log."""
-        with self._saying:
+        """Publish the status before anything that follows from it, and log one line."""
+        with self._publishing:
             self._publish_episode(view)
-        if line := told(view, self.resolve_service_name("~/reset")):
+        if line := episode_line(view, self.resolve_service_name("~/reset")):
             self.get_logger().info(line)
 
     def _repeat_episode(self) -> None:
         view = self._runner.view()
-        with self._saying:
+        with self._publishing:
             self._publish_episode(view)
-        self._diagnostics.say(bridge_convert.diagnostic_of(view, self._runner.spec))
+        self._diagnostics.publish(bridge_convert.diagnostic_of(view, self._runner.spec))
 
     def _publish_episode(self, view: EpisodeView) -> None:
         spec = self._runner.spec
@@ -475,18 +474,18 @@ class BridgeNode(Node):
         self.get_logger().warning(f"command not executed: {reason}", throttle_duration_sec=1.0)
 
 
-def told(view: EpisodeView, reset_service: str) -> str:
-    """The line about the begin or the end of an episode, and what comes next; "" in between."""
+def episode_line(view: EpisodeView, reset_service: str) -> str:
+    """Log line about the begin or the end of an episode, and what comes next; "" in between."""
     episode = f"episode {view.episode} of {view.request.task}"
     if view.state is EpisodeState.RUNNING:
         return f"{episode}: begins in initial state {view.request.initial_state}"
     if view.state is EpisodeState.RESETTING:
         return ""
-    comes = f"call {reset_service} to begin another"
+    next_one = f"call {reset_service} to begin another"
     if view.next_s is not None:
-        comes = f"the next begins in {view.next_s:g} s" if view.next_s else "the next begins"
+        next_one = f"the next begins in {view.next_s:g} s" if view.next_s else "the next begins"
     why = f" ({view.reason})" if view.reason else ""
-    return f"{episode}: {view.state.name.lower()} after {view.step} steps{why}; {comes}"
+    return f"{episode}: {view.state.name.lower()} after {view.step} steps{why}; {next_one}"
 
 
 def _publish(messages: Sequence[tuple[Any, Any]]) -> None:
@@ -495,7 +494,7 @@ def _publish(messages: Sequence[tuple[Any, Any]]) -> None:
 
 
 def _checked(instruction: str) -> str:
-    """The parameter's value, if the policy would take it; it may be blank. Raises ValueError."""
+    """Instruction that a policy would take; it may be blank. Raises ValueError."""
     return check_instruction(instruction) or instruction
 
 

@@ -1,12 +1,12 @@
 """The monitor node: judges the policy from outside, by its topics alone.
 
-Subscribes `policy/camera` (the stamps of the images that the policy hears: by whatever topic and
+Subscribes `policy/camera` (the stamps of the images that the policy gets: by whatever topic and
 transport they come, and none of them travels twice), `policy/action`, `policy/status` and
 `policy/latency`; publishes `/diagnostics` (once a second and when a level changes) and `~/report`
 (once a second). It commands nothing and can be stopped at any time.
 
-Everything runs on one thread. Receipt is the moment at which the middleware had a message,
-not the moment at which this process came to read it, wherever the middleware tells.
+Everything runs on one thread. Receipt is the moment at which the middleware had a message, not that
+at which this process came to read it, wherever the middleware reports it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from rclpy.validate_full_topic_name import validate_full_topic_name
 from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.clock import SECOND, Distribution, Moment, moment
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.types import STAGES, CommandKind, PolicyState
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
 from vla_ros.ros.common import qos, spin
 from vla_ros.ros.common.compat import SubscriptionEventCallbacks, on_parameters
-from vla_ros.ros.common.convert import BadMessage, Diagnostics, set_times, stamp_of, status
+from vla_ros.ros.common.convert import Diagnostics, set_times, stamp_of, status
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -53,21 +54,21 @@ if TYPE_CHECKING:
     from rclpy.topic_endpoint_info import TopicEndpointInfo  # Lyrical: rclpy.endpoint_info
 
 
-# Messages as the monitor's frozen views, and its judgement as messages.
+# Messages as the monitor's frozen types, and its judgement as messages.
 
 
 _GID_BYTES = 16
 _LARGEST = 1e9  # of a duration in s and of a rate in Hz
-MAX_OUTPUTS = 32  # whose writers are asked for: eight arms have as many
+MAX_OUTPUTS = 32  # whose writers are queried: eight arms have as many
 
 
 def gid_of(gid: Iterable[int]) -> bytes:
-    """A writer's GID in the one form that the graph and message infos share."""
+    """GID of a writer in the one form that the graph and message infos share."""
     return bytes(gid)[:_GID_BYTES]
 
 
 def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
-    """Raises :class:`BadMessage` for a kind that does not exist."""
+    """Command of a message. Raises :class:`BadMessage` for a kind that does not exist."""
     try:
         kind = CommandKind(message.kind)
     except ValueError:
@@ -85,18 +86,19 @@ def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
 
 
 def stages_seen(message: Stages) -> StagesSeen:
-    """Durations that are no numbers count as 0, so that they cannot spoil a percentile."""
+    """Stages of a message, ms. Those that are no numbers count as 0, so that they cannot spoil a
+    percentile."""
     durations = tuple(_finite(getattr(message, f"{stage}_s")) * 1e3 for stage in STAGES)
     return StagesSeen(durations, _finite(message.total_s) * 1e3)
 
 
 def _finite(value: float) -> float:
-    """What no clock and no rate can be counts as 0, also where it would overflow as nanoseconds."""
+    """The value; 0 for one that no clock or rate can have, or that would overflow as ns."""
     return value if math.isfinite(value) and abs(value) < _LARGEST else 0.0
 
 
 def status_seen(message: PolicyStatus) -> StatusSeen:
-    """Raises :class:`BadMessage` for a state that does not exist."""
+    """Status of a message. Raises :class:`BadMessage` for a state that does not exist."""
     try:
         state = PolicyState(message.state)
     except ValueError:
@@ -137,13 +139,13 @@ def latency_seen(message: Latency) -> LatencySeen:
 
 
 def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
-    """A writer as the graph query returns it, by the full name of its node."""
+    """Writer of a graph query, by the full name of its node."""
     name = f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
     return PublisherSeen(name, gid_of(endpoint.endpoint_gid))
 
 
 def report_message(report: GraphReport) -> MonitorReport:
-    """The caller stamps it."""
+    """Message of a report; the caller stamps it."""
     out = MonitorReport(clock_offset_s=report.clock_offset_ms / 1e3)
     for name in GraphReport.__slots__:
         if name == "clock_offset_ms":
@@ -159,7 +161,7 @@ def report_message(report: GraphReport) -> MonitorReport:
 
 
 def statuses(diagnostics: Iterable[Diagnostic]) -> list[DiagnosticStatus]:
-    """As :class:`vla_ros.ros.common.convert.Diagnostics` says them."""
+    """Statuses for :class:`vla_ros.ros.common.convert.Diagnostics`."""
     return [status(d.level, d.name, d.message, d.values) for d in diagnostics]
 
 
@@ -186,7 +188,7 @@ LIMITS = tuple(row.name for row in TABLE if row.name in MonitorConfig.__slots__)
 
 
 class MonitorNode(Node):
-    """Thin: turns messages into views, asks :class:`Monitor`, publishes what it says."""
+    """The node around :class:`Monitor`: messages in, its judgement out."""
 
     def __init__(self) -> None:
         super().__init__("monitor")
@@ -204,7 +206,7 @@ class MonitorNode(Node):
         spin.every(self, values["check_period_s"], self._check)
 
     def _subscribe(self) -> None:
-        listen(self, TimeReference, "policy/camera", self._on_picture, qos.REPORT, with_info=True)
+        listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)
         commands = listen(
             self, ActionCommand, "policy/action", self._on_command, qos.ACTION, with_info=True
         )
@@ -239,11 +241,11 @@ class MonitorNode(Node):
     def _set(self, parameters: list[Parameter]) -> None:
         self._monitor.set_limits(self._with(parameters))
 
-    # What is seen
+    # Received
 
-    def _on_picture(self, message: TimeReference, info: MessageInfo) -> None:
-        """One image of the policy's camera: when it came is what the policy says, since its clock
-        is the one that has to agree with the camera's."""
+    def _on_image(self, message: TimeReference, info: MessageInfo) -> None:
+        """Take the stamps of an image of the policy's camera. Its receipt is the policy's, whose
+        clock is the one that has to agree with the camera's."""
         steady_ns = self._time.arrival(info).steady_ns
         arrival = Moment(stamp_of(message.header.stamp), steady_ns)
         self._monitor.camera(stamp_of(message.time_ref), arrival, message.source)
@@ -254,7 +256,7 @@ class MonitorNode(Node):
         try:
             seen = command_seen(message, gid_of(gid["data"]) if gid else b"")
         except BadMessage as error:
-            self._complain(f"command ignored: {error}")
+            self._warn(f"command ignored: {error}")
             return
         self._monitor.command(seen, arrival)
 
@@ -262,22 +264,22 @@ class MonitorNode(Node):
         try:
             seen = status_seen(message)
         except BadMessage as error:
-            self._complain(str(error))
+            self._warn(str(error))
             return
         self._outputs = seen.outputs
         self._monitor.status(seen, moment(self._time))
 
     def _on_liveliness(self, info: QoSLivelinessChangedInfo) -> None:
-        """The middleware sees within the lease that the policy's process is gone."""
+        """Take the middleware's report, within the lease, that the policy's process is gone."""
         self._monitor.policy_alive(info.alive_count > 0)
 
     def _on_latency(self, message: Latency) -> None:
         self._monitor.latency(latency_seen(message))
 
-    def _complain(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         self.get_logger().warning(text, throttle_duration_sec=1.0)
 
-    # What is said
+    # Published
 
     def _check(self) -> None:
         self._monitor.publishers(self._writers(self._action_topic))
@@ -288,7 +290,7 @@ class MonitorNode(Node):
         if due or judgement.levels != self._levels:
             self._log_changes(judgement)
             self._levels = judgement.levels
-            self._diagnostics.say(*statuses(judgement.diagnostics))
+            self._diagnostics.publish(*statuses(judgement.diagnostics))
         if due:
             # Keep to the second: a late check must not shift all that follow.
             late = (now - self._published_ns) % REPORT_PERIOD_NS if self._published_ns else 0
@@ -301,7 +303,7 @@ class MonitorNode(Node):
         return tuple(map(publisher_seen, self.get_publishers_info_by_topic(topic)))
 
     def _log_changes(self, judgement: Judgement) -> None:
-        """One line when a subject turns bad or good again, none in between."""
+        """Log one line when a subject turns bad or good again, none in between."""
         before = self._levels or (Level.OK,) * len(judgement.levels)
         for diagnostic, old in zip(judgement.diagnostics, before, strict=True):
             if diagnostic.level is old:

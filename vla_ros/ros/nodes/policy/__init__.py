@@ -1,7 +1,7 @@
 """The policy node: `python -m vla_ros.ros.nodes.policy.node`.
 
-A frame's way, from the image callback to the published command. What these call on the way
-(observation, intake, queue, wire, mailbox, serve, safety) returns to them.
+The path of a frame, from the image callback to the published command. The modules that these call
+on it (observation, intake, queue, wire, mailbox, serve, safety) return to them.
 
 1. ``nodes/policy/inputs.py``: the image callback validates, joins and offers a frame;
 2. ``control/drivers.py``: the loop takes it in and submits it;

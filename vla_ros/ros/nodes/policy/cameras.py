@@ -1,4 +1,4 @@
-"""How a camera is subscribed to: as reliably as its driver offers, and always the newest image.
+"""Camera subscriptions: as reliable as the driver offers, and always the newest image.
 
 An image of 900 kB travels in fragments. A best-effort reader loses the image with any of them:
 of a driver without this package's Fast DDS profile, 9 of 10. A reliable reader asks for them
@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rclpy.clock import Clock as RosClock
-from rclpy.clock import ClockType
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.subscription import Subscription
@@ -30,21 +28,22 @@ from vla_ros.ros.common.compat import (
 )
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_image
+from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 
 RELIABILITIES = ("auto", "reliable", "best_effort")
-LOOK_S = 0.5  # how often the writers' offer is looked at
+CHECK_S = 0.5  # how often the writers' offer is checked
 OVERLAP_S = 1.0  # two readers at a time, so that nothing is lost between them
 _HEAD = 64  # bytes that tell one image from the next: its stamp is among them
 
 Take = Callable[[bytes, Moment], None]
-Heard = Callable[[int, Moment], None]
+Received = Callable[[int, Moment], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """Where a camera's images are: the topic without its transport, "raw" or "compressed", and
-    one of :data:`RELIABILITIES`."""
+    """A camera as it is configured: the topic without its transport, "raw" or "compressed", and one
+    of :data:`RELIABILITIES`."""
 
     topic: str
     transport: str
@@ -52,15 +51,15 @@ class Camera:
 
 
 class CameraReader:
-    """Gives ``take`` the serialized images of one camera and when they came, until
-    :meth:`close`.
+    """Reader of one camera, until :meth:`close`: calls ``take`` with each serialized image and the
+    time of its receipt.
 
-    Raw ones in the node's executor; what is to be decoded, compressed ones and YUV, in a thread of
+    Raw images in the node's executor; those to be decoded, compressed ones and YUV, in a thread of
     its own, which leaves out those that came while it decoded another, so that no camera holds up a
-    service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is told,
-    once, why far fewer images come than the camera sends; ``heard`` of every image's stamp,
-    also of those left out, ``refuse`` why images are of no use while two nodes publish them, and
-    ``offered`` now and then how many do.
+    service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is called
+    once, with the reason, where far fewer images come than the camera sends; ``received`` with the
+    stamp of every image, also of those left out; ``refuse`` with the reason why images cannot be
+    used while two nodes publish them; ``offered`` now and then with the number of publishers.
     """
 
     def __init__(
@@ -71,26 +70,25 @@ class CameraReader:
         take: Take,
         lossy: Callable[[str], None],
         newest: bool,
-        heard: Heard,
+        received: Received,
         refuse: Callable[[str], None],
         offered: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._node, self._camera, self._clock = node, camera, clock
         self._kind, self._topic = image_topic(node, camera.topic, camera.transport)
         self._newest, self._lossy = newest, lossy
-        self._heard, self._refuse, self._offered = heard, refuse, offered
+        self._received, self._refuse, self._offered = received, refuse, offered
         self._take = take
         self._decoder: Decoder | None = None  # from the first image on that needs it
         self._loss = LossWatch()
         self.topic = node.resolve_topic_name(self._topic)
         self._writers = StreamWriters(node, self._topic)
         self.reliable = camera.reliability == "reliable" or self._all_offer_reliable()
-        self._counts: list[Counter[bytes]] = []  # what each reader that is open has heard of late
+        self._counts: list[Counter[bytes]] = []  # images that each open reader has got of late
         self._left: Subscription | None = None  # the reader before this one, for a moment
         self._left_ns = 0
         self._subscription = self._subscribe()
-        steady = RosClock(clock_type=ClockType.STEADY_TIME)
-        self._timer = node.create_timer(LOOK_S, self._look, clock=steady)
+        self._timer = every(node, CHECK_S, self._check_offer)
 
     def close(self) -> None:
         self._node.destroy_timer(self._timer)
@@ -124,32 +122,32 @@ class CameraReader:
             return reader(None)
 
     def _all_offer_reliable(self) -> bool:
-        """Of no writer yet: no."""
+        """True where every writer offers reliable transport, and there is one."""
         if self._camera.reliability != "auto":
             return False
         found = self._node.get_publishers_info_by_topic(self.topic)
         offered = [one.qos_profile.reliability for one in found]
         return bool(offered) and all(one == ReliabilityPolicy.RELIABLE for one in offered)
 
-    def _look(self) -> None:
-        """Follow what the writers offer by now; say so where images are lost."""
+    def _check_offer(self) -> None:
+        """Follow what the writers offer by now; warn where images are lost."""
         writers = self._node.count_publishers(self.topic)
         self._offered(writers)
         if self._camera.reliability == "auto" and writers:
-            wanted = self._all_offer_reliable()
-            if wanted != self.reliable:
+            reliable = self._all_offer_reliable()
+            if reliable != self.reliable:
                 self._forget_left()
                 self._left, self._left_ns = self._subscription, self._clock.steady_ns()
-                self.reliable = wanted
+                self.reliable = reliable
                 self._loss = LossWatch()
                 self._subscription = self._subscribe()
         if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
-        if told := self._loss.told(self._topic, self.reliable, self._clock.steady_ns()):
-            self._lossy(told)
+        if warning := self._loss.warning(self._topic, self.reliable, self._clock.steady_ns()):
+            self._lossy(warning)
 
     def _forget_left(self) -> None:
-        """The reader before this one: writers have found this one by now."""
+        """Close the reader before this one: writers have found this one by now."""
         if self._left is not None:
             self._node.destroy_subscription(self._left)
             self._left = None
@@ -179,10 +177,10 @@ class CameraReader:
         try:
             return self._kind is CompressedImage or read_image(raw).encoding in YUV
         except BadMessage:
-            return False  # whoever reads the image says so
+            return False  # reported where the image is read
 
     def _waiting(self) -> tuple[bytes, Mapping[str, Any]] | None:
-        """An image that came after the one in hand; a reliable reader keeps some."""
+        """Image that came after the one in hand; a reliable reader keeps some."""
         if not self.reliable:
             return None
         with self._subscription.handle:
@@ -190,20 +188,21 @@ class CameraReader:
         return None if found is None else (found[0], found[1])
 
     def _note(self, raw: bytes, info: Mapping[str, Any]) -> tuple[Moment, str | None]:
-        """An image has come now. And why it is of no use, as of :meth:`StreamWriters.contested`."""
+        """Receipt of an image that has come now, and the reason why it cannot be used, from
+        :meth:`StreamWriters.contested`."""
         received = moment(self._clock)
         self._loss.came()
         why = self._writers.contested([""], info, received.steady_ns).get("")
         try:
             stamp_ns = header_stamp(raw)
         except BadMessage:
-            return received, why  # whoever reads the image says so
-        self._heard(stamp_ns, received)
+            return received, why  # reported where the image is read
+        self._received(stamp_ns, received)
         return received, why
 
 
 class Decoder:
-    """A thread that decodes the newest image; others that wait are left out."""
+    """Thread that decodes the newest image; others that wait are left out."""
 
     def __init__(self, take: Take) -> None:
         self._take = take
@@ -236,19 +235,18 @@ class Decoder:
 
 
 class LossWatch:
-    """How many of a camera's images come, and how many the middleware says were lost on the
-    way: told where of most of them, in two windows in a row. Not thread-safe.
-    """
+    """Counts of a camera's images that came, and of those that the middleware reports lost; warns
+    once where most were lost in two windows in a row. Not thread-safe."""
 
     WINDOW_NS = 5 * SECOND
     LEAST = 4  # lost in a window
-    FEW = 0.5  # of those sent
+    FEW = 0.5  # share of those sent
 
     def __init__(self) -> None:
         self._came = self._lost = 0  # in this window
         self._since_ns: int | None = None
         self._few = False  # in the window before
-        self._told = False
+        self._warned = False
 
     def came(self) -> None:
         self._came += 1
@@ -256,17 +254,17 @@ class LossWatch:
     def lost(self, count: int) -> None:
         self._lost += count
 
-    def told(self, topic: str, reliable: bool, steady_ns: int) -> str:
-        """One line, once, where far fewer come than are sent; else "". To be asked now and then."""
+    def warning(self, topic: str, reliable: bool, steady_ns: int) -> str:
+        """One line, once, where far fewer come than are sent; else "". Call it now and then."""
         if self._since_ns is None:
             self._since_ns = steady_ns
-        if self._told or steady_ns - self._since_ns < self.WINDOW_NS:
+        if self._warned or steady_ns - self._since_ns < self.WINDOW_NS:
             return ""
         came, sent = self._came, self._came + self._lost
         few = self._lost >= self.LEAST and came < self.FEW * sent
-        self._told, self._few = few and self._few, few
+        self._warned, self._few = few and self._few, few
         self._came, self._lost, self._since_ns = 0, 0, steady_ns
-        if not self._told:
+        if not self._warned:
             return ""
         line = f"{topic}: {came} of {sent} images came in the last seconds: "
         if reliable:

@@ -1,6 +1,6 @@
-"""The second worker of ``execution: corrected``: asked about every frame, it says what the actions
-under way would be, seen from there. The robot does not depend on it: while it is gone, actions go
-out as their chunk has them, no older than the limits allow.
+"""Second worker of ``execution: corrected``: it corrects the actions under way by every new frame.
+The robot does not depend on it: while it is gone, actions go out as their chunk has them, no older
+than the limits allow.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from vla_ros.runtime.worker.wire import (
 
 
 class CorrectorLink:
-    """Worker, what it said, and its news for the log. Threads: as of the loop's own link; nothing
-    it says counts before :meth:`attach`. ``most``: actions that it corrects at once; ``warn`` is
-    throttled by its first argument."""
+    """The corrector's worker, its corrections and its events in the log. Threads: those of
+    :class:`~vla_ros.ros.nodes.policy.link.LoopLink`; no answer counts before :meth:`attach`.
+    ``most``: actions that it corrects at once; ``warn`` is throttled by its first argument."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CorrectorLink:
         self.corrections = Corrections(self._submit, most)
 
     def start(self, timeout_s: float, ending: threading.Event) -> PolicyLoaded:
-        """As of the executor: blocks, and raises PolicyRefused with nothing left behind."""
+        """Load the worker. Blocks, and raises PolicyRefused with nothing left behind."""
         ready = self._executor.start(timeout_s, ending)
         self._log.info(
             f"corrector: worker {ready.pid}, a frame takes {ready.inference_p50_ms:.1f} ms"
@@ -60,7 +60,7 @@ class CorrectorLink:
         return ready
 
     def attach(self, control: Control) -> None:
-        """From now on what it says is heard."""
+        """Take its corrections from now on."""
         self._control = control
 
     def set_hang_timeout(self, seconds: float) -> None:
@@ -72,7 +72,7 @@ class CorrectorLink:
     def _submit(self, observation: Observation, instruction: Instruction) -> None:
         try:
             self._executor.submit(observation, instruction)
-        except FrameRefused as error:  # the policy's own worker was given it and said so
+        except FrameRefused as error:  # the policy's own worker got it too, and its link reports it
             self._warn("corrector", f"no correction by this frame: {error}")
 
     def _on_result(self, result: WorkerResult) -> None:

@@ -1,8 +1,7 @@
-"""The action server `~/execute_instruction`: goals in, how they go and how they ended out.
+"""Action server `~/execute_instruction`: goals in, feedback and results out.
 
-It is there from the node's start to its end, so that every end finds its way to the caller. The
-loop decides how a goal goes (:mod:`vla_ros.runtime.control.control`); this is how it is asked
-and told.
+It is there from the node's start to its end, so that every result reaches its caller. The loop
+decides how a goal goes (:mod:`vla_ros.runtime.control.control`).
 Threads: what rclpy calls comes from the node's executor. A goal may end in any thread; its
 result is handed over in the executor's, which waits for nothing meanwhile.
 """
@@ -14,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import GoalEvent, RCLError, ServerGoalHandle
-from rclpy.clock import Clock as RosClock
-from rclpy.clock import ClockType
 from rclpy.exceptions import NameValidationException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode
@@ -23,10 +20,11 @@ from rclpy.subscription import Subscription
 from std_msgs.msg import Bool
 
 from vla_ros.action import ExecuteInstruction
+from vla_ros.core.pixels import quoted
 from vla_ros.msg import Percentiles
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import quoted
 from vla_ros.ros.common.listening import listen
+from vla_ros.ros.common.spin import every
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.goals import Ending, Goal, GoalOutcome, GoalRefused, check_goal
 
@@ -64,23 +62,22 @@ class GoalServer:
             handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
         )
-        steady = RosClock(clock_type=ClockType.STEADY_TIME)
-        node.create_timer(_FEEDBACK_S, self._feed, clock=steady)
+        every(node, _FEEDBACK_S, self._feed)
 
     def attach(self, control: Control | None) -> None:
-        """Goals go to this loop from now on; None: they are rejected."""
+        """Give goals to this loop from now on; None: reject them."""
         self._control = control
         if control is not None:
             control.loop.goals.ended = self._ended
 
     def changed(self) -> None:
-        """The loop's state is another one: tell the caller soon. From any thread."""
+        """Send feedback soon: the loop's state is another one. From any thread."""
         executor = self._node.executor
         if self._current is not None and executor is not None:
             executor.create_task(self._feed)
 
     def close(self, wait_s: float) -> None:
-        """Hand over what has ended, once the node's own executor is gone, and end."""
+        """Hand over the results that are ready, once the node's own executor is gone, and end."""
         if self._served:
             executor = SingleThreadedExecutor(context=self._node.context)
             executor.add_node(self._node)
@@ -95,13 +92,13 @@ class GoalServer:
             time.sleep(_LINGER_S)
         self._server.destroy()
 
-    # What is asked
+    # Requests
 
     def _on_request(self, request: ExecuteInstruction.Goal) -> GoalResponse:
-        """Only a node that is not active rejects: a rejection carries no reason.
+        """Accept or reject. Only a node that is not active rejects: a rejection carries no reason.
 
-        The answer goes out when this returns, so what runs ends here: after the acceptance
-        nothing of it is published. What cannot begin ends nothing.
+        The response goes out when this returns, so a goal that runs ends here: after the acceptance
+        nothing of it is published. A goal that cannot begin ends none.
         """
         control = self._control
         if control is None or not control.loop.safety.active:
@@ -119,7 +116,7 @@ class GoalServer:
         return GoalResponse.ACCEPT
 
     def _on_accepted(self, handle: ServerGoalHandle) -> None:
-        """Called in one go with the request."""
+        """Begin the goal. Called right after its request."""
         control, served = self._control, self._asked
         assert control is not None
         served.handle = handle
@@ -143,14 +140,14 @@ class GoalServer:
         self._feed()
 
     def _check(self, control: Control, request: ExecuteInstruction.Goal) -> Goal:
-        """The goal, if it may begin now. Raises :class:`GoalRefused`."""
+        """Goal that may begin now. Raises :class:`GoalRefused`."""
         goal = check_goal(request.instruction, request.time_limit_s)
         if reason := control.goal_refusal():
             raise GoalRefused(reason)
         return goal
 
     def _on_cancel(self, handle: ServerGoalHandle) -> CancelResponse:
-        """The robot is stopped before the caller has the answer."""
+        """Stop the robot, before the caller has the response."""
         control = self._control
         if control is None:
             return CancelResponse.REJECT
@@ -161,17 +158,18 @@ class GoalServer:
         return CancelResponse.ACCEPT
 
     def _listen(self, control: Control, served: _Served, topic: str) -> None:
-        """To this goal's success, of whatever writer: a best-effort one does not match a reliable
-        reader. Neither gets what was published before. Raises :class:`GoalRefused`."""
+        """Subscribe to this goal's success topic, for a reliable writer and a best-effort one,
+        which does not match a reliable reader. Neither gets what was published before. Raises
+        :class:`GoalRefused`."""
 
-        def said(message: Bool) -> None:
+        def on_success(message: Bool) -> None:
             with control.lock:
                 if message.data and self._current is served:
                     control.end_goal(GoalOutcome.SUCCESS, f"{topic} says so")
 
         try:
-            for profile in (qos.SAID, qos.SAID_BY_ANY):
-                served.listening.append(listen(self._node, Bool, topic, said, profile))
+            for profile in (qos.EVENT, qos.EVENT_SUB):
+                served.listening.append(listen(self._node, Bool, topic, on_success, profile))
         except (NameValidationException, ValueError) as error:
             raise GoalRefused(f"success_topic {quoted(topic)}: {_first_line(error)}") from None
         except RCLError:  # the middleware's: a topic of this node's own, of another type
@@ -181,7 +179,7 @@ class GoalServer:
     # Results and feedback
 
     def _ended(self, ending: Ending) -> None:
-        """The goal is over. Called by the loop, with its lock held."""
+        """Take note that the goal is over. Called by the loop, with its lock held."""
         served, self._current = self._current, None
         if served is not None:
             self._end(served, ending)
@@ -215,7 +213,7 @@ class GoalServer:
         )
 
     def _feed(self) -> None:
-        """Tell the caller how the goal goes."""
+        """Publish feedback."""
         if (control := self._control) is None:
             return
         with control.lock:
@@ -234,5 +232,5 @@ class GoalServer:
 
 
 def _first_line(error: Exception) -> str:
-    """Without the caret that shows where, and where in rcl it was found."""
+    """First line of a message, without rcl's caret and source position."""
     return str(error).splitlines()[0].split(", at /")[0]

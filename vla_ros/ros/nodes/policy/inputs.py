@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TransformStamped
-from rclpy.clock import Clock as RosClock
-from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -25,14 +23,15 @@ from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV
+from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import BadMessage, decompressed, image_of, quoted, stamp_of
+from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
 from vla_ros.ros.nodes.policy.needs import FrameStreams, gripper_ends_of
@@ -64,14 +63,14 @@ from vla_ros.runtime.control.observation import (
 from vla_ros.runtime.safety import Limits
 
 Put = Callable[[StreamMessage[Any]], Observation | None]
-Read = Callable[[bytes], tuple[int, Any]]  # an image -> its stamp in ns, its content
+Read = Callable[[bytes], tuple[int, Any]]  # serialized image -> its stamp in ns, its content
 ReadPart = Callable[[Any, Mapping[str, Any], Moment], Any]  # a message, its info -> its content
 MODEL = 2.0  # times the speed of robot_description: readings have noise
 _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
 _MOST_CAUSES = 256
-_SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
+_LOG_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
-_LOOK_S = 0.01  # how often the newest transform is read
+_POLL_S = 0.01  # how often the newest transform is read
 
 # Messages
 
@@ -79,9 +78,9 @@ _LOOK_S = 0.01  # how often the newest transform is read
 def joints_of(
     message: JointState, wanted: frozenset[str] = frozenset()
 ) -> tuple[tuple[str, ...], Floats]:
-    """Names and positions, float64 [n], in the message's own order. Raises :class:`BadMessage`.
-
-    With ``wanted`` names the message must name its joints, and only those must be finite.
+    """Joint names and positions, float64 [n], in the message's own order. Raises
+    :class:`BadMessage`. With ``wanted`` names the message must name its joints, and only those must
+    be finite.
     """
     names, positions = tuple(message.name), np.asarray(message.position, dtype=np.float64)
     most = 1024 if wanted else 64
@@ -143,7 +142,7 @@ def pose_action_of(message: PoseStamped) -> Floats:
 
 
 def as_pose(transform: TransformStamped) -> PoseStamped:
-    """Where the child frame is, in the header's frame."""
+    """Pose of the child frame in the header's frame."""
     out = PoseStamped(header=transform.header)
     moved, turned = transform.transform.translation, transform.transform.rotation
     out.pose.position.x, out.pose.position.y, out.pose.position.z = moved.x, moved.y, moved.z
@@ -152,8 +151,8 @@ def as_pose(transform: TransformStamped) -> PoseStamped:
 
 
 class FramePoses:
-    """Calls back with the pose of ``frame`` in ``base`` whenever the tree has a newer one, or with
-    why it has none."""
+    """Poses of ``frame`` in ``base`` from tf2: ``callback`` gets each newer one, ``lacks`` the
+    reason why there is none."""
 
     def __init__(
         self,
@@ -170,15 +169,14 @@ class FramePoses:
         self._not_yet = tf2.TransformException
         self._buffer = tf2.Buffer(node=node)
         self._listener = tf2.TransformListener(self._buffer, node)
-        steady = RosClock(clock_type=ClockType.STEADY_TIME)
-        self._timer = node.create_timer(_LOOK_S, self._look, clock=steady)
+        self._timer = every(node, _POLL_S, self._poll)
         self._last = Time().to_msg()
 
     def close(self) -> None:
         self._node.destroy_timer(self._timer)
         self._listener.unregister()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             transform = self._buffer.lookup_transform(self._base, self._frame, Time())
         except self._not_yet as error:
@@ -193,16 +191,16 @@ class FramePoses:
 
 
 class NotWanted(Exception):
-    """An image that nobody would act on: it is not decoded."""
+    """An image that is not decoded, since the loop takes no frames now."""
 
 
 class PendingReading(Exception):
-    """A reading that may yet be accepted with those that follow: nothing is wrong."""
+    """A reading that may yet be accepted with those that follow: no error."""
 
 
 class PolicyInputs:
-    """Open from construction until :meth:`close`. ``seen`` is told of every image of the main
-    camera: its topic, its stamp, when it came."""
+    """The policy node's subscriptions, from construction until :meth:`close`. ``seen`` gets topic,
+    stamp and receipt of every image of the main camera."""
 
     def __init__(
         self,
@@ -231,20 +229,19 @@ class PolicyInputs:
         self._ends = gripper_ends_of(values, space)
         joints = space.names if space.kind.joints else ()
         self._moving = {name: i for i, name in enumerate(joints) if i in space.motion}
-        self._places = self._moving | {name: joints.index(name) for name in self._ends}
+        self._indices = self._moving | {name: joints.index(name) for name in self._ends}
         control.loop.measured.lasting = frozenset(
-            self._places[name] for name in on_change if name in self._ends
+            self._indices[name] for name in on_change if name in self._ends
         )
         self._turning = frozenset(name for name in values["continuous_joints"] if name)
         self._described: dict[str, float] = {}  # speeds of robot_description
-        self._known: Limits | None = None  # that the intake's speeds are of
+        self._known: Limits | None = None  # limits that the intake's speeds are of
         self._frames: FramePoses | None = None
-        self._names_told = 0
+        self._names_logged = 0
         self._lost_ns: dict[str, int] = {}  # stream and cause -> steady time of its last loss
-        self._kept: bytes | None = None  # an instruction that was said before we listened, perhaps
-        self._heard_ns = 0  # when the last one was said to us
-        steady = RosClock(clock_type=ClockType.STEADY_TIME)
-        self._when_kept = node.create_timer(KEPT_S, self._obey_kept, clock=steady)
+        self._kept: bytes | None = None  # a latched instruction, perhaps from before we subscribed
+        self._instructed_ns = 0  # receipt of the last one that was not latched
+        self._when_kept = every(node, KEPT_S, self._set_kept_instruction)
         self._when_kept.cancel()
         self._open: list[Any] = []
         self._cameras: list[CameraReader] = []
@@ -263,12 +260,12 @@ class PolicyInputs:
         self._subscribe(needs)
 
     def _subscribe(self, needs: FrameStreams) -> None:
-        self._film("image", needs.main, self._join.image)
+        self._read_camera("image", needs.main, self._join.image)
         if needs.wrist is not None:
-            self._film(WRIST_IMAGE, needs.wrist, self._joined(WRIST_IMAGE))
+            self._read_camera(WRIST_IMAGE, needs.wrist, self._joined(WRIST_IMAGE))
         for role, camera in needs.more.items():
-            self._film(f"{role}_image", camera, self._joined(f"{role}_image"))
-        if needs.joints or self._places:
+            self._read_camera(f"{role}_image", camera, self._joined(f"{role}_image"))
+        if needs.joints or self._indices:
             self._listen_to_joints(needs)
         if needs.end_effector is not None:
             take = self._part("end_effector_pose", self._pose_reader("end_effector_pose"))
@@ -282,10 +279,10 @@ class PolicyInputs:
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
         space = self._control.loop.limits.space
         if space.kind is ActionKind.END_EFFECTOR_POSE:
-            for place in range(0, len(space.motion), 6):
-                places = space.motion[place : place + 6]
-                self._listen_to_pose(space.names[places[0]].removesuffix("x"), places)
-        self._listen(String, "instruction", self._on_instruction, qos.SAID, raw=True)
+            for first in range(0, len(space.motion), 6):
+                arm = space.motion[first : first + 6]
+                self._listen_to_pose(space.names[arm[0]].removesuffix("x"), arm)
+        self._listen(String, "instruction", self._on_instruction, qos.EVENT, raw=True)
         self._listen(String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
@@ -310,15 +307,15 @@ class PolicyInputs:
             self._frames.close()
             self._frames = None
 
-    def _film(self, name: str, camera: Camera, put: Put) -> None:
-        """Serialized: damaged bytes of an image would end the process below rclpy. The newest
-        image counts of the main camera alone: of images that are joined to others an older one
-        may be the one that fits."""
+    def _read_camera(self, name: str, camera: Camera, put: Put) -> None:
+        """Subscribe to a camera's serialized images: damaged bytes would end the process below
+        rclpy. The newest image counts of the main camera alone: of images that are joined to
+        others an older one may be the one that fits."""
         supply, main = self._control.supply, name == "image"
         read = self._pixels if camera.transport == "raw" else self._decompressed
         take = self._stream(name, read, put)
 
-        def heard(stamp_ns: int, received: Moment) -> None:
+        def on_receipt(stamp_ns: int, received: Moment) -> None:
             supply.received(name, received.steady_ns)
             if main:
                 self._seen(reader.topic, stamp_ns, received)
@@ -334,7 +331,7 @@ class PolicyInputs:
             take,
             self._lossy,
             main,
-            heard,
+            on_receipt,
             lambda reason: self._refuse(name, reason),
             offered,
         )
@@ -356,7 +353,7 @@ class PolicyInputs:
         profile: QoSProfile,
         raw: bool = False,
     ) -> None:
-        """``callback(message, info)`` where it is not ``raw``."""
+        """Subscribe ``callback(bytes)`` where it is ``raw``, else ``callback(message, info)``."""
         if raw:
             subscription = self._node.create_subscription(kind, topic, callback, profile, raw=True)
         else:
@@ -384,8 +381,8 @@ class PolicyInputs:
         return image.stamp_ns, decompressed(image, self._most)
 
     def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """A callback that validates a camera's images and offers the observation that one
-        completes. From the node's executor, and from the threads that decode images."""
+        """Callback that validates a camera's images and offers the observation that one completes.
+        Called from the node's executor, and from the threads that decode images."""
 
         def callback(message: bytes, received: Moment) -> None:
             try:
@@ -402,8 +399,8 @@ class PolicyInputs:
         return callback
 
     def _refuse(self, stream: str, reason: str, cause: str = "") -> None:
-        """Count a message of which nothing can be made. The log has one line a ``cause``, which is
-        the reason without its figures; the status counts all."""
+        """Count a message that cannot be used. The log has one line a ``cause``, by default the
+        reason without its figures; the status counts all."""
         steady_ns = self._clock.steady_ns()
         with self._control.lock:
             self._control.supply.refused(stream, reason, steady_ns)
@@ -414,7 +411,7 @@ class PolicyInputs:
         if len(self._lost_ns) >= _MOST_CAUSES:
             self._lost_ns.clear()
         self._lost_ns[kind] = steady_ns
-        if last is None or steady_ns - last > _SAY_AGAIN_NS:
+        if last is None or steady_ns - last > _LOG_AGAIN_NS:
             self._control.drop(reason, kind)
             return
         with self._control.lock:
@@ -422,8 +419,8 @@ class PolicyInputs:
             self._control.loop.counters.last_drop = reason
 
     def _check_stamp(self, stream: str, stamp_ns: int, received: Moment) -> None:
-        """Raises BadMessage for a stamp of no time, or of one to come: what is older than it looks
-        would be joined as if it were fresh."""
+        """Raises BadMessage for a stamp of zero, or in the future: a message that is older than it
+        looks would be joined as if it were fresh."""
         limits, simulated = self._control.loop.limits, self._control.clock_watch.sim_time
         if stamp_ns <= 0:
             raise BadMessage(f"the stamp of {stream} is zero: its driver must fill header.stamp")
@@ -445,11 +442,11 @@ class PolicyInputs:
         for lost in self._join.lost():
             self._lose(lost, part.received.steady_ns)
         if observation is not None:
-            self._tell_of_names()
+            self._log_extra_names()
             self._control.offer(observation)
 
     def _part(self, name: str, read: ReadPart) -> Callable[..., None]:
-        """The callback of a stream of messages with a header that is joined to images."""
+        """Callback of a stream of messages with a header that is joined to images."""
         put = self._joined(name)
 
         def callback(message: Any, info: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -470,7 +467,7 @@ class PolicyInputs:
         return callback
 
     def _joined(self, name: str) -> Put:
-        """Where parts of that name go."""
+        """Function that joins the parts of that name."""
 
         def put(part: StreamMessage[Any]) -> Observation | None:
             self._check_stamp(name, part.stamp_ns, part.received)
@@ -478,12 +475,12 @@ class PolicyInputs:
 
         return put
 
-    def _tell_of_names(self) -> None:
-        """Once all that is wanted is there: what else is offered and left out."""
+    def _log_extra_names(self) -> None:
+        """Log, once all joints are there that are used, which others are offered and left out."""
         joints = self._joints
-        if len(joints.offered) == self._names_told:
+        if len(joints.offered) == self._names_logged:
             return
-        self._names_told = len(joints.offered)
+        self._names_logged = len(joints.offered)
         if joints.extra:
             line = f"joint_states offers more than is wanted: {joints.wanted_and_offered}"
             self._node.get_logger().info(line)
@@ -498,12 +495,13 @@ class PolicyInputs:
     # Where the robot is
 
     def _listen_to_joints(self, needs: FrameStreams) -> None:
-        """As the robot's state in a frame, and as where a robot that is told joints is: what a
-        first position to go to is measured from, what stale_action 'hold' keeps, and what
-        displacements are added to. One subscription a topic: drivers publish hundreds of times a
-        second. Arms that have topics of their own may have drivers of their own."""
+        """Subscribe to joint states: the robot's state in a frame, and the measured positions of a
+        robot that is commanded in joints, from which a first command is limited, which stale_action
+        'hold' keeps, and to which displacements are added. One subscription a topic: drivers
+        publish hundreds of times a second. Arms that have topics of their own may have drivers of
+        their own."""
         whole = needs.joints and not needs.joint_names
-        wanted = frozenset({*needs.joint_names, *self._places})
+        wanted = frozenset({*needs.joint_names, *self._indices})
         prefixes = list(dict.fromkeys(("", *self._arms)))
         writers = StreamWriters(self._node, *(prefix + "joint_states" for prefix in prefixes))
         put = self._joined("joint_states") if needs.joints else None
@@ -542,21 +540,21 @@ class PolicyInputs:
         self._listen(String, "robot_description", self._on_description, qos.LATCHED, raw=True)
 
     def _refuse_joints(self, why: Mapping[str, str], cause: str, received: Moment) -> None:
-        """Joints of one message, and a reason each; "": nothing is wrong yet."""
+        """Refuse joints of one message, by a reason each; "": no error yet."""
         named = {name: reason for name, reason in why.items() if reason}
         if not named:
             return
         reason, more = next(iter(named.values())), len(named) - 1
         reason += f" (and {more} joints more)" if more else ""
         self._refuse("joint_states", reason, cause)
-        places = [self._moving[name] for name in named if name in self._moving]
-        self._unmeasured(places, reason, received)
+        indices = [self._moving[name] for name in named if name in self._moving]
+        self._unmeasured(indices, reason, received)
 
     def _accept(
         self, stamp_ns: int, names: Sequence[str], positions: Floats
     ) -> tuple[Floats, Mapping[str, str]]:
-        """The positions that can be, NaN for the others, and why those are held back."""
-        with self._control.lock:  # what forgets is called with it
+        """Plausible positions, NaN for the others, and why those are held back."""
+        with self._control.lock:  # the intake is reset with it held
             if self._known is not self._control.loop.limits:
                 self._known = self._control.loop.limits
                 self._intake.speeds = speeds_of(self._known, self._described)
@@ -568,26 +566,25 @@ class PolicyInputs:
     def _measure(
         self, names: Sequence[str], positions: Floats, stamp_ns: int, received: Moment
     ) -> None:
-        """Where the joints of the action are, and how far its grippers are open."""
+        """Take the measured positions of the action's joints, and the openings of its grippers."""
         found: dict[int, float] = {}
         for name, position in zip(names, positions.tolist(), strict=True):
-            if name in self._places and math.isfinite(position):
+            if name in self._indices and math.isfinite(position):
                 if (ends := self._ends.get(name)) is not None:
                     opening = opening_of(position, ends)
                     if opening is None:
                         continue
                     position = opening
-                found[self._places[name]] = position
+                found[self._indices[name]] = position
         if found:
             values = np.array(list(found.values()))
             self._control.measure(values, stamp_ns, received, list(found))
 
-    def _unmeasured(self, places: Collection[int], reason: str, received: Moment) -> None:
-        """A message that says where the robot is was refused: where nothing else has said so
-        lately, it does not go on."""
+    def _unmeasured(self, indices: Collection[int], reason: str, received: Moment) -> None:
+        """Hold the robot, whose measurement was refused, unless another one is fresh."""
         control = self._control
         with control.lock:
-            if control.loop.measured.has(places, received, control.loop.limits.max_age_ns):
+            if control.loop.measured.has(indices, received, control.loop.limits.max_age_ns):
                 return
             control.supply.unmeasured(reason, received.steady_ns)
             if control.loop.safety.state is PolicyState.RUNNING:
@@ -596,7 +593,7 @@ class PolicyInputs:
                 control.loop.become(replace(control.loop.safety, fresh=0))
 
     def _on_description(self, serialized: bytes) -> None:
-        """Which joints turn without end, and how fast joints move."""
+        """Read from robot_description which joints turn without end, and how fast joints move."""
         try:
             described = read_joints(read_text(serialized))
         except ValueError as error:
@@ -614,8 +611,8 @@ class PolicyInputs:
             self._control.set_turning(self._turning)
 
     def _pose_reader(self, topic: str) -> ReadPart:
-        """Reads the poses of one frame. Raises BadMessage, or Unsettled, for one that is not to be
-        used."""
+        """Reader of the poses of one frame. Raises BadMessage, or PendingReading, for one that is
+        not to be used."""
         filtered, writers = self._pose_filter(), StreamWriters(self._node, topic)
         self._control.loop.measured.intakes.append(filtered)
 
@@ -646,8 +643,8 @@ class PolicyInputs:
 
         return read
 
-    def _listen_to_pose(self, arm: str, places: Sequence[int]) -> None:
-        """The measured pose of an end effector that is commanded in poses."""
+    def _listen_to_pose(self, arm: str, indices: Sequence[int]) -> None:
+        """Subscribe to the measured pose of an end effector that is commanded in poses."""
         topic = f"{arm}measured_pose"
         read = self._pose_reader(topic)
 
@@ -664,33 +661,32 @@ class PolicyInputs:
                 return
             except BadMessage as error:
                 self._refuse(topic, str(error))
-                self._unmeasured(places, str(error), received)
+                self._unmeasured(indices, str(error), received)
                 return
-            self._control.measure(values, stamp_ns, received, places)
+            self._control.measure(values, stamp_ns, received, indices)
 
         self._listen(PoseStamped, topic, callback, qos.STATE_SUB)
 
     def _on_instruction(self, serialized: bytes) -> None:
-        """Every word of every writer, in the order in which each has said its own."""
-        self._kept = None  # what is said now outweighs what was said before
-        self._heard_ns = self._clock.steady_ns()
-        self._obey(serialized)
+        """Take every instruction of every writer, in each one's order."""
+        self._kept = None  # a new instruction outweighs an older one
+        self._instructed_ns = self._clock.steady_ns()
+        self._set_instruction(serialized)
 
     def _on_kept_instruction(self, serialized: bytes) -> None:
-        """The last word of a writer that keeps it for those who come late. This reader hears what
-        is said now, too, before or after the other one: only what that one does not hear is news.
-        """
-        if self._clock.steady_ns() - self._heard_ns > KEPT_S * SECOND:
+        """Keep the last instruction of a writer that latches it. This reader gets new ones too,
+        before or after the other one: only what that one does not get is news."""
+        if self._clock.steady_ns() - self._instructed_ns > KEPT_S * SECOND:
             self._kept = serialized
             self._when_kept.reset()
 
-    def _obey_kept(self) -> None:
+    def _set_kept_instruction(self) -> None:
         self._when_kept.cancel()
         if self._kept is not None:
-            self._obey(self._kept)
+            self._set_instruction(self._kept)
             self._kept = None
 
-    def _obey(self, serialized: bytes) -> None:
+    def _set_instruction(self, serialized: bytes) -> None:
         log = self._node.get_logger()
         try:
             text = check_instruction(read_text(serialized))
@@ -701,7 +697,7 @@ class PolicyInputs:
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus, _: Mapping[str, Any]) -> None:
-        """Of a simulation; a robot has no episodes."""
+        """Follow the episodes of a simulation; a robot has none."""
         if message.state == EpisodeStatus.STATE_RUNNING:
             self._control.episode_runs(message.episode, message.step)
         elif message.state in (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE):

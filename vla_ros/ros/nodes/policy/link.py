@@ -1,5 +1,5 @@
-"""Between the control loop and its surroundings: frames to the worker, its answers to the loop,
-commands to the topics, changes to the log.
+"""Link between the control loop and its surroundings: frames to the worker, its answers to the
+loop, commands to the topics, changes to the log.
 
 Threads: the methods of the sink are called with the loop's lock held, by whoever called the
 loop; :meth:`LoopLink.on_result` and :meth:`LoopLink.on_event` by the worker's reader,
@@ -42,7 +42,7 @@ from vla_ros.runtime.worker.wire import (
 
 
 class Throttle:
-    """Lets a kind of warning through at most once a second, and counts what it held back."""
+    """Log throttle: one warning of a kind a second, with the count of those held back before."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
@@ -63,8 +63,9 @@ class LoopLink:
     """The control loop's sink and the executor's listener. Of use after :meth:`attach`.
 
     ``ready`` is the newest report of a worker that has loaded, ``worker_pid`` 0 where there is
-    none, ``deserted`` where none will come by itself. ``ticker`` gets the times of answers while
-    there is one.
+    none; ``deserted``: none will come by itself. ``spare`` is the state of a spare worker in words,
+    "" where none is wanted. ``ticker`` gets the times of answers while there is one.
+    ``report_status`` is called when the status is another one.
     """
 
     executor: Executor
@@ -76,14 +77,14 @@ class LoopLink:
         clock: Clock,
         topics: PolicyTopics,
         windows: LatencyWindows,
-        changed_state: Callable[[], None],
+        report_status: Callable[[], None],
         renewed: Callable[[PolicyLoaded], None],
     ) -> None:
         self._log = log
         self._clock = clock
         self._topics = topics
         self._windows = windows
-        self._changed_state = changed_state
+        self._report_status = report_status
         self._renewed = renewed  # raises ValueError for a worker that cannot meet the limits
         self._throttle = Throttle()
         self._control: Control | None = None
@@ -94,10 +95,10 @@ class LoopLink:
         self.worker_pid = 0
         self.worker_restarts = 0
         self.deserted = False
-        self.spare = ""  # of a spare worker, for people: "": none is wanted
+        self.spare = ""
 
     def attach(self, executor: Executor, ready: PolicyLoaded, control: Control) -> None:
-        """From now on frames, answers and commands flow."""
+        """Let frames, answers and commands flow from now on."""
         self.executor, self.ready, self.worker_pid = executor, ready, ready.pid
         self._control = control
 
@@ -131,7 +132,7 @@ class LoopLink:
                 self._log.error(line)
             else:
                 self._log.info(line)
-        self._changed_state()
+        self._report_status()
 
     def warn(self, kind: str, text: str) -> None:
         if line := self._throttle.text(kind, text):
@@ -155,7 +156,7 @@ class LoopLink:
             control.result(result.epoch, None)
         else:
             answer = PolicyAnswer(result.inference, result.received_ns, result.received_steady_ns)
-            self._say_captures(result.inference.captures)
+            self._count_captures(result.inference.captures)
             with control.lock:
                 self.drafts.add(answer)
                 control.result(result.epoch, answer)
@@ -164,8 +165,8 @@ class LoopLink:
             chunk = chunk_message(answer, result, self.ready.info, control.loop.limits)
             self._topics.chunk(chunk, self._clock.now_ns())
 
-    def _say_captures(self, count: int) -> None:
-        """A graph captured in service held the robot up for a second: a warning."""
+    def _count_captures(self, count: int) -> None:
+        """Warn of graphs captured in service: each held the robot up for a second."""
         if count > self._captures:
             self.graphs_captured += count - self._captures
             self._log.warning(
@@ -186,9 +187,9 @@ class LoopLink:
             self._control.worker_lost("waits for a new worker to load")
 
     def on_event(self, event: Event) -> None:
-        """The worker came or went, or the one that is to stand in for it."""
+        """Take note of a worker, or its spare, that came or went."""
         if isinstance(event, SpareReady | SpareLost):
-            self._say_spare(event)
+            self._log_spare(event)
             return
         if isinstance(event, WorkerDied):
             self._log.error(f"the lost worker, pid {event.pid}, {event.how}")
@@ -228,9 +229,9 @@ class LoopLink:
                     control.fault(f"the new worker is too slow: {error}")
                 else:
                     control.worker_ready()
-        self._changed_state()
+        self._report_status()
 
-    def _say_spare(self, event: SpareReady | SpareLost) -> None:
+    def _log_spare(self, event: SpareReady | SpareLost) -> None:
         if isinstance(event, SpareReady):
             self.spare = f"pid {event.pid}"
             self._log.info(

@@ -1,4 +1,4 @@
-"""The streams that a frame of the policy node is joined from, as parameters and checkpoint say."""
+"""Streams that a frame of the policy node is joined from, by parameters and checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class FrameStreams:
 
 
 def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> FrameStreams:
-    """Raises ValueError, in one line, where the parameters cannot give what the policy needs."""
+    """Streams that the policy needs. Raises ValueError, in one line, where the parameters cannot
+    give them."""
     names = tuple(name for name in values["joint_names"] if name)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
@@ -111,14 +112,14 @@ def _why_wrist(info: PolicyInfo) -> str:
 def gripper_ends_of(
     values: Mapping[str, Any], space: ActionSpace
 ) -> dict[str, tuple[float, float]]:
-    """What each gripper's joint is measured at, closed and open."""
+    """Positions of each gripper's joint when it is closed and open."""
     if not space.kind.joints:
         return {}
-    names = (space.names[place] for place in space.grippers)
+    names = (space.names[index] for index in space.grippers)
     ends = zip(names, gripper_ends(values, space), strict=True)
     return {name: (closed, opened) for name, (closed, opened) in ends if closed != opened}
 
 
 def tf2_is_there() -> bool:
-    """Whether tf2_ros can be imported."""
+    """True where tf2_ros can be imported."""
     return importlib.util.find_spec("tf2_ros") is not None

@@ -17,7 +17,6 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock as RosClock
-from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.task import Future
@@ -26,7 +25,7 @@ from vla_ros.core.types import PolicyState
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_parameters
 from vla_ros.ros.common.parameters import check_fixed, declare
-from vla_ros.ros.common.spin import make_executor, run
+from vla_ros.ros.common.spin import every, make_executor, run
 from vla_ros.ros.nodes.policy.goals import GoalServer
 from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows, check_parameters
 from vla_ros.ros.nodes.policy.runtime import PolicyRuntime
@@ -41,7 +40,8 @@ _NOT_CONFIGURED = Safety(PolicyState.UNCONFIGURED, "not configured")
 
 
 class NodeClock:
-    """Stamps from the node's clock (wall or simulated), durations from the monotonic one."""
+    """Clock of the node: stamps from ROS (wall or simulated time), durations from the monotonic
+    clock."""
 
     def __init__(self, clock: RosClock) -> None:
         self._clock = clock
@@ -54,8 +54,8 @@ class NodeClock:
 
 
 class PolicyNode(LifecycleNode):
-    """See the module's text. A value that can be no parameter's raises ValueError, or rclpy's own
-    exceptions; what the values mean together is judged at configure."""
+    """The policy's lifecycle node. A value that no parameter can have raises ValueError, or rclpy's
+    own exceptions; what the values mean together is judged at configure."""
 
     def __init__(self, ending: threading.Event) -> None:
         super().__init__("policy")
@@ -73,7 +73,7 @@ class PolicyNode(LifecycleNode):
         self._persistent = PersistentState()
         self._loading: threading.Thread | None = None  # while configure is under way
         self._idle = _NOT_CONFIGURED
-        self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+        every(self, 1.0, self._report)
         on_parameters(self, self._check_parameters, self._apply_parameters)
         self._triggers = PolicyServices(
             self, lambda: self.runtime, self._stop_while_loading, self.publish_status
@@ -83,7 +83,7 @@ class PolicyNode(LifecycleNode):
 
     @cached_property
     def default_callback_group(self) -> CallbackGroup:
-        """A configure that is awaited holds up no other callback."""
+        """Callback group in which a configure that is awaited holds up no other callback."""
         return awaiting_group()
 
     # Lifecycle
@@ -91,8 +91,8 @@ class PolicyNode(LifecycleNode):
     async def _LifecycleNodeMixin__on_change_state(
         self, request: ChangeState.Request, response: ChangeState.Response
     ) -> ChangeState.Response:
-        """rclpy's answer to ~/change_state, but configure runs beside the executor: weights load
-        for minutes, and status, get_state and stop must answer meanwhile.
+        """Answer to ~/change_state: rclpy's own, but configure runs beside the executor, since
+        weights load for minutes, and status, get_state and stop must answer meanwhile.
 
         rclpy has no hook for this; under another name of its own it configures as it would.
         """
@@ -129,8 +129,8 @@ class PolicyNode(LifecycleNode):
         return response
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Load the policy in its worker, warm it up, refuse what cannot be met. In a thread of
-        its own: see above."""
+        """Load the policy in its worker, warm it up, refuse limits that cannot be met. Runs in a
+        thread of its own."""
         self._idle = Safety(PolicyState.UNCONFIGURED, "loads its policy")
         self.publish_status()
         try:
@@ -144,7 +144,7 @@ class PolicyNode(LifecycleNode):
                 self.topics,
                 sim_time=self.sim_time,
                 persistent=self._persistent,
-                changed_state=self.publish_status,
+                reported=self.goals.changed,
                 ending=self._ending,
             )
         except Exception as error:
@@ -178,7 +178,7 @@ class PolicyNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self.last_word()
+        self.stop()
         return TransitionCallbackReturn.SUCCESS
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -193,21 +193,21 @@ class PolicyNode(LifecycleNode):
         self._idle = _NOT_CONFIGURED
         self.publish_status()
 
-    def last_word(self) -> None:
-        """The stale policy's command, then the worker's end."""
+    def stop(self) -> None:
+        """Publish the stop, then end the worker."""
         if (loading := self._loading) is not None:
             loading.join(0.5)  # `ending` cuts it short
         if self.runtime is not None:
-            self.runtime.last_word()
+            self.runtime.shut_down()
         self._release()
 
     def end(self) -> None:
-        """At the end of the process."""
-        self.last_word()
+        """Stop, and give the goals that wait their results: at the end of the process."""
+        self.stop()
         self.goals.close(0.1)
 
     def _stop_while_loading(self) -> bool:
-        """What is being loaded will begin nothing. False: nothing is being loaded."""
+        """Keep the policy that is being loaded from acting before ~/resume. False: none is."""
         if self._loading is None:
             return False
         self._persistent.latch.close()
@@ -216,8 +216,8 @@ class PolicyNode(LifecycleNode):
     # Parameters
 
     def _check_parameters(self, changes: list[Parameter]) -> SetParametersResult:
-        """All or nothing: the changed set is checked as a whole. Before configure only one by one:
-        what belongs together may be given one after the other."""
+        """Verdict on new values, all or nothing: the changed set is checked as a whole. Before
+        configure only one by one: parameters that belong together may come one after the other."""
         values = self.values | {p.name: p.value for p in changes if p.name in self._own}
         if any(p.name == "use_sim_time" and p.value != self.sim_time for p in changes):
             reason = "use_sim_time is given at the start: the clocks of a running loop stay"
@@ -251,17 +251,16 @@ class PolicyNode(LifecycleNode):
             self.runtime.report_latency()
 
     def publish_status(self) -> None:
-        """Callable from any thread."""
+        """Publish the status of a node that is configured, or not. From any thread."""
         if self.runtime is not None:
             self.runtime.report_status()
-            self.goals.changed()
             return
         self.topics.status(idle_message(self._idle, self.values), self.clock.now_ns())
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a value that can
-    be no parameter's."""
+    """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a value that no parameter
+    can have."""
     executor = partial(awaiting_executor, make_executor)
     return run(PolicyNode, PolicyNode.end, args, executor, end_s=0.9)
 

@@ -1,4 +1,4 @@
-"""What robots take of a command beside ~/action: twists, trajectories, positions, grippers."""
+"""Outputs beside ~/action, in robots' own messages: twists, trajectories, positions, grippers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ OUTPUTS = ("twist", "trajectory", "positions", "joint_state", "gripper")
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")
 FROM = ("", "commanded", "measured")
 _OF_JOINTS = ("trajectory", "positions", "joint_state")
-_AGAIN_S = 1.0  # before a gripper's goal that came to nothing is sent again
-_ANSWER_S = 2.0  # for a server to take a goal or not
-_LOOK_S = 0.002  # between two looks at what readers have
-_LEAST = 1e-3  # of an opening: less is no other goal
+_RETRY_S = 1.0  # before a gripper's goal that failed is sent again
+_ANSWER_S = 2.0  # for a server to accept a goal or not
+_POLL_S = 0.002  # between two questions whether readers have the last message
+_LEAST = 1e-3  # change of an opening that is a new goal
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpace:
-    """``space`` is that of the actions, ``period_s`` the control period, ``frame_id`` the frame of
-    displacements and poses. ``gripper_ends``: of each gripper the values that its controller takes
-    for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind. ``arms``: the prefix
-    of each arm that has topics of its own; one without a name: all joints go out together."""
+    """A robot as its outputs need it. ``space`` is the action space, ``period_s`` the control
+    period, ``frame_id`` the frame of displacements and poses. ``gripper_ends``: for each gripper
+    the values that its controller takes for 0 (closed) and 1 (open). ``warn(kind, text)`` logs,
+    throttled by kind. ``arms``: the prefix of each arm that has topics of its own; one without a
+    name: all joints go out together."""
 
     space: ActionSpace
     period_s: float
@@ -54,31 +55,32 @@ class OutputSpace:
     arms: tuple[str, ...] = ("",)
 
     def moving(self, action: Floats) -> Floats:
-        """The numbers that move the arms, float64 [..., M], of an action [..., D]."""
+        """Numbers of an action [..., D] that move the arms, float64 [..., M]."""
         out: Floats = action[..., list(self.space.motion)]
         return out
 
     @property
     def groups(self) -> list[tuple[str, list[int], list[int]]]:
-        """Of each arm: its prefix, its places among the numbers that move, and its grippers'."""
+        """Prefix of each arm, its indices among the numbers that move, and those of its grippers
+        among the grippers."""
         names, motion, grippers = self.space.names, self.space.motion, self.space.grippers
         return [
             (
                 arm,
-                [i for i, place in enumerate(motion) if names[place].startswith(arm)],
-                [i for i, place in enumerate(grippers) if names[place].startswith(arm)],
+                [i for i, index in enumerate(motion) if names[index].startswith(arm)],
+                [i for i, index in enumerate(grippers) if names[index].startswith(arm)],
             )
             for arm in self.arms
         ]
 
-    def names(self, places: Sequence[int]) -> list[str]:
-        """Of these numbers among those that move."""
-        return [self.space.names[self.space.motion[place]] for place in places]
+    def names(self, moving: Sequence[int]) -> list[str]:
+        """Names of the joints at these indices among the numbers that move."""
+        return [self.space.names[self.space.motion[index]] for index in moving]
 
     def openings(self, action: Floats) -> list[float]:
-        """Each gripper's number as its controller takes it; NaN: it stays as it is."""
+        """Openings in the controllers' units, one a gripper; NaN: it stays as it is."""
         values = zip(self.space.grippers, self.gripper_ends, strict=True)
-        return [float(np.interp(action[place], (0.0, 1.0), ends)) for place, ends in values]
+        return [float(np.interp(action[index], (0.0, 1.0), ends)) for index, ends in values]
 
 
 class Output(ABC):
@@ -91,23 +93,24 @@ class Output(ABC):
         self.publishers: list[Any] = []
 
     def open(self, node: Node) -> None:
-        """Make what publishes."""
+        """Make the publishers."""
         self._node = node
 
     def close(self) -> None:
-        """Take it away."""
+        """Destroy the publishers."""
         for publisher in self.publishers:
             assert self._node is not None
             self._node.destroy_publisher(publisher)
         self.publishers.clear()
 
     def begin(self) -> None:
-        """The node is active from now on; what others did with the robot meanwhile is unknown."""
+        """Forget the last command: the node is active from now on, and what others did with the
+        robot meanwhile is unknown."""
 
     @abstractmethod
     def command(self, command: Command) -> None:
-        """A command has passed the gate, one a control period; its numbers are what may be told. A
-        gripper whose number is NaN stays as it is, and nothing is said of it."""
+        """Publish a command that has passed the gate, one a control period. A gripper whose number
+        is NaN stays as it is: nothing is published for it."""
 
     def _publisher(self, kind: Any, topic: str) -> Any:
         assert self._node is not None
@@ -116,12 +119,12 @@ class Output(ABC):
 
 
 def wait_for_readers(publishers: Sequence[Publisher], seconds: float) -> bool:
-    """Whether within so long every reliable reader has what was published last."""
+    """Wait until every reliable reader has the last message; False: not within ``seconds``."""
     at_once, ends = WaitTime(), time.monotonic() + seconds
     while not all(publisher.wait_for_all_acked(at_once) for publisher in publishers):
         if time.monotonic() > ends:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return True
 
 
@@ -138,9 +141,9 @@ class TwistOutput(Output):
     def open(self, node: Node) -> None:
         super().open(node)
         space, make = self._robot.space, self._publisher
-        arms = [space.names[place].removesuffix("x") for place in space.motion[::6]]
+        arms = [space.names[index].removesuffix("x") for index in space.motion[::6]]
         self._arms = [make(TwistStamped, f"~/{arm}twist") for arm in arms]
-        self._grippers = [make(Float64, f"~/{space.names[place]}") for place in space.grippers]
+        self._grippers = [make(Float64, f"~/{space.names[index]}") for index in space.grippers]
 
     def command(self, command: Command) -> None:
         motion = self._robot.moving(command.action)
@@ -153,9 +156,9 @@ class TwistOutput(Output):
             linear.x, linear.y, linear.z = velocity[:3]
             angular.x, angular.y, angular.z = velocity[3:]
             publisher.publish(message)
-        for gripper, place in zip(self._grippers, self._robot.space.grippers, strict=True):
-            if np.isfinite(command.action[place]):
-                gripper.publish(Float64(data=float(command.action[place])))
+        for gripper, index in zip(self._grippers, self._robot.space.grippers, strict=True):
+            if np.isfinite(command.action[index]):
+                gripper.publish(Float64(data=float(command.action[index])))
 
 
 class TrajectoryOutput(Output):
@@ -167,10 +170,11 @@ class TrajectoryOutput(Output):
     on an old observation. Actions that end earlier are held until then, so a message that comes
     later than they last is followed and not refused as over.
 
-    The stamp is ``trajectory_lead_s`` after the publication: what was said before is followed until
-    then, up to the very place and speed that the limits were counted from, however late the message
-    comes within the lead. A controller that knows no such replacement goes from where the arm is to
-    the first point. A stop begins at its arrival (stamp 0: start now), whatever the clocks show.
+    The stamp is ``trajectory_lead_s`` after the publication: the trajectory before is followed
+    until then, up to the very position and speed that the limits were counted from, however late
+    the message comes within the lead. A controller that knows no such replacement goes from where
+    the arm is to the first point. A stop begins at its arrival (stamp 0: start now), whatever the
+    clocks show.
     """
 
     def open(self, node: Node) -> None:
@@ -182,13 +186,13 @@ class TrajectoryOutput(Output):
         if command.plan is None:
             return
         stamp = to_time(0 if command.plan.at_once else command.plan.begin_ns)
-        for topic, (_, places, _) in zip(self._topics, self._robot.groups, strict=True):
-            message = JointTrajectory(joint_names=self._robot.names(places))
+        for topic, (_, joints, _) in zip(self._topics, self._robot.groups, strict=True):
+            message = JointTrajectory(joint_names=self._robot.names(joints))
             message.header.stamp = stamp
             message.header.frame_id = self._robot.frame_id
             message.points = [
                 JointTrajectoryPoint(
-                    positions=row[places].tolist(), time_from_start=_duration(seconds)
+                    positions=row[joints].tolist(), time_from_start=_duration(seconds)
                 )
                 for seconds, row in command.plan.points
             ]
@@ -212,14 +216,14 @@ class PositionsOutput(Output):
     def command(self, command: Command) -> None:
         if command.joint_positions is None:
             return
-        for topic, (_, places, _) in zip(self._topics, self._robot.groups, strict=True):
-            topic.publish(Float64MultiArray(data=command.joint_positions[places].tolist()))
+        for topic, (_, joints, _) in zip(self._topics, self._robot.groups, strict=True):
+            topic.publish(Float64MultiArray(data=command.joint_positions[joints].tolist()))
 
 
 class JointStateOutput(Output):
-    """`~/joint_commands`: the same as a JointState by name, the grippers' joints among them, in the
-    order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take. A
-    gripper that nobody has commanded or measured is left out."""
+    """`~/joint_commands`: positions as a JointState with names, the grippers' joints among them, in
+    the order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take. A
+    gripper that was neither commanded nor measured is left out."""
 
     def open(self, node: Node) -> None:
         super().open(node)
@@ -233,11 +237,11 @@ class JointStateOutput(Output):
         numbers = np.zeros(space.width)
         numbers[list(space.motion)] = command.joint_positions
         numbers[list(space.grippers)] = self._robot.openings(command.action)
-        for topic, (_, places, grippers) in zip(self._topics, self._robot.groups, strict=True):
-            own = {space.motion[i] for i in places} | {space.grippers[i] for i in grippers}
-            said = [i for i in sorted(own) if np.isfinite(numbers[i])]
-            message = JointState(name=[space.names[i] for i in said])
-            message.position = numbers[said].tolist()
+        for topic, (_, joints, grippers) in zip(self._topics, self._robot.groups, strict=True):
+            own = {space.motion[i] for i in joints} | {space.grippers[i] for i in grippers}
+            known = [i for i in sorted(own) if np.isfinite(numbers[i])]
+            message = JointState(name=[space.names[i] for i in known])
+            message.position = numbers[known].tolist()
             message.header.stamp = to_time(command.published_ns)
             topic.publish(message)
 
@@ -260,8 +264,8 @@ class GripperPositions(Output):
 
 
 class GripperOutput(Output):
-    """A goal to the action server `~/<the gripper's name>_cmd` whenever its number has changed, and
-    again where it came to nothing: see :class:`GripperGoal`.
+    """Goals to the action server `~/<the gripper's name>_cmd`: one whenever the gripper's number
+    has changed, and again where it failed, see :class:`GripperGoal`.
 
     The gate has held it still by then: see ``gripper_hysteresis`` and ``gripper_dwell_s``. A goal
     replaces the one before it.
@@ -277,8 +281,8 @@ class GripperOutput(Output):
     def open(self, node: Node) -> None:
         space = self._robot.space
         self._goals = [
-            GripperGoal(node, self._kind, space.names[place], self._robot.warn)
-            for place in space.grippers
+            GripperGoal(node, self._kind, space.names[index], self._robot.warn)
+            for index in space.grippers
         ]
 
     def close(self) -> None:
@@ -293,11 +297,11 @@ class GripperOutput(Output):
     def command(self, command: Command) -> None:
         space = self._robot.space
         positions = self._robot.openings(command.action)
-        for goal, place, position in zip(self._goals, space.grippers, positions, strict=True):
-            opening = float(command.action[place])
+        for goal, index, position in zip(self._goals, space.grippers, positions, strict=True):
+            opening = float(command.action[index])
             if np.isnan(opening):
                 continue
-            goal.want(opening, self._goal(space.names[place], position), time.monotonic())
+            goal.command(opening, self._goal(space.names[index], position), time.monotonic())
 
     def _goal(self, name: str, position: float) -> Any:
         goal = self._kind.Goal()
@@ -310,97 +314,97 @@ class GripperOutput(Output):
 
 
 class GripperGoal:
-    """What one gripper was told last, and what became of it. Looked at once a control period.
+    """The newest goal of one gripper, and its outcome; checked once a control period.
 
-    The same opening is told again where its goal was rejected, aborted or not answered, a second
+    The same opening is sent again where its goal was rejected, aborted or not answered, a second
     later; and at once where its server has gone and come back, or another one has come: a
     controller that starts anew knows nothing of it. One that gave up because the fingers stand
-    still on something (``stalled``) has done what it was told.
+    still on something (``stalled``) has done what it was commanded.
     """
 
     def __init__(self, node: Node, kind: Any, name: str, warn: Callable[[str, str], None]) -> None:
         self._node, self._name, self._warn = node, name, warn
         self._client = ActionClient(node, kind, f"~/{name}_cmd")
         self._status = node.resolve_topic_name(f"~/{name}_cmd") + "/_action/status"
-        self._complained = ""
+        self._warned = ""
         self.forget()
 
     def close(self) -> None:
         self._client.destroy()
 
     def forget(self) -> None:
-        """The next opening is told whatever it is."""
-        self._told = self._failed = float("nan")
+        """Send the next opening whatever it is."""
+        self._commanded = self._failed = float("nan")
         self._response: Future | None = None  # of the newest goal, older ones are replaced by it
         self._result: Future | None = None
-        self._sent_s = self._looked_s = float("-inf")
+        self._sent_s = self._checked_s = float("-inf")
         self._servers: set[bytes] = set()
 
-    def want(self, opening: float, goal: Any, now_s: float) -> None:
-        """See that the gripper is told ``opening``, which ``goal`` says."""
+    def command(self, opening: float, goal: Any, now_s: float) -> None:
+        """Command ``opening`` by sending ``goal``, unless it is on its way or reached already."""
         if not self._client.server_is_ready():
             self.forget()
-            self._complain("nobody takes goals")
+            self._warn_of("nobody takes goals")
             return
-        self._look_for_others(now_s)
-        self._look(now_s)
-        waits = abs(opening - self._failed) < _LEAST and now_s - self._sent_s < _AGAIN_S
-        if waits or abs(opening - self._told) < _LEAST:
+        self._check_servers(now_s)
+        self._check_outcome(now_s)
+        waits = abs(opening - self._failed) < _LEAST and now_s - self._sent_s < _RETRY_S
+        if waits or abs(opening - self._commanded) < _LEAST:
             return
-        self._told, self._failed, self._sent_s = opening, float("nan"), now_s
+        self._commanded, self._failed, self._sent_s = opening, float("nan"), now_s
         self._response, self._result = self._client.send_goal_async(goal), None
 
-    def _look(self, now_s: float) -> None:
-        """At what became of the newest goal."""
+    def _check_outcome(self, now_s: float) -> None:
         if self._response is not None and self._response.done():
             handle, self._response = _outcome(self._response), None
             if handle is None or not handle.accepted:
-                self._lost("its goal was rejected: is its controller active?")
+                self._fail("its goal was rejected: is its controller active?")
             else:
                 self._result = handle.get_result_async()
         elif self._response is not None and now_s - self._sent_s > _ANSWER_S:
-            self._lost("its goal was not answered")
+            self._fail("its goal was not answered")
         if self._result is not None and self._result.done():
             answer, self._result = _outcome(self._result), None
             if answer is None:
-                self._lost("its goal came to nothing")
+                self._fail("its goal came to nothing")
             elif answer.status != GoalStatus.STATUS_SUCCEEDED and not answer.result.stalled:
                 how = "canceled" if answer.status == GoalStatus.STATUS_CANCELED else "aborted"
-                self._lost(f"its goal was {how}")
+                self._fail(f"its goal was {how}")
             else:
-                self._complained = ""
+                self._warned = ""
 
-    def _look_for_others(self, now_s: float) -> None:
-        """A server that was killed counts as ready until its lease ends, beside its successor."""
-        if now_s - self._looked_s < _AGAIN_S:
+    def _check_servers(self, now_s: float) -> None:
+        """Send the goal to a new server. One that was killed counts as ready until its lease ends,
+        beside its successor."""
+        if now_s - self._checked_s < _RETRY_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         found = self._node.get_publishers_info_by_topic(self._status)
         servers = {bytes(server.endpoint_gid) for server in found}
         if self._servers and servers - self._servers:
-            self._complain("another server takes its goals now")
-            self._told, self._response, self._result = float("nan"), None, None
+            self._warn_of("another server takes its goals now")
+            self._commanded, self._response, self._result = float("nan"), None, None
         self._servers = servers
 
-    def _lost(self, reason: str) -> None:
-        self._failed, self._told = self._told, float("nan")
+    def _fail(self, reason: str) -> None:
+        self._failed, self._commanded = self._commanded, float("nan")
         self._response = self._result = None
-        self._complain(reason)
+        self._warn_of(reason)
 
-    def _complain(self, reason: str) -> None:
-        """Once a reason, until a goal is reached."""
-        if reason != self._complained:
-            self._complained = reason
+    def _warn_of(self, reason: str) -> None:
+        """Warn once of a reason, until a goal is reached."""
+        if reason != self._warned:
+            self._warned = reason
             self._warn(f"gripper {self._name}", f"gripper {self._name!r}: {reason}")
 
 
 def _outcome(future: Future) -> Any:
-    """What has come of it; None where asking failed."""
+    """Result of a future that is done; None where the request failed."""
     return future.result() if future.exception() is None else None
 
 
 def control_msgs() -> Any:
-    """The actions of control_msgs. ValueError, in one line, where it cannot be imported."""
+    """Actions of control_msgs. ValueError, in one line, where it cannot be imported."""
     try:
         return importlib.import_module("control_msgs.action")
     except ImportError as error:
@@ -411,8 +415,8 @@ def control_msgs() -> Any:
 
 
 def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
-    """What the outputs take beside the action."""
-    names = wanted(values)
+    """Joint positions and trajectories that the outputs need beside the action."""
+    names = outputs_of(values)
     return JointOutputs(
         positions="positions" in names or "joint_state" in names,
         plans="trajectory" in names,
@@ -423,18 +427,18 @@ def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
 
 
 def arms_of(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The prefixes of the arms that have topics of their own; one without a name: there is none."""
+    """Prefixes of the arms that have topics of their own; one without a name: no arm has."""
     return tuple(filter(None, values["arms"])) or ("",)
 
 
-def wanted(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the outputs, each once."""
+def outputs_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the outputs, each once."""
     return tuple(dict.fromkeys(filter(None, values["outputs"])))
 
 
 def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
     """Raise ValueError, in one line, for outputs that cannot express the action space."""
-    names, kind = wanted(values), space.kind
+    names, kind = outputs_of(values), space.kind
     if strange := [name for name in names if name not in OUTPUTS]:
         raise ValueError(f"outputs has '{strange[0]}', must be of {', '.join(OUTPUTS)}")
     if "twist" in names and kind is not ActionKind.END_EFFECTOR_DELTA:
@@ -454,12 +458,12 @@ def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
             raise ValueError("the gripper output needs gripper_names: the action has no gripper")
     gripper_ends(values, space)
     _check_arms(values, space)
-    told = [name for name in names if name in _OF_JOINTS]
-    if told and kind is ActionKind.JOINT_DELTA and not values["joint_delta_from"]:
+    of_joints = [name for name in names if name in _OF_JOINTS]
+    if of_joints and kind is ActionKind.JOINT_DELTA and not values["joint_delta_from"]:
         raise ValueError(
-            f"outputs {', '.join(told)} of action_space joint_delta need joint_delta_from: measured"
-            " where the demonstrations' actions are a command minus the measured joints, commanded"
-            " where they are the difference of two commands"
+            f"outputs {', '.join(of_joints)} of action_space joint_delta need joint_delta_from:"
+            " measured where the demonstrations' actions are a command minus the measured joints,"
+            " commanded where they are the difference of two commands"
         )
 
 
@@ -489,8 +493,9 @@ def gripper_ends(values: Mapping[str, Any], space: ActionSpace) -> tuple[tuple[f
 
 
 def make_outputs(values: Mapping[str, Any], robot: OutputSpace) -> list[Output]:
-    """What :func:`check_outputs` has passed; the grippers' own topic comes with the joints'."""
-    names = wanted(values)
+    """The outputs of ``outputs``, which :func:`check_outputs` has passed; the grippers' own topic
+    comes with those of joints."""
+    names = outputs_of(values)
     made: list[Output] = []
     if "twist" in names:
         made.append(TwistOutput(robot))

@@ -25,12 +25,12 @@ from vla_ros.runtime.worker.mailbox import MAX_ARRAYS
 
 _MORE_CAMERAS = MAX_ARRAYS - 2
 _RESERVED = ("main", "wrist", "none")
-#: Options of the engine that are parameters by themselves; the others go through engine_options.
+#: Options of the engine that are parameters of their own; the others go through engine_options.
 ENGINE = (
     "checkpoint", "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment",
     "camera_map", "center_crop", "preprocessing", "num_threads",
 )  # fmt: skip
-#: The others but those that follow from further parameters.
+#: The others, without those that follow from further parameters.
 IN_ENGINE_OPTIONS = tuple(sorted(set(OPTIONS) - {*ENGINE, "camera_roles", "action_dim"}))
 #: The bounds of a simulated hand: a control period, m and rad.
 HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
@@ -127,7 +127,7 @@ _INPUTS = (
     F(
         "image_transport",
         "raw",
-        "Image or CompressedImage, of cameras that say nothing else",
+        "Image or CompressedImage, of cameras without a transport of their own",
         choices=TRANSPORTS,
     ),
     F("cameras.main.topic", "image", "Topic of the main camera, without /compressed"),
@@ -177,20 +177,20 @@ _INPUTS = (
     F(
         "continuous_joints",
         [""],
-        "Joints that turn without end, beside those that robot_description says: their readings"
+        "Joints that turn without end, beside those of robot_description: their readings"
         " are compared, and the policy's state is given, modulo a turn",
     ),
     F(
         "joints_on_change",
         [""],
-        "Joints whose driver speaks only when they move, as many grippers' do: their last reading"
-        " stays valid, however old",
+        "Joints whose driver publishes only when they move, as many grippers' do: their last"
+        " reading stays valid, however old",
     ),
     F(
         "state_layout",
         "joints",
-        "The robot's state as the checkpoint was taught it: the joints; or position, axis-angle and"
-        " two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the finger joints, two,"
+        "The robot's state as the checkpoint was trained on it: the joints; or position, axis-angle"
+        " and two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the finger joints, two,"
         " or one that stands for both",
         choices=tuple(LAYOUTS),
     ),
@@ -237,14 +237,15 @@ _OUTPUTS = (
         "trajectory_lead_s",
         0.02,
         "outputs trajectory: it begins so long after its publication; more than a message and a"
-        " cycle of the controller take, so that one replaces another at the place it was made for",
+        " cycle of the controller take, so that one replaces another at the position it was made"
+        " for",
         0.0,
         1.0,
     ),
     F(
         "continuous_as",
         "unwrapped",
-        "How outputs say joints that turn without end: counted on along what was commanded last, or"
+        "How outputs count joints that turn without end: on from the last command, or"
         " from -pi to pi, as a driver that wraps by itself takes them; a controller with"
         " angle_wraparound takes both",
         choices=("unwrapped", "wrapped"),
@@ -289,7 +290,7 @@ _OUTPUTS = (
     F(
         "action_space_override",
         False,
-        "Run a policy that says its actions are of another kind, order or gripper: these"
+        "Run a policy that reports actions of another kind, order or gripper: these"
         " parameters are right",
     ),
     P("control_rate_hz", 20.0, "Rate of commands; change it while inactive", 1.0, 200.0),
@@ -307,8 +308,8 @@ _CHUNKS = (
     F(
         "execution",
         "async",
-        "How chunks of actions are executed: stand still for each; skip what"
-        " was executed since its observation; the mean of all chunks; continue the chunk before,"
+        "How chunks of actions are executed: stand still for each; skip the actions"
+        " due since its observation; the mean of all chunks; continue the chunk before,"
         " guided or trained for it (flow policies); or correct each action by the newest frame,"
         " in a second worker (flow policies with a corrector, realtime)",
         choices=tuple(e.value for e in Execution),
@@ -332,7 +333,7 @@ _CHUNKS = (
         "conditioning_delay_steps",
         -1,
         "Control periods of motion between image and action that a policy trained for delays is"
-        " told; -1: what is measured, pipeline included",
+        " given; -1: the measured ones, pipeline included",
         -1,
         1000,
     ),
@@ -382,8 +383,8 @@ _SAFETY = (
     P(
         "leash_s",
         0.3,
-        "For so long at the largest speed a commanded place may be ahead of the measured one, so it"
-        " waits for an arm that is slow; more than the servo's lag",
+        "For so long at the largest speed a commanded position may be ahead of the measured one, so"
+        " it waits for an arm that is slow; more than the servo's lag",
         0.01,
         10.0,
     ),
@@ -408,7 +409,7 @@ _SAFETY = (
     P(
         "takeover_timeout_s",
         0.3,
-        "So long after a person's last command on ~/takeover the policy is heard again",
+        "So long after a person's last command on ~/takeover the policy commands again",
         0.05,
         10.0,
     ),
@@ -433,7 +434,7 @@ _SAFETY = (
     P("latency_window_s", 10.0, "Window of the percentiles on ~/latency", 0.1, 600.0),
 )
 
-#: Group -> what it is about, and its rows.
+#: Group -> its heading and its rows.
 GROUPS: dict[str, tuple[str, tuple[P, ...]]] = {
     "policy": (
         "What runs. `zero` commands no motion: the safe thing to start with on a new robot.",
@@ -444,7 +445,7 @@ GROUPS: dict[str, tuple[str, tuple[P, ...]]] = {
     "outputs": ("What goes out.", _OUTPUTS),
     "chunks": ("How chunks of actions are executed.", _CHUNKS),
     "safety": (
-        "What is safe. max_age_s must be at least camera period + (pipeline depth - 1) x"
+        "Limits. max_age_s must be at least camera period + (pipeline depth - 1) x"
         " T + inference (p99 at warm-up) + T (S x T for chunks), or configure is refused.",
         _SAFETY,
     ),
@@ -453,9 +454,9 @@ TABLE = tuple(row for _, rows in GROUPS.values() for row in rows)
 
 
 def check_parameters(table: Iterable[P], values: dict[str, Any]) -> None:
-    """Raise ValueError, naming it, for a value that can be no parameter's, or no engine option's.
+    """Raise ValueError, naming it, for a value that no parameter or engine option can have.
 
-    What they mean together is judged at configure.
+    Contradictions between them are judged at configure.
     """
     check_values(table, values)
     words = (word.partition("=") for word in values["engine_options"] if word)
@@ -463,7 +464,7 @@ def check_parameters(table: Iterable[P], values: dict[str, Any]) -> None:
 
 
 def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
-    """The parameters of the cameras in ``camera_roles``. Raises ValueError for what is no role."""
+    """Parameters of the cameras in ``camera_roles``. Raises ValueError for a bad role."""
     rows: list[P] = []
     roles = roles_of(values)
     if len(roles) > _MORE_CAMERAS:
@@ -484,5 +485,5 @@ def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
 
 
 def roles_of(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The cameras beside main and wrist."""
+    """Roles of the cameras beside main and wrist."""
     return tuple(filter(None, values["camera_roles"]))

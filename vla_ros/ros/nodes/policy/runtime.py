@@ -1,4 +1,4 @@
-"""What a configured policy node is made of: worker, control loop, inputs, tick.
+"""Runtime of a configured policy node: worker, control loop, inputs, tick.
 
 Lives from configure to cleanup. Threads: the node's executor runs the callbacks of the
 inputs, the worker's reader delivers results and events, the ticker runs the control tick.
@@ -23,7 +23,7 @@ from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.ros.nodes.policy.link import LoopLink
 from vla_ros.ros.nodes.policy.needs import needs_of
-from vla_ros.ros.nodes.policy.outputs import joint_outputs, wanted
+from vla_ros.ros.nodes.policy.outputs import joint_outputs, outputs_of
 from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.ros.nodes.policy.settings import chunking_of
 from vla_ros.ros.nodes.policy.space import check_space
@@ -38,15 +38,15 @@ from vla_ros.runtime.safety import Limits
 from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import PolicyLoaded, WorkerGone, WorkerLimits
 
-_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 2.0, 30.0  # with a worker that says nothing
+_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 2.0, 30.0  # with a silent worker
 _REST_S = 0.8  # to come to rest, of the second that an ending node has
-_ASKED_AGAIN = 2  # times, where inference was too slow for the limits
+_RETRIES = 2  # of the measurement, where inference was too slow for the limits
 _BUSY = 10.0  # times as long as else: no load makes inference slower than that
-LOOKS = 10  # at a simulation's clock, a control period of the wall's
+CHECKS = 10  # of a simulation's clock, in one control period of wall time
 
 
 class WrongState(Exception):
-    """What was asked for is not possible now; the text says why in one line."""
+    """A request that is not possible now; the text gives the reason in one line."""
 
 
 class PolicyRuntime:
@@ -54,8 +54,8 @@ class PolicyRuntime:
 
     Construction loads and warms up, and blocks. Raises PolicyRefused or ValueError, in one
     line, for a policy that cannot be loaded or limits that it cannot meet; nothing is left
-    behind then; ``ending`` cuts it short. ``changed_state`` is called, from any thread, when
-    the status is another one.
+    behind then; ``ending`` cuts it short. ``reported`` is called, from any thread, after each
+    status that was published.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PolicyRuntime:
         *,
         sim_time: bool,
         persistent: PersistentState,
-        changed_state: Callable[[], None],
+        reported: Callable[[], None],
         ending: threading.Event,
     ) -> None:
         log = node.get_logger()
@@ -85,7 +85,9 @@ class PolicyRuntime:
         self._inputs: PolicyInputs | None = None
         self._takeover: TakeoverInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
-        self._link = LoopLink(log, clock, topics, self._windows, changed_state, self._renewed)
+        self._reported = reported
+        self._built = False
+        self._link = LoopLink(log, clock, topics, self._windows, self.report_status, self._renewed)
         self._link.spare = "loading" if values["warm_spare"] else ""
         self._corrector: CorrectorLink | None = None
         log.info(f"loading policy '{spec.name}' ...")
@@ -97,6 +99,7 @@ class PolicyRuntime:
         except BaseException:
             self._abandon()
             raise
+        self._built = True
 
     def _load(
         self,
@@ -105,9 +108,9 @@ class PolicyRuntime:
         ending: threading.Event,
         warn: Callable[[str], None],
     ) -> PolicyLoaded:
-        """A worker that is ready, within the limits. A machine that was busy while inference was
-        timed is no reason to refuse: it is asked again, where a quiet one could meet them."""
-        left = _ASKED_AGAIN
+        """Load a worker that meets the limits. A machine that was busy while inference was timed
+        is no reason to refuse: it is measured again, where a quiet one could meet them."""
+        left = _RETRIES
         while True:
             began_ns = self._clock.steady_ns()
             ready = self._executor.start(self._values["load_timeout_s"], ending)
@@ -130,19 +133,19 @@ class PolicyRuntime:
     def _load_corrector(
         self, spec: PolicySpec, ready: PolicyLoaded, ending: threading.Event, log: Any
     ) -> None:
-        """A worker that corrects what the other has said, where that is wanted."""
-        wanted = Execution(self._values["execution"]) is Execution.CORRECTED
-        if wanted and ready.info.corrects and not self._lockstep:
-            room = replace(self._room(), spare=False)
+        """Load the corrector's worker, where the execution needs one."""
+        needed = Execution(self._values["execution"]) is Execution.CORRECTED
+        if needed and ready.info.corrects and not self._lockstep:
+            limits = replace(self._worker_limits(), spare=False)
             corrector = CorrectorLink(
-                spec, self._clock, room, log, self._link.warn, ready.info.corrects
+                spec, self._clock, limits, log, self._link.warn, ready.info.corrects
             )
             corrector.start(self._values["load_timeout_s"], ending)
             self._corrector = corrector
 
     def _worker(self, spec: PolicySpec) -> Executor:
         link = self._link
-        return Executor(spec, self._clock, self._room(), link.on_result, link.on_event)
+        return Executor(spec, self._clock, self._worker_limits(), link.on_result, link.on_event)
 
     def _build(
         self,
@@ -153,7 +156,7 @@ class PolicyRuntime:
         sim_time: bool,
         persistent: PersistentState,
     ) -> None:
-        """Everything around the worker that is ready."""
+        """Make everything around the loaded worker."""
         values, log = self._values, node.get_logger()
         needs = needs_of(values, ready.info)
         contradiction = check_space(limits.space, ready.info, values["action_space_override"])
@@ -201,7 +204,7 @@ class PolicyRuntime:
         for line in filter(None, (ready.info.contradiction, contradiction)):
             log.warning(f"check this: {line}")
 
-    def _room(self) -> WorkerLimits:
+    def _worker_limits(self) -> WorkerLimits:
         cameras = 2 + len(roles_of(self._values))
         return WorkerLimits(
             load_timeout_s=self._values["load_timeout_s"],
@@ -210,24 +213,23 @@ class PolicyRuntime:
         )
 
     def _abandon(self) -> None:
-        """Leave nothing behind of what could not be made."""
-        for inputs in (self._inputs, self._takeover):
-            if inputs is not None:
-                inputs.close()
+        """Close what was made of a runtime that could not be built."""
+        self._close_inputs()
         self._topics.close()
         self._end_worker()
 
     # Its life
 
     def activate(self) -> None:
-        """With a new worker where there is none. Raises WorkerGone where none can be started."""
+        """Begin to act, with a new worker where there is none. Raises WorkerGone where none can
+        be started."""
         with self.control.lock:
             self._link.need_worker()
             self._topics.begin()
             self.control.activate()
         period_ns = self.control.loop.limits.period_ns
         if self._sim_time and not self._lockstep:
-            period_ns //= LOOKS  # the simulation says when a period has passed
+            period_ns //= CHECKS  # /clock tells when a period has passed
         self._ticker = self._link.ticker = Ticker(
             period_ns, self._tick, self._tick_failed, self._scheduling
         )
@@ -244,15 +246,15 @@ class PolicyRuntime:
             self._ticker.stop()
             self._ticker = None
 
-    def last_word(self) -> None:
-        """Publish the stale policy's command and see that it gets out."""
+    def shut_down(self) -> None:
+        """Publish the stop, and wait until its readers have it."""
         self._come_to_rest("the policy node is shutting down")
         with self.control.lock:
             self.control.shut_down()
         self._topics.flush(0.2)
 
     def _come_to_rest(self, why: str) -> None:
-        """Where the limits make a stop take its time, the ticks do it."""
+        """Let the ticks decelerate the robot, where the limits do not allow it to stop at once."""
         control = self.control
         if self._ticker is None or not control.loop.limits.acceleration or control.at_rest:
             return
@@ -278,11 +280,14 @@ class PolicyRuntime:
     def close(self) -> None:
         """End the worker and take the topics away."""
         self.deactivate()
+        self._close_inputs()
+        self._end_worker()
+        self._topics.close()
+
+    def _close_inputs(self) -> None:
         for inputs in (self._inputs, self._takeover):
             if inputs is not None:
                 inputs.close()
-        self._end_worker()
-        self._topics.close()
 
     def _end_worker(self) -> None:
         for worker in (self._executor, self._corrector):
@@ -305,7 +310,8 @@ class PolicyRuntime:
         if other_rate and self.control.loop.safety.active:
             raise ValueError("control_rate_hz cannot change while active: deactivate first")
         faster = limits.control_rate_hz > self.control.loop.limits.control_rate_hz
-        if faster and wanted(self._values) and (line := scaled(self.control.loop.limits, limits)):
+        line = scaled(self.control.loop.limits, limits)
+        if faster and outputs_of(self._values) and line:
             raise ValueError(line)
         self._fitted(limits, self._link.ready)
 
@@ -325,7 +331,7 @@ class PolicyRuntime:
         self._set_hang_timeout(limits, self._link.ready)
 
     def _fitted(self, limits: Limits, ready: PolicyLoaded) -> Chunking:
-        """How chunks are executed within these limits. ValueError: they cannot be met."""
+        """Chunking within these limits. ValueError: they cannot be met."""
         inference_s = 0.0 if self._lockstep else ready.inference_p99_ms / 1e3
         chunking = chunking_of(self._values).fitted(limits, ready.info, inference_s)
         refuse_unless_met(limits, ready.info, inference_s, chunking, joint_outputs(self._values))
@@ -339,10 +345,9 @@ class PolicyRuntime:
             self._corrector.set_hang_timeout(seconds)
 
     def _renewed(self, ready: PolicyLoaded) -> None:
-        """A worker in another's place may be slower: on a GPU that others use by now, say.
-
-        Raises ValueError where the limits cannot be met with it. From the worker's reader.
-        """
+        """Take over the times of a worker that replaces another: it may be slower, on a GPU that
+        others use by now. Raises ValueError where the limits cannot be met with it. From the
+        worker's reader."""
         with self.control.lock:
             limits = self.control.loop.limits
             self._set_hang_timeout(limits, ready)
@@ -360,6 +365,8 @@ class PolicyRuntime:
 
     def report_status(self) -> None:
         """Publish the status. Under the loop's lock: a newer one never goes out before it."""
+        if not self._built:
+            return
         control, link = self.control, self._link
         with control.lock:
             out = status_message(
@@ -375,10 +382,11 @@ class PolicyRuntime:
             out.graphs_captured = link.graphs_captured
             out.outputs = list(self._topics.outputs)
             self._topics.status(out, self._clock.now_ns(), link.spare)
+        self._reported()
 
 
 def scaled(before: Limits, after: Limits) -> str:
-    """What another control rate makes of limits that are said per control period, as one line;
+    """Warning, in one line, about limits per control period that another control rate scales;
     "": there are none, or they were changed with it."""
     factor = after.control_rate_hz / before.control_rate_hz
     space, same = after.space, (before.low, before.high, before.jump)

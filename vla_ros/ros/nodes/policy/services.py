@@ -1,4 +1,4 @@
-"""The policy node's services: stop, resume, release, recover, reset. Each answer has its reason."""
+"""The policy node's services: stop, resume, release, recover, reset. Each response has a reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from vla_ros.ros.nodes.policy.runtime import PolicyRuntime, WrongState
 
 
 class PolicyServices:
-    """Serves what ``runtime`` gives: None while the node is not configured.
+    """The Trigger services of the loop that ``runtime`` returns: None while not configured.
 
-    ``stop_while_loading`` keeps what is being loaded from beginning anything (False: nothing is),
-    ``changed`` is called after what was done.
+    ``stop_while_loading`` keeps a policy that is being loaded from acting (False: none is);
+    ``changed`` is called after each request that was carried out.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PolicyServices:
     def _while_active(
         self, call: Callable[[PolicyRuntime], str]
     ) -> Callable[[Trigger.Request, Trigger.Response], Trigger.Response]:
-        """A service's callback. ``call`` returns what it did, or raises WrongState."""
+        """Callback of one service. ``call`` returns the message, or raises WrongState."""
 
         def serve(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
             if (runtime := self._runtime()) is None:
@@ -53,11 +53,11 @@ class PolicyServices:
             try:
                 if not runtime.control.loop.safety.active:
                     raise WrongState("not active: activate the node first")
-                said = call(runtime)
+                message = call(runtime)
             except WrongState as error:
                 return _answer(response, False, str(error))
             self._changed()
-            return _answer(response, True, said)
+            return _answer(response, True, message)
 
         return serve
 

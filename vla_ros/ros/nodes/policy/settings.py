@@ -1,4 +1,4 @@
-"""What the policy node's parameters mean: what to load, what holds it, how chunks are executed."""
+"""Settings from the policy node's parameters: policy to load, limits, chunking, engine options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import EngineOptions, parse_options
 from vla_ros.policies.base import PolicyRefused, PolicySpec
-from vla_ros.ros.nodes.policy.outputs import check_outputs, wanted
+from vla_ros.ros.nodes.policy.outputs import check_outputs, outputs_of
 from vla_ros.ros.nodes.policy.parameters import ENGINE, HIGH, IN_ENGINE_OPTIONS, LOW, roles_of
 from vla_ros.ros.nodes.policy.space import space_of
 from vla_ros.runtime.control.goals import check_instruction
@@ -19,9 +19,9 @@ from vla_ros.runtime.safety import Limits
 
 
 def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits]:
-    """What to load and what holds it, from values that are each allowed by themselves.
+    """Policy and limits, from values that are each allowed by themselves.
 
-    Raises ValueError or PolicyRefused, in one line, for what they cannot mean together.
+    Raises ValueError or PolicyRefused, in one line, for values that contradict each other.
     """
     limits = limits_of(values)
     check_instruction(values["instruction"])
@@ -32,22 +32,22 @@ def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits
             "replay_requests_file is for mode 'lockstep': in real time nothing comes again"
         )
     check_outputs(values, limits.space)
-    _refuse_a_simulation_s_limits(values)
+    _refuse_default_limits(values)
     return _with_limits(spec_of(values), limits, sim_time), limits
 
 
 def _with_limits(spec: PolicySpec, limits: Limits, sim_time: bool) -> PolicySpec:
-    """A server is told how late an answer may be: the tick after it has to publish it. In simulated
-    time it has no clock to judge it by."""
+    """Policy with the age that an answer of a server may have: the tick after it has to publish it.
+    In simulated time the server has no clock to judge it by."""
     if spec.name != "remote" or sim_time:
         return spec
     own = {"max_age_s": f"{limits.max_age_s - limits.period_s:.6g}"}
     return replace(spec, options={**own, **spec.options})
 
 
-def _refuse_a_simulation_s_limits(values: Mapping[str, Any]) -> None:
-    """A robot moves within its owner's limits. Raises ValueError."""
-    names = wanted(values)
+def _refuse_default_limits(values: Mapping[str, Any]) -> None:
+    """Raise ValueError where a robot would move within a simulation's limits."""
+    names = outputs_of(values)
     own = list(values["bounds_low"]) != LOW or list(values["bounds_high"]) != HIGH
     if names and not own and not any(values["velocity_limits"]):
         reach, turn = (HIGH[i] * values["control_rate_hz"] for i in (0, 3))
@@ -59,7 +59,7 @@ def _refuse_a_simulation_s_limits(values: Mapping[str, Any]) -> None:
 
 
 def limits_of(values: dict[str, Any]) -> Limits:
-    """The limits that these values say. Raises ValueError for what cannot be."""
+    """Limits from the parameters. Raises ValueError for limits that cannot be."""
     space = space_of(values)
     if space.kind.joints and list(values["bounds_low"]) == LOW:
         raise ValueError(
@@ -97,7 +97,7 @@ def _given(limits: list[float]) -> tuple[float, ...]:
 
 
 def chunking_of(values: Mapping[str, Any]) -> Chunking:
-    """How chunks are executed."""
+    """Execution of chunks, from the parameters."""
     delay = values["conditioning_delay_steps"]
     return Chunking(
         execution=Execution(values["execution"]),
@@ -109,7 +109,7 @@ def chunking_of(values: Mapping[str, Any]) -> Chunking:
 
 
 def pairs_of(values: Mapping[str, Any], name: str) -> dict[str, str]:
-    """A list of "name=value". Raises PolicyRefused for anything else."""
+    """Pairs of a list of "name=value". Raises PolicyRefused for anything else."""
     out: dict[str, str] = {}
     for word in filter(None, values[name]):
         key, equals, value = word.partition("=")
@@ -120,7 +120,7 @@ def pairs_of(values: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def spec_of(values: dict[str, Any]) -> PolicySpec:
-    """Which policy to load. Raises PolicyRefused with the reason."""
+    """Policy to load. Raises PolicyRefused with the reason."""
     return PolicySpec(
         name=values["policy"],
         action_space=space_of(values),
@@ -140,34 +140,34 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
 
 
 def _joints_of_state(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the values of the state are; of another layout none of them is a joint of the arm."""
+    """Joints of the state's values; in another layout none of them is a joint of the arm."""
     named = values["joint_names"] if values["state_layout"] == "joints" else ()
     return tuple(filter(None, named))
 
 
 def engine_of(values: Mapping[str, Any]) -> EngineOptions:
-    """The options of the engine. Raises PolicyRefused with the reason."""
+    """Options of the engine. Raises PolicyRefused with the reason."""
     execution = Execution(values["execution"])
     try:
-        asked = parse_options(pairs_of(values, "engine_options"))
-        if both := sorted(set(asked) - set(IN_ENGINE_OPTIONS)):
+        options = parse_options(pairs_of(values, "engine_options"))
+        if both := sorted(set(options) - set(IN_ENGINE_OPTIONS)):
             raise ValueError(
                 f"engine_options has {', '.join(both)}: a parameter of that name says it"
             )
         if execution is Execution.RTC_TRAINED:
-            asked["rtc_mode"] = "trained"
+            options["rtc_mode"] = "trained"
         elif execution is Execution.RTC:
-            if asked.setdefault("rtc_mode", "guided") == "trained":
+            if options.setdefault("rtc_mode", "guided") == "trained":
                 raise ValueError("rtc_mode trained is execution 'rtc_trained'")
         else:
-            asked.pop("rtc_mode", None)
-        asked |= {name: values[name] for name in ENGINE}
-        asked["num_threads"] = values["num_threads"] or _threads(values["device"])
-        return EngineOptions(**asked, camera_roles=roles_of(values))  # type: ignore[arg-type]
+            options.pop("rtc_mode", None)
+        options |= {name: values[name] for name in ENGINE}
+        options["num_threads"] = values["num_threads"] or _threads(values["device"])
+        return EngineOptions(**options, camera_roles=roles_of(values))  # type: ignore[arg-type]
     except ValueError as error:
         raise PolicyRefused(str(error)) from error
 
 
 def _threads(device: str) -> int:
-    """Of a model that shares the CPUs with everybody else; 0: torch decides."""
+    """Threads of a model that shares the CPUs with the other nodes; 0: torch decides."""
     return max(1, len(os.sched_getaffinity(0)) // 2) if device == "cpu" else 0

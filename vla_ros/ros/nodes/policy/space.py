@@ -1,4 +1,4 @@
-"""The action space that the parameters configure, and whether it is the policy's."""
+"""Action space of the parameters, and its comparison with the policy's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHOICES = tuple(KINDS)
 
 
 def space_of(values: Mapping[str, Any]) -> ActionSpace:
-    """The configured action space. Raises ValueError, in one line, for what cannot be."""
+    """Action space of the parameters. Raises ValueError, in one line, for one that cannot be."""
     word = values["action_space"]
     kind = KINDS[word]
     if not kind.joints:
@@ -34,11 +34,11 @@ def space_of(values: Mapping[str, Any]) -> ActionSpace:
 
 
 def check_space(space: ActionSpace, info: PolicyInfo, override: bool = False) -> str:
-    """What contradicts the policy's own action space and is done all the same, as one line, or "".
+    """Contradiction to the policy's own action space that ``override`` permits, as one line, or "".
 
     Raises ValueError, with both side by side, where the policy's actions have another width; and,
-    without ``override``, another kind, one of their names at another place, or a gripper that is
-    none here: run so, they would be other motions.
+    without ``override``, another kind, another order of names, or a gripper that is none here: run
+    so, they would be other motions.
     """
     offered = info.action_space
     if offered.width != space.width:
@@ -57,15 +57,15 @@ def check_space(space: ActionSpace, info: PolicyInfo, override: bool = False) ->
 def _contradiction(space: ActionSpace, offered: ActionSpace) -> str:
     if offered.kind is not space.kind:
         mine, its = space.kind.name.lower(), offered.kind.name.lower()
-        return f"action_space is {mine}, the policy says that its actions are {its}"
+        return f"action_space is {mine}, the policy's actions are {its}"
     if offered.names == tuple(f"joint_{i}" for i in range(offered.width)):
         return ""  # the checkpoint names nothing
     moved = [n for i, n in enumerate(space.names) if n in offered.names and offered.names[i] != n]
     if moved:
         return f"action_names has {', '.join(map(repr, moved))} at another place than the policy"
-    closing = [offered.names[place] for place in offered.grippers if place not in space.grippers]
-    if closing:
-        return f"gripper_names lacks {', '.join(map(repr, closing))}, a gripper of the policy's"
+    lacking = [offered.names[index] for index in offered.grippers if index not in space.grippers]
+    if lacking:
+        return f"gripper_names lacks {', '.join(map(repr, lacking))}, a gripper of the policy's"
     return ""
 
 
@@ -74,13 +74,13 @@ def _given(names: list[str]) -> tuple[str, ...]:
 
 
 def _beside(offered: ActionSpace, space: ActionSpace) -> str:
-    """A row a number: the policy's, the parameters'."""
-    left, right = _said(offered, "policy"), _said(space, "parameters")
+    """Table of two columns, a row a number: the policy's, the parameters'."""
+    left, right = _column(offered, "policy"), _column(space, "parameters")
     width = max(map(len, left))
     rows = zip_longest(left, right, fillvalue="-")
     return "\n".join(f"  {one:<{width}}  {other}" for one, other in rows)
 
 
-def _said(space: ActionSpace, head: str) -> list[str]:
+def _column(space: ActionSpace, head: str) -> list[str]:
     numbers = (f"{n} [{u}]" for n, u in zip(space.names, space.units, strict=True))
     return [f"{head}: {space.kind.name.lower()}", *numbers]

@@ -1,4 +1,5 @@
-"""The topics by which a person takes over: ~/takeover/action, twist, gripper, joint_states."""
+"""Teleoperation topics, by which a person takes over: ~/takeover/action, twist, gripper,
+joint_states."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from std_msgs.msg import Float64
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import SECOND, Clock
+from vla_ros.core.pixels import BadMessage, quoted
 from vla_ros.core.types import Floats
 from vla_ros.msg import ActionCommand
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import BadMessage, quoted, stamp_of
+from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.nodes.policy.inputs import joints_of
 from vla_ros.runtime.control.control import Control
@@ -25,24 +27,24 @@ from vla_ros.runtime.control.takeover import TakeoverNumbers, Teleoperation
 
 
 class TakeoverInputs:
-    """Open from construction until :meth:`close`.
+    """Subscriptions to a person's commands, from construction until :meth:`close`.
 
     An action of the policy's own space is taken in every space. A twist (of a joystick, a
-    SpaceMouse or a keyboard) is for end effectors, a leader arm's joint states are for joints. What
-    is said of a gripper holds until the person pauses.
+    SpaceMouse or a keyboard) is for end effectors, a leader arm's joint states are for joints. An
+    opening that is commanded of a gripper holds until the person pauses.
     """
 
     def __init__(self, node: LifecycleNode, clock: Clock, control: Control, frame_id: str) -> None:
         self._node, self._clock, self._control = node, clock, control
         self._frame_id = frame_id
-        self._heard_ns = 0
+        self._received_ns = 0
         space = control.loop.limits.space
-        self._twists: dict[int, tuple[int, Floats]] = {}  # the first place of an arm -> stamp, [6]
+        self._twists: dict[int, tuple[int, Floats]] = {}  # an arm's first index -> stamp, [6]
         self._openings = np.full(space.width, np.nan)
         self._open: list[Any] = []
         self._listen(ActionCommand, "~/takeover/action", self._action)
-        for place in space.grippers:
-            self._listen(Float64, f"~/takeover/{space.names[place]}", partial(self._gripper, place))
+        for index in space.grippers:
+            self._listen(Float64, f"~/takeover/{space.names[index]}", partial(self._gripper, index))
         if space.kind.joints:
             self._listen(JointState, "~/takeover/joint_states", self._joints)
             return
@@ -69,13 +71,13 @@ class TakeoverInputs:
             if command is not None:
                 self._control.take_over(command)
 
-        self._open.append(listen(self._node, kind, topic, callback, qos.SAID_BY_ANY, refuse=refuse))
+        self._open.append(listen(self._node, kind, topic, callback, qos.EVENT_SUB, refuse=refuse))
 
     def _forget_after_a_pause(self) -> None:
         steady_ns = self._clock.steady_ns()
-        if steady_ns - self._heard_ns > self._control.loop.limits.takeover_timeout_s * SECOND:
+        if steady_ns - self._received_ns > self._control.loop.limits.takeover_timeout_s * SECOND:
             self._openings[:] = np.nan
-        self._heard_ns = steady_ns
+        self._received_ns = steady_ns
 
     # Messages
 
@@ -107,24 +109,25 @@ class TakeoverInputs:
         self._twists[first] = stamp_ns, velocity
         return self._velocities(stamp_ns)
 
-    def _gripper(self, place: int, message: Float64) -> Teleoperation | None:
-        """An arm that is moved goes on moving. Of joints it is said with the next places."""
+    def _gripper(self, index: int, message: Float64) -> Teleoperation | None:
+        """Opening of a gripper: an arm that is moved goes on moving, and with joints it goes out
+        with the next positions."""
         if not 0.0 <= message.data <= 1.0:
             raise BadMessage(
                 f"an opening of {message.data:g} is not within 0 (closed) and 1 (open)"
             )
-        self._openings[place] = message.data
+        self._openings[index] = message.data
         if self._control.loop.limits.space.kind.joints:
             return None
         return self._velocities(self._clock.now_ns())
 
     def _velocities(self, stamp_ns: int) -> Teleoperation:
-        """Of every arm: one that nobody says anything of stands still."""
+        """Velocities of all arms: one without a fresh twist stands still."""
         values = self._openings.copy()
         values[list(self._control.loop.limits.space.motion)] = 0.0
         young_ns = self._control.loop.limits.takeover_timeout_s * SECOND
-        for first, (said_ns, velocity) in self._twists.items():
-            if abs(stamp_ns - said_ns) <= young_ns:
+        for first, (twist_ns, velocity) in self._twists.items():
+            if abs(stamp_ns - twist_ns) <= young_ns:
                 values[first : first + 6] = velocity
         return Teleoperation(values, TakeoverNumbers.VELOCITY, stamp_ns)
 

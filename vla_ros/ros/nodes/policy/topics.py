@@ -1,4 +1,4 @@
-"""What the policy node publishes, apart from when: publishers, measured times, messages."""
+"""Publishers of the policy node, its latency windows, and its messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
-from rclpy.qos import QoSProfile
 from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.action_space import ActionSpace
@@ -44,8 +43,8 @@ from vla_ros.runtime.worker.wire import WorkerResult
 
 CAPTURED_S = 10.0  # for so long /diagnostics warns of a graph captured in service
 
-#: values of /diagnostics, from the status
-_TOLD = (
+#: fields of the status that are values of /diagnostics
+_DIAGNOSED = (
     "policy",
     "decoding",
     "checkpoint",
@@ -91,14 +90,9 @@ class PolicyTopics:
     ) -> None:
         """Make the command topics and the outputs; ``warn`` is that of a
         :class:`~vla_ros.ros.nodes.policy.outputs.OutputSpace`. A reader of ~/action may ask for a
-        deadline of two control periods: that is how it finds out, without a word from us, that
-        this process is gone."""
-        profile = QoSProfile(
-            history=qos.ACTION.history,
-            depth=qos.ACTION.depth,
-            reliability=qos.ACTION.reliability,
-            durability=qos.ACTION.durability,
-        )
+        deadline of two control periods: that is how it finds out, without a message, that this
+        process is gone."""
+        profile = qos.copy(qos.ACTION)
         if values["mode"] != "lockstep":
             profile.deadline = Duration(nanoseconds=2 * limits.period_ns)
         self._frame_id, self._space = values["frame_id"], limits.space
@@ -114,7 +108,7 @@ class PolicyTopics:
         self.outputs = tuple(publisher.topic_name for publisher in topics)
 
     def close(self) -> None:
-        """Take the command topics away."""
+        """Destroy the publishers of commands."""
         if self._action is None:
             return
         self._node.destroy_publisher(self._action)
@@ -124,7 +118,8 @@ class PolicyTopics:
         self._action = None
 
     def begin(self) -> None:
-        """The node is active from now on. Under the loop's lock, as the next two."""
+        """Begin an active period: outputs forget their last command. Under the loop's lock, as the
+        next two."""
         for output in self._outputs:
             output.begin()
 
@@ -136,13 +131,13 @@ class PolicyTopics:
             output.command(command)
 
     def rest(self, command: Command) -> None:
-        """A period without a command: what the outputs are to come to rest by."""
+        """Bring the outputs to rest, in a period without a command."""
         for output in self._outputs:
             output.command(command)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until the last command, and what the outputs made of it, has reached its readers;
-        whether it has within so long."""
+        """Wait until the readers of ~/action and of the outputs have the last command; False: not
+        within ``seconds``."""
         outputs = [publisher for output in self._outputs for publisher in output.publishers]
         return self._action is None or wait_for_readers([self._action, *outputs], seconds)
 
@@ -156,14 +151,15 @@ class PolicyTopics:
         self._latency.publish(message)
 
     def camera(self, topic: str, stamp_ns: int, received: Moment) -> None:
-        """An image of the main camera was heard: whoever watches it needs no pixels, nor to know
-        by which topic, transport and reliability it comes."""
+        """Publish the stamp and receipt of an image of the main camera: who monitors it needs no
+        pixels, nor its topic, transport and reliability."""
         message = TimeReference(time_ref=to_time(stamp_ns), source=topic)
         message.header.stamp = to_time(received.now_ns)
         self._camera.publish(message)
 
     def status(self, message: PolicyStatus, now_ns: int, spare: str = "") -> None:
-        """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
+        """Stamp and publish a status. ``spare``: state of the spare worker, for /diagnostics alone;
+        "": none is wanted."""
         message.header.stamp = to_time(now_ns)
         self._status.publish(message)
         if message.graphs_captured > self._last.graphs_captured:
@@ -174,8 +170,8 @@ class PolicyTopics:
         self._last, self._spare = message, spare
 
     def diagnose(self) -> None:
-        """The last status once more, for those who watch /diagnostics."""
-        self._diagnostics.say(diagnostic_of(self._last, self._spare, self._captured))
+        """Publish the last status on /diagnostics."""
+        self._diagnostics.publish(diagnostic_of(self._last, self._spare, self._captured))
 
 
 class LatencyWindows:
@@ -188,7 +184,7 @@ class LatencyWindows:
         self._last: Command | None = None
 
     def span(self, seconds: float) -> None:
-        """Look back this far from now on."""
+        """Use windows of this length from now on."""
         self._seconds = seconds
         for window in self._windows.values():
             window.seconds = seconds
@@ -208,7 +204,7 @@ class LatencyWindows:
         self._windows["tick_error"].add(steady_ns, error_ns / MS)
 
     def copy(self) -> LatencyWindows:
-        """As it is now: percentiles of 20,000 samples take longer than the loop may wait."""
+        """A snapshot: percentiles of 20,000 samples take longer than the loop may wait."""
         other = LatencyWindows(self._seconds)
         other._windows = {name: window.copy() for name, window in self._windows.items()}
         other._last = self._last
@@ -252,8 +248,8 @@ def _stages(command: Command) -> Stages:
 def command_message(
     command: Command, info: PolicyInfo, space: ActionSpace, frame_id: str
 ) -> ActionCommand:
-    """The message of a command that has passed the gate: numbers of ``space``, finite but for those
-    of grippers that nobody has commanded or measured."""
+    """Message of a command that has passed the gate: numbers of ``space``, finite but for those of
+    grippers that were neither commanded nor measured."""
     out = ActionCommand()
     out.header.stamp = to_time(command.published_ns)
     out.header.frame_id = frame_id
@@ -284,7 +280,7 @@ def command_message(
 def chunk_message(
     answer: PolicyAnswer, result: WorkerResult, info: PolicyInfo, limits: Limits
 ) -> ActionChunk:
-    """Everything one inference returned; the caller stamps it."""
+    """Message of one inference; the caller stamps it."""
     inference = answer.inference
     out = ActionChunk()
     out.observation_stamp = to_time(inference.stamp_ns)
@@ -356,15 +352,15 @@ def status_message(
 
 def diagnostic_of(message: PolicyStatus, spare: str = "", captured: int = 0) -> DiagnosticStatus:
     """The node's state for /diagnostics. A robot in HOLD or FAULT does not do its task: error.
-    ``spare``: how its spare worker is; "": none is wanted. ``captured``: CUDA graphs that were
+    ``spare``: state of its spare worker; "": none is wanted. ``captured``: CUDA graphs that were
     captured lately, while the robot waited for them."""
     state = PolicyState(message.state)
     bad = state in (PolicyState.HOLD, PolicyState.FAULT)
     idle = state in (PolicyState.UNCONFIGURED, PolicyState.WAITING)
-    values = {name: getattr(message, name) for name in _TOLD}
+    values = {name: getattr(message, name) for name in _DIAGNOSED}
     if spare:
         values["spare_worker"] = spare
-    said = f"{state.name}: {message.reason}" if message.reason else state.name
+    summary = f"{state.name}: {message.reason}" if message.reason else state.name
     if captured:
-        said += f"; {captured} CUDA graphs captured in service, each while the robot waited"
-    return status(2 if bad else int(idle or captured > 0), "state", said, values.items())
+        summary += f"; {captured} CUDA graphs captured in service, each while the robot waited"
+    return status(2 if bad else int(idle or captured > 0), "state", summary, values.items())

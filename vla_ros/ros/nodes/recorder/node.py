@@ -1,4 +1,4 @@
-"""The recorder node: what a policy saw, said and reported, into a bag; and a flight recorder.
+"""The recorder node: a policy's inputs, commands and reports into a bag; and a flight recorder.
 
 Subscribes everything, publishes only /diagnostics, and is a process of its own: a full disk, a
 slow one or the end of this process never reaches the control tick. Messages are not decoded; they
@@ -26,6 +26,7 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import SECOND, SystemClock
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.resources import version
 from vla_ros.core.types import PolicyState
 from vla_ros.data.bag_writer import MB, BagSink, Record, SinkLimits, Topic, typestore
@@ -33,7 +34,7 @@ from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder
 from vla_ros.data.run_info import STATUS, TOPICS, RunInfo
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener
-from vla_ros.ros.common.convert import BadMessage, Diagnostics, status
+from vla_ros.ros.common.convert import Diagnostics, status
 from vla_ros.ros.common.listening import message_of
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -43,11 +44,11 @@ from vla_ros.ros.common.spin import every, run
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
-# What is recorded: topics, their types, and the QoS to hear everything with.
+# What is recorded: topics, their types, and the QoS to get every message with.
 
 
 def profile_of(latched: bool, reliability: ReliabilityPolicy) -> QoSProfile:
-    """Deep enough for a burst; latched topics with what was said before."""
+    """Profile deep enough for a burst; of latched topics with the message before."""
     durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST, depth=100, reliability=reliability, durability=durability
@@ -55,7 +56,7 @@ def profile_of(latched: bool, reliability: ReliabilityPolicy) -> QoSProfile:
 
 
 def parse_topics(text: str) -> list[tuple[str, str]]:
-    """(name, type) of 'NAME TYPE, NAME TYPE'; ValueError for anything else."""
+    """Pairs (name, type) of 'NAME TYPE, NAME TYPE'; ValueError for anything else."""
     found = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         words = item.split()
@@ -68,18 +69,12 @@ def parse_topics(text: str) -> list[tuple[str, str]]:
     return found
 
 
-# Asks other nodes for all their parameters, without waiting for any of them.
-
-
 Known = Callable[[str, dict[str, Any]], None]
 
 
 class ParameterCollector:
-    """Call :meth:`ask` now and then; ``known(node, parameters)`` is called once a node, and
-    again after :meth:`node_is_up` was told of a node that had not answered.
-
-    Everything runs in the node's executor.
-    """
+    """Collector of other nodes' parameters, which waits for none of them. Call :meth:`ask` now and
+    then; ``known(node, parameters)`` is called once a node. Runs in the node's executor."""
 
     def __init__(self, node: Node, names: Iterable[str], known: Known) -> None:
         self._known = known
@@ -88,8 +83,8 @@ class ParameterCollector:
     def ask(self) -> None:
         """Ask every node that is there and has not answered yet."""
         for name, clients in list(self._open.items()):
-            if clients.ready and not clients.asked:
-                clients.asked = True
+            if clients.ready and not clients.requested:
+                clients.requested = True
                 future = clients.list.call_async(ListParameters.Request())
                 future.add_done_callback(lambda done, name=name: self._on_names(name, done))
 
@@ -101,7 +96,7 @@ class ParameterCollector:
     def _on_names(self, node: str, future: Any) -> None:
         answer = future.result()
         if answer is None:
-            self._open[node].asked = False
+            self._open[node].requested = False
             return
         names = list(answer.result.names)
         request = GetParameters.Request(names=names)
@@ -125,7 +120,7 @@ class _Clients:
     def __init__(self, node: Node, name: str) -> None:
         self.list = node.create_client(ListParameters, f"{name}/list_parameters")
         self.get = node.create_client(GetParameters, f"{name}/get_parameters")
-        self.asked = False
+        self.requested = False
 
     @property
     def ready(self) -> bool:
@@ -133,15 +128,15 @@ class _Clients:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
+    """Value that JSON can hold."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return [item if isinstance(item, bool | int | float | str) else str(item) for item in value]
 
 
-CLOSE_S = 12.0  # to write what is held, and the index; whoever ends the process gives it 16 s
-STOP_S = 5.0  # the same, of a bag that is ended while others wait
-ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
+CLOSE_S = 12.0  # to write what is held, and the index; the graph's end gives the process 16 s
+STOP_S = 5.0  # to do that for a bag that ends while the node goes on
+NODES = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
 _BAD = {PolicyState.HOLD: "hold", PolicyState.FAULT: "fault"}
 
 TABLE = (
@@ -167,16 +162,16 @@ TABLE = (
 
 
 def log_folder() -> Path:
-    """Where ROS keeps what it logs: what a user looks through and clears."""
+    """Folder of ROS's logs, which users look through and clear."""
     home = os.environ.get("ROS_HOME") or "~/.ros"
     return Path(os.environ.get("ROS_LOG_DIR") or f"{home}/log").expanduser()
 
 
 class RecorderNode(Node):
-    """Subscribes everything and hands it to the bag and the flight recorder. ValueError: a bad
-    parameter, or a folder that cannot be used.
+    """The node that feeds the bag and the flight recorder. ValueError: a bad parameter, or a folder
+    that cannot be used.
 
-    ``say`` gets one line for what it begins and ends, also from the threads that write; None:
+    ``say`` gets one line for each bag that begins or ends, also from the threads that write; None:
     they are lines of its log.
     """
 
@@ -194,24 +189,24 @@ class RecorderNode(Node):
         if self._sink is None and self._flight is None:
             raise ValueError("record and flight are both false: nothing to do")
         self._state: int | None = None
-        self._asked = ParameterCollector(self, ASKED, self._parameters_known)
+        self._collector = ParameterCollector(self, NODES, self._parameters_known)
         topics = [*TOPICS, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
         self.create_service(Trigger, "~/record", self._on_record)
         self.create_service(Trigger, "~/stop", self._on_stop)
         every(self, 0.1, self._poll)
-        every(self, 1.0, self._asked.ask)
+        every(self, 1.0, self._collector.ask)
         self._diagnostics = Diagnostics(self)
         every(self, 1.0, self._diagnose)
         self._begun_ns = clock.steady_ns()
         only = "" if self._sink is not None else "flight records only, into "
         self._say(f"recording: {only}{self._where()}")
 
-    # What is written
+    # Bags
 
     def _bag_path(self, begun: datetime) -> Path:
-        """``output`` itself for what is recorded first, and beside it for what follows."""
+        """Folder of the next bag: ``output`` itself for the first, beside it for the others."""
         output = self._values["output"]
         if output and self._first:
             return Path(output).absolute()
@@ -228,7 +223,7 @@ class RecorderNode(Node):
         return sink
 
     def _on_record(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Begin a bag. What was said once, of latched topics, is in it too."""
+        """Begin a bag, with the newest messages of latched topics in it."""
         if self._sink is not None and not self._sink.ended:
             response.message = f"it records already, into {self._where()}"
             return response
@@ -258,15 +253,15 @@ class RecorderNode(Node):
         return response
 
     def _end_bag(self, timeout_s: float = STOP_S) -> str:
-        """Close it, and say what is in it."""
+        """Close the bag; returns the line that sums it up."""
         seconds, sink = self.seconds, self._sink
         assert sink is not None
         if not sink.close(timeout_s):
             self._warn("the disk did not take the rest in time: the bag has no index")
-        said = f"{self.said} in {seconds:.0f} s: {self._where()}"
+        line = f"{self.summary} in {seconds:.0f} s: {self._where()}"
         self._sink = None
-        self._say(said)
-        return said
+        self._say(line)
+        return line
 
     def _open_flight(self, values: dict[str, Any], clock: SystemClock) -> FlightRecorder:
         limits = FlightLimits(
@@ -290,8 +285,8 @@ class RecorderNode(Node):
         return str(self._flight.folder) if self._flight is not None else ""
 
     @property
-    def said(self) -> str:
-        """How much was written so far."""
+    def summary(self) -> str:
+        """Counts of messages and bytes that were written so far."""
         parts = []
         if self._sink is not None:
             parts = [f"{self._sink.written} messages", f"{self._sink.bytes / MB:.1f} MB"]
@@ -302,16 +297,16 @@ class RecorderNode(Node):
 
     @property
     def seconds(self) -> float:
-        """For how long it has recorded."""
-        return (SystemClock().steady_ns() - self._begun_ns) / SECOND
+        """Duration of the recording, s."""
+        return (self._time.steady_ns() - self._begun_ns) / SECOND
 
     def _warn(self, text: str) -> None:
         self.get_logger().warning(text)
 
-    # What comes in
+    # Subscriptions
 
     def _listen(self, name: str, kind: str) -> None:
-        """Subscribe reliably, to lose nothing; a writer that cannot do that is heard as well."""
+        """Subscribe reliably, to lose nothing; best effort where a writer offers no more."""
         topic = Topic(self.resolve_topic_name(name), kind.rstrip("*"), kind.endswith("*"))
         message_type = class_of(topic.kind)
         if message_type is None:
@@ -319,7 +314,7 @@ class RecorderNode(Node):
         is_status = name == STATUS
 
         def on_message(data: bytes, info: MessageInfo) -> None:
-            received = int(info["received_timestamp"] or 0) or self._clock_now()
+            received = int(info["received_timestamp"] or 0) or self._time.now_ns()
             record = Record(topic, received, data)
             if topic.latched:
                 self._latched[topic.name] = record
@@ -330,27 +325,24 @@ class RecorderNode(Node):
             if is_status:
                 self._on_status(data)
 
-        hear = listener(on_message)
+        callback = listener(on_message)
         reliable = profile_of(topic.latched, ReliabilityPolicy.RELIABLE)
         events = SubscriptionEventCallbacks(incompatible_qos=lambda _: again())
         subscription: Any = None
         replaced = False
 
         def again() -> None:
-            """The writer offers less: be content with it."""
+            """Subscribe best effort: the writer offers no more."""
             nonlocal replaced
             if not replaced:
                 replaced = True
                 modest = profile_of(False, ReliabilityPolicy.BEST_EFFORT)
-                self.create_subscription(message_type, topic.name, hear, modest, raw=True)
+                self.create_subscription(message_type, topic.name, callback, modest, raw=True)
                 self.destroy_subscription(subscription)
 
         subscription = self.create_subscription(
-            message_type, topic.name, hear, reliable, raw=True, event_callbacks=events
+            message_type, topic.name, callback, reliable, raw=True, event_callbacks=events
         )
-
-    def _clock_now(self) -> int:
-        return SystemClock().now_ns()
 
     def _on_status(self, data: bytes) -> None:
         try:
@@ -358,8 +350,8 @@ class RecorderNode(Node):
         except BadMessage as error:  # malformed: the bytes are kept, the state is unknown
             self._warn(f"a status cannot be read: {error}")
             return
-        self._asked.node_is_up("policy")
-        if status.state != PolicyState.UNCONFIGURED:  # it speaks of what is loaded
+        self._collector.node_is_up("policy")
+        if status.state != PolicyState.UNCONFIGURED:  # it names the policy that is loaded
             self._set_run(self._with_policy(status))
         before, self._state = self._state, status.state
         bad = _BAD.get(status.state)  # another version may know other states
@@ -392,25 +384,24 @@ class RecorderNode(Node):
             self._flight.poll()
 
     def _diagnose(self) -> None:
-        """A recording that ended is an error, one that lacks messages a warning."""
+        """Publish a status: a recording that ended is an error, one with losses a warning."""
         sink = self._sink
-        level, message = 0, f"records: {self.said}"
+        level, message = 0, f"records: {self.summary}"
         if sink is not None and sink.ended:
             level, message = 2, f"recording ended: {sink.ended}"
         elif sink is not None and sink.dropped:
-            level, message = 1, f"the disk is too slow: {self.said}"
-        self._diagnostics.say(status(level, "bag", message, [("path", self._where())]))
+            level, message = 1, f"the disk is too slow: {self.summary}"
+        self._diagnostics.publish(status(level, "bag", message, [("path", self._where())]))
 
     def close(self) -> None:
         """Write everything that is still held, and close the bags, within CLOSE_S."""
-        clock = SystemClock()
-        until = clock.steady_ns() + round(CLOSE_S * SECOND)
+        until = self._time.steady_ns() + round(CLOSE_S * SECOND)
         if self._flight is not None and not self._flight.finish(CLOSE_S / 2):
             self._warn("the disk did not take a flight record in time: it has no index")
         if self._sink is None:
-            self._say(f"{self.said}: {self._where()}")
+            self._say(f"{self.summary}: {self._where()}")
             return
-        self._end_bag((until - clock.steady_ns()) / SECOND)
+        self._end_bag((until - self._time.steady_ns()) / SECOND)
 
 
 def main(

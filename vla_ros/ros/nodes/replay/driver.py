@@ -1,7 +1,7 @@
-"""The ROS side of a replay: shows recorded frames to a policy node and takes down its answers.
+"""The ROS side of a replay: publishes recorded frames to a policy node and records its answers.
 
-It plays the part of the cameras and of the simulation bridge: it publishes the recorded bytes
-as they are, in lock-step also /clock, resets the policy and gives it its task.
+It takes the part of the cameras and of the simulation bridge: it publishes the recorded bytes
+as they are, in lock-step also /clock, resets the policy and gives it its instruction.
 
 Threads: everything is called from one thread; callbacks run in a thread of their own and meet
 it under one condition.
@@ -25,6 +25,7 @@ from vla_ros.data.bag_frames import BagFrame, FramePart, restamped
 from vla_ros.data.replay import Chunk, EpisodeBegin, chunk_of, run_of_chunks, said_of
 from vla_ros.data.replay_compare import PolicyRun, RunCommand
 from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
+from vla_ros.ros.bringup.graph import GraphFailed
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of, to_time
 from vla_ros.ros.common.listening import listen
@@ -34,17 +35,20 @@ _ACTIVE = (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.HOLD, PolicySta
 _READY_S = 20.0
 _LEARN_S = 10.0
 _FIRST_RESEND_S, _LAST_RESEND_S = 0.2, 2.0
+#: fields of a run that are those of the policy's status
+_OF_STATUS = (
+    "policy", "decoding", "checkpoint", "checkpoint_sha256", "device", "dtype", "pipeline_depth",
+)  # fmt: skip
 
 
-class ReplayFailed(RuntimeError):
-    """The policy node did not do its part; one line says what."""
+class ReplayFailed(GraphFailed):
+    """The policy node did not respond as it must; the text is one line."""
 
 
 class PolicyLink(Peer):
-    """A connection to the policy node of ``domain``. Use it with `with`.
-
-    ``check`` is called often while it waits; it raises when the node has ended.
-    """
+    """Connection to the policy node of ``domain``, with the ``commands`` and chunks ``received`` of
+    it. Use it with `with`. ``check`` is called often while it waits; it raises when the node has
+    ended."""
 
     def __init__(
         self,
@@ -57,21 +61,20 @@ class PolicyLink(Peer):
         super().__init__("replay", domain)
         self._check = check
         self._lockstep = lockstep
-        self.said: list[RunCommand] = []
+        self.commands: list[RunCommand] = []
         self.tokens: dict[int, tuple[int, ...]] = {}
         self.status: PolicyStatus | None = None
         self._answered: set[int] = set()  # stamps of the frames that were answered
-        self.heard: list[Chunk] = []  # every chunk
-        self._chunks = 0
+        self.received: list[Chunk] = []
         self._make_topics(roles, compressed)
         self.start()
 
     def _make_topics(self, roles: Sequence[str], compressed: bool) -> None:
         node = self.node
-        picture, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
+        image, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
         kinds: dict[str, tuple[Any, str, Any]] = {
-            "image": (picture, f"image{suffix}", qos.IMAGE_PUB),
-            "wrist_image": (picture, f"wrist_image{suffix}", qos.IMAGE_PUB),
+            "image": (image, f"image{suffix}", qos.IMAGE_PUB),
+            "wrist_image": (image, f"wrist_image{suffix}", qos.IMAGE_PUB),
             "joint_states": (JointState, "joint_states", qos.STATE),
             "ground_truth": (NamedPoses, "ground_truth", qos.STATE),
         }
@@ -86,15 +89,16 @@ class PolicyLink(Peer):
     # To the policy
 
     def wait_ready(self) -> None:
-        """Until the policy node is active and hears everything. ReplayFailed: it is not."""
+        """Wait until the policy node is active and subscribed to everything. ReplayFailed: it is
+        not."""
 
         def ready() -> bool:
             active = self.status is not None and self.status.state in _ACTIVE
-            heard = [*self._publishers.values(), self._instruction]
-            heard += [self._clock] if self._lockstep else []
+            publishers = [*self._publishers.values(), self._instruction]
+            publishers += [self._clock] if self._lockstep else []
             return (
                 active
-                and all(publisher.get_subscription_count() for publisher in heard)
+                and all(publisher.get_subscription_count() for publisher in publishers)
                 and self.node.count_publishers("policy/action") > 0
                 and self._reset.service_is_ready()
             )
@@ -103,10 +107,8 @@ class PolicyLink(Peer):
             raise ReplayFailed(f"the policy node was not ready in {_READY_S:g} s{self._state()}")
 
     def begin(self, instruction: str, reset: bool, clock_ns: int) -> None:
-        """Give the policy its task, and reset it before; it knows both when this returns.
-
-        ReplayFailed: it does not.
-        """
+        """Give the policy its instruction, and reset it before; its status shows both when this
+        returns. ReplayFailed: it does not."""
         epoch = self.status.epoch if self.status is not None else 0
         if self._lockstep:
             self.clock(clock_ns)
@@ -134,7 +136,7 @@ class PolicyLink(Peer):
             raise ReplayFailed(f"the policy could not be reset: {answer.message}{self._state()}")
 
     def clock(self, stamp_ns: int) -> None:
-        """Let simulated time be this."""
+        """Set simulated time."""
         self._clock.publish(ClockMessage(clock=to_time(stamp_ns)))
 
     def show(self, parts: Sequence[FramePart]) -> None:
@@ -165,28 +167,27 @@ class PolicyLink(Peer):
 
     def next_chunk(self, seen: int, timeout_s: float) -> None:
         """Wait until the policy has answered more than ``seen`` frames."""
-        self._until(lambda: self._chunks > seen, timeout_s)
+        self._until(lambda: self.chunks > seen, timeout_s)
 
     @property
     def chunks(self) -> int:
-        """How many inferences the policy has told of."""
-        return self._chunks
+        """Number of chunks that the policy has published."""
+        return len(self.received)
 
     # From the policy
 
     def _on_command(self, message: ActionCommand) -> None:
-        said = said_of(message, time.monotonic_ns())
+        command = said_of(message, time.monotonic_ns())
         with self.bell:
-            again = self._lockstep and said.latest_ns in self._answered
+            again = self._lockstep and command.latest_ns in self._answered
             if not again:  # the answer to a frame that was shown twice comes twice
-                self.said.append(said)
-            self._answered.add(said.latest_ns)
+                self.commands.append(command)
+            self._answered.add(command.latest_ns)
             self.bell.notify_all()
 
     def _on_chunk(self, message: ActionChunk) -> None:
         with self.bell:
-            self._chunks += 1
-            self.heard.append(chunk_of(message, time.monotonic_ns()))
+            self.received.append(chunk_of(message, time.monotonic_ns()))
             if len(message.tokens):
                 self.tokens[stamp_of(message.observation_stamp)] = tuple(map(int, message.tokens))
             self.bell.notify_all()
@@ -195,8 +196,6 @@ class PolicyLink(Peer):
         with self.bell:
             self.status = message
             self.bell.notify_all()
-
-    # Small things
 
     def _until(self, true: Callable[[], bool], timeout_s: float) -> bool:
         return self.wait(true, timeout_s, self._check)
@@ -207,14 +206,14 @@ class PolicyLink(Peer):
         return f"; it is {PolicyState(self.status.state).name}: {self.status.reason}"
 
 
-# Playing the frames of a bag to a policy node: in lock-step, as recorded, or flat out.
+# Playback of a bag's frames to a policy node: in lock-step, as recorded, or flat out.
 #
 # * lock-step: a frame, its answer, the next frame; simulated time is that of the frames. The
-# policy says the same every time, however fast it is.
+# actions are the same every time, however fast the policy is.
 # * recorded: the frames come as the camera gave them, ``rate`` times as fast, with stamps of now;
 # the policy runs in real time and answers the newest frame it has.
 # * fast: as recorded, but the next frame comes as soon as the policy has answered one.
-# * chunks: in lock-step, the frames that were asked for, each with what was executed meanwhile.
+# * chunks: in lock-step, the frames that were requested, each with what was executed meanwhile.
 
 
 _FLAT_OUT_WAIT_S = 0.25  # fast: for a policy whose pipeline is still filling
@@ -237,6 +236,41 @@ Progress = Callable[[int], None]
 Lacks = Callable[[BagFrame], str]
 
 
+class _Playback:
+    """Frames that were shown so far, and those that were not."""
+
+    def __init__(self, link: PolicyLink, lacks: Lacks, progress: Progress) -> None:
+        self._link, self._lacks, self._progress = link, lacks, progress
+        self.shown: list[int] = []
+        self.ends: list[int] = []
+        self.refused: dict[int, str] = {}
+
+    def begin(self, begin: EpisodeBegin | None, clock_ns: int) -> bool:
+        """Begin an episode where one begins; False: there is no instruction yet."""
+        if begin is not None:
+            self.ends += self.shown[-1:]
+            self._link.begin(begin.instruction, begin.reset, clock_ns)
+        return begin is not None or bool(self.shown)
+
+    def lacks(self, frame: BagFrame) -> bool:
+        """True for a frame that lacks a part, which is not shown."""
+        if why := self._lacks(frame):
+            self.refused[frame.stamp_ns] = why
+        return bool(why)
+
+    def answer(self, frame: BagFrame, patience_s: float) -> None:
+        """Show a frame until it is answered or refused."""
+        if why := self._link.answer(frame.stamp_ns, frame.image_ns, frame.parts, patience_s):
+            self.refused[frame.stamp_ns] = why
+
+    def count(self, frame: BagFrame) -> None:
+        self.shown.append(frame.stamp_ns)
+        self._progress(len(self.shown))
+
+    def done(self, run: PolicyRun, state: str) -> ReplayedFrames:
+        return ReplayedFrames(run, tuple(self.shown), tuple(self.ends), self.refused, state)
+
+
 def play_lockstep(
     link: PolicyLink,
     frames: Iterable[BagFrame],
@@ -245,33 +279,19 @@ def play_lockstep(
     patience_s: float,
     progress: Progress,
 ) -> ReplayedFrames:
-    """A frame, its answer, the next frame, in the frames' own time. ReplayFailed: the policy
-    answers no more."""
-    shown: list[int] = []
-    ends: list[int] = []
-    refused: dict[int, str] = {}
-    took = Window(1e9)
+    """Play frames in their own time, each after the answer to the one before. ReplayFailed: the
+    policy answers no more."""
+    playback, took = _Playback(link, lacks, progress), Window(1e9)
     for frame in frames:
-        begin = begins.get(frame.image_ns)
-        if begin is not None:
-            ends += shown[-1:]
-            link.begin(begin.instruction, begin.reset, frame.image_ns)
-        if begin is None and not shown:
-            continue  # no task yet
-        if why := lacks(frame):
-            refused[frame.stamp_ns] = why
+        if not playback.begin(begins.get(frame.image_ns), frame.image_ns) or playback.lacks(frame):
             continue
         started = time.monotonic_ns()
-        why = link.answer(frame.stamp_ns, frame.image_ns, frame.parts, patience_s)
+        playback.answer(frame, patience_s)
         took.add(0, (time.monotonic_ns() - started) / MS)
-        if why:
-            refused[frame.stamp_ns] = why
-        shown.append(frame.stamp_ns)
-        progress(len(shown))
+        playback.count(frame)
     link.next_chunk(link.chunks, 0.2)  # the last one may still be under way
-    run = _run(link, link.said, link.tokens, len(shown))
-    run = replace(run, answer_ms=took.distribution(0))
-    return ReplayedFrames(run, tuple(shown), tuple(ends), refused, _state(link))
+    run = _run(link, link.commands, link.tokens, len(playback.shown))
+    return playback.done(replace(run, answer_ms=took.distribution(0)), _state(link))
 
 
 def play_chunks(
@@ -283,31 +303,27 @@ def play_chunks(
     patience_s: float,
     progress: Progress,
 ) -> ReplayedFrames:
-    """Ask for every recorded chunk again; a new epoch begins with a reset. The node knows what
-    each continues. ReplayFailed: the policy answers no more."""
-    shown: list[int] = []
-    refused: dict[int, str] = {}
-    asked: dict[int, list[Chunk]] = {}
+    """Request every recorded chunk again; a new epoch begins with a reset. The node knows which
+    chunk each continues. ReplayFailed: the policy answers no more."""
+    playback = _Playback(link, lacks, progress)
+    requested: dict[int, list[Chunk]] = {}
     for chunk in chunks:
-        asked.setdefault(chunk.observed_ns, []).append(chunk)
+        requested.setdefault(chunk.observed_ns, []).append(chunk)
     epoch: int | None = None
     for frame in frames:
-        for chunk in asked.get(frame.stamp_ns, ()):
-            if why := lacks(frame):
-                refused[frame.stamp_ns] = why
+        for chunk in requested.get(frame.stamp_ns, ()):
+            if playback.lacks(frame):
                 continue
             if chunk.epoch != epoch:
                 link.begin(instructions[chunk.epoch], True, frame.image_ns)
                 epoch = chunk.epoch
             before = link.chunks
-            if why := link.answer(frame.stamp_ns, frame.image_ns, frame.parts, patience_s):
-                refused[frame.stamp_ns] = why
-            link.next_chunk(before, 1.0)  # said on another topic than the command
-            shown.append(frame.stamp_ns)
-            progress(len(shown))
-    status = _run(link, [], {}, len(shown))
-    run = run_of_chunks(link.heard, status, len(shown))
-    return ReplayedFrames(run, tuple(shown), (), refused, _state(link))
+            playback.answer(frame, patience_s)
+            link.next_chunk(before, 1.0)  # it comes on another topic than the command
+            playback.count(frame)
+    status = _run(link, [], {}, len(playback.shown))
+    run = run_of_chunks(link.received, status, len(playback.shown))
+    return playback.done(run, _state(link))
 
 
 def play_realtime(
@@ -318,24 +334,16 @@ def play_realtime(
     rate: float | None,
     progress: Progress,
 ) -> ReplayedFrames:
-    """``rate``: how many times as fast as recorded; None: flat out."""
-    shown: list[int] = []
-    ends: list[int] = []
-    refused: dict[int, str] = {}
+    """Play frames in real time, ``rate`` times as fast as recorded; None: flat out."""
+    playback = _Playback(link, lacks, progress)
     stamps: dict[int, int] = {}  # of now → as recorded
     start: tuple[int, int] | None = None  # recorded stamp, monotonic time
     for frame in frames:
-        begin = begins.get(frame.image_ns)
-        if begin is not None:
-            ends += shown[-1:]
-            asked = time.monotonic_ns()
-            link.begin(begin.instruction, begin.reset, 0)
-            if start is not None:
-                start = (start[0], start[1] + time.monotonic_ns() - asked)
-        if begin is None and not shown:
-            continue
-        if why := lacks(frame):
-            refused[frame.stamp_ns] = why
+        paused = time.monotonic_ns()
+        begun = playback.begin(begins.get(frame.image_ns), 0)
+        if start is not None:
+            start = (start[0], start[1] + time.monotonic_ns() - paused)
+        if not begun or playback.lacks(frame):
             continue
         if rate is not None:
             start = start or (frame.image_ns, time.monotonic_ns())
@@ -347,15 +355,13 @@ def play_realtime(
         link.show([_moved(part, shift) for part in frame.parts])
         if rate is None:
             link.next_chunk(before, _FLAT_OUT_WAIT_S)
-        shown.append(frame.stamp_ns)
-        progress(len(shown))
+        playback.count(frame)
     state = _state(link)  # it will hold when nothing more comes
     link.next_chunk(link.chunks, _LAST_ANSWERS_S)
     time.sleep(0.1)  # the control tick publishes what came last
-    said = [_as_recorded(one, stamps) for one in list(link.said)]
+    commands = [_as_recorded(one, stamps) for one in list(link.commands)]
     tokens = {stamps[stamp]: row for stamp, row in link.tokens.items() if stamp in stamps}
-    run = _run(link, said, tokens, len(shown))
-    return ReplayedFrames(run, tuple(shown), tuple(ends), refused, state)
+    return playback.done(_run(link, commands, tokens, len(playback.shown)), state)
 
 
 def _moved(part: FramePart, shift_ns: int) -> FramePart:
@@ -363,39 +369,33 @@ def _moved(part: FramePart, shift_ns: int) -> FramePart:
     return FramePart(part.role, stamp, restamped(part.data, stamp))
 
 
-def _as_recorded(said: RunCommand, stamps: Mapping[int, int]) -> RunCommand:
-    """With the recorded stamps, so that it can be compared; its age stays."""
-    observed = stamps.get(said.observed_ns, 0)
+def _as_recorded(command: RunCommand, stamps: Mapping[int, int]) -> RunCommand:
+    """Command with the recorded stamps, so that it can be compared; its age stays."""
+    observed = stamps.get(command.observed_ns, 0)
     return replace(
-        said,
+        command,
         observed_ns=observed,
-        latest_ns=stamps.get(said.latest_ns, 0),
-        published_ns=observed + said.published_ns - said.observed_ns,
+        latest_ns=stamps.get(command.latest_ns, 0),
+        published_ns=observed + command.published_ns - command.observed_ns,
     )
 
 
 def _run(
-    link: PolicyLink, said: list[RunCommand], tokens: Mapping[int, tuple[int, ...]], frames: int
+    link: PolicyLink, commands: list[RunCommand], tokens: Mapping[int, tuple[int, ...]], frames: int
 ) -> PolicyRun:
     status = link.status
     if status is None:
         raise ReplayFailed("nothing was heard of the policy node")
     return PolicyRun(
-        tuple(said),
+        tuple(commands),
         dict(tokens),
         frames,
-        policy=status.policy,
-        decoding=status.decoding,
-        checkpoint=status.checkpoint,
-        checkpoint_sha256=status.checkpoint_sha256,
-        device=status.device,
-        dtype=status.dtype,
-        pipeline_depth=status.pipeline_depth,
+        **{name: getattr(status, name) for name in _OF_STATUS},
     )
 
 
 def _state(link: PolicyLink) -> str:
-    """How the policy ended, where that is worth a word."""
+    """State in which the policy ended, where it is not RUNNING or INACTIVE."""
     status = link.status
     if status is None or status.state in (PolicyState.RUNNING, PolicyState.INACTIVE):
         return ""

@@ -1,5 +1,5 @@
-"""A replay before and after it runs: what is judged of the bag, the node that is started, and the
-report. ``args`` are the options of `vla-ros replay`."""
+"""A replay before and after it runs: the bag's check, the node that is started, and the report.
+``args`` are the options of `vla-ros replay`."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def graph_of(
     compressed: bool,
     camera_hz: float,
 ) -> GraphSpec:
-    """The policy node: the parameters it was recorded with, those that the mode needs, and
+    """Graph of the policy node: the parameters it was recorded with, those that the mode needs, and
     those that the user gave, in this order.
 
-    UserError: a parameter that the node does not have, or nobody says which policy it is.
+    UserError: a parameter that the node does not have, or no policy is named.
     """
     file = config_path("policy.yaml")
     known = NodeSpec("policy", "policy", (file,)).file_parameters()
     values = {name: value for name, value in recorded.items() if name in known}
     waits = mode in AS_IT_IS_ASKED
     rate = 1.0 if waits else float(args.rate or 1.0)
-    if not values and camera_hz:  # a bag of somebody else: one action a frame
+    if not values and camera_hz:  # a bag of another recorder: one action a frame
         values["control_rate_hz"] = min(200.0, max(1.0, camera_hz))
     if camera_hz:
         values["camera_rate_hz"] = min(1000.0, max(0.1, camera_hz * rate))
@@ -70,7 +70,7 @@ def graph_of(
         "instruction": "",
         "detect_frozen": False,
     }
-    if mode == CHUNKS:  # each is late by what the questions say, and by nothing else
+    if mode == CHUNKS:  # each is as late as its request says, and no later
         values |= {"delay_frames": 0}
     own = ("policy", "checkpoint", "decoding", "device", "dtype", "weights")
     values |= {name: getattr(args, name) for name in own if getattr(args, name) is not None}
@@ -91,8 +91,8 @@ def graph_of(
 
 
 def _of_checkpoint(values: Mapping[str, Any]) -> tuple[int, int]:
-    """Cameras that the checkpoint looks through, and values of robot state that it takes; one that
-    cannot be read is for the policy node to refuse."""
+    """Numbers of cameras and of state values that the checkpoint takes; one that cannot be read is
+    for the policy node to refuse."""
     if values.get("policy") != "vla":
         return 1, 0
     from vla_ros.policies.base import PolicyRefused
@@ -107,7 +107,7 @@ def _of_checkpoint(values: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def needs_of(node: NodeSpec) -> tuple[str, ...]:
-    """What the policy joins with an image; in the order in which it is published."""
+    """Topics that the policy joins with an image, in the order in which they are published."""
     values = {**node.file_parameters(), **node.parameters}
     needs = []
     if values.get("policy") == "scripted":
@@ -120,12 +120,9 @@ def needs_of(node: NodeSpec) -> tuple[str, ...]:
     return tuple(needs)
 
 
-# What is known of a replay before anything is started.
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything that is known before the policy node starts."""
+    """A replay before the policy node starts."""
 
     picked: TopicRoles
     frames: BagFrames
@@ -135,16 +132,15 @@ class Prepared:
     needs: tuple[str, ...]
     slop_ns: int
     before: PolicyRun | None
-    chunks: tuple[Chunk, ...] = ()  # mode chunks: those to be asked for again
+    chunks: tuple[Chunk, ...] = ()  # mode chunks: those to be requested again
     instructions: Mapping[int, str] = field(default_factory=dict)  # of their epochs
 
 
 def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
-    """Read and judge all there is, so that nothing is started for a bag that is no good.
+    """Read and check the bag, so that nothing is started for a bad one.
 
-    BagError, UserError: what is wrong with it, or with the options.
+    BagError, UserError: an error of the bag, or of the options.
     """
-
     picked = pick(bag.topics, parse_remaps(args.remap))
     golden = load_golden(args.golden) if args.golden else None
     first, last = frame_range(args.frames)
@@ -170,8 +166,7 @@ def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
 
 
 def _with_chunks(prepared: Prepared, args: argparse.Namespace, bag: Bag) -> Prepared:
-    """With the chunks of the bag, to be asked for and compared."""
-
+    """The replay with the chunks of the bag, to be requested and compared."""
     depth = prepared.recorded.run.pipeline_depth if prepared.recorded.run else 1
     if depth > 1:
         raise UserError("--mode chunks: this run's policy was a pipeline, whose answers continue"
@@ -184,8 +179,8 @@ def _with_chunks(prepared: Prepared, args: argparse.Namespace, bag: Bag) -> Prep
     return replace(prepared, chunks=tuple(chunks), instructions=instructions, before=before)
 
 
-def with_questions(prepared: Prepared, folder: Path) -> Prepared:
-    """The same, the node told by a file in ``folder`` what to ask."""
+def with_requests(prepared: Prepared, folder: Path) -> Prepared:
+    """The replay whose node gets its requests from a file in ``folder``."""
     from vla_ros.core.types import Executing
     from vla_ros.runtime.control.requests import RecordedRequest, write_requests
 
@@ -202,11 +197,8 @@ def with_questions(prepared: Prepared, folder: Path) -> Prepared:
         ),
     )
     node = prepared.spec.node("policy")
-    told = replace(node, parameters={**node.parameters, "replay_requests_file": str(file)})
-    return replace(prepared, spec=replace(prepared.spec, nodes=(told,)))
-
-
-# What a replay found.
+    node = replace(node, parameters={**node.parameters, "replay_requests_file": str(file)})
+    return replace(prepared, spec=replace(prepared.spec, nodes=(node,)))
 
 
 _GATED = (
@@ -219,8 +211,7 @@ def make_report(
     args: argparse.Namespace, mode: str, prepared: Prepared, played: ReplayedFrames, wall_s: float,
     notes: Iterable[str],
 ) -> Report:  # fmt: skip
-    """Both runs compared. ``notes``: what is to be said besides."""
-
+    """Report of both runs. ``notes``: lines to add to it."""
     before = prepared.before
     name = "golden" if args.golden else "recorded"
     found = compare(before, played.run, played.shown, played.ends) if before else None

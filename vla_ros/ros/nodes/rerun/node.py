@@ -1,7 +1,7 @@
-"""The rerun node: what runs, in the Rerun viewer, on the time line of the ROS clock.
+"""The rerun node: a running graph in the Rerun viewer, on the time line of the ROS clock.
 
-A spectator: it listens best effort where nothing is kept for late joiners, and decodes no more
-images than it shows.
+A spectator: it subscribes best effort to topics that keep nothing for late joiners, and decodes no
+more images than it shows.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rclpy.node import Node
 
 from vla_ros.core.clock import SECOND, SystemClock
 from vla_ros.core.errors import UserError
+from vla_ros.core.pixels import BadMessage
 from vla_ros.ros.common import spin
-from vla_ros.ros.common.convert import BadMessage
 from vla_ros.ros.common.listening import message_of
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -37,16 +37,16 @@ TABLE = (
       fixed=True),
     P("picture_rate_hz", 10.0, "Most images a second of each camera", 0.1, 1000.0, fixed=True),
     P("look_every_s", 1.0, "How often topics that came are looked for", 0.1, 60.0, fixed=True),
-    P("niceness", 10, "How far it stands back behind all other processes", 0, 19, fixed=True),
+    P("niceness", 10, "Niceness of its process, behind all others", 0, 19, fixed=True),
 )  # fmt: skip
 
 
-PICTURES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _ARRANGE_S = 20.0  # after that an arrangement is the user's, and only the default is renewed
 
 
 class RerunNode(Node):
-    """Shows what it hears in Rerun. ValueError: a bad parameter, or no viewer."""
+    """The node that feeds the viewer. ValueError: a bad parameter, or no viewer."""
 
     def __init__(self) -> None:
         super().__init__("rerun")
@@ -56,7 +56,7 @@ class RerunNode(Node):
         self._reader = Reader()
         self._topics = Topics(self)
         self._subscribed: dict[str, Any] = {}
-        self._picture_ns = round(SECOND / values["picture_rate_hz"])
+        self._image_ns = round(SECOND / values["picture_rate_hz"])
         self._shown_ns: dict[str, int] = {}  # the last image of each camera, by the steady clock
         self._arranged: set[str] = set()
         self._log = self._open(values)
@@ -84,28 +84,28 @@ class RerunNode(Node):
             message_type = class_of(kind) if kind in self._reader.kinds else None
             if message_type is None:
                 continue
-            hear = self._hearing(topic, kind, message_type)
+            take = self._callback(topic, kind, message_type)
             profile = self._topics.profile(topic)
             self._subscribed[topic] = self.create_subscription(
-                message_type, topic, hear, profile, raw=True
+                message_type, topic, take, profile, raw=True
             )
             self.get_logger().info(f"shows {topic}")
 
-    def _hearing(self, topic: str, kind: str, message_type: Any) -> Callable[[bytes], None]:
-        def hear(raw: bytes) -> None:
+    def _callback(self, topic: str, kind: str, message_type: Any) -> Callable[[bytes], None]:
+        def take(raw: bytes) -> None:
             now = self._time.steady_ns()
-            if kind in PICTURES:
-                if now - self._shown_ns.get(topic, -SECOND * 1000) < self._picture_ns:
+            if kind in IMAGES:
+                if now - self._shown_ns.get(topic, -SECOND * 1000) < self._image_ns:
                     return
                 self._shown_ns[topic] = now
             try:
                 message = message_of(raw, message_type)
             except BadMessage as error:
-                self._complain(topic, error)
+                self._warn(topic, error)
                 return
             self._show(topic, kind, message)
 
-        return hear
+        return take
 
     def _show(self, topic: str, kind: str, message: Any) -> None:
         stamp = stamp_of(message) or int(self.get_clock().now().nanoseconds)
@@ -113,13 +113,13 @@ class RerunNode(Node):
             for fact in self._reader.read(topic, kind, message):
                 self._log.show(fact, stamp, self._time.now_ns())
         except ValueError as error:  # BadMessage among them
-            self._complain(topic, error)
+            self._warn(topic, error)
 
-    def _complain(self, topic: str, error: ValueError) -> None:
+    def _warn(self, topic: str, error: ValueError) -> None:
         self.get_logger().warning(f"{topic}: {error}", throttle_duration_sec=5.0)
 
     def _arrange(self) -> None:
-        """Anew where something is there that was not."""
+        """Send the layout anew where paths have come."""
         paths = set(self._log.paths)
         if paths != self._arranged:
             self._arranged = paths
@@ -127,7 +127,7 @@ class RerunNode(Node):
             self._log.send_layout(active=young)
 
     def close(self) -> None:
-        """Everything is written when it returns."""
+        """Write everything, and close the recording."""
         self._log.send_layout(active=False)
         self._log.close()
 

@@ -1,11 +1,10 @@
-"""The view node: a page in the browser that shows a running policy and speaks to it.
+"""The view node: a page in the browser that shows a running policy and sends it requests.
 
-A spectator: it is nobody's condition, runs at low priority, listens best effort, and draws a few
-times a second and only while somebody looks. What it says goes over the same services and the
-same topics as anybody's word; no command passes through it, and who takes over there is gated by
-the policy node as anybody who does.
+A spectator: nothing depends on it, it runs at low priority, subscribes best effort, and draws a few
+times a second and only while a browser is open. Its requests use the public services and topics; no
+command of the policy passes through it, and a takeover there is gated by the policy node as any.
 
-Threads: the executor hears, draws and speaks; viser's threads only put wishes into a queue.
+Threads: the executor receives, draws and calls; viser's threads only put requests into a queue.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from rclpy.client import Client
 from rclpy.duration import Duration
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.pixels import BadMessage, decompressed, image_of
 from vla_ros.core.types import Floats
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
-from vla_ros.ros.bringup.graph_file import ADDRESS, LEFT, OPENED
+from vla_ros.ros.bringup.view import ADDRESS, LEFT, OPENED
 from vla_ros.ros.common import qos, spin
-from vla_ros.ros.common.convert import BadMessage, decompressed, image_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -60,10 +59,10 @@ from vla_ros.viz.viewer.model import (
 )
 from vla_ros.viz.viewer.window import JogRequest, PageAction, PageRequest, PageWindow
 
-# What was asked for at the page, said to the graph: services, and the instruction.
+# Requests of the page to the graph: services, and the instruction.
 
 
-_SAID_S = 5.0  # a policy that is started later must not be told what was typed long ago
+_LIFESPAN_S = 5.0  # a policy that is started later must not get an instruction typed long ago
 _SERVICES = (
     PageAction.STOP,
     PageAction.RESUME,
@@ -74,29 +73,26 @@ _SERVICES = (
 
 
 class PageRequests:
-    """``tell`` gets one line for each wish and whether it was done. Belongs to the executor."""
+    """Clients of the services. ``report`` gets one line for each request, and whether it was done.
+    Belongs to the executor."""
 
-    def __init__(self, node: Node, tell: Callable[[str, bool], None]) -> None:
-        self._tell = tell
+    def __init__(self, node: Node, report: Callable[[str, bool], None]) -> None:
+        self._report = report
         self._triggers = {
             wish: node.create_client(Trigger, f"policy/{wish.value}") for wish in _SERVICES
         }
         self._episode = node.create_client(ResetEpisode, "bridge/reset")
-        said = QoSProfile(
-            depth=1,
-            reliability=ReliabilityPolicy.RELIABLE,
-            durability=DurabilityPolicy.TRANSIENT_LOCAL,
-            lifespan=Duration(seconds=_SAID_S),
-        )
-        self._instruction = node.create_publisher(String, "instruction", said)
+        profile = qos.copy(qos.LATCHED)
+        profile.lifespan = Duration(seconds=_LIFESPAN_S)
+        self._instruction = node.create_publisher(String, "instruction", profile)
         self._clock = node.get_clock()
-        self._twist = node.create_publisher(TwistStamped, "policy/takeover/twist", qos.SAID)
-        self._gripper = node.create_publisher(Float64, "policy/takeover/gripper", qos.SAID)
+        self._twist = node.create_publisher(TwistStamped, "policy/takeover/twist", qos.EVENT)
+        self._gripper = node.create_publisher(Float64, "policy/takeover/gripper", qos.EVENT)
 
     def fulfil(self, ask: PageRequest) -> None:
-        """Begin it; what comes of it is told later."""
+        """Send a request; its outcome is reported later."""
         if ask.wish is PageAction.SAY:
-            self._say(ask.text.strip())
+            self._instruct(ask.text.strip())
         elif ask.wish is PageAction.RESET and self._episode.service_is_ready():
             request = ResetEpisode.Request(task="", initial_state=-1)
             self._call(self._episode, request, "reset")
@@ -104,7 +100,7 @@ class PageRequests:
             self._trigger(ask.wish)
 
     def push(self, push: JogRequest) -> None:
-        """A person takes over; in the frame of the policy's actions."""
+        """Publish a person's velocity or opening, in the frame of the policy's actions."""
         if push.opening is not None:
             self._gripper.publish(Float64(data=push.opening))
         if push.velocity:
@@ -114,33 +110,33 @@ class PageRequests:
             linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = push.velocity
             self._twist.publish(message)
 
-    def _say(self, text: str) -> None:
+    def _instruct(self, text: str) -> None:
         if not text:
-            self._tell("there is no text to say; to stop the robot press STOP", False)
+            self._report("there is no text to say; to stop the robot press STOP", False)
             return
         self._instruction.publish(String(data=text))
-        self._tell(f"said: {text}", True)
+        self._report(f"said: {text}", True)
 
     def _trigger(self, wish: PageAction) -> None:
         client = self._triggers[wish]
         if client.service_is_ready():
             self._call(client, Trigger.Request(), wish.value)
         elif wish is PageAction.STOP:
-            # Whoever executes may still listen where the service is not found: empty means stop.
+            # A policy may still be subscribed where its service is not found: empty means stop.
             self._instruction.publish(String(data=""))
-            self._tell(f"{client.srv_name} is not there; said the empty instruction", False)
+            self._report(f"{client.srv_name} is not there; said the empty instruction", False)
         else:
-            self._tell(f"{client.srv_name} is not there", False)
+            self._report(f"{client.srv_name} is not there", False)
 
     def _call(self, client: Client, request: Any, name: str) -> None:
         def done(future: Any) -> None:
             answer = future.result()
-            self._tell(f"{name}: {answer.message}", bool(answer.success))
+            self._report(f"{name}: {answer.message}", bool(answer.success))
 
         client.call_async(request).add_done_callback(done)
 
 
-# Messages as the frozen views of the page. Malformed ones raise BadMessage or ValueError.
+# Messages as the page's frozen types. Malformed ones raise BadMessage or ValueError.
 
 
 _STATES = {
@@ -152,7 +148,7 @@ _STATES = {
 
 
 def command_shown(message: ActionCommand) -> CommandShown:
-    """Of any action space."""
+    """Command of any action space."""
     return CommandShown(
         seen=command_seen(message),
         action=tuple(message.action),
@@ -162,8 +158,7 @@ def command_shown(message: ActionCommand) -> CommandShown:
 
 
 def step_of(message: ActionCommand) -> Floats | None:
-    """Float64 [3], the displacement of the end effector that it asks for; None: it asks for
-    another thing."""
+    """Displacement of the end effector that is commanded, float64 [3]; None: none is."""
     if message.action_space != ActionCommand.SPACE_END_EFFECTOR_DELTA or len(message.action) < 3:
         return None
     step = np.array(message.action[:3], np.float64)
@@ -171,7 +166,7 @@ def step_of(message: ActionCommand) -> Floats | None:
 
 
 def world_of(message: EpisodeStatus) -> SimulationState:
-    """What a simulation says of its episode."""
+    """State of a simulation's episode."""
     return SimulationState(
         environment=message.environment,
         task=message.task,
@@ -183,22 +178,22 @@ def world_of(message: EpisodeStatus) -> SimulationState:
 
 
 def note_of(message: DiagnosticArray, namespace: str) -> str | None:
-    """The label of what the bridge of this namespace shows, '' where it needs none; None: these are
-    somebody else's words."""
-    speaker = f"{namespace.rstrip('/')}/bridge: episode".lstrip("/")
+    """Label of the simulation of this namespace, '' where it needs none; None: these are statuses
+    of another node."""
+    name = f"{namespace.rstrip('/')}/bridge: episode".lstrip("/")
     for status in message.status:
-        if status.name == speaker:
+        if status.name == name:
             return next((one.value for one in status.values if one.key == "note"), "")
     return None
 
 
 def joints_of(message: JointState) -> dict[str, float]:
-    """Positions by name; those of a message with too few of them are left out."""
+    """Joint positions by name; names without a position are left out."""
     return dict(zip(message.name, map(float, message.position), strict=False))
 
 
 def poses_of(message: NamedPoses) -> dict[str, Floats]:
-    """Float64 [4, 4] by name."""
+    """Poses by name, float64 [4, 4]."""
     found = {}
     for name, pose in zip(message.names, message.poses, strict=False):
         p, q = pose.position, pose.orientation
@@ -207,12 +202,12 @@ def poses_of(message: NamedPoses) -> dict[str, Floats]:
 
 
 def line_of(message: Log) -> LogLine:
-    """One line of a node's log."""
+    """Line of a node's log."""
     return LogLine(message.name, int(message.level), message.msg)
 
 
 def numbers_of(value: ParameterValue) -> tuple[float, ...]:
-    """Of a parameter that is a list of numbers; () for another."""
+    """Value of a parameter that is a list of numbers; () for another."""
     if value.type != ParameterType.PARAMETER_DOUBLE_ARRAY:
         return ()
     return tuple(map(float, value.double_array_value))
@@ -231,20 +226,19 @@ TABLE = (
     P("image_transport", "raw", "Topics of the cameras: as they are, or with /compressed",
       choices=TRANSPORTS, fixed=True),
     P("suite", "", "libero: whose instructions are suggested; empty: of all suites", fixed=True),
-    P("draw_rate_hz", 4.0, "How often the page is drawn, while somebody looks", 0.2, 20.0,
+    P("draw_rate_hz", 4.0, "How often the page is drawn, while a browser is open", 0.2, 20.0,
       fixed=True),
-    P("niceness", 10, "How far it stands back behind all other processes", 0, 19, fixed=True),
+    P("niceness", 10, "Niceness of its process, behind all others", 0, 19, fixed=True),
 )  # fmt: skip
 
 
 MAX_PIXELS = 1920 * 1200  # of an image that is shown
 CHARTS_EVERY = 2  # drawings: they are the dearest part
-GONE_NS = 3 * SECOND  # without a browser for so long: nobody looks. A page that is loaded anew does
+GONE_NS = 3 * SECOND  # without a browser for so long the page is closed; a reload is shorter
 
 
 class ViewNode(Node):
-    """Hears the graph, draws the page and does what is asked there. ValueError: a bad parameter, or
-    no port to serve on."""
+    """The node behind the page. ValueError: a bad parameter, or no port to serve on."""
 
     def __init__(self) -> None:
         super().__init__("view")
@@ -253,16 +247,16 @@ class ViewNode(Node):
         self._time = SystemClock()
         self._page, self._strips, self._past = Page(), Strips(), ViewHistory()
         self._suite: str = values["suite"]
-        self._pictures: dict[str, bytes] = {}  # the newest of each camera, not decoded
+        self._images: dict[str, bytes] = {}  # the newest of each camera, not decoded
         self._compressed = values["image_transport"] == "compressed"
         self._bounds_asked = False
         self._drawings = 0
         self._watched = False
-        self._watched_ns = 0  # when somebody was there last
-        self._asked: deque[PageRequest | JogRequest] = deque(maxlen=20)
+        self._watched_ns = 0  # when a browser was there last
+        self._queue: deque[PageRequest | JogRequest] = deque(maxlen=20)
         self._bell = self.create_guard_condition(self._fulfil)
         self._window = self._open(values)
-        self._wishes = PageRequests(self, self._told)
+        self._requests = PageRequests(self, self._show_report)
         self._subscribe(values)
         self._get_parameters = self.create_client(GetParameters, "policy/get_parameters")
         spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
@@ -286,11 +280,11 @@ class ViewNode(Node):
         for camera in values["cameras"]:
             kind, topic = image_topic(self, camera, values["image_transport"])
 
-            def hear(raw: bytes, camera: str = camera) -> None:
-                self._pictures[camera] = raw
+            def take(raw: bytes, camera: str = camera) -> None:
+                self._images[camera] = raw
 
-            self.create_subscription(kind, topic, hear, qos.IMAGE_SUB, raw=True)
-        # Best effort, so that nobody waits for us. What is said once a second needs no history.
+            self.create_subscription(kind, topic, take, qos.IMAGE_SUB, raw=True)
+        # Best effort, so that no writer waits for it. Reports once a second need no history.
         some = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
         many = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
         listen(self, ActionCommand, "policy/action", self._on_command, many)
@@ -303,13 +297,13 @@ class ViewNode(Node):
         listen(self, Log, "/rosout", self._on_log, many)
         listen(self, String, "robot_description", self._on_robot, qos.LATCHED)
 
-    # What is heard
+    # Received
 
     def _on_command(self, message: ActionCommand) -> None:
         try:
             self._strips.add(command_shown(message), self._time.steady_ns())
         except BadMessage as error:
-            self._complain(str(error))
+            self._warn(str(error))
             return
         self._past.now = replace(self._past.now, step=step_of(message))
 
@@ -320,7 +314,7 @@ class ViewNode(Node):
         try:
             seen = status_seen(message)
         except BadMessage as error:
-            self._complain(str(error))
+            self._warn(str(error))
             return
         self._page.hear_status(seen, message.instruction, self._time.steady_ns())
 
@@ -348,14 +342,14 @@ class ViewNode(Node):
         try:
             robot = read(message.data)
         except ValueError as error:
-            self._complain(f"no robot is shown: {error}")
+            self._warn(f"no robot is shown: {error}")
             return
         self._window.stage.set_robot(robot)
 
-    def _complain(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         self.get_logger().warning(text, throttle_duration_sec=5.0)
 
-    # What is shown
+    # Shown
 
     def _sample(self) -> None:
         self._strips.sample(self._page.status, self._time.steady_ns())
@@ -370,11 +364,11 @@ class ViewNode(Node):
 
     def _draw(self) -> None:
         now, page = self._time.steady_ns(), self._page
-        if not self._anybody(now):
+        if not self._is_watched(now):
             return
         self._window.show_words(page.banner_html(now), page.facts_html(), page.log_html())
-        if pictures := self._burnt():
-            self._window.show_picture(side_by_side(pictures))
+        if images := self._burnt():
+            self._window.show_picture(side_by_side(images))
         environment = page.world.environment if page.world else ""
         self._window.show_tasks(page.suggestions(sentences_of(environment, self._suite)))
         rate_hz = page.status.control_rate_hz if page.status else 0.0
@@ -383,8 +377,8 @@ class ViewNode(Node):
             self._window.show_strips(self._strips.strips(now))
         self._drawings += 1
 
-    def _anybody(self, now_ns: int) -> bool:
-        """Whether somebody looks; the log says when the first comes and the last is gone."""
+    def _is_watched(self, now_ns: int) -> bool:
+        """True while a browser is open; logs when the first comes and the last is gone."""
         watched = self._window.watched
         if watched:
             self._watched_ns = now_ns
@@ -397,11 +391,11 @@ class ViewNode(Node):
         return watched
 
     def _burnt(self) -> list[Any]:
-        """Every camera's newest image with its age of this moment."""
+        """Newest image of every camera, with its age of this moment burnt in."""
         limit = self._page.status.max_age_ms if self._page.status else 0.0
         now = int(self.get_clock().now().nanoseconds)
         found = []
-        for camera, raw in self._pictures.items():
+        for camera, raw in self._images.items():
             try:
                 age_ms = (now - header_stamp(raw)) / MS
                 if self._compressed:
@@ -409,28 +403,28 @@ class ViewNode(Node):
                 else:
                     image = image_of(read_image(raw), MAX_PIXELS)
             except BadMessage as error:
-                self._complain(f"{camera}: {error}")
+                self._warn(f"{camera}: {error}")
                 continue
             found.append(burnt(image, age_ms, limit))
         return found
 
-    # What is asked
+    # Requested
 
     def _ask(self, ask: PageRequest | JogRequest) -> None:
-        """From viser's threads."""
-        self._asked.append(ask)
+        """Queue a request. From viser's threads."""
+        self._queue.append(ask)
         self._bell.trigger()
 
     def _fulfil(self) -> None:
-        while self._asked:
-            ask = self._asked.popleft()
+        while self._queue:
+            ask = self._queue.popleft()
             if isinstance(ask, JogRequest):
-                self._wishes.push(ask)
+                self._requests.push(ask)
                 continue
             self.get_logger().info(f"asked at the page: {ask.wish.value} {ask.text}".rstrip())
-            self._wishes.fulfil(ask)
+            self._requests.fulfil(ask)
 
-    def _told(self, text: str, good: bool) -> None:
+    def _show_report(self, text: str, good: bool) -> None:
         self._window.tell(text, good)
         if good:  # two calls: rclpy holds a line of code to one severity
             self.get_logger().info(text)
@@ -438,7 +432,7 @@ class ViewNode(Node):
             self.get_logger().warning(text)
 
     def close(self) -> None:
-        """Let the browsers go."""
+        """Close the page."""
         self._window.close()
 
 

@@ -86,7 +86,7 @@ def test_a_cube_is_projected_onto_its_own_pixels(table, camera):
             seen = table.step([0.3, -0.5, -0.2, 0.2, 0.1, -0.6, -1]).observation
         moving = moving_transforms(geometry, seen.links, 5_000_000_007)
         assert {stamp_of(t.header.stamp) for t in moving} == {5_000_000_007}
-        place = in_world([*fixed_transforms(geometry), *moving], OPTICAL_FRAMES[camera])
+        pose = in_world([*fixed_transforms(geometry), *moving], OPTICAL_FRAMES[camera])
         info = camera_info(geometry.fovy[camera], SIZE)
         for color in COLORS:
             pixels = colored(seen.images[camera], color)
@@ -99,9 +99,9 @@ def test_a_cube_is_projected_onto_its_own_pixels(table, camera):
                 continue  # half hidden by the hand
             found += 1
             cube = seen.poses[f"{color}_cube"]
-            column, row = projected(cube.position, place, info)
+            column, row = projected(cube.position, pose, info)
             assert pixels[round(row), round(column)], (camera, color)
-            ends = np.array([projected(corner, place, info) for corner in corners(cube)])
+            ends = np.array([projected(corner, pose, info) for corner in corners(cube)])
             # Pixel n reaches from n - 0.5 to n + 0.5.
             seen_ends = columns.min() - 0.5, columns.max() + 0.5, rows.min() - 0.5, rows.max() + 0.5
             lows, highs = ends.min(axis=0), ends.max(axis=0)

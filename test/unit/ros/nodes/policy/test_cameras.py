@@ -24,7 +24,7 @@ def told(kept, reliable=False, seconds=20, loses=True):
         elif loses:
             watch.lost(1)
         if number % 15 == 0:
-            said.append(watch.told("/image", reliable, SECOND + number * SECOND // RATE_HZ))
+            said.append(watch.warning("/image", reliable, SECOND + number * SECOND // RATE_HZ))
     return [line for line in said if line]
 
 
@@ -40,7 +40,7 @@ def told(kept, reliable=False, seconds=20, loses=True):
     ],
     ids=["all", "nine of ten", "a gap of 3 s", "one of ten", "one of a hundred", "none"],
 )
-def test_far_fewer_pictures_than_are_sent_are_told_once(kept, says):
+def test_far_fewer_images_than_are_sent_are_warned_of_once(kept, says):
     lines = told(kept)
     assert len(lines) == says
     for line in lines:

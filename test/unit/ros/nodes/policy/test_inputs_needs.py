@@ -11,8 +11,8 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from sensor_msgs.msg import JointState
 
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.types import PolicyInfo
-from vla_ros.ros.common.convert import BadMessage
 from vla_ros.ros.nodes.policy.cameras import Camera
 from vla_ros.ros.nodes.policy.inputs import as_pose, joints_of, pose_of
 from vla_ros.ros.nodes.policy.needs import FrameStreams, needs_of, tf2_is_there

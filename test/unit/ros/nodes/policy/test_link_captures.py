@@ -32,7 +32,7 @@ def test_captures_in_service_are_said_when_there_are_more() -> None:
     none: Any = nothing
     link = LoopLink(log, none, none, none, none, none)
     for count in (0, 0, 2, 2, 3, 0, 1):  # the 0: a new worker
-        link._say_captures(count)
+        link._count_captures(count)
     assert [line.split(" ", 1)[0] for line in log.lines] == ["2", "3", "1"]
     assert "captured in service, each while the robot waited" in log.lines[0]
     assert link.graphs_captured == 3 + 1  # of both workers
@@ -55,7 +55,7 @@ def test_diagnostics_warn_while_it_is_new(monkeypatch: pytest.MonkeyPatch) -> No
     node: Any = Node()
     topics = PolicyTopics(node)
     said: list[DiagnosticStatus] = []
-    monkeypatch.setattr(topics._diagnostics, "say", said.append)
+    monkeypatch.setattr(topics._diagnostics, "publish", said.append)
     running = PolicyStatus.STATE_RUNNING
     for second, count in ((0, 0), (1, 2), (5, 2), (CAPTURED_S + 2, 2), (CAPTURED_S + 3, 3)):
         status = PolicyStatus(state=running, graphs_captured=count)

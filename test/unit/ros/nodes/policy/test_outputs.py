@@ -106,9 +106,9 @@ class Arm:
         return Moment(self.bench.clock.now, self.bench.clock.steady)
 
     def measure(self, where: np.ndarray = HERE) -> None:
-        places = self.bench.loop.limits.space.motion
+        moving = self.bench.loop.limits.space.motion
         now = self.moment()
-        self.bench.control.measure(where[list(places)], now.now_ns, now, places)
+        self.bench.control.measure(where[list(moving)], now.now_ns, now, moving)
 
     def tick(self) -> None:
         self.bench.tick()
@@ -259,7 +259,7 @@ def test_displacements_are_added_up_from_where_the_joints_are() -> None:
 
 
 @pytest.mark.parametrize("kind", [ActionKind.JOINT_POSITION, ActionKind.JOINT_DELTA])
-def test_a_stop_is_the_place_where_the_plan_is_by_now(kind: ActionKind) -> None:
+def test_a_stop_is_the_position_of_the_plan_by_now(kind: ActionKind) -> None:
     arm = Arm(joint_space(kind), "trajectory")
     arm.measure()
     arm.cycle(np.tile([0.2, 1.0, -0.2], (10, 1)))
@@ -359,7 +359,7 @@ def test_a_single_action_is_held_until_its_observation_is_too_old() -> None:
 # Positions
 
 
-def test_positions_are_told_every_period_and_hold_where_nothing_new_came() -> None:
+def test_positions_are_commanded_every_period_and_hold_where_nothing_new_came() -> None:
     arm = Arm(joint_space(), "positions")
     arm.measure()
     arm.cycle(np.array([0.2, 0.5, -0.2]))
@@ -537,12 +537,12 @@ def test_what_a_rate_makes_of_limits_per_period_is_said(
     assert re.search(says, line) if says else not line
 
 
-def test_of_places_only_the_jump_scales_with_the_rate() -> None:
-    places = {"space": joint_space(), "low": (-3.0,) * 2, "high": (3.0,) * 2}
-    places["stale_action"] = StaleAction.HOLD
-    faster = places | {"control_rate_hz": 40.0}
-    assert scaled(Limits(**places), Limits(**faster)) == ""
-    line = scaled(Limits(**places, jump=0.02), Limits(**faster, jump=0.02))
+def test_of_positions_only_the_jump_scales_with_the_rate() -> None:
+    given = {"space": joint_space(), "low": (-3.0,) * 2, "high": (3.0,) * 2}
+    given["stale_action"] = StaleAction.HOLD
+    faster = given | {"control_rate_hz": 40.0}
+    assert scaled(Limits(**given), Limits(**faster)) == ""
+    line = scaled(Limits(**given, jump=0.02), Limits(**faster, jump=0.02))
     assert line.startswith("jump_limit is per control period: at 40 instead of 20 Hz")
 
 
@@ -559,7 +559,7 @@ def test_of_places_only_the_jump_scales_with_the_rate() -> None:
         (["positions"], end_effectors(ActionKind.END_EFFECTOR_POSE), "the positions output"),
     ],
 )
-def test_an_output_that_cannot_say_it_is_refused(
+def test_an_output_that_cannot_express_it_is_refused(
     outputs: list[str], space: ActionSpace, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says) as caught:

@@ -153,9 +153,9 @@ def test_a_stop_ends_the_motion_a_period_after_it_comes(
     assert not refused
     stopped_ns = what.messages[-1][0] + int(late[-1]) + T
     still = path[times >= stopped_ns + 2 * CYCLE]
-    place = what.messages[-1][1].points[-1].positions
-    assert np.abs(place - what.rows[-1]).max() <= MOST + 1e-9, "on the way that it was on"
-    assert still == pytest.approx(np.tile(place, (len(still), 1)))
+    end = what.messages[-1][1].points[-1].positions
+    assert np.abs(end - what.rows[-1]).max() <= MOST + 1e-9, "on the way that it was on"
+    assert still == pytest.approx(np.tile(end, (len(still), 1)))
     assert np.abs(np.diff(path, axis=0)).max() < MOST, "not in one step"
 
 

@@ -15,9 +15,9 @@ from vla_ros.core.action_space import (
     end_effectors,
     joints,
 )
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.types import PolicyInfo, StaleAction
 from vla_ros.msg import ActionCommand
-from vla_ros.ros.common.convert import BadMessage
 from vla_ros.ros.nodes.bridge.convert import check_space as check_command_space
 from vla_ros.ros.nodes.policy.parameters import TABLE
 from vla_ros.ros.nodes.policy.settings import limits_of, spec_of, validate
@@ -95,9 +95,7 @@ def test_another_width_than_the_policy_s_is_refused_with_both_side_by_side() -> 
 def test_another_meaning_of_as_many_numbers_is_told() -> None:
     poses = end_effectors(ActionKind.END_EFFECTOR_POSE)
     assert check_space(poses, info(poses)) == ""
-    says = (
-        "action_space is end_effector_pose, the policy says that its actions are end_effector_delta"
-    )
+    says = "action_space is end_effector_pose, the policy's actions are end_effector_delta"
     with pytest.raises(ValueError, match=says) as caught:
         check_space(poses, info(END_EFFECTOR_DELTA))
     assert "action_space_override: true" in str(caught.value)

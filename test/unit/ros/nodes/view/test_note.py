@@ -17,7 +17,7 @@ NOTE = "MuJoCo 3.8.1, not LIBERO's 3.3.2: libero_object's floor is a quarter dar
 
 
 def said(node, note):
-    """What `Diagnostics.say` makes of a bridge's word."""
+    """What `Diagnostics.publish` makes of a bridge's word."""
     task = Task("libero_object/0", "pick", 50, 280)
     request = EpisodeRequest(task.name, 0, 0, 0, "")
     view = EpisodeView(EpisodeState.RUNNING, request, "", 1, 0, 280, 20.0, CommandCounts())

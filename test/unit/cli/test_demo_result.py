@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vla_ros.cli.demo.result import Card, DemoResult, Setup, json_line
+from vla_ros.cli.demo.result import DemoResult, Setup, Summary, json_line
 from vla_ros.core.clock import Distribution
 from vla_ros.core.console import WIDTH, console_of, text_of
 from vla_ros.core.types import STAGES
@@ -122,7 +122,7 @@ def test_what_was_not_measured_is_null_and_a_blocked_action_is_named() -> None:
 def rows(result: DemoResult) -> dict[str, str]:
     """What the card says behind every label; the figures of one line apart by one space."""
     found: dict[str, str] = {}
-    for line in text_of(Card(result)).splitlines():
+    for line in text_of(Summary(result)).splitlines():
         label, said = line[2:20], " ".join(line[20:-1].split())
         if label.strip() and not line.startswith("+"):
             found.setdefault(label.rstrip(), said)
@@ -161,7 +161,7 @@ def test_the_first_run_shows_the_card_as_it_is() -> None:
         found = [line[2:20].rstrip() for line in card.splitlines() if line.startswith("| ")]
         return [label for label in found if label not in ("", "note")]
 
-    assert labels(shown[1]) == labels(text_of(Card(SOLVED)))
+    assert labels(shown[1]) == labels(text_of(Summary(SOLVED)))
 
 
 def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
@@ -184,7 +184,7 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
     assert said["new actions"] == "0.00 Hz"
     assert said["missed deadlines"].split()[0] == said["lost commands"] == "-"
     assert said["blocked actions"] == "114 stopped by the gate"
-    assert "0.0 s" not in text_of(Card(replace(BLOCKED, episode_s=None)))
+    assert "0.0 s" not in text_of(Summary(replace(BLOCKED, episode_s=None)))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_decoding_that_was_picked_says_so(decoding: str, asked: str, said: str
     ids=["usual", "blocked", "long texts", "nothing measured"],
 )
 def test_every_line_of_the_card_has_the_same_width(result: DemoResult) -> None:
-    text = text_of(Card(result))
+    text = text_of(Summary(result))
     assert {len(line) for line in text.splitlines()} == {WIDTH}
     assert set(text) <= set(map(chr, range(32, 127))) | {"\n"}
 
@@ -235,14 +235,14 @@ def test_on_a_terminal_it_has_lines_and_fits(columns: int, width: int) -> None:
     stream = Terminal()
     console = console_of(stream)
     console.width = columns
-    console.print(Card(SOLVED))
+    console.print(Summary(SOLVED))
     lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
     assert lines[0] == f"╭{'─' * (width - 2)}╮"
     assert {len(line) for line in lines} == {width}
 
 
 def test_the_card_of_random_weights_says_that_no_success_is_expected() -> None:
-    text = text_of(Card(replace(SOLVED, setup=RANDOM, ended="failure", reason="step limit")))
+    text = text_of(Summary(replace(SOLVED, setup=RANDOM, ended="failure", reason="step limit")))
     assert "NOT SOLVED" in text
     assert "no success is expected" in text
     assert "step limit" in text
