@@ -53,7 +53,8 @@ from vla_ros_lab.train.flow import (
     write_flow,
 )
 from vla_ros_lab.train.frames import mixed
-from vla_ros_lab.train.trainer import Optimizer, keep_freed_memory
+from vla_ros_lab.train.loop import keep_freed_memory
+from vla_ros_lab.train.optimizer import muon_and_adamw
 
 CAMERAS = (AGENTVIEW, WRIST)
 THINGS = (world.CUBE, world.TRAY)
@@ -319,7 +320,7 @@ def train(
     """``steps`` more from number ``first``; the moving average of the weights."""
     device = torch.device("cpu")
     objective = FlowObjective(network, batch, args.dtype, device, args.compile)
-    optimizer = Optimizer(network, args.learning_rate, 0.01)
+    optimizer = muon_and_adamw(network, args.learning_rate, 0.01)
     average = {n: p.detach().clone() for n, p in network.named_parameters()}
     for number in range(steps):
         losses = objective.losses(first + number)

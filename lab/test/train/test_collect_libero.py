@@ -16,18 +16,19 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Pose
 from vla_ros.sim.env import EnvSpec, Task
 from vla_ros.sim.libero.environment import CameraPose
-from vla_ros_lab.train.collect import CollectOptions, ShardReport
+from vla_ros_lab.train.collect import ShardReport
 from vla_ros_lab.train.collect_libero import OBJECTS, episodes_of, pixels_of, tasks_of
+from vla_ros_lab.train.options import CollectOptions
 
-SAID = "pick up the {} and place it in the basket"
+PUT = "pick up the {} and place it in the basket"
 
 
-def spec_of(*sentences: str) -> EnvSpec:
-    tasks = (Task(f"libero_object/{n}", said, 50, 280, ()) for n, said in enumerate(sentences))
+def spec_of(*instructions: str) -> EnvSpec:
+    tasks = (Task(f"libero_object/{n}", text, 50, 280, ()) for n, text in enumerate(instructions))
     return EnvSpec("libero", tuple(tasks), ("agentview",), 256)
 
 
-SPEC = spec_of(SAID.format("milk"), "open the drawer", SAID.format("ketchup"))
+SPEC = spec_of(PUT.format("milk"), "open the drawer", PUT.format("ketchup"))
 
 
 def test_every_task_that_the_expert_knows_has_its_turn_and_the_first_states_none() -> None:

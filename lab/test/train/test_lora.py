@@ -9,17 +9,16 @@ import torch
 pytest.importorskip("peft", reason="peft is not installed: pip install ./lab")
 
 from support.engine import CLOCK, observation
-from support.train import SENTENCES, SIZE, data_set
+from support.train import CPU, SENTENCES, SIZE, data_set
 from vla_ros.cli.main import main
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.families.openvla import SMALL_VOCAB, load_checkpoint, write_random
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
+from vla_ros_lab.train.loop import read_journal
 from vla_ros_lab.train.lora import LoraNetwork
-from vla_ros_lab.train.trainer import read_journal
 
-CPU = torch.device("cpu")
 TEXT = TextConfig(
     vocab_size=SMALL_VOCAB + 64, hidden_size=32, intermediate_size=64, layers=2, heads=2,
     kv_heads=1, head_dim=16, rope_theta=5e4,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from support.engine import engine_of, images, observation
-from support.train import SENTENCES
+from support.train import CPU, SENTENCES, STATS
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Timeline
 from vla_ros.engine.families.openvla import (
@@ -17,9 +17,7 @@ from vla_ros.engine.families.random import write_tokenizer
 from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.network import Network, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES
-from vla_ros_lab.train.units import norm_stats
 
-CPU = torch.device("cpu")
 CLOCK = SystemClock()
 
 
@@ -36,8 +34,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
     config = replace(ARCHITECTURES[arch], images=cameras)
     network = warm(config)
     tensors = {n: t.detach().to(torch.bfloat16) for n, t in network.tensors().items()}
-    stats = norm_stats("tabletop", torch.tensor([0.05] * 3 + [0.5] * 3).numpy(), 1, 1)
-    save_checkpoint(tmp_path / "policy", config, tensors, stats, write_tokenizer)
+    save_checkpoint(tmp_path / "policy", config, tensors, STATS, write_tokenizer)
     checkpoint = load_checkpoint(str(tmp_path / "policy"), CPU, torch.float32)
     network.load_tensors(checkpoint.tensors)
     engine = engine_of(checkpoint)

@@ -7,7 +7,6 @@ goes on where it stopped, and any number of workers makes the same demonstration
 from __future__ import annotations
 
 import atexit
-import json
 import multiprocessing
 import os
 import signal
@@ -15,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -28,6 +27,7 @@ from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image, Observation, 
 from vla_ros.data.episodes.plan import dagger_seed, expert_seed
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.io.files import write_json
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.engine.options import FLOW, TOKENS
 from vla_ros.runtime.control.observation import LIBERO_STATE
@@ -48,6 +48,7 @@ from vla_ros_lab.train.demonstrations import (
     write_shard,
 )
 from vla_ros_lab.train.frames import where, wordings
+from vla_ros_lab.train.options import CollectOptions, differences, recipe_json
 from vla_ros_lab.train.units import scales, to_environment, to_physical
 
 # Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.
@@ -444,49 +445,9 @@ def _end_with_parent() -> None:
 
 
 OPTIONS_FILE = "collection.json"
+CAMERAS = (AGENTVIEW, WRIST)
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
 SWITCH = 0.05  # chance per step that the one who acts is drawn anew, in on-policy rounds
-
-
-@dataclass(frozen=True, slots=True)
-class CollectOptions:
-    """What a collection is. ``policy``: a checkpoint that acts while the expert labels.
-
-    ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
-    its tasks. ``seed`` is the number of the collection, or of the on-policy round.
-    ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
-    ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
-    ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
-    ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
-    some actions not at all, an answer may take more than a period, and in one episode of three the
-    cube is moved on the way.
-    ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
-    ``two_ways``: the expert swings out to the left or to the right, each episode anew.
-    ``suite``: LIBERO's, whose shards :mod:`vla_ros_lab.train.collect_libero` makes.
-    """
-
-    demonstrations: int
-    families: tuple[str, ...] = tuple(family.value for family in Family)
-    seed: int = 0
-    image_size: int = 128
-    wrist: bool = False
-    policy: str = ""
-    expert_share: float = 0.3
-    interpolation: str = "bicubic"
-    per_shard: int = 20
-    delays: int = 0
-    two_ways: bool = False
-    suite: str = ""
-    unsteady: bool = False
-    crowded: bool = False
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        return (AGENTVIEW, WRIST) if self.wrist else (AGENTVIEW,)
-
-    @property
-    def shard_count(self) -> int:
-        return -(-self.demonstrations // self.per_shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,7 +483,11 @@ def collect(
     UserError: ``directory`` holds a collection with other options.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _claim(options, directory)
+    path, recipe = directory / OPTIONS_FILE, recipe_json(options)
+    if found := differences(path, recipe):
+        raise UserError(f"{directory} holds a collection with {found}: take another directory")
+    if not path.exists():
+        write_json(path, recipe)
     missing = [n for n in range(options.shard_count) if not shard_path(directory, n).exists()]
     done = options.shard_count - len(missing)
     for report in _each(options, directory, missing, workers, make or make_shard):
@@ -564,7 +529,11 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
     for index in range(first, min(first + options.per_shard, options.demonstrations)):
         environment, episode = environments[index % _NUDGED], episode_of(options, spec, index)
         recorder = Recorder(
-            options.image_size, options.cameras, OBJECTS, projection, options.interpolation
+            options.image_size,
+            CAMERAS[: 1 + options.wrist],
+            OBJECTS,
+            projection,
+            options.interpolation,
         )
         success = play(environment, episode, _driver(options, episode, environment), recorder)
         if success or options.policy:  # a policy's failures are what its teacher is for
@@ -610,7 +579,7 @@ def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
     return SetInfo(
         environment=spec.name,
         image_size=options.image_size,
-        cameras=options.cameras,
+        cameras=CAMERAS[: 1 + options.wrist],
         objects=OBJECTS,
         scale=tuple(scales(spec).tolist()),
         control_rate_hz=spec.control_rate_hz,
@@ -679,20 +648,6 @@ def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) ->
     action = to_environment(expert.act(seen.poses), scale)
     every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
     return ExpertLabel(action, every)
-
-
-def _claim(options: CollectOptions, directory: Path) -> None:
-    """Write the options, or check that they are those of the shards already there."""
-    path = directory / OPTIONS_FILE
-    wanted = json.loads(json.dumps(asdict(options)))
-    if not path.exists():
-        path.write_text(json.dumps(wanted, indent=1) + "\n")
-        return
-    there = json.loads(path.read_text())
-    differing = sorted(n for n in wanted if n not in there or there[n] != wanted[n])
-    if differing:
-        said = ", ".join(f"{n} {there[n]}" if n in there else f"no {n}" for n in differing)
-        raise UserError(f"{directory} holds a collection with {said}: take another directory")
 
 
 def shard_path(directory: Path, number: int) -> Path:

@@ -25,7 +25,6 @@ from vla_ros_lab.train.collect import (
     GRIPPER_POSE,
     RENDER_SIZE,
     CollectedEpisode,
-    CollectOptions,
     Disturbance,
     ExpertLabel,
     Recorder,
@@ -35,6 +34,7 @@ from vla_ros_lab.train.collect import (
 )
 from vla_ros_lab.train.demonstrations import Demonstration, Float32, SetInfo, write_shard
 from vla_ros_lab.train.frames import where
+from vla_ros_lab.train.options import CollectOptions
 from vla_ros_lab.train.units import scales, to_environment
 
 HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import ACTION_DIM, GRIPPER, Pose
+from vla_ros.core.types import ACTION_DIM, GRIPPER
 from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_folder
 from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.checkpoint import LANGUAGE, Checkpoint
@@ -45,18 +45,13 @@ from vla_ros.engine.models.transformer import (
     rope,
 )
 from vla_ros.engine.models.vlm_with_expert import time_table
-from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
-from vla_ros_lab.train.batches import (
-    chunks_ahead,
-    family_weights,
-    goal_weights,
-    refuse_unposed,
-    things_of,
-    word_places,
-)
+from vla_ros.runtime.control.observation import LIBERO_STATE
+from vla_ros_lab.train.batches import FrameDraws, chunks_ahead, refuse_unposed
 from vla_ros_lab.train.demonstrations import BODIES
-from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, mixed, places_of, wordings
-from vla_ros_lab.train.network import Losses, patch_loss, place_loss, sincos
+from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, own_states
+from vla_ros_lab.train.loop import Losses
+from vla_ros_lab.train.network import patch_loss, place_loss, sincos
+from vla_ros_lab.train.options import TrainOptions
 
 # Units <-> model space of a flow policy in training: mean and deviation of its data.
 
@@ -64,7 +59,6 @@ from vla_ros_lab.train.network import Losses, patch_loss, place_loss, sincos
 #: least deviation: what hardly ever changes would otherwise fill the model space with its noise
 _LEAST_STATE = (0.02,) * 3 + (0.1,) * 3 + (0.005,) * 2  # m, rad, m
 _LEAST_ACTION = 0.25  # of the controller's range
-_HAND = BODIES.index("gripper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +106,8 @@ def scaling_of(frames: FrameTable) -> Scaling:
 
 def states_of(frames: FrameTable) -> torch.Tensor:
     """The robot's own state at every frame, float32 [N, 8], as the policy node makes it."""
-    rows = []
-    for hand, fingers in zip(frames.poses[:, _HAND].tolist(), frames.fingers.numpy(), strict=True):
-        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
-        rows.append(libero_oft({"end_effector_pose": pose, "joint_states": fingers}))
-    return torch.from_numpy(np.array(rows, np.float32).reshape(-1, LIBERO_STATE))
+    states = own_states(frames.poses.numpy(), frames.fingers.numpy())
+    return torch.from_numpy(states.astype(np.float32))
 
 
 Tensors = dict[str, torch.Tensor]
@@ -420,11 +411,8 @@ def noisy(
     return noise, time, torch.arange(horizon) < count[..., None]
 
 
-class FlowBatches:
-    """Draws batches of ``size`` images with ``sentences`` and ``samples`` each.
-
-    UserError: the data were collected without poses.
-    """
+class FlowBatches(FrameDraws):
+    """Batches for flow policies. UserError: the data were collected without poses."""
 
     def __init__(
         self,
@@ -432,81 +420,48 @@ class FlowBatches:
         config: FlowConfig,
         tokenize: Callable[[str], list[int]],
         scaling: Scaling,
-        size: int,
-        sentences: int,
-        samples: int,
-        seed: int,
-        shift: int,
+        options: TrainOptions,
         device: torch.device,
     ) -> None:
         refuse_unposed(frames)
-        self._frames, self._config, self._device = frames.to(device), config, device
-        self._size, self._sentences, self._samples, self._seed = size, sentences, samples, seed
-        self._pictures = FrameImages(self._frames, config.shapes.vision, seed, shift, device)
-        self._chances, self._others = family_weights(frames), goal_weights(frames)
-        said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
-        self._choices = torch.tensor([len(prompts) for prompts in said])
-        self._first = self._choices.cumsum(0) - self._choices
-        prompts = [torch.tensor(prompt) for of_goal in said for prompt in of_goal]
+        super().__init__(frames, config.shapes.vision, tokenize, options, device)
+        self._config = config
+        prompts = [torch.tensor(prompt) for prompt in self._prompts]
         self._lengths = torch.tensor([len(prompt) for prompt in prompts])
-        self._prompts = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
-        words = [one for goal in frames.goals for one in word_places(goal, tokenize)]
-        self._words = torch.tensor(words)
-        things = [things_of(goal, frames.info.objects) for goal in frames.goals]
-        self._things, self._goal = torch.tensor(things), frames.goal.cpu()
-        self._shows = frames.shows[:, 0].cpu()
+        self._padded = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         self._scaling, self._states = scaling, scaling.state.normalize(states_of(frames))
 
     def batch(self, step: int) -> FlowBatch:
         """The batch of ``step``; the same one on every call."""
-        draw = torch.Generator().manual_seed(mixed(self._seed, step))
-        index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
-        goals = self._goals(index, draw)
+        draw, index = self._draw(step)
+        goals = self._goals(index, torch.zeros_like(index), draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        drawn = self._pictures(self._shows[index], draw, step)
-        which = self._first[goals] + wording % self._choices[goals]
-        noise, time, given = noisy(self._config, (*goals.shape, self._samples), draw)
-        side, patch = self._pictures.side, self._pictures.patch
-        things = self._things[goals].to(self._device)
-        places = places_of(drawn.centers[:, 0], things, side, patch)
+        drawn = self._images(self._shows[index, 0], draw, step)
+        which = self._rows(goals, wording)
+        noise, time, given = noisy(self._config, (*goals.shape, self._options.samples), draw)
+        values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
         there = self._device
         return FlowBatch(
             pixels=drawn.pixels,
-            ids=self._prompts[which].to(there),
+            ids=self._padded[which].to(there),
             lengths=self._lengths[which].to(there),
             state=self._states[index].to(there),
-            actions=self._ahead(index, goals, draw).to(there),
+            actions=self._scaling.of_values(values, self._frames.info.scale).to(there),
             noise=noise.to(there),
             time=time.to(there),
             given=given.to(there),
             patches=drawn.patches,
-            places=places,
+            places=self._pointed(drawn, goals),
             words=self._words[which].to(there),
             spots=self._spots(index, goals).to(there),
         )
 
-    def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-        """Goals int64 [B, K]: the one pursued, then others without repetition."""
-        own = self._goal[index][:, None]
-        if self._sentences == 1:
-            return own
-        chances = self._others.expand(len(index), -1).scatter(1, own, 0.0)
-        others = torch.multinomial(chances, self._sentences - 1, generator=draw)
-        return torch.cat((own, others), 1)
-
     def _spots(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-        """Where the things of each instruction are [B, K, 2, 3], m."""
+        """Positions [B, K, 2, 3] of the things of each instruction, m."""
         things = self._things[goals]
         number = torch.tensor([BODIES.index(name) for name in self._frames.info.objects])
         spots = self._frames.poses[index[:, None, None], number[things.clamp(min=0)], :3]
         return spots.masked_fill((things == NOWHERE)[..., None], float("nan"))
-
-    def _ahead(
-        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
-    ) -> torch.Tensor:
-        """Chunks [B, K, H, D] in model space."""
-        values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
-        return self._scaling.of_values(values, self._frames.info.scale)
 
 
 # A flow policy's first weights: another's, or the eyes and language of a trained token policy.
@@ -645,7 +600,6 @@ class FlowObjective:
         self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16")
 
     def losses(self, step: int) -> Losses:
-        """See :class:`vla_ros_lab.train.network.Objective`."""
         return self.losses_of(self._batch(step))
 
     def losses_of(self, batch: FlowBatch) -> Losses:

@@ -23,7 +23,8 @@ from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.frames import DataSummary, FrameTable
-from vla_ros_lab.train.network import Network, Objective, make_objective
+from vla_ros_lab.train.loop import Objective
+from vla_ros_lab.train.network import Network, make_objective
 from vla_ros_lab.train.options import TrainOptions
 
 ADAPTER = "lora_adapter"  # beside the merged weights, for who wants it alone
@@ -142,7 +143,7 @@ class LoraNetwork(nn.Module):
 
 
 class LoraKind:
-    """See trainer.Kind. UserError: there is nothing to adapt, or peft is missing."""
+    """A checkpoint with adapters in training. UserError: nothing to adapt, or no peft."""
 
     chunk = 1
 
@@ -165,7 +166,6 @@ class LoraKind:
         self.delays, self._rank, self._seed = config.max_delay, options.lora, options.seed
 
     def build(self, objects: int) -> nn.Module:
-        """See Kind."""
         self.network = LoraNetwork(self._source, self._rank, objects, self._seed)
         return self.network
 
@@ -175,7 +175,6 @@ class LoraKind:
     def objective(
         self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
-        """See Kind."""
         tokenize = PromptTokenizer(self._source.directory, self.config)
         return make_objective(frames, self.network, options, device, compiled, tokenize)
 

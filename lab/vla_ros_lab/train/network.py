@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +27,7 @@ from vla_ros.engine.models.oft import ParallelHeads
 from vla_ros.engine.models.towers import Vision
 from vla_ros_lab.train.batches import Batches, ChunkBatches, TreePrefixLayout
 from vla_ros_lab.train.frames import NOWHERE, FrameTable
+from vla_ros_lab.train.loop import Losses, Objective
 from vla_ros_lab.train.options import TrainOptions
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
@@ -197,16 +197,6 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
 _BACKGROUND = 0.05  # weight of patches without an object's center: nearly all of them
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
-
-    action: torch.Tensor
-    patch: torch.Tensor
-    place: torch.Tensor
-    error: torch.Tensor
-
-
 class SoftBins:
     """Cross-entropy against a Gaussian over the bins: a near miss costs less than a far one.
 
@@ -264,14 +254,6 @@ def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 _OWN = 2.0  # weight of the instruction that was pursued, against each of the others
 
 
-class Objective(Protocol):
-    """Knows the data and the network."""
-
-    def losses(self, step: int) -> Losses:
-        """Of the batch of ``step``, with gradients."""
-        ...
-
-
 def make_objective(
     frames: FrameTable,
     network: Any,
@@ -285,22 +267,11 @@ def make_objective(
     config, tokenize = network.config, tokenize or _Tokenize(network.config.prompt_style)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
     if config.parallel:
-        chunks = ChunkBatches(
-            frames, config, tokenize, options.batch, options.seed, options.shift, device
-        )
+        chunks = ChunkBatches(frames, config, tokenize, options, device)
         # No fixed shapes: the longest instruction of a batch sets its length.
         run = torch.compile(network.chunk) if compiled else network.chunk
         return ChunkObjective(network, run, chunks, autocast)
-    tokens = Batches(
-        frames,
-        config,
-        tokenize,
-        options.batch,
-        options.branches,
-        options.seed,
-        options.shift,
-        device,
-    )
+    tokens = Batches(frames, config, tokenize, options, device)
     run = torch.compile(network, dynamic=False) if compiled else network
     soft = SoftBins(ActionTokens(config.action_vocab, config.bins), options.sigma_bins, device)
     return TokenObjective(network, run, tokens, autocast, soft)
@@ -313,7 +284,6 @@ class Alternating:
         self._objectives = tuple(objectives)
 
     def losses(self, step: int) -> Losses:
-        """See Objective."""
         turn, part = divmod(step, len(self._objectives))
         return self._objectives[part].losses(turn)
 
@@ -333,7 +303,6 @@ class TokenObjective:
         self._autocast, self._soft = autocast, soft
 
     def losses(self, step: int) -> Losses:
-        """See Objective."""
         batch = self._batches.batch(step)
         with self._autocast:
             count = batch.tokens.shape[-1]
@@ -382,7 +351,6 @@ class ChunkObjective:
         self._autocast = autocast
 
     def losses(self, step: int) -> Losses:
-        """See Objective; nothing is pointed at."""
         batch = self._batches.batch(step)
         with self._autocast:
             actions, features = self._forward(

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("mujoco")
 
-from support.train import SIZE
+from support.train import SIZE, STATS, recipe, train
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.plan import TRAINING
@@ -20,7 +20,6 @@ from vla_ros.sim.expert import Expert
 from vla_ros.sim.tasks import Family, parse_instruction
 from vla_ros_lab.train import collect as collection
 from vla_ros_lab.train.collect import (
-    CollectOptions,
     DelayedActor,
     EnginePolicy,
     ExpertLabel,
@@ -44,10 +43,10 @@ from vla_ros_lab.train.demonstrations import (
 )
 from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork, write_flow
 from vla_ros_lab.train.frames import load_frames
-from vla_ros_lab.train.options import TrainOptions
-from vla_ros_lab.train.run import Machine, Reporter, check, round_directory, run, success_by_family
+from vla_ros_lab.train.options import CollectOptions, Machine
+from vla_ros_lab.train.run import Reporter, check, round_directory, run, success_by_family
 from vla_ros_lab.train.trainer import ARCHITECTURES
-from vla_ros_lab.train.units import norm_stats, scales, to_environment
+from vla_ros_lab.train.units import scales, to_environment
 
 REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
 
@@ -63,8 +62,7 @@ def reach(tmp_path_factory):
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
     directory = tmp_path_factory.mktemp("policy") / "tiny"
-    scale = np.array([0.05] * 3 + [0.5] * 3)
-    write_random(directory, ARCHITECTURES["tiny"], 0, norm_stats("tabletop", scale, 1, 1))
+    write_random(directory, ARCHITECTURES["tiny"], 0, STATS)
     return str(directory)
 
 
@@ -147,11 +145,6 @@ def test_it_goes_on_where_it_stopped_and_makes_the_same(reach, tmp_path):
 def test_workers_make_the_same_files(reach, tmp_path):
     assert len(list(collect(REACH, tmp_path, workers=2))) == 2
     assert_same(tmp_path, reach)
-
-
-def test_other_options_need_another_directory(reach):
-    with pytest.raises(UserError, match="image_size 32"):
-        next(collect(replace(REACH, image_size=64), reach))
 
 
 def test_failed_demonstrations_are_discarded(tmp_path, monkeypatch):
@@ -318,31 +311,25 @@ def test_the_check_plays_held_out_episodes(policy):
 
 
 def test_a_round_of_on_policy_correction(reach, tmp_path):
-    torch.set_num_threads(1)
-    said = []
-    recipe = TrainOptions(
-        (str(reach),), "tiny", steps=5, batch=4, warmup=1, rounds=1, round_episodes=1
-    )
+    said, wanted = [], recipe(reach, steps=5, rounds=1, round_episodes=1)
     out = tmp_path / "run"
     machine, report = Machine(torch.device("cpu")), Reporter(lambda step: None, said.append)
-    assert not run(recipe, out, machine, report, stop=lambda: True).done  # at once: nothing yet
-    assert run(recipe, out, machine, report).done
+    assert not run(wanted, out, machine, report, stop=lambda: True).done  # at once: nothing yet
+    assert run(wanted, out, machine, report).done
     demonstrations, frames = totals(round_directory(out, 0))
     assert demonstrations == 1 and frames > 10
     record = json.loads((out / "policy" / "training.json").read_text())
     assert record["demonstrations"] == 3
     assert any("round 1" in text for text in said)
     before = (out / "log.jsonl").read_text()
-    assert run(recipe, out, machine, report).done  # again: nothing left to do
+    assert run(wanted, out, machine, report).done  # again: nothing left to do
     assert (out / "log.jsonl").read_text() == before
 
 
 def test_two_cameras_train_a_model_of_two_images(tmp_path):
-    torch.set_num_threads(1)
     arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--wrist"]
     assert main([*arguments, "--families", "reach", "--image-size", str(SIZE)]) == 0
-    recipe = TrainOptions((str(tmp_path / "set"),), "tiny", 1, batch=4, warmup=1, wrist=True)
-    run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print))
+    train(recipe(tmp_path / "set", steps=1, wrist=True), tmp_path / "run")
     policy = EnginePolicy(str(tmp_path / "run" / "policy"))
     assert policy.engine.model.config.images == 2
     environment = shared_environment(True)
@@ -380,8 +367,7 @@ def test_of_a_late_flow_policy_the_actions_of_a_chunk_count_that_are_due(flow_po
 def test_a_flow_policys_own_episodes_teach_a_flow_policy(flow_policy, tmp_path):
     arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--families", "reach"]
     assert main([*arguments, "--image-size", str(SIZE), "--policy", flow_policy]) == 0
-    recipe = TrainOptions((str(tmp_path / "set"),), "tiny-flow", 1, batch=4, warmup=1, shift=0)
-    assert run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print)).done
+    assert train(recipe(tmp_path / "set", "tiny-flow", 1, shift=0), tmp_path / "run").done
 
 
 def test_collect_says_what_it_made(tmp_path, capsys):
