@@ -52,7 +52,7 @@ def test_a_suite_s_shards_are_libero_s(tmp_path: Path, monkeypatch: pytest.Monke
 
     def make(options: CollectOptions, _: Path, number: int) -> ShardReport:
         made.append((options.suite, number))
-        return ShardReport(0, 0, 0, 0)
+        return ShardReport(0, 0, 0)
 
     monkeypatch.setattr("vla_ros_lab.train.collect_libero.make_shard", make)
     monkeypatch.setattr("vla_ros.data.episodes.plan.world_of", lambda *_: None)  # is installed

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -29,7 +29,14 @@ from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros_lab.train.batches import family_weights, only, weighted
 from vla_ros_lab.train.frames import load_frames
-from vla_ros_lab.train.loop import Entry, Journal, TrainState, load_state, read_journal, save_state
+from vla_ros_lab.train.loop import (
+    Entry,
+    TrainState,
+    load_state,
+    open_journal,
+    read_journal,
+    save_state,
+)
 from vla_ros_lab.train.options import OPTIONS_FILE, TrainOptions, claim, recipe_json, verify
 from vla_ros_lab.train.trainer import Trainer
 
@@ -211,13 +218,10 @@ def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
 
 
 def test_a_journal_forgets_what_came_after_the_saved_state(tmp_path):
-    journal = Journal(tmp_path, 0)
-    for step in range(5):
-        journal.add(Entry(step, 1.0 / (step + 1), 0.5, 0.4, 0.2, 1e-3))
-    journal.close()
-    with (tmp_path / "log.jsonl").open("a") as stream:
-        stream.write('{"step": 5, "lo')  # killed within a line
-    Journal(tmp_path, 3).close()
+    lines = [asdict(Entry(step, 1.0 / (step + 1), 0.5, 0.4, 0.2, 1e-3)) for step in range(5)]
+    whole = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "log.jsonl").write_text(whole + '{"step": 5, "lo')  # killed within a line
+    open_journal(tmp_path, 3).close()
     assert [entry.step for entry in read_journal(tmp_path)] == [0, 1, 2]
 
 

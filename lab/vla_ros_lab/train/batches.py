@@ -1,6 +1,5 @@
-"""Batches: a pure function of (frames, seed, step), so training can stop and go on anywhere.
-
-An answer is an action of 7 tokens, or of a policy that gives chunks C of them, step after step.
+"""Batches for token policies, single actions or chunks: a pure function of (frames, seed, step), so
+training can stop and go on anywhere.
 """
 
 from __future__ import annotations
@@ -139,15 +138,16 @@ class Batch:
     where they are predicted; ``tokens`` int64 [B, K, n]. Labels of the auxiliary losses:
     ``patches`` int64 [B, patches]; ``places`` int64 [B, K, 2], the patches in the first image of
     the thing to move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for
-    them. The first branch is the instruction that was pursued."""
+    them. None, of patches and places: unknown in these data. The first branch is the instruction
+    that was pursued."""
 
     layout: TreePrefixLayout
     pixels: torch.Tensor
     ids: torch.Tensor
     rows: torch.Tensor
     tokens: torch.Tensor
-    patches: torch.Tensor
-    places: torch.Tensor
+    patches: torch.Tensor | None
+    places: torch.Tensor | None
     words: torch.Tensor
 
 
@@ -251,9 +251,6 @@ class Batches(FrameDraws):
         self._rests = torch.nn.utils.rnn.pad_sequence(rests, batch_first=True)
         length, common = self._rests.shape[1] + self._count - 1, len(self._common)
         self._layout = TreePrefixLayout(config.patches + common, options.branches, length)
-        self.has_objects = bool(frames.info.objects)  # what is in an image, and where
-        # Instructions name things that are known.
-        self.pointing = bool((self._things != NOWHERE).any())
 
     def batch(self, step: int) -> Batch:
         """The batch of ``step``; the same one on every call."""
@@ -267,8 +264,10 @@ class Batches(FrameDraws):
         ids, rows = self._sequences(which, tokens)
         words = self._starts() + self._words[which] - len(self._common)
         tokens, words = tokens.to(self._device), words.to(self._device)
-        pointed = self._pointed(drawn, goals)
-        return Batch(self._layout, drawn.pixels, ids, rows, tokens, drawn.patches, pointed, words)
+        patches, places = drawn.patches if self._frames.info.objects else None, None
+        if (self._things != NOWHERE).any():
+            places = self._pointed(drawn, goals)
+        return Batch(self._layout, drawn.pixels, ids, rows, tokens, patches, places, words)
 
     def _drawn_delays(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
         """How old the images are, in frames, int64 [B]: any age alike, fresh ones more often."""
@@ -403,15 +402,6 @@ def held_out(episodes: int, share: float, seed: int) -> torch.Tensor:
     return torch.randperm(episodes, generator=draw)[:count].sort().values
 
 
-# Batches for OpenVLA-OFT's architecture: an image, an instruction, the next actions of the expert.
-#
-# A whole chunk is known only where the expert itself acted and for the instruction that it pursued.
-# For every other instruction, and where a policy acted, what the expert would do now is known and
-# what it would do next is not: of those only the first action is learned, which is how the
-# instruction is read and how mistakes are mended. The same draws at every call, as in
-# :mod:`.batches`.
-
-
 @dataclass(frozen=True, slots=True)
 class ChunkBatch:
     """A batch of B chunks: ``ids`` int64 [B, L]: a prompt, a blank for every value of the chunk,
@@ -433,8 +423,13 @@ _OTHERS = 0.5  # share of images that come with another instruction than the one
 
 
 class ChunkBatches(FrameDraws):
-    """Batches for OpenVLA-OFT's architecture. UserError: there is no frame where the expert
-    acted."""
+    """Batches for OpenVLA-OFT's architecture: an image, an instruction, the expert's next actions.
+
+    A whole chunk is known only where the expert itself acted and for the instruction that it
+    pursued. For every other instruction, and where a policy acted, the expert's present action is
+    known and the next are not: of those only the first is learned, which is how the instruction is
+    read and how mistakes are mended. UserError: there is no frame where the expert acted.
+    """
 
     def __init__(
         self,

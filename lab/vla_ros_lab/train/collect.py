@@ -47,23 +47,20 @@ from vla_ros_lab.train.demonstrations import (
     read_tracks,
     write_shard,
 )
-from vla_ros_lab.train.frames import where, wordings
+from vla_ros_lab.train.frames import pixels_at, wordings
 from vla_ros_lab.train.options import CollectOptions, differences, recipe_json
 from vla_ros_lab.train.units import scales, to_environment, to_physical
-
-# Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.
-#
-# Needs mujoco, for the cameras' places in the scene. The wrist camera moves with the gripper.
-
 
 GRIPPER_POSE = "gripper"
 
 
 class Projection:
-    """Pixels of a square image of ``size``; x to the right, y down, the corner at 0, 0."""
+    """Poses in the world -> pixels of a square image of ``size``: x to the right, y down, the
+    corner at 0, 0. Needs mujoco, for the cameras of the tabletop; the wrist's moves with the
+    gripper."""
 
     def __init__(self, size: int) -> None:
-        choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
+        choose_renderer()  # mujoco reads MUJOCO_GL when it is imported
         from vla_ros.sim import scene
 
         self._size = size
@@ -79,7 +76,7 @@ class Projection:
     def __call__(self, camera: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
         """float32 [K, 2], one row a name; NaN for what is behind the camera."""
         points = np.array([poses[name].position for name in names])
-        return where(points, *self._camera(camera, poses), self._fovy[camera], self._size)
+        return pixels_at(points, *self._camera(camera, poses), self._fovy[camera], self._size)
 
     def _camera(self, camera: str, poses: Mapping[str, Pose]) -> tuple[Floats, Floats]:
         if camera == AGENTVIEW:
@@ -96,25 +93,23 @@ def _xyzw(wxyz: Floats) -> tuple[float, float, float, float]:
 
 
 # One episode in lock-step, recorded or only judged. One thread: the environment's.
-#
-# The images go the way they go on the robot: rendered at ``RENDER_SIZE``, as the bridge does,
-# then resized by the engine's own preprocessing to what the model sees.
 
 
 EXECUTED = 4  # actions of a chunk of 8
-RENDER_SIZE = 256  # pixels, the bridge's default
+#: pixels, the bridge's default; then the engine's own preprocessing resizes, as on a robot
+RENDER_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertLabel:
-    """What the expert would do, in environment units: ``action`` [7] for the episode's own
-    instruction, ``labels`` [G, 7] for every instruction (see relabel)."""
+    """The expert's action in environment units: ``action`` [7] for the episode's own instruction,
+    ``labels`` [G, 7] for every instruction."""
 
     action: Floats
     labels: Floats
 
 
-#: observation -> (label, executed action [7] in environment units); None where nobody teaches
+#: observation -> (label, executed action [7] in environment units); None: without a teacher
 Driver = Callable[[SimObservation], tuple[ExpertLabel | None, Floats]]
 
 
@@ -132,11 +127,11 @@ class CollectedEpisode:
 
 @dataclass(slots=True)
 class Recorder:
-    """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``.
+    """Collector of a demonstration's steps; ``interpolation``: of the images, see ``fit``.
 
-    ``projection``: camera, poses, names -> where they are in its image, float32 [K, 2]. ``poses``:
-    whether those of BODIES are kept. ``every``: of so many steps one is rendered; the others have
-    the image before them, and nothing is anywhere in it (NaN), by which training leaves them out.
+    ``projection``: camera, poses, names -> pixels in its image, float32 [K, 2]. ``poses``: keep
+    those of BODIES. ``every``: of so many steps one is rendered; the others have the image before
+    them, with NaN for all pixels, by which training leaves them out.
     """
 
     size: int
@@ -151,25 +146,23 @@ class Recorder:
     rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
 
     def add(self, seen: SimObservation, label: ExpertLabel, executed: Floats) -> None:
-        """One step: what was seen, what the expert wanted, what was done."""
+        """One step: the observation, the expert's label, the executed action."""
         for camera in self.cameras:
             images = self.images.setdefault(camera, [])
-            places = self.projection(camera, seen.poses, self.objects)
+            pixels = self.projection(camera, seen.poses, self.objects)
             if seen.images:
-                picture = seen.images[camera]
-                images.append(
-                    fit(picture, self.size, "resize-naive", (0, 0, 0), self.interpolation)
-                )
+                image = seen.images[camera]
+                images.append(fit(image, self.size, "resize-naive", (0, 0, 0), self.interpolation))
             else:
                 images.append(images[-1])
-                places = np.full_like(places, np.nan)
-            self.pixels.setdefault(camera, []).append(places)
-        where_all = poses_of(seen.poses) if self.poses else np.empty(0)
+                pixels = np.full_like(pixels, np.nan)
+            self.pixels.setdefault(camera, []).append(pixels)
+        poses = poses_of(seen.poses) if self.poses else np.empty(0)
         taught = (label.action, label.labels, executed)
-        self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
+        self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, poses))
 
     def demonstration(self, episode: CollectedEpisode, success: bool) -> Demonstration:
-        """All of it, as arrays."""
+        """The demonstration of all steps."""
         action, labels, executed, position, fingers, poses = (
             np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
         )
@@ -217,11 +210,11 @@ def play(
 
 
 class EnginePolicy:
-    """A checkpoint on the engine, asked once a frame.
+    """A checkpoint on the engine, run once a frame.
 
-    Of a chunk that one pass gives (OpenVLA-OFT) the first action counts; of one that is said token
-    by token or comes of a flow policy, which takes so much longer, EXECUTED are: the first, or of a
-    flow policy those that are due once ``delay_steps`` are over. Not thread-safe.
+    Of a chunk that one pass gives (OpenVLA-OFT) the first action is executed; of one that is
+    decoded token by token or comes of a flow policy, which takes so much longer, EXECUTED are: the
+    first, or of a flow policy those that are due once ``delay_steps`` are over. Not thread-safe.
     """
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
@@ -243,11 +236,11 @@ class EnginePolicy:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Somebody else acts: what is left of a chunk was not meant for what comes of that."""
+        """Drop the rest of a chunk: somebody else acts, and it was not meant for what follows."""
         self._rest = []
 
     def act(self, seen: SimObservation, delay_steps: int = 0) -> Floats | None:
-        """The physical action [7] for ``delay_steps`` after what is seen; None when the model's
+        """The physical action [7] for ``delay_steps`` after the observation; None when the model's
         output is no action."""
         if self._rest:
             return self._rest.pop(0)
@@ -278,14 +271,13 @@ _NUDGED, _NUDGE_M = 3, 0.04  # of so many episodes in one the cube is moved so f
 
 
 class DelayedActor:
-    """A policy that acts on what was seen ``delay`` steps ago, and knows it.
+    """A policy that acts on the observation of ``delay`` steps ago, and knows it.
 
     ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
-    in which it does not act. Until there is something that
-    old the robot stands still with its gripper open, as it does until a first action has come.
-    ``unsteady``: draws by which images come sooner or later than it knows, and actions are lost. Of
-    a policy that knows a delay of some steps an answer may take more than one: then it has none for
-    some of them, as on a slow machine.
+    in which it does not act. Until there is an observation that old the robot stands still with its
+    gripper open, as it does until a first action has come. ``unsteady``: draws by which images come
+    sooner or later than it knows, and actions are lost. Of a policy that knows a delay of some
+    steps an answer may take more than one: then it has none for some of them, as on a slow machine.
     """
 
     def __init__(
@@ -299,12 +291,12 @@ class DelayedActor:
         self._unsteady, self._really = unsteady, delay
         least, most, _ = _BUSY
         self._busy = unsteady.uniform(least, min(most, max(delay, least))) if unsteady else 0.0
-        self._step, self._free = -1, 0.0  # which one is seen, and when the policy is done
-        self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # where no action has come
+        self._step, self._free = -1, 0.0  # the newest, and when the policy is done
+        self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # without an action
         self._seen: deque[SimObservation] = deque(maxlen=delay + 1 + max(_LATER[0]))
 
     def see(self, seen: SimObservation) -> None:
-        """Another step; also where another one acts."""
+        """Take in the observation of another step; also where another one acts."""
         self._step += 1
         self._seen.append(seen)
         if self._unsteady is not None:  # never an older image than the one before
@@ -312,16 +304,16 @@ class DelayedActor:
             self._really = min(self._really + 1, max(0, self._delay + later))
 
     def act(self) -> Floats | None:
-        """For the step that was seen last."""
+        """The action for the newest step."""
         if len(self._seen) <= self._really or self._late():
             return self.held.copy()
-        said = self._act(self._seen[-1 - self._really], self._delay)
-        if said is not None:
-            self.held[GRIPPER] = said[GRIPPER]
-        return said
+        action = self._act(self._seen[-1 - self._really], self._delay)
+        if action is not None:
+            self.held[GRIPPER] = action[GRIPPER]
+        return action
 
     def _late(self) -> bool:
-        """Whether there is no answer for this step: it was lost, or the policy is still at it."""
+        """No answer for this step: it was lost, or the policy is still at it."""
         if self._unsteady is None:
             return False
         if self._free >= self._step + 1:
@@ -350,19 +342,13 @@ def forget_policy() -> None:
     shared_policy.cache_clear()
 
 
-# Noise on executed actions, so that demonstrations show how to come back from a mistake.
-#
-# Source of the idea: Laskey et al. 2017, DART: disturb what the teacher does, keep as the label
-# what it wanted to do.
-
-
 _CALM = 0.25  # share of episodes without noise: also the straight way is shown
 _JITTER = np.array([0.06] * 3 + [0.02] * 3)  # environment units, every step
 _SHOVE_CHANCE = 0.04  # per step: a shove begins
 _SHOVE_STEPS = (3, 9)
 _SHOVE = np.array([0.8] * 3 + [0.15] * 3)  # environment units, largest
 #: how a disturbed episode begins: steps in a direction of chance, whatever the expert wants.
-#: The arm always starts from one pose, so without it the arm's place alone tells which cube it
+#: The arm always starts from one pose, so without it the arm's position alone shows which cube it
 #: is on its way to, and a policy learns that before it learns to read the instruction.
 _WANDER_STEPS = (3, 12)
 _WANDER_LOW = np.array([-0.6, -0.8, -0.2, -0.1, -0.1, -0.3])
@@ -370,10 +356,9 @@ _WANDER_HIGH = np.array([0.6, 0.8, 0.4, 0.1, 0.1, 0.3])
 
 
 class Disturbance:
-    """A wander at the start, small jitter all the time, now and then a shove of some steps.
-
-    Never on the gripper.
-    """
+    """Noise on executed actions, so that demonstrations show how to come back from a mistake: a
+    wander at the start, small jitter all the time, now and then a shove of some steps, never on the
+    gripper. The label stays what the teacher wanted (DART, Laskey et al. 2017)."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -403,30 +388,26 @@ class Disturbance:
         return clipped
 
 
-# What the expert would do in one state for every instruction there is.
-#
-# One image with many instructions teaches a policy to read: from demonstrations alone the place of
-# the arm tells what will come next, and the instruction is learned last.
-
-
 #: the instructions of the G columns of a data set's labels
 INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())
 
 
 def labels(poses: Mapping[str, Pose], scale: Floats, side: float = 0.0) -> Floats:
-    """Environment actions [G, 7], one for each of INSTRUCTIONS; ``side`` as of the expert."""
+    """The expert's environment actions [G, 7] in one state, one for each of INSTRUCTIONS; ``side``:
+    see Expert.
+
+    One image with many instructions teaches a policy to read: from demonstrations alone the arm's
+    position shows what comes next, and the instruction is learned last.
+    """
     actions = [advise(goal, poses, side) for goal in GOALS.values()]
     return to_environment(np.stack(actions), scale)
 
 
-# Processes for simulated episodes: they leave Ctrl-C to their parent and never outlive it.
-
-
 def pool(workers: int) -> ProcessPoolExecutor:
-    """A pool of fresh interpreters: OpenGL and torch do not survive a fork.
+    """A pool of fresh interpreters for simulated episodes: OpenGL and torch do not survive a fork.
 
-    Ctrl-C reaches every process of a terminal; here it is the parent who decides what ends, so
-    an episode that runs is finished. When the parent is killed its workers end at once.
+    Ctrl-C reaches every process of a terminal; it is left to the parent, so an episode that runs is
+    finished. When the parent is killed its workers end at once.
     """
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, initializer=_begin)
@@ -452,12 +433,11 @@ SWITCH = 0.05  # chance per step that the one who acts is drawn anew, in on-poli
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What came of a shard. ``failed`` demonstrations of the expert are not in it."""
+    """Counts of a shard. ``failed`` demonstrations of the expert are not in it."""
 
     kept: int
     failed: int
     succeeded: int
-    frames: int
 
 
 #: runs the episodes of shard ``number`` and writes it: options, directory, number -> its report.
@@ -467,7 +447,7 @@ ShardMaker = Callable[[CollectOptions, Path, int], ShardReport]
 
 @dataclass(frozen=True, slots=True)
 class MadeShard:
-    """One more shard is there."""
+    """Progress of a collection by one more shard."""
 
     report: ShardReport
     shards_done: int
@@ -541,9 +521,8 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
         else:
             failed += 1
     write_shard(shard_path(directory, number), set_info(options, spec), kept)
-    tracks = [one.track for one in kept]
-    succeeded = sum(track.success for track in tracks)
-    return ShardReport(len(kept), failed, succeeded, sum(map(len, tracks)))
+    succeeded = sum(one.track.success for one in kept)
+    return ShardReport(len(kept), failed, succeeded)
 
 
 def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedEpisode:
@@ -552,10 +531,10 @@ def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedE
     tasks = tasks_of(spec, family)
     turn = index // len(options.families)
     task = tasks[turn % len(tasks)]
-    said = wordings(parse_instruction(task.instruction))
+    worded = wordings(parse_instruction(task.instruction))
     return CollectedEpisode(
         task=task.name,
-        instruction=said[(turn // len(tasks)) % len(said)],
+        instruction=worded[(turn // len(tasks)) % len(worded)],
         initial_state=index % task.initial_states,
         seed=episode_seed(options, index),
         max_steps=task.max_steps,
@@ -575,7 +554,7 @@ def tasks_of(spec: EnvSpec, family: Family) -> list[Task]:
 
 
 def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
-    """What the shards of this collection say about themselves."""
+    """Facts of this collection's shards."""
     return SetInfo(
         environment=spec.name,
         image_size=options.image_size,
@@ -595,63 +574,50 @@ def totals(directory: Path) -> tuple[int, int]:
 
 
 def _driver(options: CollectOptions, episode: CollectedEpisode, environment: Environment) -> Driver:
+    """The expert, disturbed; or a policy that acts, for stretches the expert, which labels every
+    step (DAgger, Ross et al. 2011, whose mixture is drawn per step; stretches go further)."""
     scale = scales(environment.spec)
     rng = np.random.default_rng([episode.seed, episode.initial_state])
     side = float(rng.choice((-1.0, 1.0))) if options.two_ways else 0.0
     expert = Expert(episode.instruction, side)
+
+    def label_of(seen: SimObservation) -> ExpertLabel:
+        every = labels(seen.poses, scale, side)
+        action = to_environment(expert.act(seen.poses), scale)
+        every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
+        return ExpertLabel(action, every)
+
     if not options.policy:
         disturb = Disturbance(rng)
 
         def demonstrate(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
-            label = _taught(expert, seen, scale, side)
+            label = label_of(seen)
             return label, disturb(label.action)
 
         return demonstrate
-    policy = shared_policy(options.policy)
-    policy.reset(episode.instruction)
+    engine = shared_policy(options.policy)
+    engine.reset(episode.instruction)
     delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    late = DelayedActor(policy.act, delay, policy.interrupt, rng if options.unsteady else None)
-    return _mixed(expert, side, late, scale, rng, options.expert_share)
-
-
-def _mixed(
-    expert: Expert,
-    side: float,
-    policy: DelayedActor,
-    scale: Floats,
-    rng: np.random.Generator,
-    expert_share: float,
-) -> Driver:
-    """The policy acts, for stretches the expert does; the expert labels every step.
-
-    Source: Ross et al. 2011 (DAgger), whose mixture is drawn per step; stretches go further.
-    """
+    policy = DelayedActor(engine.act, delay, engine.interrupt, rng if options.unsteady else None)
     expert_acts = False
 
     def drive(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
         nonlocal expert_acts
-        label = _taught(expert, seen, scale, side)
+        label = label_of(seen)
         if rng.uniform() < SWITCH:
-            expert_acts = bool(rng.uniform() < expert_share)
+            expert_acts = bool(rng.uniform() < options.expert_share)
         policy.see(seen)
         if expert_acts:
             policy.interrupt()
             policy.held[GRIPPER] = to_physical(label.action, scale)[GRIPPER]
-        said = None if expert_acts else policy.act()
-        return label, label.action if said is None else to_environment(said, scale)
+        physical = None if expert_acts else policy.act()
+        return label, label.action if physical is None else to_environment(physical, scale)
 
     return drive
 
 
-def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) -> ExpertLabel:
-    every = labels(seen.poses, scale, side)
-    action = to_environment(expert.act(seen.poses), scale)
-    every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
-    return ExpertLabel(action, every)
-
-
 def shard_path(directory: Path, number: int) -> Path:
-    """Where a shard belongs."""
+    """The path of a shard."""
     return directory / f"shard-{number:04d}{SUFFIX}"
 
 

@@ -50,11 +50,8 @@ from vla_ros_lab.train.batches import FrameDraws, chunks_ahead, refuse_unposed
 from vla_ros_lab.train.demonstrations import BODIES
 from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, own_states
 from vla_ros_lab.train.loop import Losses
-from vla_ros_lab.train.network import patch_loss, place_loss, sincos
+from vla_ros_lab.train.network import attend, patch_loss, place_loss, sincos
 from vla_ros_lab.train.options import TrainOptions
-
-# Units <-> model space of a flow policy in training: mean and deviation of its data.
-
 
 #: least deviation: what hardly ever changes would otherwise fill the model space with its noise
 _LEAST_STATE = (0.02,) * 3 + (0.1,) * 3 + (0.005,) * 2  # m, rad, m
@@ -63,7 +60,8 @@ _LEAST_ACTION = 0.25  # of the controller's range
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Of the state [8], LIBERO's pose and fingers, and of an action [7] in m, rad and 0 to 1."""
+    """Units <-> model space, by mean and deviation: of the state [8], LIBERO's pose and fingers,
+    and of an action [7] in m, rad and 0 to 1."""
 
     state: Scaler
     action: Scaler
@@ -76,17 +74,17 @@ class Scaling:
 
     @property
     def processors(self) -> Processors:
-        """What a checkpoint says about it."""
+        """The scaling as a checkpoint has it."""
         return Processors(self.state, self.action, "")
 
     def tensor(self) -> torch.Tensor:
-        """All of it as float32 [2, S + D], for a run's state."""
+        """The scaling as float32 [2, S + D], for a run's state."""
         parts = (self.state, self.action)
         return torch.stack([torch.cat([getattr(p, n) for p in parts]) for n in ("low", "high")])
 
 
 def scaling_from(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Scaling:
-    """What :meth:`Scaling.tensor` gave; ``cut``: values of the state."""
+    """The scaling of :meth:`Scaling.tensor`; ``cut``: values of the state."""
     means, deviations = tensor.cpu().float()
     return Scaling(
         Scaler("MEAN_STD", means[:cut], deviations[:cut]),
@@ -95,7 +93,8 @@ def scaling_from(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Scaling:
 
 
 def scaling_of(frames: FrameTable) -> Scaling:
-    """Of a data set. The mean of a motion is taken as none: standing still is the middle."""
+    """The scaling of a data set. The mean of a motion is taken as 0: standing still is the
+    middle."""
     states, scale = states_of(frames), torch.tensor([*frames.info.scale, 0.5])
     spread = states.std(0).maximum(torch.tensor(_LEAST_STATE))
     moved = frames.chunks[:, 0].float().std(0).clamp(min=_LEAST_ACTION) * scale
@@ -115,7 +114,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
-    """What the expert reads of M prefixes: per layer ``keys`` and ``values`` [M, G, P, d];
+    """KV of M prefixes for the expert: per layer ``keys`` and ``values`` [M, G, P, d];
     ``seen`` bool [M, P], no padding; ``counts`` int64 [M], rows that are seen."""
 
     keys: tuple[torch.Tensor, ...]
@@ -181,16 +180,16 @@ class FlowNetwork(nn.Module):
         patch features [B, patches, W] and the words' last hidden states
         [B, K, L, C], normalized.
         """
-        batch, sentences, samples = time.shape
+        batch, instructions, samples = time.shape
         features = self.tower(pixels.flatten(0, 1))
         features = features.view(batch, -1, features.shape[-1])
         read, hidden = self._read(features, ids, lengths)
-        rows = state[:, None, None].expand(-1, sentences, samples, -1).flatten(0, 2)
+        rows = state[:, None, None].expand(-1, instructions, samples, -1).flatten(0, 2)
         speed = self._speed(
             read, rows, x.flatten(0, 2), time.flatten(), given.flatten(0, 2), samples
         )
         words = norm(hidden[:, features.shape[1] :], self.config.shapes.text.rms_eps)
-        words = words.unflatten(0, (batch, sentences))
+        words = words.unflatten(0, (batch, instructions))
         return speed.view(x.shape), features, words
 
     def _read(
@@ -198,12 +197,12 @@ class FlowNetwork(nn.Module):
     ) -> tuple[ReadPrefix, torch.Tensor]:
         """The language model over images and words, all of which see each other."""
         text = self.config.shapes.text
-        sentences = ids.shape[1]
+        instructions = ids.shape[1]
         weights, like = _Parts(self._tensors()), features.new_empty(0, dtype=torch.float32)
         images = F.linear(
             features, weights.take(PROJECTOR + ".weight"), weights.take(PROJECTOR + ".bias")
         )
-        images = images[:, None].expand(-1, sentences, -1, -1).flatten(0, 1)
+        images = images[:, None].expand(-1, instructions, -1, -1).flatten(0, 1)
         words = F.embedding(ids.flatten(0, 1), weights.take(TEXT + "embed_tokens.weight"))
         x = torch.cat((images.to(words.dtype), words * text.hidden_size**0.5), 1)
         counts = features.shape[1] + lengths.flatten()
@@ -221,7 +220,7 @@ class FlowNetwork(nn.Module):
             keys.append(k)
             values.append(v)
             if not last:
-                x = x + linear(_attend(q, k, v, seen[:, None, None]), layer.out)
+                x = x + linear(attend(q, k, v, seen[:, None, None], 1.0).flatten(2), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
         return ReadPrefix(tuple(keys), tuple(values), seen, counts), x
 
@@ -241,8 +240,8 @@ class FlowNetwork(nn.Module):
             (self._linear("state_proj", state)[:, None], self._timed(x, time, given)), 1
         )
         counts = read.counts.repeat_interleave(samples)
-        place = counts[:, None] + torch.arange(rows.shape[1], device=x.device)
-        here = Rope(self._cos[place][:, None], self._sin[place][:, None])
+        position = counts[:, None] + torch.arange(rows.shape[1], device=x.device)
+        here = Rope(self._cos[position][:, None], self._sin[position][:, None])
         mask = self._mask(read.seen.repeat_interleave(samples, 0), rows.shape[1])
         table = layer_table(expert)
         for number in range(expert.layers):
@@ -253,7 +252,7 @@ class FlowNetwork(nn.Module):
                 torch.cat((before.repeat_interleave(samples, 0).to(own.dtype), own), 2)
                 for before, own in ((read.keys[number], k), (read.values[number], v))
             )
-            rows = rows + linear(_attend(q, k, v, mask), layer.out)
+            rows = rows + linear(attend(q, k, v, mask, 1.0).flatten(2), layer.out)
             rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
         out = norm(rows[:, 1:].float(), expert.rms_eps)
         scale = norm_scale(weights, EXPERT + "model.norm.weight", expert)
@@ -293,7 +292,7 @@ class FlowNetwork(nn.Module):
 
 
 class _Parts:
-    """Parameters as :class:`vla_ros.engine.io.weights.Weights`, as often as asked for."""
+    """Parameters as :class:`vla_ros.engine.io.weights.Weights`, to be taken again and again."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -311,15 +310,6 @@ def _split(
     return qk[:, :q_heads], qk[:, q_heads:], heads[:, q_heads + kv_heads :]
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """q [M, H, T, d] (scaled), k and v [M, G, S, d], bool mask -> [M, T, H d]."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-    return out.transpose(1, 2).flatten(2)
-
-
 def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
     """Norms (which Gemma counts from 1) and biases 0, the velocity 0, all else normal with
     deviation 0.02, but for the small maps around the expert: their inputs are few."""
@@ -327,9 +317,6 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
         return nn.Parameter(torch.zeros(shape))
     spread = 0.02 if name.startswith("paligemma") else shape[1] ** -0.5
     return nn.Parameter(torch.randn(shape) * spread)
-
-
-# The flow policies that can be trained, by name: pi0's architecture at small sizes.
 
 
 #: the tower and the language model are those of ``small``, whose weights they may begin with: a
@@ -362,25 +349,18 @@ FLOW_ARCHITECTURES: dict[str, FlowConfig] = {
 }
 
 
-# Batches for a flow policy: an image, instructions, and the expert's next H actions for each.
-#
-# The chunks are :mod:`vla_ros_lab.train.ahead`'s, so every frame has a whole one for every
-# instruction, whoever acted in it. The same draws at every call, as in
-# :mod:`vla_ros_lab.train.batches`.
-
-
 LONGEST_GIVEN = 8  # actions that a chunk may take as given (arXiv 2512.05964: 0 to 10)
 _GIVEN = 0.5  # share of samples that take some
 
 
 @dataclass(frozen=True, slots=True)
 class FlowBatch:
-    """B images, K instructions each, n samples an instruction; values in model space.
+    """A batch of B images, K instructions each, n samples an instruction; values in model space.
 
     ``pixels`` [B, cameras, 3, s, s]; ``ids`` int64 [B, K, L] and ``lengths`` [B, K]; ``state``
     [B, S]; ``actions`` [B, K, H, D]; ``noise`` [B, K, n, H, D]; ``time`` [B, K, n], 1 is noise;
     ``given`` bool [B, K, n, H]: rows without noise. Auxiliary: ``patches``, ``places``, ``words``
-    as in :class:`vla_ros_lab.train.batches.Batch`, the words' places among ``ids``; ``spots``
+    as in :class:`vla_ros_lab.train.batches.Batch`, the words' positions in ``ids``; ``spots``
     [B, K, 2, 3] in m, where those things are, NaN for none. None, of the first two: not learned.
     """
 
@@ -412,7 +392,11 @@ def noisy(
 
 
 class FlowBatches(FrameDraws):
-    """Batches for flow policies. UserError: the data were collected without poses."""
+    """Batches for flow policies: an image, instructions, and the expert's next H actions for each.
+
+    The chunks are :mod:`vla_ros_lab.train.ahead`'s, so every frame has a whole one for every
+    instruction, whoever acted in it. UserError: the data were collected without poses.
+    """
 
     def __init__(
         self,
@@ -464,11 +448,7 @@ class FlowBatches(FrameDraws):
         return spots.masked_fill((things == NOWHERE)[..., None], float("nan"))
 
 
-# A flow policy's first weights: another's, or the eyes and language of a trained token policy.
-#
-# A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
-# gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm one
-# linear map is fitted to what the token policy's projector made of the same images.
+# A flow policy's first weights.
 
 
 _SLOPE = 1.702  # Hendrycks and Gimpel 2016: GELU against a sigmoid's
@@ -489,29 +469,29 @@ def go_on_from(network: FlowNetwork, directory: Path) -> None:
 
 
 def begin_from(network: FlowNetwork, source: Checkpoint, frames: FrameTable, seed: int) -> None:
-    """Take over what fits. UserError: ``source`` has other sizes."""
+    """Take over the tower and the language model of a token policy.
+
+    A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
+    gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm one
+    linear map is fitted to the output of the token policy's projector for the same images.
+    UserError: ``source`` has other sizes.
+    """
     _check(network, source.config)
-    eyes = Vision(source.config)
-    eyes.load_state_dict({n: source.tensors[n] for n in eyes.state_dict()})
+    vision = Vision(source.config)
+    vision.load_state_dict({n: source.tensors[n] for n in vision.state_dict()})
     with torch.no_grad():
         _take_language(network, source)
-        _take_eyes(network, eyes, frames, seed)
+        _take_vision(network, vision, frames, seed)
 
 
 def _check(network: FlowNetwork, theirs: ModelConfig) -> None:
-    tower, text = network.config.shapes.vision, network.config.shapes.text
-    other, words = theirs.towers[0], theirs.text
-    own = (
-        tower.width, tower.heads, tower.mlp, tower.image_size, tower.patch, tower.depth,
-        text.hidden_size, text.intermediate_size, text.layers, text.heads, text.kv_heads,
-        text.head_dim,
-    )  # fmt: skip
-    found = (
-        other.width, other.heads, other.mlp, other.image_size, other.patch, other.depth - 1,
-        words.hidden_size, words.intermediate_size, words.layers, words.heads, words.kv_heads,
-        words.head_dim,
-    )  # fmt: skip
-    if own != found or words.kind != "llama" or len(theirs.towers) != 1:
+    shapes, tower = network.config.shapes, theirs.towers[0]
+    alike = len(theirs.towers) == 1 and theirs.text.kind == "llama"
+    for name in ("width", "heads", "mlp", "image_size", "patch"):
+        alike &= getattr(shapes.vision, name) == getattr(tower, name)
+    for name in ("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim"):
+        alike &= getattr(shapes.text, name) == getattr(theirs.text, name)
+    if not alike or shapes.vision.depth != tower.depth - 1:
         raise UserError(
             "--init-from is no token policy with the sizes of this one's tower and language model:"
             " give one that was trained with --arch small, such as shipped:tabletop"
@@ -535,20 +515,19 @@ def _take_language(network: FlowNetwork, source: Checkpoint) -> None:
         tensor.copy_(theirs)
 
 
-def _take_eyes(network: FlowNetwork, eyes: Vision, frames: FrameTable, seed: int) -> None:
-    tower, theirs = network.tower, eyes.vision_backbone.featurizer
+def _take_vision(network: FlowNetwork, vision: Vision, frames: FrameTable, seed: int) -> None:
+    tower, theirs = network.tower, vision.vision_backbone.featurizer
     tower.patch_embed.load_state_dict(theirs.patch_embed.state_dict())
     tower.positions.copy_(theirs.pos_embed[0])
     for own, other in zip(tower.blocks, theirs.blocks, strict=True):
         own.load_state_dict(other.state_dict())
-    vision = network.config.shapes.vision
-    pictures = FrameImages(frames, vision, seed, 0, torch.device("cpu"))
+    images = FrameImages(frames, network.config.shapes.vision, seed, 0, torch.device("cpu"))
     draw = torch.Generator().manual_seed(seed)
     count = min(_IMAGES, len(frames))
     index = torch.randint(len(frames), (count,), generator=draw)
-    pixels = pictures(index, draw, 0).pixels.flatten(0, 1)
+    pixels = images(index, draw, 0).pixels.flatten(0, 1)
     features = tower(pixels).flatten(0, 1)
-    wanted = eyes((pixels,)).flatten(0, -2)
+    wanted = vision((pixels,)).flatten(0, -2)
     rows = torch.cat((features, features.new_ones(len(features), 1)), 1)
     fitted = torch.linalg.lstsq(rows, wanted).solution
     own_tensors = network.tensors()
@@ -556,21 +535,13 @@ def _take_eyes(network: FlowNetwork, eyes: Vision, frames: FrameTable, seed: int
     own_tensors[PROJECTOR + ".bias"].copy_(fitted[-1])
 
 
-# From a flow network in training to a folder in LeRobot's layout.
-
-
 def write_flow(network: FlowNetwork, directory: Path) -> None:
-    """Config, bf16 weights, processors, tokenizer and the gate's integers."""
+    """A folder in LeRobot's layout: config, bf16 weights, processors, tokenizer and the gate's
+    integers."""
     tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
     config = network.config
     save_folder(directory, config, tensors, network.scaling.processors, discrete_json(config))
     write_tokenizer(directory / "tokenizer.json")
-
-
-# Flow matching with a time for each action, so that a chunk can be given its first actions.
-#
-# Sources: openpi ``pi0.py`` (the path x = t noise + (1 - t) actions, its velocity noise - actions)
-# and arXiv 2512.05964 (rows that are given are at time 0 and are not learned).
 
 
 _SPOT = 0.05  # m: the hand's longest step
@@ -583,7 +554,12 @@ def tokenizer_for(config: FlowConfig) -> Callable[[str], list[int]]:
 
 
 class FlowObjective:
-    """What ``network`` is to learn of the batches that ``batch`` draws for each step."""
+    """Flow matching of ``network`` on the batches of ``batch``, with a time for each action, so
+    that a chunk can be given its first actions.
+
+    Sources: openpi ``pi0.py`` (the path x = t noise + (1 - t) actions, its velocity noise -
+    actions) and arXiv 2512.05964 (rows that are given are at time 0 and are not learned).
+    """
 
     def __init__(
         self,
@@ -603,8 +579,8 @@ class FlowObjective:
         return self.losses_of(self._batch(step))
 
     def losses_of(self, batch: FlowBatch) -> Losses:
-        """Of a batch. The error is of the first action that is not given, as one step from the
-        present noise would leave it, in units of the model space."""
+        """Losses of a batch. The error is of the first action that is not given, as one step from
+        the present noise would leave it, in units of the model space."""
         actions = batch.actions[:, :, None].expand_as(batch.noise)
         time = batch.time[..., None, None].masked_fill(batch.given[..., None], 0.0)
         x = time * batch.noise + (1 - time) * actions
@@ -621,22 +597,21 @@ class FlowObjective:
         with torch.no_grad():
             left = ((x - time * speed) - actions).abs().mean(-1)
             first = batch.given.sum(-1, keepdim=True)
-        place = spot_loss(spots, batch.spots)
-        if batch.places is not None:
-            place = place + place_loss(places, batch.places)
-        patch = place.new_zeros(())
-        if batch.patches is not None:
-            patch = patch_loss(patches, batch.patches)
-        return Losses(wrong[open_rows].mean(), patch, place, left.gather(-1, first).mean())
+        return Losses(
+            wrong[open_rows].mean(),
+            patch_loss(patches, batch.patches),
+            spot_loss(spots, batch.spots) + place_loss(places, batch.places),
+            left.gather(-1, first).mean(),
+        )
 
 
-def spot_loss(said: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
-    """Said [B, K, 3, 6] and spots [B, K, 2, 3] in m, NaN for none -> the mean error, in _SPOT.
+def spot_loss(output: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
+    """Output [B, K, 3, 6] and spots [B, K, 2, 3] in m, NaN for none -> the mean error, in _SPOT.
 
     A patch is coarse, most of all away from the camera; a grasp wants millimetres. As in
     place_loss: at the end of the instruction both, at the word for a thing that thing.
     """
-    end, first, second = said.float().unflatten(-1, (2, 3)).unbind(2)
+    end, first, second = output.float().unflatten(-1, (2, 3)).unbind(2)
     error = torch.stack((end, torch.stack((first[:, :, 0], second[:, :, 1]), 2)), 2)
     wanted = (spots / _SPOT)[:, :, None].expand_as(error)
     known = wanted.isfinite()

@@ -108,7 +108,7 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True)
 class DataSummary:
-    """What a checkpoint was made of, all parts together. ``digest`` tells data apart."""
+    """Data of a checkpoint, all parts together. ``digest`` differs with the data."""
 
     info: SetInfo
     frames: int
@@ -117,7 +117,7 @@ class DataSummary:
 
     @classmethod
     def of(cls, parts: Sequence[FrameTable]) -> DataSummary:
-        """Of several: a hash over theirs."""
+        """Summary of several tables; the digest is a hash over theirs."""
         digests = [part.digest for part in parts]
         several = hashlib.sha256("".join(digests).encode()).hexdigest()
         return cls(
@@ -128,7 +128,7 @@ class DataSummary:
         )
 
     def norm_stats(self) -> dict[str, Any]:
-        """As OpenVLA's configurations have them."""
+        """Statistics as OpenVLA's configurations have them."""
         scale = np.array(self.info.scale)
         return norm_stats(self.info.environment, scale, self.frames, self.demonstrations)
 
@@ -136,7 +136,7 @@ class DataSummary:
 def load_parts(
     directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
 ) -> tuple[FrameTable, ...]:
-    """Each kind of data set by itself: what was collected, with labels for every instruction, then
+    """Frames by the kind of data set: what was collected, with labels for every instruction, then
     what was recorded or is from elsewhere, where a row's own is all that is known.
 
     UserError: as of load_frames; or the two are not of the same cameras, rate and scale.
@@ -236,12 +236,12 @@ def own_states(poses: Float32, fingers: Float32) -> Floats:
 
 
 def foretold(track: Track) -> npt.NDArray[np.int64]:
-    """How many of the images before each frame show what is to be done there for each instruction,
-    int64 [T, G]: those since the hand last opened where the teacher of that instruction would hold.
+    """Number of the images before each frame that show what is to be done there for each
+    instruction, int64 [T, G]: those since the hand last opened where the teacher would hold.
 
-    An image of a cube in the hand does not show that a policy lets go of it two periods later, nor
-    that this was a place for another instruction. The teacher opens then, to grasp it again:
-    learned as what comes after that image, it makes the policy let go.
+    An image of a cube in the hand does not show that a policy lets go of it two periods later. The
+    teacher opens then, to grasp it again: learned as what comes after that image, it makes the
+    policy let go.
     """
     dropped = (track.executed[:, None, GRIPPER] < 0) & (track.labels[:, :, GRIPPER] > 0)
     number = np.arange(len(track))[:, None]
@@ -252,7 +252,7 @@ def foretold(track: Track) -> npt.NDArray[np.int64]:
 
 
 def executed_before(track: Track) -> npt.NDArray[np.float32]:
-    """What was executed one and two steps before each frame, float32 [T, 2, 7]; first nothing."""
+    """Actions executed one and two steps before each frame, float32 [T, 2, 7]; at first 0."""
     out = np.zeros((len(track), 2, GRIPPER + 1), np.float32)
     for steps in (1, 2):
         out[steps:, steps - 1] = track.executed[: len(track) - steps]
@@ -260,7 +260,7 @@ def executed_before(track: Track) -> npt.NDArray[np.float32]:
 
 
 def worth_training(track: Track) -> npt.NDArray[np.bool_]:
-    """Which frames [T] show a reason for their action.
+    """Mask [T] of the frames that show a reason for their action.
 
     A model that sees one image cannot know how long it has been waiting: while the fingers
     close, the image says why to stand still; once they have stopped nothing does, and a greedy
@@ -276,9 +276,9 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
 
 
 def has_image(track: Track) -> npt.NDArray[np.bool_]:
-    """Which frames [T] have an image of their own, not the one of a frame before (Recorder)."""
-    places = next(iter(track.pixels.values()))
-    own: npt.NDArray[np.bool_] = ~np.isnan(places).all((1, 2)) | (places.shape[1] == 0)
+    """Mask [T] of the frames with an image of their own, not that of a frame before (Recorder)."""
+    pixels = next(iter(track.pixels.values()))
+    own: npt.NDArray[np.bool_] = ~np.isnan(pixels).all((1, 2)) | (pixels.shape[1] == 0)
     return own
 
 
@@ -309,14 +309,13 @@ def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
     return infos[0]
 
 
-# Where things are in an image, and in which of its patches: labels of the auxiliary losses.
+def pixels_at(
+    points: Floats, position: Floats, rotation: Floats, fovy: float, size: int
+) -> Float32:
+    """Pixels [K, 2] of ``points`` [K, 3] of the world in a square image of ``size``: x to the
+    right, y down, the corner at 0, 0; NaN for what is behind the camera, and of NaN.
 
-
-def where(points: Floats, position: Floats, rotation: Floats, fovy: float, size: int) -> Float32:
-    """Where ``points`` [K, 3] of the world are in a square image of ``size``: pixels [K, 2], x to
-    the right, y down, the corner at 0, 0; NaN for what is behind the camera, and of NaN.
-
-    The camera: its place [3] in m, its axes as columns [3, 3] (it looks along -z, y up), and its
+    The camera: its position [3] in m, its axes as columns [3, 3] (it looks along -z, y up), and its
     field of view from top to bottom in rad.
     """
     local = (points - position) @ rotation
@@ -362,17 +361,14 @@ def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:
     return labels[:, :, :-1].flatten(1)
 
 
-# Augmented images, and where things are in them: a pure function of (frames, seed, step).
-
-
 _LIGHT = 0.1  # largest relative change of brightness and contrast
 _GRAIN = 0.01  # standard deviation of pixel noise, of 1
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnBatch:
-    """``pixels`` [B, images, 3, s, s] normalized; ``centers`` [B, images, objects, 2] of what is
-    in them; ``patches`` int64 [B, patches], labels of the patch loss."""
+    """Augmented images: ``pixels`` [B, images, 3, s, s] normalized; ``centers`` [B, images,
+    objects, 2] of what is in them; ``patches`` int64 [B, patches], labels of the patch loss."""
 
     pixels: torch.Tensor
     centers: torch.Tensor
@@ -380,28 +376,20 @@ class DrawnBatch:
 
 
 class FrameImages:
-    """Of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels."""
+    """Augmented images of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels.
+    A pure function of (frames, seed, step)."""
 
     def __init__(
         self, frames: FrameTable, tower: TowerConfig, seed: int, shift: int, device: torch.device
     ) -> None:
         self._frames, self._seed, self._shift, self._device = frames, seed, shift, device
-        self._side, self._patch = tower.image_size // tower.patch, tower.patch
+        #: patches a side, and pixels a side of a patch
+        self.side, self.patch = tower.image_size // tower.patch, tower.patch
         self._mean = torch.tensor(tower.mean, device=device).view(3, 1, 1)
         self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)
 
-    @property
-    def side(self) -> int:
-        """Patches a side."""
-        return self._side
-
-    @property
-    def patch(self) -> int:
-        """Pixels a side of a patch."""
-        return self._patch
-
     def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> DrawnBatch:
-        """The images ``index`` int64 [B] (see Frames.shows); ``draw`` is advanced."""
+        """The images ``index`` int64 [B] (see FrameTable.shows); ``draw`` is advanced."""
         size = len(index)
         span = 2 * self._shift + 1
         shift = torch.randint(span, (size, 2), generator=draw) - self._shift
@@ -409,7 +397,7 @@ class FrameImages:
         there, moved = index.to(self._device), shift.to(self._device)
         pixels = self._pixels(there, moved, light.to(self._device), step)
         centers = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
-        return DrawnBatch(pixels, centers, patch_labels(centers, self._side, self._patch))
+        return DrawnBatch(pixels, centers, patch_labels(centers, self.side, self.patch))
 
     def _pixels(
         self, index: torch.Tensor, shift: torch.Tensor, light: torch.Tensor, step: int
@@ -437,12 +425,7 @@ def mixed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-# The paraphrases that training draws from: the one place where they are written.
-#
-# The first of each family is the instruction of the tasks themselves. All are understood by
-# :func:`vla_ros.sim.tasks.parse_instruction`, so the expert knows what each of them asks for.
-
-
+#: paraphrases that training draws from, the tasks' own first; sim.tasks.parse_instruction reads all
 _TEMPLATES: dict[Family, tuple[str, ...]] = {
     Family.REACH: (
         "move the gripper above the {thing} cube",

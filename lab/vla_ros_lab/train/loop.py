@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import torch
 from torch import nn
@@ -127,13 +127,13 @@ class Loop:
         save_every_s: float = 120.0,
     ) -> None:
         """Go to step ``until``, or to where ``stop`` ends it; then save."""
-        journal = Journal(self._directory, self.step) if self._directory else None
+        journal = open_journal(self._directory, self.step) if self._directory else None
         began, first, before = time.monotonic(), self.step, self.seconds
         saved = began
         while self.step < until and not stop():
             entry = self.train_step()
             if journal:
-                journal.add(entry)
+                journal.write(_line(entry))
             now = time.monotonic()
             self.seconds = before + now - began
             self.pace = (self.step - first) / max(now - began, 1e-9)
@@ -263,23 +263,15 @@ def load_state(directory: Path, device: torch.device) -> TrainState | None:
     return TrainState(**torch.load(path, map_location=device, weights_only=True))
 
 
-class Journal:
-    """The loss curve of a run: one line of JSON a step. Opened at a step, it forgets whatever came
-    after the saved state."""
-
-    def __init__(self, directory: Path, step: int) -> None:
-        path = directory / JOURNAL_FILE
-        kept = [entry for entry in read_journal(directory) if entry.step < step]
-        scratch = path.with_suffix(".tmp")
-        scratch.write_text("".join(_line(entry) for entry in kept))
-        scratch.replace(path)
-        self._stream = path.open("a", buffering=1)
-
-    def add(self, entry: Entry) -> None:
-        self._stream.write(_line(entry))
-
-    def close(self) -> None:
-        self._stream.close()
+def open_journal(directory: Path, step: int) -> TextIO:
+    """The loss curve of a run, one line of JSON a step: opened at a step, without what came after
+    the saved state."""
+    path = directory / JOURNAL_FILE
+    kept = [entry for entry in read_journal(directory) if entry.step < step]
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text("".join(map(_line, kept)))
+    scratch.replace(path)
+    return path.open("a", buffering=1)
 
 
 def read_journal(directory: Path) -> list[Entry]:

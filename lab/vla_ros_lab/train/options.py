@@ -154,15 +154,10 @@ class CollectOptions:
 
     ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
     its tasks. ``seed`` is the number of the collection, or of the on-policy round.
-    ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
-    ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
-    ``unsteady``: with them as in real time: images come sooner or later than the prompt states,
-    some actions not at all, an answer may take more than a period, and in one episode of three the
-    cube is moved on the way.
-    ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
-    ``two_ways``: the expert swings out to the left or to the right, each episode anew.
-    ``suite``: LIBERO's, whose shards :mod:`vla_ros_lab.train.collect_libero` makes.
+    ``unsteady``: an answer may also take more than a period, and in one episode of three the cube
+    is moved. ``two_ways``: each episode anew. ``suite``: LIBERO's, whose shards
+    :mod:`vla_ros_lab.train.collect_libero` makes.
     """
 
     demonstrations: int = _flag(1000, "episodes, spread over families", flag="demos")

@@ -140,15 +140,9 @@ def _families(trainer: Trainer) -> tuple[Family, ...]:
     return tuple(family for family in Family if family in trained)
 
 
-# Success of a checkpoint on held-out initial states, in lock-step, to watch training.
-#
-# It is a thermometer: few episodes, no intervals, seeds of their own. The evaluation proper has
-# other initial states and goes through the ROS graph.
-
-
 @dataclass(frozen=True, slots=True)
 class HeldOutEpisode:
-    """One held-out episode."""
+    """Outcome of a held-out episode."""
 
     family: Family
     task: str
@@ -161,7 +155,8 @@ def check(
     families: tuple[Family, ...] = tuple(Family),
     workers: int = 1,
 ) -> Iterator[HeldOutEpisode]:
-    """Play ``episodes`` held-out initial states of every family."""
+    """Play ``episodes`` held-out initial states of every family in lock-step, to watch training:
+    few episodes, no intervals, seeds of their own, and no ROS graph, as the evaluation has it."""
     numbers, kinds = zip(
         *((n, family) for n in range(episodes) for family in families), strict=True
     )

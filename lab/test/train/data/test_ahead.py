@@ -82,7 +82,7 @@ def test_the_first_of_what_lies_ahead_is_the_experts_action():
     assert np.abs(chunk[:, 1] - chunk[:, 0]).max() > 0.01  # it goes on
 
 
-def test_what_was_asked_before_still_moves_the_hand():
+def test_what_was_commanded_before_still_moves_the_hand():
     poses = poses_of(np.random.default_rng(2))[None]
     before = still(1)
     before[:, 0, 0] = 1.0
