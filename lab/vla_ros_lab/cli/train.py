@@ -125,20 +125,28 @@ class Stop:
     def __init__(self, minutes: float | None) -> None:
         self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
         self.asked = False
-        self._before = {
-            number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)
-        }
 
-    def _ask(self, number: int, frame: object) -> None:
+    def signalled(self, number: int, frame: object) -> None:
+        """Ask to end; twice: at once."""
         if self.asked:
-            raise KeyboardInterrupt  # twice: at once
+            raise KeyboardInterrupt
         self.asked = True
 
     def __call__(self) -> bool:
         return self.asked or time.monotonic() >= self._end
 
-    def restore(self) -> None:
-        for number, handler in self._before.items():
+
+@contextlib.contextmanager
+def sitting(args: argparse.Namespace) -> Iterator[tuple[Progress, Stop]]:
+    """Progress and stop of a sitting."""
+    progress, stop = Progress(), Stop(args.minutes)
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop.signalled) for number in kinds}
+    try:
+        yield progress, stop
+    finally:
+        progress.end()
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -196,17 +204,6 @@ def tracked(where: str | None, out: Path) -> Iterator[Track]:
         name = out.absolute().name
         with wandb.init(project="vla_ros", name=name, id=name, dir=out, resume="allow") as run:
             yield lambda losses, step: run.log(losses, step=step)
-
-
-@contextlib.contextmanager
-def sitting(args: argparse.Namespace) -> Iterator[tuple[Progress, Stop]]:
-    """Progress and stop of a sitting."""
-    progress, stop = Progress(), Stop(args.minutes)
-    try:
-        yield progress, stop
-    finally:
-        progress.end()
-        stop.restore()
 
 
 def train_head(args: argparse.Namespace, device: str) -> int:

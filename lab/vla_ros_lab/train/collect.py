@@ -45,6 +45,7 @@ from vla_ros_lab.train.demonstrations import (
     SetInfo,
     Track,
     read_tracks,
+    shard_path,
     write_shard,
 )
 from vla_ros_lab.train.frames import pixels_at, wordings
@@ -614,11 +615,6 @@ def _driver(options: CollectOptions, episode: CollectedEpisode, environment: Env
         return label, label.action if physical is None else to_environment(physical, scale)
 
     return drive
-
-
-def shard_path(directory: Path, number: int) -> Path:
-    """The path of a shard."""
-    return directory / f"shard-{number:04d}{SUFFIX}"
 
 
 @lru_cache(maxsize=1)

@@ -30,9 +30,14 @@ from vla_ros_lab.train.collect import (
     Recorder,
     ShardReport,
     play,
-    shard_path,
 )
-from vla_ros_lab.train.demonstrations import Demonstration, Float32, SetInfo, write_shard
+from vla_ros_lab.train.demonstrations import (
+    Demonstration,
+    Float32,
+    SetInfo,
+    shard_path,
+    write_shard,
+)
 from vla_ros_lab.train.frames import pixels_at
 from vla_ros_lab.train.options import CollectOptions
 from vla_ros_lab.train.units import scales, to_environment

@@ -108,14 +108,14 @@ class Track:
 
     task: str
     instruction: str
-    seed: int
-    initial_state: int
-    success: bool
-    source: str
     actions: Float32
     ee_pos: Float32
     gripper_states: Float32
     pixels: Mapping[str, Float32]
+    seed: int = 0
+    initial_state: int = 0
+    success: bool = True
+    source: str = EXPERT
     labels: Float32 = _empty(0, 7)
     executed: Float32 = _empty(7)
     poses: Float32 = _empty(len(BODIES), 7)
@@ -171,6 +171,11 @@ def _write(group: Any, demonstration: Demonstration) -> None:
     for camera, frames in demonstration.images.items():
         encoded = np.frombuffer(encode(frames), np.uint8)
         group.create_dataset(f"obs/{camera}", data=encoded).attrs["codec"] = "avif"
+
+
+def shard_path(directory: Path, number: int) -> Path:
+    """The path of a shard."""
+    return directory / f"shard-{number:04d}{SUFFIX}"
 
 
 def shards(directory: Path) -> list[Path]:

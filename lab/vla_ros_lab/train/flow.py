@@ -7,7 +7,7 @@ checkpoint is the state of this module under LeRobot's names; a test holds the v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,11 @@ Tensors = dict[str, torch.Tensor]
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
     """KV of M prefixes for the expert: per layer ``keys`` and ``values`` [M, G, P, d];
-    ``seen`` bool [M, P], no padding; ``counts`` int64 [M], rows that are seen."""
+    ``seen`` bool [M, P], no padding."""
 
     keys: tuple[torch.Tensor, ...]
     values: tuple[torch.Tensor, ...]
     seen: torch.Tensor
-    counts: torch.Tensor
 
 
 class FlowNetwork(nn.Module):
@@ -142,11 +141,9 @@ class FlowNetwork(nn.Module):
         self.patch_head = nn.Linear(tower.width, objects + 1)
         self.place_head = nn.Linear(shapes.text.hidden_size, 2 * tower.patches)
         self.spot_head = nn.Linear(shapes.text.hidden_size, 6)
-        wanted = expected_tensors(config).must
-        self._names = {n.replace(".", "/"): n for n in wanted if not n.startswith(TOWER)}
-        self.parts = nn.ParameterDict(
-            {key: _start(name, wanted[name]) for key, name in self._names.items()}
-        )
+        must = expected_tensors(config).must.items()
+        own = [(name, shape) for name, shape in must if not name.startswith(TOWER)]
+        self.parts = nn.ParameterDict({n.replace(".", "/"): _start(n, shape) for n, shape in own})
         torch.random.set_rng_state(generator)
         with torch.no_grad():
             self.tower.positions.copy_(sincos(tower.patches, tower.width)[0])
@@ -198,12 +195,13 @@ class FlowNetwork(nn.Module):
         """The language model over images and words, all of which see each other."""
         text = self.config.shapes.text
         instructions = ids.shape[1]
-        weights, like = _Parts(self._tensors()), features.new_empty(0, dtype=torch.float32)
-        images = F.linear(
-            features, weights.take(PROJECTOR + ".weight"), weights.take(PROJECTOR + ".bias")
+        like = features.new_empty(0, dtype=torch.float32)
+        images = (
+            self._linear(PROJECTOR, features)[:, None]
+            .expand(-1, instructions, -1, -1)
+            .flatten(0, 1)
         )
-        images = images[:, None].expand(-1, instructions, -1, -1).flatten(0, 1)
-        words = F.embedding(ids.flatten(0, 1), weights.take(TEXT + "embed_tokens.weight"))
+        words = F.embedding(ids.flatten(0, 1), self.take(TEXT + "embed_tokens.weight"))
         x = torch.cat((images.to(words.dtype), words * text.hidden_size**0.5), 1)
         counts = features.shape[1] + lengths.flatten()
         seen = torch.arange(x.shape[1], device=x.device) < counts[:, None]
@@ -211,9 +209,8 @@ class FlowNetwork(nn.Module):
         keys, values, table = [], [], layer_table(text)
         for number in range(text.layers):
             last = number == text.layers - 1
-            layer = read_layer(
-                weights, f"{TEXT}layers.{number}.", table, like, DECODER, kv_alone=last
-            )
+            name = f"{TEXT}layers.{number}."
+            layer = read_layer(self, name, table, like, DECODER, kv_alone=last)
             heads = 0 if last else text.heads
             qkv = linear(norm(x, text.rms_eps), layer.qkv)
             q, k, v = _split(qkv, heads, text.kv_heads, here)
@@ -222,7 +219,7 @@ class FlowNetwork(nn.Module):
             if not last:
                 x = x + linear(attend(q, k, v, seen[:, None, None], 1.0).flatten(2), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
-        return ReadPrefix(tuple(keys), tuple(values), seen, counts), x
+        return ReadPrefix(tuple(keys), tuple(values), seen), x
 
     def _speed(
         self,
@@ -235,17 +232,17 @@ class FlowNetwork(nn.Module):
     ) -> torch.Tensor:
         """Velocities [M n, H, D]; M prefixes, n samples each, one after the other."""
         expert = self.config.shapes.expert
-        weights, like = _Parts(self._tensors()), x.new_empty(0)
+        like = x.new_empty(0)
         rows = torch.cat(
             (self._linear("state_proj", state)[:, None], self._timed(x, time, given)), 1
         )
-        counts = read.counts.repeat_interleave(samples)
-        position = counts[:, None] + torch.arange(rows.shape[1], device=x.device)
+        seen = read.seen.repeat_interleave(samples, 0)
+        position = seen.sum(1)[:, None] + torch.arange(rows.shape[1], device=x.device)
         here = Rope(self._cos[position][:, None], self._sin[position][:, None])
-        mask = self._mask(read.seen.repeat_interleave(samples, 0), rows.shape[1])
+        mask = self._mask(seen, rows.shape[1])
         table = layer_table(expert)
         for number in range(expert.layers):
-            layer: Layer = read_layer(weights, f"{EXPERT}model.layers.{number}.", table, like, HEAD)
+            layer: Layer = read_layer(self, f"{EXPERT}model.layers.{number}.", table, like, HEAD)
             qkv = linear(norm(rows, expert.rms_eps), layer.qkv)
             q, k, v = _split(qkv, expert.heads, expert.kv_heads, here)
             k, v = (
@@ -255,7 +252,7 @@ class FlowNetwork(nn.Module):
             rows = rows + linear(attend(q, k, v, mask, 1.0).flatten(2), layer.out)
             rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
         out = norm(rows[:, 1:].float(), expert.rms_eps)
-        scale = norm_scale(weights, EXPERT + "model.norm.weight", expert)
+        scale = norm_scale(self, EXPERT + "model.norm.weight", expert)
         return self._linear("action_out_proj", out * scale).float()
 
     def _timed(self, x: torch.Tensor, time: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
@@ -280,25 +277,17 @@ class FlowNetwork(nn.Module):
         return torch.cat((before, own[None].expand(count, -1, -1)), 2)[:, None]
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        own = self._tensors()
-        return F.linear(x, own[name + ".weight"], own[name + ".bias"])
-
-    def _tensors(self) -> Tensors:
-        return {self._names[key]: part for key, part in self.parts.items()}
-
-    def tensors(self) -> Tensors:
-        """Everything that a checkpoint holds, under its names."""
-        return {**tower_tensors(TOWER, self.tower), **self._tensors()}
-
-
-class _Parts:
-    """Parameters as :class:`vla_ros.engine.io.weights.Weights`, to be taken again and again."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._tensors = tensors
+        return F.linear(x, self.take(name + ".weight"), self.take(name + ".bias"))
 
     def take(self, name: str) -> torch.Tensor:
-        return self._tensors[name]
+        """A parameter by its name in a checkpoint, as of the engine's Weights."""
+        found: torch.Tensor = self.parts[name.replace(".", "/")]
+        return found
+
+    def tensors(self) -> Tensors:
+        """All tensors of a checkpoint, under its names."""
+        own = {key.replace("/", "."): part for key, part in self.parts.items()}
+        return {**tower_tensors(TOWER, self.tower), **own}
 
 
 def _split(

@@ -10,6 +10,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,11 @@ from vla_ros.data.lerobot.wire import Array
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.sim.env import AGENTVIEW, WRIST
 from vla_ros_lab.train.demonstrations import (
-    EXPERT,
-    SUFFIX,
     Demonstration,
     SetInfo,
     Track,
     read_info,
+    shard_path,
     shards,
     write_shard,
 )
@@ -66,10 +66,8 @@ def cameras_of(info: Info, given: Mapping[str, str], dataset: Path) -> dict[str,
     for role, name in chosen.items():
         if name not in there:
             raise UserError(f"-r {role}={name}: {dataset} has the images {', '.join(there)}")
-    cameras = {AGENTVIEW: chosen["image"]}
-    if "wrist_image" in chosen:
-        cameras[WRIST] = chosen["wrist_image"]
-    return cameras
+    roles = {"image": AGENTVIEW, "wrist_image": WRIST}
+    return {camera: chosen[role] for role, camera in roles.items() if role in chosen}
 
 
 def action_of(info: Info, given: Mapping[str, str], dataset: Path) -> str:
@@ -131,10 +129,8 @@ def import_shards(
     """
     with Reader(python, dataset) as reader:
         info = reader.info
-        own = "set" in info.ours
-        source: _OwnSet | _ForeignSet = (
-            _OwnSet(info) if own else _ForeignSet(info, options, dataset)
-        )
+        source: _OwnSet | _ForeignSet
+        source = _OwnSet(info) if "set" in info.ours else _ForeignSet(info, options, dataset)
         return _written(source, reader.rows(source.names), info.frames, out, shown)
 
 
@@ -170,36 +166,21 @@ def _written(
     out: Path,
     shown: Callable[[int, int], None],
 ) -> Imported:
-    frames = 0
-
     def counted() -> Iterator[DatasetRow]:
-        nonlocal frames
-        for row in rows:
-            frames += 1
-            shown(frames, total)
+        for number, row in enumerate(rows, 1):
+            shown(number, total)
             yield row
 
-    demonstrations = [source.demonstration(gathered) for gathered in _episodes(counted())]
+    episodes = groupby(counted(), lambda row: row.episode)
+    demonstrations = [source.demonstration(list(of_one)) for _, of_one in episodes]
     finished, described = source.finish(demonstrations)
     scratch = out.with_name(f".{out.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     for number, first in enumerate(range(0, len(finished), _PER_SHARD)):
-        path = scratch / f"shard-{number:04d}{SUFFIX}"
-        write_shard(path, described, finished[first : first + _PER_SHARD])
+        write_shard(shard_path(scratch, number), described, finished[first : first + _PER_SHARD])
     scratch.rename(out)  # whole, or not at all
-    return Imported(len(finished), frames, source.notes)
-
-
-def _episodes(rows: Iterator[DatasetRow]) -> Iterator[list[DatasetRow]]:
-    gathered: list[DatasetRow] = []
-    for row in rows:
-        if gathered and row.episode != gathered[0].episode:
-            yield gathered
-            gathered = []
-        gathered.append(row)
-    if gathered:
-        yield gathered
+    return Imported(len(finished), sum(len(one.track) for one in finished), source.notes)
 
 
 def _column(rows: Sequence[DatasetRow], name: str) -> Array:
@@ -279,13 +260,9 @@ class _ForeignSet:
         self._fingers = [i for i, n in enumerate(state) if "finger" in n or "gripper" in n][:2]
         marks = [INTERVENTION] * self._marked + [STATE] * bool(self._fingers)
         self.names = (*self._cameras.values(), self._action, *marks)
-        notes = [f"{role} is {name}" for role, name in self._cameras.items()]
-        unused = [n for n in info.features if n not in self.names]
-        if unused:
-            notes.append(
-                f"not used, since no policy of `vla-ros train` takes it: {', '.join(unused)}"
-            )
-        self.notes: tuple[str, ...] = tuple(notes)
+        self.notes = tuple(f"{role} is {name}" for role, name in self._cameras.items())
+        if unused := ", ".join(name for name in info.features if name not in self.names):
+            self.notes += (f"not used, since no policy of `vla-ros train` takes it: {unused}",)
 
     def demonstration(self, rows: Sequence[DatasetRow]) -> Demonstration:
         """The demonstration of one episode; actions are m, rad, 0..1 until all are known."""
@@ -296,10 +273,6 @@ class _ForeignSet:
         track = Track(
             task=instruction,
             instruction=instruction,
-            seed=0,
-            initial_state=0,
-            success=True,
-            source=EXPERT,
             actions=self._physical(_column(rows, self._action)),
             ee_pos=np.zeros((count, 3), np.float32),
             gripper_states=self._gripper(rows),

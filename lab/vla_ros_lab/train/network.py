@@ -79,10 +79,9 @@ class Network(nn.Module):
         self.patch_head = nn.Linear(config.feature_width, objects + 1)
         self.place_head = nn.Linear(config.text.hidden_size, 2 * config.patches)
         self.heads = ParallelHeads(config) if config.parallel else None
-        text = shapes(text_table(config.text))
-        self._names = {n.replace(".", "/"): LANGUAGE + n for n in text}
+        text = shapes(text_table(config.text)).items()
         self.language = nn.ParameterDict(
-            {n.replace(".", "/"): _start(LANGUAGE + n, shape) for n, shape in text.items()}
+            {n.replace(".", "/"): _start(n, shape) for n, shape in text}
         )
         torch.random.set_rng_state(generator)
         tower = self.vision.vision_backbone.featurizer
@@ -161,7 +160,7 @@ class Network(nn.Module):
 
     def text_tensors(self) -> Tensors:
         """The language model's tensors under the checkpoint's names."""
-        return {name: self.language[key] for key, name in self._names.items()}
+        return {LANGUAGE + key.replace("/", "."): one for key, one in self.language.items()}
 
     def tensors(self) -> Tensors:
         """Everything a checkpoint holds, under its names."""
@@ -172,8 +171,8 @@ class Network(nn.Module):
         """Take the weights of a checkpoint of the same sizes; heads that it lacks stay."""
         self.vision.load_state_dict({n: tensors[n] for n in self.vision.state_dict()})
         with torch.no_grad():
-            for key, name in self._names.items():
-                self.language[key].copy_(tensors[name])
+            for name, parameter in self.text_tensors().items():
+                parameter.copy_(tensors[name])
         if self.heads is not None and all(n in tensors for n in self.heads.state_dict()):
             self.heads.load_state_dict({n: tensors[n] for n in self.heads.state_dict()})
 

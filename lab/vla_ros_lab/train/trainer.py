@@ -165,7 +165,9 @@ class FlowKind:
         if options.delays:
             raise UserError(f"arch {options.arch} gives chunks: delays are for single actions")
         if options.vision_from:
-            raise UserError(f"--vision-from: {options.arch} begins with --init-from, vision included")
+            raise UserError(
+                f"--vision-from: {options.arch} begins with --init-from, vision included"
+            )
         self.config = FLOW_ARCHITECTURES[options.arch]
         self.image_size, self.images = self.config.image_size, len(self.config.cameras)
         self._seed = options.seed
