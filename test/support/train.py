@@ -18,8 +18,10 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 from vla_ros.data.lerobot.dataset import DatasetRow, Info
 from vla_ros.engine.families.random import build_tokenizer
+from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.tokens import prompt_text
 from vla_ros.sim.tasks import instruction_of, parse_instruction
+from vla_ros_lab.train.batches import Batch
 from vla_ros_lab.train.collect import INSTRUCTIONS
 from vla_ros_lab.train.demonstrations import BODIES, Demonstration, SetInfo, Track, write_shard
 from vla_ros_lab.train.options import Machine, TrainOptions
@@ -124,6 +126,20 @@ def shard_of(directory: Path, *demonstrations: Demonstration, info: SetInfo = IN
 def changed(one: Demonstration, **parts) -> Demonstration:
     """A demonstration with another track."""
     return replace(one, track=replace(one.track, **parts))
+
+
+def sequences(batch: Batch, config: ModelConfig) -> Iterator[list[tuple[list[int], list[int]]]]:
+    """The instructions of each image of a batch: the prompt, and the answer but its last token."""
+    layout, common = batch.layout, batch.layout.common - config.patches
+    count = batch.rows.shape[-1]
+    for ids, rows in zip(batch.ids.tolist(), batch.rows.tolist(), strict=True):
+        found = []
+        for n, own in enumerate(rows):
+            assert own == list(range(own[0], own[0] + count))
+            first = common + n * layout.length
+            end = own[0] - config.patches + 1
+            found.append((ids[:common] + ids[first:end], ids[end : end + count - 1]))
+        yield found
 
 
 class MemoryReader:

@@ -92,7 +92,7 @@ def test_it_learns_and_the_merged_checkpoint_says_what_was_learned(base, tmp_pat
     [
         (["--lora", "4"], "--init-from"),
         (["--lora", "4", "--init-from", "shipped:tabletop-oft"], "token by token"),
-        (["--lora", "4", "--init-from", "shipped:tabletop", "--delays", "3"], "stays as it is"),
+        (["--lora", "4", "--init-from", "shipped:tabletop", "--delays", "3"], "stay as they are"),
     ],
 )
 def test_wrong_usage_is_one_line(tmp_path, capsys, words, said):

@@ -7,6 +7,7 @@ from support.engine import engine_of, images, observation
 from support.train import CPU, SENTENCES, STATS
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Timeline
+from vla_ros.engine.families.lerobot import expected_tensors
 from vla_ros.engine.families.openvla import (
     expected_shapes,
     load_checkpoint,
@@ -15,6 +16,7 @@ from vla_ros.engine.families.openvla import (
 )
 from vla_ros.engine.families.random import write_tokenizer
 from vla_ros_lab.train.batches import TreePrefixLayout
+from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork
 from vla_ros_lab.train.network import Network, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES
 
@@ -102,11 +104,14 @@ def test_every_parameter_learns():
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
 
-@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("arch", sorted(ARCHITECTURES | FLOW_ARCHITECTURES))
 def test_tensors_are_those_of_a_checkpoint(arch):
-    network = Network(ARCHITECTURES[arch], 6)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.tensors().items()}
-    assert shapes == expected_shapes(ARCHITECTURES[arch])
+    if arch in ARCHITECTURES:
+        network, wanted = Network(ARCHITECTURES[arch], 6), expected_shapes(ARCHITECTURES[arch])
+    else:
+        config = FLOW_ARCHITECTURES[arch]
+        network, wanted = FlowNetwork(config, 6), dict(expected_tensors(config).must)
+    assert {name: tuple(t.shape) for name, t in network.tensors().items()} == wanted
 
 
 def test_the_draft_has_other_tokens_and_fewer_parameters_than_its_target():
@@ -127,12 +132,16 @@ def test_positions_tell_every_patch_apart():
     assert torch.allclose(table.norm(dim=1), table.norm(dim=1)[0].expand(64))
 
 
-def test_the_start_depends_on_the_seed_alone():
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(Network, ARCHITECTURES["tiny"]), (FlowNetwork, FLOW_ARCHITECTURES["tiny-flow"])],
+)
+def test_the_same_seed_makes_the_same_network_and_leaves_the_generator_alone(kind, config):
     torch.manual_seed(5)
-    first = Network(ARCHITECTURES["tiny"], 6, seed=1)
-    torch.manual_seed(6)
-    again = Network(ARCHITECTURES["tiny"], 6, seed=1)
-    other = Network(ARCHITECTURES["tiny"], 6, seed=2)
-    name = "language_model.lm_head.weight"
-    assert torch.equal(first.tensors()[name], again.tensors()[name])
-    assert not torch.equal(first.tensors()[name], other.tensors()[name])
+    first, other = kind(config, 6, 1), kind(config, 6, 2)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    again = kind(config, 6, 1).state_dict()
+    assert all(torch.equal(t, again[n]) for n, t in first.state_dict().items())
+    assert any(not torch.equal(t, again[n]) for n, t in other.state_dict().items())

@@ -17,6 +17,7 @@ from support.train import (
     changed,
     demonstration,
     recipe,
+    sequences,
     shard_of,
     tokenize,
     train,
@@ -33,6 +34,7 @@ from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.batches import Batches
 from vla_ros_lab.train.collect import EnginePolicy
 from vla_ros_lab.train.frames import load_frames, wordings
+from vla_ros_lab.train.network import Network
 from vla_ros_lab.train.trainer import ARCHITECTURES, Trainer, kind_of
 
 CONFIG = ARCHITECTURES["tiny-chunk"]
@@ -59,17 +61,12 @@ def test_an_answer_is_every_step_of_the_chunk_for_every_sentence_whoever_acted(t
             frames.poses.numpy(), frames.before.numpy(), [goal] * len(frames), scale, CONFIG.chunk
         )
         for row in ahead:
-            said = [token for step in row for token in actions.encode(step.astype(np.float64))]
-            chunks.setdefault(instruction_of(goal), []).append(said)
-    common = batch.layout.common - CONFIG.patches
-    assert batch.layout.length >= COUNT
-    for ids, rows, tokens in zip(batch.ids, batch.rows, batch.tokens, strict=True):
-        for n, branch in enumerate(ids[common:].view(3, -1)):
-            length = int(rows[n, 0]) - batch.layout.common - n * batch.layout.length + 1
-            goal = goal_of[(*ids[:common].tolist(), *branch[:length].tolist())]
-            assert tokens[n].tolist() in chunks[instruction_of(goal)]
-            assert torch.equal(branch[length : length + COUNT - 1], tokens[n, :-1])
-            assert rows[n].tolist() == list(range(int(rows[n, 0]), int(rows[n, 0]) + COUNT))
+            chunk = [token for step in row for token in actions.encode(step.astype(np.float64))]
+            chunks.setdefault(instruction_of(goal), []).append(chunk)
+    for found, tokens in zip(sequences(batch, CONFIG), batch.tokens.tolist(), strict=True):
+        for (prompt, answer), own in zip(found, tokens, strict=True):
+            assert own in chunks[instruction_of(goal_of[tuple(prompt)])]
+            assert answer == own[:-1]
     assert len({tuple(chunk) for chunk in batch.tokens.flatten(0, 1).tolist()}) > 10
 
 
@@ -113,7 +110,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     wanted = options(data, 3, init_from=str(tmp_path / "single"), learning_rate=1e-5)
     assert train(wanted, tmp_path / "run").done
     policy = str(tmp_path / "run" / "policy")
-    network = kind_of(wanted).build(6)
+    network = Network(CONFIG, 6)
     network.load_tensors(load_checkpoint(policy, CPU, torch.float32).tensors)
     engines = [
         load_engine(EngineOptions(policy, decoding=decoding, num_threads=1))

@@ -80,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
             kept += made.report.kept
             failed += made.report.failed
             solved += made.report.succeeded
-            shown = f"shards: {kept} demonstrations, {failed} failed and discarded"
+            line = f"shards: {kept} demonstrations, {failed} failed and discarded"
             if args.policy:
-                shown = f"shards: {kept} episodes, {solved} solved, the expert acting at times"
-            progress.update("collect", shown, made.shards_done, made.shards)
+                line = f"shards: {kept} episodes, {solved} solved, the expert acting at times"
+            progress.update("collect", line, made.shards_done, made.shards)
     demonstrations, frames = totals(args.out)
     size = sum(path.stat().st_size for path in args.out.glob(f"*{SUFFIX}")) / 1e6
     print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")

@@ -85,10 +85,10 @@ def _to_lerobot(args: argparse.Namespace, python: str, progress: Progress) -> di
 def _from_lerobot(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
     from vla_ros_lab.train.imports import import_shards
 
-    def shown(frames: int, total: int) -> None:
+    def progressed(frames: int, total: int) -> None:
         progress.update("import", "demonstrations", frames, total)
 
-    done = import_shards(python, args.from_lerobot, args.out, _import_options(args), shown)
+    done = import_shards(python, args.from_lerobot, args.out, _import_options(args), progressed)
     return {
         "episodes": done.demonstrations,
         "frames": done.frames,
@@ -112,8 +112,8 @@ def _import_options(args: argparse.Namespace) -> ImportOptions:
         raise UserError(f"--gripper {args.gripper}: write closed..open, such as 0..100 or 1..-1")
     scale = None
     if args.action_scale:
-        place, turn = args.action_scale
-        if not (place > 0 and turn > 0):
+        step, turn = args.action_scale
+        if not (step > 0 and turn > 0):
             raise UserError("--action-scale: both must be above 0")
-        scale = (place,) * 3 + (turn,) * 3
+        scale = (step,) * 3 + (turn,) * 3
     return ImportOptions(features, (closed, opened), scale, args.image_size)

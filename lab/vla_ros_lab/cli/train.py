@@ -116,24 +116,21 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-# A sitting of training: when it ends, and the line that says how far it is.
-
-
 class Stop:
     """End of this sitting: its time is over, or Ctrl-C or SIGTERM came."""
 
     def __init__(self, minutes: float | None) -> None:
         self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
-        self.asked = False
+        self.requested = False
 
     def signalled(self, number: int, frame: object) -> None:
         """Ask to end; twice: at once."""
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     def __call__(self) -> bool:
-        return self.asked or time.monotonic() >= self._end
+        return self.requested or time.monotonic() >= self._end
 
 
 @contextlib.contextmanager
@@ -164,11 +161,11 @@ class TrainProgress:
         smooth = self._smooth = self._smooth or losses
         for name, value in losses.items():
             smooth[name] += 0.05 * (value - smooth[name])
-        shown = f"loss {smooth['loss']:.3f} error {smooth['error']:.3f} {step.samples_per_s:.0f}/s"
-        shown += f" patch {smooth['patch_loss']:.3f} place {smooth['place_loss']:.3f}"
+        line = f"loss {smooth['loss']:.3f} error {smooth['error']:.3f} {step.samples_per_s:.0f}/s"
+        line += f" patch {smooth['patch_loss']:.3f} place {smooth['place_loss']:.3f}"
         if validation is not None:
-            shown += f" held-out loss {validation.loss:.3f}"
-        self._progress.update("train", shown, entry.step + 1, step.steps)
+            line += f" held-out loss {validation.loss:.3f}"
+        self._progress.update("train", line, entry.step + 1, step.steps)
         losses = {**losses, "samples_per_s": step.samples_per_s}
         if validation is not None:
             losses["held_out_loss"] = validation.loss
@@ -246,11 +243,11 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     )
     if judged.first:
         levels = zip(judged.first, judged.four, strict=True)
-        shown = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
+        line = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
         if judged.expected is not None:
-            shown += f"; by the recursion {judged.expected:.2f} passes with nothing behind the"
-            shown += " prompt"
-        print(f"likeliest/four likeliest right on each level, %: {shown}")
+            line += f"; by the recursion {judged.expected:.2f} passes with nothing behind the"
+            line += " prompt"
+        print(f"likeliest/four likeliest right on each level, %: {line}")
     if args.json:
         both = {"head": asdict(judged), "temporal_tree": asdict(trained.temporal)}
         print_json({"step": trained.step, "held_out": both})
@@ -360,7 +357,7 @@ def run(args: argparse.Namespace) -> int:
             ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
         progress.end()
         print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
-        if args.check and not stop.asked:
+        if args.check and not stop.requested:
             _check(args, progress, ended.families)
     return 0
 
@@ -408,8 +405,8 @@ def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family,
     total = args.check * len(families)
     for outcome in check(str(args.out / "policy"), args.check, families, args.workers):
         outcomes.append(outcome)
-        shown = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
-        progress.update("check", f"held-out: {', '.join(shown)}", len(outcomes), total)
+        line = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
+        progress.update("check", f"held-out: {', '.join(line)}", len(outcomes), total)
     progress.end()
     for family, (good, count) in success_by_family(outcomes).items():
         print(f"{family}: {good} of {count} held-out episodes succeeded")

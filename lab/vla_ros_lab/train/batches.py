@@ -76,7 +76,7 @@ def chunks_ahead(
 ) -> torch.Tensor:
     """Values (see units) float32 [B, K, horizon, 7] of the expert, for K goals of each frame.
 
-    ``draw``: where the expert has two ways and nothing tells which, chance does.
+    ``draw``: where the expert has two ways and nothing shows which, chance decides.
     """
     flat = index[:, None].expand_as(goals).flatten()
     swing = None
@@ -172,8 +172,8 @@ class FrameDraws:
         self._frames, self._options, self._device = frames.to(device), options, device
         self._images = FrameImages(self._frames, tower, options.seed, options.shift, device)
         self._chances, self._others = family_weights(frames), goal_weights(frames)
-        self._goal, self._shown = frames.goal.cpu(), frames.shown
-        self._shows = frames.shows.cpu()
+        self._goal, self._longest_delay = frames.goal.cpu(), frames.longest_delay
+        self._image_index = frames.image_index.cpu()
         goals = frames.goals
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in goals])
         self._delays, self._wordings = len(delays), torch.tensor([len(wordings(g)) for g in goals])
@@ -204,7 +204,7 @@ class FrameDraws:
         own, more = self._goal[index][:, None], self._options.branches - 1
         if not more:
             return own
-        known = self._shown[index] >= delay[:, None]
+        known = self._longest_delay[index] >= delay[:, None]
         chances = (self._others * known).clamp(min=_UNKNOWN).scatter(1, own, 0.0)
         return torch.cat((own, torch.multinomial(chances, more, generator=draw)), 1)
 
@@ -258,7 +258,7 @@ class Batches(FrameDraws):
         delay = self._drawn_delays(index, draw)
         goals = self._goals(index, delay, draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        drawn = self._images(self._shows[index, delay], draw, step)
+        drawn = self._images(self._image_index[index, delay], draw, step)
         tokens = self._answers(index, goals, draw)
         which = self._rows(goals, wording, delay[:, None])
         ids, rows = self._sequences(which, tokens)
@@ -270,11 +270,11 @@ class Batches(FrameDraws):
         return Batch(self._layout, drawn.pixels, ids, rows, tokens, patches, places, words)
 
     def _drawn_delays(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-        """How old the images are, in frames, int64 [B]: any age alike, fresh ones more often."""
+        """Delays of the images in frames, int64 [B]: any alike, fresh images more often."""
         if self._delays == 1:
             return torch.zeros_like(index)
         drawn = torch.randint(-_FRESH, self._delays, index.shape, generator=draw).clamp(min=0)
-        return torch.minimum(drawn, self._shown[index, self._goal[index]])
+        return torch.minimum(drawn, self._longest_delay[index, self._goal[index]])
 
     def _starts(self) -> torch.Tensor:
         """Rows [K, 1] at which the branches begin."""
@@ -317,7 +317,7 @@ def word_positions(
     goes onto.
 
     Where no cube does, the first again. They are where the same wording with another color
-    differs. Of an instruction of somebody's own it is not known: its last token's position.
+    differs. Of a foreign instruction it is not known: its last token's position.
     """
     if isinstance(goal, ForeignInstruction):
         return [(len(tokenize(goal.text)) - 1,) * 2]
@@ -344,7 +344,7 @@ def refuse_branches(frames: FrameTable, branches: int) -> None:
 
 
 def _families(frames: FrameTable) -> torch.Tensor:
-    """Number of each goal's family, int64 [G]; an instruction of somebody's own is of one
+    """Number of each goal's family, int64 [G]; a foreign instruction is of one
     beside."""
     known: list[str] = list(Family)
     of = [known.index(g.family) if g.family in known else len(known) for g in frames.goals]
@@ -453,7 +453,7 @@ class ChunkBatches(FrameDraws):
         others = torch.multinomial(self._others, size, replacement=True, generator=draw)
         own = torch.rand(size, generator=draw) >= self._others_share
         goal = torch.where(own, self._goal[index], others)
-        drawn = self._images(self._shows[index, 0], draw, step)
+        drawn = self._images(self._image_index[index, 0], draw, step)
         prompts = [self._prompts[row] for row in self._rows(goal, wording).tolist()]
         lengths = torch.tensor([len(prompt) for prompt in prompts])[:, None]
         count = config.chunk * config.action_dim

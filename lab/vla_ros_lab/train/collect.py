@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.gl import choose_renderer
 from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
 from vla_ros_lab.train.demonstrations import (
+    ATTRIBUTES,
     BODIES,
     EXPERT,
     SUFFIX,
@@ -144,7 +146,7 @@ class Recorder:
     every: int = 1
     images: dict[str, list[Image]] = field(default_factory=dict)
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
-    rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
+    rows: list[dict[str, Floats]] = field(default_factory=list)
 
     def add(self, seen: SimObservation, label: ExpertLabel, executed: Floats) -> None:
         """One step: the observation, the expert's label, the executed action."""
@@ -158,30 +160,19 @@ class Recorder:
                 images.append(images[-1])
                 pixels = np.full_like(pixels, np.nan)
             self.pixels.setdefault(camera, []).append(pixels)
-        poses = poses_of(seen.poses) if self.poses else np.empty(0)
-        taught = (label.action, label.labels, executed)
-        self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, poses))
+        row = {"actions": label.action, "labels": label.labels, "executed": executed}
+        row |= {"ee_pos": seen.eef_pos, "gripper_states": seen.gripper_qpos}
+        self.rows.append({**row, "poses": poses_of(seen.poses)} if self.poses else row)
 
     def demonstration(self, episode: CollectedEpisode, success: bool) -> Demonstration:
         """The demonstration of all steps."""
-        action, labels, executed, position, fingers, poses = (
-            np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
-        )
-        track = Track(
-            task=episode.task,
-            instruction=episode.instruction,
-            seed=episode.seed,
-            initial_state=episode.initial_state,
-            success=success,
-            source=episode.source,
-            actions=action,
-            labels=labels,
-            executed=executed,
-            ee_pos=position,
-            gripper_states=fingers,
-            poses=poses if self.poses else np.empty((0, len(BODIES), 7), np.float32),
-            pixels={name: np.stack(rows) for name, rows in self.pixels.items()},
-        )
+        columns: dict[str, Any] = {
+            name: np.stack([row[name] for row in self.rows]).astype(np.float32)
+            for name in self.rows[0]
+        }
+        columns |= {name: getattr(episode, name) for name in ATTRIBUTES if name != "success"}
+        pixels = {name: np.stack(rows) for name, rows in self.pixels.items()}
+        track = Track(success=success, pixels=pixels, **columns)
         return Demonstration(track, {name: np.stack(rows) for name, rows in self.images.items()})
 
 

@@ -51,7 +51,7 @@ OBJECTS: Final = (*(f"{kind}_1" for kind in (*THINGS, *TARGETS)), GRIPPER_POSE)
 
 
 def tasks_of(spec: EnvSpec) -> tuple[Task, ...]:
-    """Those of the suite that the expert knows. UserError: none."""
+    """Tasks of the suite that the expert knows. UserError: none."""
     known = tuple(task for task in spec.tasks if _knows(task.instruction))
     if not known:
         raise UserError(

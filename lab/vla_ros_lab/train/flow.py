@@ -125,7 +125,7 @@ class ReadPrefix:
 class FlowNetwork(nn.Module):
     """A :class:`FlowConfig` of kind pi0 with weights to train, and the auxiliary heads of
     :class:`vla_ros_lab.train.network.Network`, which are no part of a checkpoint. ``spot_head``
-    says where in space the two things are that an instruction is about."""
+    points in space at the two things that an instruction is about."""
 
     scales: torch.Tensor
     _cos: torch.Tensor
@@ -285,7 +285,7 @@ class FlowNetwork(nn.Module):
         return found
 
     def tensors(self) -> Tensors:
-        """All tensors of a checkpoint, under its names."""
+        """Tensors of a checkpoint, under its names."""
         own = {key.replace("/", "."): part for key, part in self.parts.items()}
         return {**tower_tensors(TOWER, self.tower), **own}
 
@@ -409,7 +409,7 @@ class FlowBatches(FrameDraws):
         draw, index = self._draw(step)
         goals = self._goals(index, torch.zeros_like(index), draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        drawn = self._images(self._shows[index, 0], draw, step)
+        drawn = self._images(self._image_index[index, 0], draw, step)
         which = self._rows(goals, wording)
         noise, time, given = noisy(self._config, (*goals.shape, self._options.samples), draw)
         values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
@@ -461,8 +461,8 @@ def begin_from(network: FlowNetwork, source: Checkpoint, frames: FrameTable, see
     """Take over the tower and the language model of a token policy.
 
     A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
-    gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm one
-    linear map is fitted to the output of the token policy's projector for the same images.
+    gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm
+    one linear map is fitted to the output of the token policy's projector for the same images.
     UserError: ``source`` has other sizes.
     """
     _check(network, source.config)

@@ -63,16 +63,17 @@ SETTLED = 5e-4  # m between two frames: the fingers have stopped
 @dataclass(frozen=True, slots=True)
 class FrameTable:
     """Frames of data sets. ``images`` uint8 [M, cameras, s, s, 3], ``pixels`` float32 [M, cameras,
-    K, 2]: where things are in them. ``shows`` int64 [N, 1 + D]: the image of each row's moment, and
-    those that many frames before it; ``shown`` int64 [N, G]: how many of them show what is to be
-    done at that moment for each of ``goals`` (:func:`foretold`). ``values`` float16 [N, G, 7] in
-    [-1, 1] (see units): what it is; ``goal`` int64 [N]: the one that was pursued. ``chunks``
-    float16 [N, C, 7]: for it, what to do now and in the frames that follow, the last of an episode
-    repeated; ``expert`` bool [N]: the expert acted, ``person`` bool [N]: a person did, past a
-    policy. ``episode`` int64 [N] counts demonstrations; ``weight`` float64 [N]: how often a row is
-    drawn, against others of its family. For what lies ahead of a frame (see ahead): ``poses``
-    float32 [N, BODIES, 7], ``fingers`` float32 [N, 2] in m, ``before`` float32 [N, 2, 7]: what was
-    executed one and two steps ago; ``posed`` says whether all of the sets have poses.
+    K, 2]: where things are in them. ``image_index`` int64 [N, 1 + D]: the image of each row's
+    moment, and those that many frames before it; ``longest_delay`` int64 [N, G]: how many of them
+    show what is to be done at that moment for each of ``goals`` (:func:`longest_delays`).
+    ``values`` float16 [N, G, 7] in [-1, 1] (see units): what it is; ``goal`` int64 [N]: the one
+    that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the frames that
+    follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted, ``person`` bool
+    [N]: a person did, past a policy. ``episode`` int64 [N] counts demonstrations; ``weight``
+    float64 [N]: how often a row is drawn, against others of its family. For what lies ahead of a
+    frame (see ahead): ``poses`` float32 [N, BODIES, 7], ``fingers`` float32 [N, 2] in m, ``before``
+    float32 [N, 2, 7]: what was executed one and two steps ago; ``posed``: all of the sets have
+    poses.
 
     ``demonstrations`` counts them, ``digest`` names the files that all came from.
     """
@@ -80,8 +81,8 @@ class FrameTable:
     images: torch.Tensor
     values: torch.Tensor
     pixels: torch.Tensor
-    shows: torch.Tensor
-    shown: torch.Tensor
+    image_index: torch.Tensor
+    longest_delay: torch.Tensor
     goal: torch.Tensor
     chunks: torch.Tensor
     expert: torch.Tensor
@@ -101,8 +102,8 @@ class FrameTable:
         return len(self.values)
 
     def to(self, device: torch.device) -> FrameTable:
-        """All of it on a device; a GPU holds the standard set many times over."""
-        names = ("images", "values", "pixels", "shows", "goal", "chunks", "expert")
+        """The table on a device; a GPU holds the standard set many times over."""
+        names = ("images", "values", "pixels", "image_index", "goal", "chunks", "expert")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -191,8 +192,8 @@ def load_frames(
         goal = goals.index(goal_of(track.instruction, info.own_sentence))
         found = {
             "pixels": torch.from_numpy(centers) * (image_size / info.image_size),
-            "shows": pictured + (index[:, None] - torch.arange(1 + delays)).clamp(min=0),
-            "shown": torch.from_numpy(foretold(track)[mask]),
+            "image_index": pictured + (index[:, None] - torch.arange(1 + delays)).clamp(min=0),
+            "longest_delay": torch.from_numpy(longest_delays(track)[mask]),
             "values": values.half(),
             "chunks": chunks.half(),
             "expert": torch.full((len(index),), track.source == EXPERT),
@@ -206,15 +207,15 @@ def load_frames(
         for name, column in found.items():
             columns.setdefault(name, []).append(column)
         pictured += int(kept.sum())
-    pictures = torch.empty(pictured, len(cameras), image_size, image_size, 3, dtype=torch.uint8)
+    stored = torch.empty(pictured, len(cameras), image_size, image_size, 3, dtype=torch.uint8)
     for number, camera in enumerate(cameras):
         at = 0
         for frame in _kept_images(paths, seen, camera, image_size):
-            pictures[at : at + len(frame), number] = torch.from_numpy(frame)
+            stored[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
     table = {name: torch.cat(parts) for name, parts in columns.items()}
     return FrameTable(
-        images=pictures,
+        images=stored,
         **table,
         weight=torch.ones(len(table["goal"]), dtype=torch.float64),
         posed=all(track.posed for track in flat),
@@ -235,7 +236,7 @@ def own_states(poses: Float32, fingers: Float32) -> Floats:
     return np.array(rows, np.float64).reshape(-1, LIBERO_STATE)
 
 
-def foretold(track: Track) -> npt.NDArray[np.int64]:
+def longest_delays(track: Track) -> npt.NDArray[np.int64]:
     """Number of the images before each frame that show what is to be done there for each
     instruction, int64 [T, G]: those since the hand last opened where the teacher would hold.
 
@@ -263,7 +264,7 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
     """Mask [T] of the frames that show a reason for their action.
 
     A model that sees one image cannot know how long it has been waiting: while the fingers
-    close, the image says why to stand still; once they have stopped nothing does, and a greedy
+    close, the image shows why to stand still; once they have stopped nothing does, and a greedy
     policy that learned to wait there waits for ever. OpenVLA drops no-ops likewise.
     """
     still = (np.abs(track.actions[:, :GRIPPER]) < STILL).all(1)
@@ -389,7 +390,7 @@ class FrameImages:
         self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)
 
     def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> DrawnBatch:
-        """The images ``index`` int64 [B] (see FrameTable.shows); ``draw`` is advanced."""
+        """The images ``index`` int64 [B] (see FrameTable.image_index); ``draw`` is advanced."""
         size = len(index)
         span = 2 * self._shift + 1
         shift = torch.randint(span, (size, 2), generator=draw) - self._shift

@@ -1,7 +1,7 @@
 """A LeRobotDataset or a bag as our shards, for training: our own set again, or somebody else's.
 
-Of somebody else's set it is known what was done for its own instruction, and nothing else: where
-objects are and what other instructions would have asked for is not (``SetInfo.own_sentence``).
+Somebody else's set has the actions for its own instructions, and nothing else: neither where
+objects are nor the actions for other instructions (``SetInfo.own_sentence``).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ ROLES = ("image", "wrist_image", "action")
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """How a set is read. ``features``: role (see ROLES) -> feature. ``gripper``: values of closed
+    """Reading of a set. ``features``: role (see ROLES) -> feature. ``gripper``: values of closed
     and open. ``scale`` [6]: m and rad of an action of 1, where actions are in a controller's units;
     None: they are m and rad already. ``image_size``: pixels a side of what is kept. ``known``: name
     and bounds [6] of the actions of the policy that is trained further on it; None: the set's
@@ -121,9 +121,9 @@ def import_shards(
     dataset: Path,
     out: Path,
     options: ImportOptions,
-    shown: Callable[[int, int], None],
+    progressed: Callable[[int, int], None],
 ) -> Imported:
-    """Write the shards of ``dataset`` into ``out``; ``shown`` gets frames, of how many.
+    """Write the shards of ``dataset`` into ``out``; ``progressed`` gets frames, of how many.
 
     UserError: no camera, an action that is not seven numbers, values out of range: what is there.
     """
@@ -131,11 +131,11 @@ def import_shards(
         info = reader.info
         source: _OwnSet | _ForeignSet
         source = _OwnSet(info) if "set" in info.ours else _ForeignSet(info, options, dataset)
-        return _written(source, reader.rows(source.names), info.frames, out, shown)
+        return _written(source, reader.rows(source.names), info.frames, out, progressed)
 
 
 def import_bag(
-    path: Path, out: Path, options: ImportOptions, shown: Callable[[int, int], None]
+    path: Path, out: Path, options: ImportOptions, progressed: Callable[[int, int], None]
 ) -> Imported:
     """Write the shards of a bag, which needs no LeRobot.
 
@@ -155,7 +155,7 @@ def import_bag(
             Info(columns.fps, rows.episodes, len(rows), features, {}), options, path
         )
         found = (replace(row, images=row.arrays()) for row in rows.rows())
-        done = _written(source, found, len(rows), out, shown)
+        done = _written(source, found, len(rows), out, progressed)
     return replace(done, notes=(*done.notes, *bag.notes, *said(rows.dropped)))
 
 
@@ -164,11 +164,11 @@ def _written(
     rows: Iterator[DatasetRow],
     total: int,
     out: Path,
-    shown: Callable[[int, int], None],
+    progressed: Callable[[int, int], None],
 ) -> Imported:
     def counted() -> Iterator[DatasetRow]:
         for number, row in enumerate(rows, 1):
-            shown(number, total)
+            progressed(number, total)
             yield row
 
     episodes = groupby(counted(), lambda row: row.episode)
@@ -337,8 +337,8 @@ class _ForeignSet:
         if self._options.scale is not None:
             return np.array(self._options.scale)
         largest = np.abs(np.concatenate(actions)[:, :GRIPPER]).max(0)
-        place, turn = float(largest[:3].max()), float(largest[3:].max())
-        return np.array([place or 1.0] * 3 + [turn or 1.0] * 3)
+        step, turn = float(largest[:3].max()), float(largest[3:].max())
+        return np.array([step or 1.0] * 3 + [turn or 1.0] * 3)
 
 
 def _labelled(one: Demonstration, scale: Array, instructions: Sequence[str]) -> Demonstration:
@@ -352,7 +352,7 @@ def _labelled(one: Demonstration, scale: Array, instructions: Sequence[str]) -> 
 def import_data(
     folders: Sequence[Path],
     out: Path,
-    shown: Progress,
+    progress: Progress,
     known: tuple[str, tuple[float, ...]] | None = None,
 ) -> tuple[list[Path], list[bool]]:
     """The folders of ``--data``, shards made of the LeRobotDatasets and bags among them; and
@@ -360,7 +360,7 @@ def import_data(
     ``known`` as in ImportOptions. UserError."""
     options = ImportOptions(known=known)
     found = [
-        imported(one, out, options, shown) if is_dataset(one) or is_bag(one) else one
+        imported(one, out, options, progress) if is_dataset(one) or is_bag(one) else one
         for one in folders
     ]
     return found, [_from_elsewhere(folder) for folder in found]
@@ -378,7 +378,7 @@ def _from_elsewhere(folder: Path) -> bool:
         return False  # the training refuses it, once its options are right
 
 
-def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -> Path:
+def imported(source: Path, out: Path, options: ImportOptions, progress: Progress) -> Path:
     """The shards of a data set or a bag in the run's folder ``out``, made where they are not there.
 
     UserError: it cannot be read, or an option of `vla-ros demonstrations` is needed first.
@@ -396,7 +396,7 @@ def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -
         return made
 
     def progressed(frames: int, total: int) -> None:
-        shown.update("import", str(source), frames, total)
+        progress.update("import", str(source), frames, total)
 
     try:
         if bag:
@@ -408,5 +408,5 @@ def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -
         verb = "`vla-ros demonstrations --from-lerobot`"
         raise UserError(f"{error} (options: {first}{verb})") from None
     for note in done.notes:
-        shown.say(note)
+        progress.say(note)
     return made

@@ -56,7 +56,7 @@ def command(run: LeRobotRun, out: Path, python: str) -> list[str]:
 
 
 def train(run: LeRobotRun, out: Path, python: str) -> Path:
-    """Train; its lines are shown as they come. Returns the checkpoint. The same again, with more
+    """Train; its lines come out as they are. Returns the checkpoint. The same again, with more
     steps or after a stop, goes on. UserError: no data set, another recipe, or LeRobot failed."""
     if not is_dataset(Path(run.data)):
         raise UserError(

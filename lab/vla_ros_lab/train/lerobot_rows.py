@@ -51,7 +51,7 @@ class TrackArray:
 
 
 def arrays_of(info: SetInfo, posed: bool) -> list[TrackArray]:
-    """Those of a data set."""
+    """The arrays of a data set."""
     action, labels = END_EFFECTOR_DELTA.names, len(info.instructions) * ACTION_DIM
     found = [
         TrackArray(EXECUTED, "executed", ACTION_DIM, action),
@@ -91,7 +91,7 @@ class ShardRows:
         return len(self._flat)
 
     def columns(self, fps: int = 0) -> Columns:
-        """See Columns; ``fps`` instead of the control rate."""
+        """Columns of the data set; ``fps`` instead of the control rate."""
         info = self.info
         numbers = [
             DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
@@ -103,7 +103,7 @@ class ShardRows:
         return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
 
     def note(self) -> dict[str, Any]:
-        """For meta/vla_ros.json: what the way back needs."""
+        """Content of meta/vla_ros.json, for the way back."""
         episodes = [
             {name: getattr(track, name) for name in ATTRIBUTES if name != "instruction"}
             for track in self._flat
@@ -116,15 +116,15 @@ class ShardRows:
         for path, tracks in zip(self._paths, self._tracks, strict=True):
             films = [read_images(path, camera) for camera in self.info.cameras]
             for track in tracks:
-                shown = {
+                images = {
                     CAMERAS[camera]: next(film)
                     for camera, film in zip(self.info.cameras, films, strict=True)
                 }
                 numbers = self._numbers(track)
                 for i in range(len(track)):
-                    images = {name: frames[i] for name, frames in shown.items()}
+                    now = {name: frames[i] for name, frames in images.items()}
                     values = {name: array[i] for name, array in numbers.items()}
-                    yield DatasetRow(episode, track.instruction, images, values)
+                    yield DatasetRow(episode, track.instruction, now, values)
                 episode += 1
 
     def _numbers(self, track: Track) -> Mapping[str, Array]:

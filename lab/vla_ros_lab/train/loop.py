@@ -43,7 +43,7 @@ class Losses:
 
 
 class Objective(Protocol):
-    """What a network is to learn: it knows the data and the network."""
+    """Objective of a training: it knows the data and the network."""
 
     def losses(self, step: int) -> Losses:
         """The losses of the batch of ``step``, with gradients."""
@@ -51,7 +51,7 @@ class Objective(Protocol):
 
 
 class Recipe(Protocol):
-    """What the loop reads of a recipe: the norm that gradients are clipped to, and the schedule."""
+    """A recipe as the loop reads it: the norm that gradients are clipped to, and the schedule."""
 
     @property
     def clip(self) -> float: ...
@@ -214,7 +214,8 @@ class Loop:
         return {name: parameter.detach().clone() for name, parameter in self._trained()}
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
-        """What changes; what is frozen came from the checkpoint that the run begins with."""
+        """Parameters that change; the frozen ones are of the checkpoint that the run begins
+        with."""
         return [(n, p) for n, p in self.network.named_parameters() if p.requires_grad]
 
     def _resume(self, directory: Path) -> None:

@@ -146,18 +146,16 @@ class LoraKind:
         self.config = config = self._source.config
         if config.parallel or config.vq or config.text.ternary or self._source.quantized:
             raise UserError(
-                f"--lora: {options.init_from} does not say its actions token by token with weights"
+                f"--lora: {options.init_from} does not give its actions token by token with weights"
                 " of full size, as OpenVLA does"
             )
         self.image_size, self.images = config.image_size, config.images
         self.delays, self._rank, self._seed = config.max_delay, options.lora, options.seed
 
-    def build(self, objects: int) -> nn.Module:
+    def build(self, frames: FrameTable) -> nn.Module:
+        objects = len(frames.info.objects)
         self.network = LoraNetwork(self._source, self._rank, objects, self._seed)
         return self.network
-
-    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
-        """It has begun with what it adapts."""
 
     def objective(
         self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool

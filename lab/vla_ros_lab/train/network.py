@@ -163,7 +163,7 @@ class Network(nn.Module):
         return {LANGUAGE + key.replace("/", "."): one for key, one in self.language.items()}
 
     def tensors(self) -> Tensors:
-        """Everything a checkpoint holds, under its names."""
+        """Tensors of a checkpoint, under its names."""
         heads = self.heads.state_dict() if self.heads is not None else {}
         return {**self.vision.state_dict(), **self.text_tensors(), **heads}
 

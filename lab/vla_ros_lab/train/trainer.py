@@ -93,18 +93,15 @@ class Kind(Protocol):
     chunk: int
     delays: int
 
-    def build(self, objects: int) -> nn.Module:
-        """The network, on the CPU; ``objects``: how many things the patch loss names."""
-        ...
-
-    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
-        """Take over what the options name of other checkpoints. UserError: it does not fit."""
+    def build(self, frames: FrameTable) -> nn.Module:
+        """The network, on the CPU, with the weights that the options name of other checkpoints.
+        UserError: they do not fit."""
         ...
 
     def objective(
         self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
-        """What the network is to learn. UserError: unfit data."""
+        """The objective of the network. UserError: unfit data."""
         ...
 
     def write(self, learned: DataSummary, directory: Path) -> None:
@@ -122,25 +119,24 @@ class TokenKind:
         self.config, self.delays = replace(config, max_delay=options.delays), options.delays
         self.image_size, self.images = self.config.image_size, self.config.images
         # Of chunks that are decoded token by token, what lies ahead is worked out.
-        self.chunk, self._seed = self.config.chunk if config.parallel else 1, options.seed
+        self.chunk, self._options = self.config.chunk if config.parallel else 1, options
 
-    def build(self, objects: int) -> nn.Module:
-        self.network = Network(self.config, objects, self._seed)
-        return self.network
-
-    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
+    def build(self, frames: FrameTable) -> nn.Module:
+        options = self._options
+        network = self.network = Network(self.config, len(frames.info.objects), options.seed)
         if name := options.init_from:
             source = load_checkpoint(name, CPU, torch.float32)
             if (source.config.towers, source.config.text) != (self.config.towers, self.config.text):
                 raise UserError(f"{name} has other sizes than this model")
-            self.network.load_tensors(source.tensors)
+            network.load_tensors(source.tensors)
         if name := options.vision_from:
             source = load_checkpoint(name, CPU, torch.float32)
             if source.config.towers != self.config.towers:
                 raise UserError(f"{name} has other vision towers than this model")
-            backbone, prefix = self.network.vision.vision_backbone, "vision_backbone."
+            backbone, prefix = network.vision.vision_backbone, "vision_backbone."
             backbone.load_state_dict({n: source.tensors[prefix + n] for n in backbone.state_dict()})
             backbone.requires_grad_(False)
+        return network
 
     def objective(
         self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
@@ -170,22 +166,17 @@ class FlowKind:
             )
         self.config = FLOW_ARCHITECTURES[options.arch]
         self.image_size, self.images = self.config.image_size, len(self.config.cameras)
-        self._seed = options.seed
+        self._options = options
 
-    def build(self, objects: int) -> nn.Module:
-        self.network = FlowNetwork(self.config, objects, self._seed)
-        return self.network
-
-    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
-        self.network.scales.copy_(scaling_of(frames).tensor())
-        if not options.init_from:
-            return
-        directory = resolve(options.init_from)
-        if family_of(directory).group != TOKENS:
-            go_on_from(self.network, directory)
-        else:
-            source = load_checkpoint(options.init_from, CPU, torch.float32)
-            begin_from(self.network, source, frames, options.seed)
+    def build(self, frames: FrameTable) -> nn.Module:
+        name, seed = self._options.init_from, self._options.seed
+        network = self.network = FlowNetwork(self.config, len(frames.info.objects), seed)
+        network.scales.copy_(scaling_of(frames).tensor())
+        if name and family_of(directory := resolve(name)).group != TOKENS:
+            go_on_from(network, directory)
+        elif name:
+            begin_from(network, load_checkpoint(name, CPU, torch.float32), frames, seed)
+        return network
 
     def objective(
         self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
@@ -207,8 +198,8 @@ def kind_of(options: TrainOptions) -> Kind:
     """
     if options.lora:
         if options.rounds or options.wrist or options.delays or options.vision_from:
-            raise UserError("--lora: what the checkpoint sees and is told stays as it is, and it"
-                            " learns from --data alone")  # fmt: skip
+            raise UserError("--lora: what the checkpoint sees and its prompts stay as they are,"
+                            " and it learns from --data alone")  # fmt: skip
         return LoraKind(options)
     if options.arch in FLOW_ARCHITECTURES:
         if options.rounds:
@@ -254,9 +245,7 @@ class Trainer:
         self._held = [
             held_out(part.demonstrations, options.validation, options.seed) for part in self.parts
         ]
-        self.network = self.kind.build(len(self.frames.info.objects))
-        self.kind.begin(options, self.frames)
-        self.network.to(device)
+        self.network = self.kind.build(self.frames).to(device)
         self.loop = Loop(
             self.network,
             muon_and_adamw(self.network, options.learning_rate, options.weight_decay),

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.train import CPU, OBJECTS, SENTENCES, SIZE, TOKENIZER, recipe, tokenize
+from support.train import CPU, OBJECTS, SENTENCES, SIZE, TOKENIZER, recipe, sequences, tokenize
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.sim.tasks import parse_instruction
-from vla_ros_lab.train.batches import Batches, common_prefix, encode, family_weights
+from vla_ros_lab.train.batches import Batches, common_prefix, family_weights
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.trainer import ARCHITECTURES
 
@@ -45,15 +45,9 @@ def test_sequences_are_prompt_then_action_tokens(data):
     frames, drawn = batches(data)
     goal_of = {tuple(tokenize(t)): g for g in frames.goals for t in wordings(g)}
     batch = drawn.batch(0)
-    common = batch.layout.common - CONFIG.patches
-    for ids, rows, tokens in zip(batch.ids, batch.rows, batch.tokens, strict=True):
-        asked = set()
-        for n, branch in enumerate(ids[common:].view(3, -1)):
-            length = int(rows[n, 0]) - batch.layout.common - n * batch.layout.length + 1
-            asked.add(goal_of[(*ids[:common].tolist(), *branch[:length].tolist())])
-            assert torch.equal(branch[length : length + 6], tokens[n, :-1])
-            assert rows[n].tolist() == list(range(int(rows[n, 0]), int(rows[n, 0]) + 7))
-        assert len(asked) == 3  # no instruction twice
+    for found, tokens in zip(sequences(batch, CONFIG), batch.tokens.tolist(), strict=True):
+        assert [answer for _, answer in found] == [own[:-1] for own in tokens]
+        assert len({goal_of[tuple(prompt)] for prompt, _ in found}) == 3  # no instruction twice
 
 
 def test_the_first_sentence_is_the_one_pursued_and_each_has_its_own_action(data):
@@ -70,10 +64,7 @@ def test_one_sentence_an_image_is_the_one_pursued(data):
     frames, drawn = batches(data, branches=1, batch=8)
     batch = drawn.batch(0)
     pursued = [tokenize(text) for n in frames.goal.unique() for text in wordings(frames.goals[n])]
-    common = batch.layout.common - CONFIG.patches
-    for ids, rows in zip(batch.ids, batch.rows, strict=True):
-        length = int(rows[0, 0]) - CONFIG.patches + 1
-        assert ids[:length].tolist() in pursued and common < length
+    assert all(prompt in pursued for ((prompt, _),) in sequences(batch, CONFIG))
 
 
 def test_a_sentence_points_at_the_things_it_names(data):
@@ -109,22 +100,15 @@ def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(data):
     ages = []
     for step in range(4):
         batch = drawn.batch(step)
-        common = batch.layout.common - config.patches
-        for n, (ids, rows, tokens) in enumerate(
-            zip(batch.ids, batch.rows, batch.tokens, strict=True)
-        ):
+        for n, found in enumerate(sequences(batch, config)):
             image = int(drawn_image(batch, n, frames).flatten()[0])
-            named = []
-            for k, branch in enumerate(ids[common:].view(3, -1)):
-                length = int(rows[k, 0]) - batch.layout.common - k * batch.layout.length + 1
-                said = "".join(words[int(i)] for i in branch[:length]).replace("Ġ", " ")
-                named.append(int(said.rpartition("?")[0].rpartition(" in ")[2]))
-            assert len(set(named)) == 1, "one image, one age, whatever the instruction"
-            ages.append(named[0])
-            row = int((frames.shows[:, 0] == image).nonzero()) + named[0]  # all are worth training
-            assert frames.shows[row, named[0]] == image and frames.shown[row, 0] >= named[0]
+            texts = ["".join(words[i] for i in prompt).replace("Ġ", " ") for prompt, _ in found]
+            (age,) = {int(text.rpartition("?")[0].rpartition(" in ")[2]) for text in texts}
+            ages.append(age)
+            row = int((frames.image_index[:, 0] == image).nonzero()) + age  # all are worth training
+            assert frames.image_index[row, age] == image and frames.longest_delay[row, 0] >= age
             own = frames.values[row, frames.goal[row]].double().numpy()
-            assert tokens[0].tolist() == actions.encode(own)
+            assert batch.tokens[n, 0].tolist() == actions.encode(own)
     assert set(ages) == set(range(5))
     assert ages.count(0) > 1.5 * ages.count(4), "fresh ones more often"
 
@@ -145,19 +129,12 @@ def test_the_common_prefix_leaves_something_of_every_prompt(prompts):
     assert shortest == longer or len({tuple(p[:longer]) for p in prompts}) > 1
 
 
-def test_tokens_are_the_engine_s(data):
-    frames, _ = batches(data)
-    tokens = encode(ActionTokens(CONFIG.action_vocab), frames.values[:, 0])
-    engine = ActionTokens(CONFIG.action_vocab)
-    for row, values in zip(tokens[:5], frames.values[:5, 0], strict=True):
-        assert row.tolist() == engine.encode(values.double().numpy())
-
-
 def test_without_augmentation_pixels_are_the_engine_s(data):
-    frames, drawn = batches(data, shift=0)
-    seen = Preprocessor(CONFIG, CPU, torch.float32, crop=False)
+    tower = replace(CONFIG.towers[0], mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    config, frames = replace(CONFIG, towers=(tower,)), load_frames([data], SIZE, 1)
+    seen = Preprocessor(config, CPU, torch.float32, crop=False)
     possible = torch.stack([seen(image[0].numpy())[0][0] for image in frames.images])
-    for pixels in drawn.batch(0).pixels[:, 0]:
+    for pixels in draws(frames, config).batch(0).pixels[:, 0]:
         assert (possible - pixels).abs().flatten(1).amax(1).min() < 1e-5
 
 
@@ -196,22 +173,13 @@ def test_a_rare_family_is_drawn_more_often_than_its_share(data):
     assert share == pytest.approx(2 / total)
 
 
-def test_normalization_is_the_tower_s(data):
-    tower = replace(CONFIG.towers[0], mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    config = replace(CONFIG, towers=(tower,))
-    frames = load_frames([data], SIZE, 1)
-    pixels = draws(frames, config, batch=64, branches=1).batch(0).pixels
-    low = torch.tensor([(0 - m) / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
-    assert (pixels.amin((0, 1, 3, 4)) >= low).all()
-
-
 def test_no_sentence_is_drawn_for_which_an_older_image_does_not_show_what_is_to_be_done(data):
     config = replace(CONFIG, max_delay=4)
     frames = load_frames([data], SIZE, 1, delays=4)
     hidden = torch.arange(len(frames.goals)) % 2 == 0
-    own = frames.shown[torch.arange(len(frames)), frames.goal].clone()
-    frames.shown[:, hidden] = 0
-    frames.shown[torch.arange(len(frames)), frames.goal] = own
+    own = frames.longest_delay[torch.arange(len(frames)), frames.goal].clone()
+    frames.longest_delay[:, hidden] = 0
+    frames.longest_delay[torch.arange(len(frames)), frames.goal] = own
     drawn = draws(frames, config)
     index = torch.arange(len(frames))
     draw = torch.Generator().manual_seed(0)

@@ -125,7 +125,7 @@ def test_it_is_trained_on_with_one_sentence_an_image(tmp_path, monkeypatch):
     made = recipe(tmp_path / "after", "small", branches=1, dtype="float32")
     kind = TokenKind(made)
     frames = load_frames([tmp_path / "after"], kind.image_size, kind.images)
-    kind.build(0)
+    kind.build(frames)
     losses = kind.objective(made, frames, CPU, False).losses(0)
     assert all(x.isfinite() for x in (losses.action, losses.patch, losses.place))
     assert losses.action > 0 and losses.place == 0

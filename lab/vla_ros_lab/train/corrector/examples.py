@@ -170,7 +170,7 @@ class LateActor:
         self._before: tuple[Floats, bool] | None = None  # fingers, and whether they were to close
 
     def drive(self, scale: Floats) -> Driver:
-        """For :func:`vla_ros_lab.train.collect.play`; ``scale`` [6] of the environment."""
+        """The driver for an episode's ``play``; ``scale`` [6] of the environment."""
 
         def drive(seen: SimObservation) -> tuple[ExpertLabel | None, Floats]:
             action = self._act(seen).copy()
