@@ -21,9 +21,10 @@ from vla_ros.engine.families.random import build_tokenizer
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.tokens import prompt_text
 from vla_ros.sim.tasks import instruction_of, parse_instruction
-from vla_ros_lab.train.batches import Batch
+from vla_ros_lab.train.batches import Batch, TreePrefixLayout
 from vla_ros_lab.train.collect import INSTRUCTIONS
 from vla_ros_lab.train.demonstrations import BODIES, Demonstration, SetInfo, Track, write_shard
+from vla_ros_lab.train.network import Network
 from vla_ros_lab.train.options import Machine, TrainOptions
 from vla_ros_lab.train.run import Reporter, TrainResult, run
 from vla_ros_lab.train.trainer import Progress
@@ -140,6 +141,18 @@ def sequences(batch: Batch, config: ModelConfig) -> Iterator[list[tuple[list[int
             end = own[0] - config.patches + 1
             found.append((ids[:common] + ids[first:end], ids[end : end + count - 1]))
         yield found
+
+
+def greedy(network: Network, pixels: torch.Tensor, prompt: list[int], count: int) -> list[int]:
+    """The ``count`` most likely tokens for one frame [images, 3, s, s], one at a time."""
+    tokens: list[int] = []
+    for _ in range(count):
+        ids = torch.tensor([[*prompt, *tokens]])
+        layout = TreePrefixLayout(ids.shape[1] + network.config.patches)
+        with torch.no_grad():
+            logits, _, _ = network(pixels[None], ids, torch.tensor([[layout.common - 1]]), layout)
+        tokens.append(int(logits[0, 0].argmax()))
+    return tokens
 
 
 class MemoryReader:

@@ -77,20 +77,22 @@ def test_things_appear_where_the_camera_looks() -> None:
     assert np.isnan(found["gripper"]).all() and np.isnan(found["plate_1"]).all()
 
 
+OBJECT = ["--suite", "libero_object"]
+
+
 @pytest.mark.parametrize(
-    "words", [["--families", "reach"], ["--two-ways"], ["--wrist"], ["--crowded"]]
+    ("words", "line"),
+    [
+        ([*OBJECT, "--families", "reach"], "--families: of the tabletop alone"),
+        ([*OBJECT, "--two-ways"], "--two-ways: of the tabletop alone"),
+        ([*OBJECT, "--wrist"], "--wrist: of the tabletop alone"),
+        ([*OBJECT, "--crowded"], "--crowded: of the tabletop alone"),
+        (["--suite", "object"], "libero has no suite 'object'"),
+    ],
 )
-def test_options_of_the_tabletop_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+def test_options_of_the_tabletop_and_a_suite_that_is_none_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], line: str
 ) -> None:
-    out = tmp_path / "set"
-    assert main(["collect", "--out", str(out), "--suite", "libero_object", *words]) == 2
-    assert f"{words[0]}: of the tabletop alone" in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_a_suite_that_is_none_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["collect", "--out", str(tmp_path / "set"), "--suite", "object"]) == 2
-    assert "libero has no suite 'object'" in capsys.readouterr().err
+    assert main(["collect", "--out", str(tmp_path / "set"), *words]) == 2
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()

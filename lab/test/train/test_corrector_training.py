@@ -68,17 +68,8 @@ class Line:
 
 
 def test_an_own_frame_learns_what_is_right_later_of_the_chunk_that_it_was_asked_about():
-    actor = LateActor(
-        Line(),
-        None,
-        "pick up the red cube and put it on the plate",
-        0,
-        4,
-        2,
-        0.0,
-        np.random.default_rng(0),
-        number=7,
-    )
+    instruction, rng = "pick up the red cube and put it on the plate", np.random.default_rng(0)
+    actor = LateActor(Line(), None, instruction, 0, 4, 2, 0.0, rng, number=7)
     rows = torch.zeros(3, CONFIG.hidden)
     for step, began in enumerate((0, 0, 0, 0, 4, 4)):  # another chunk takes over at step 4
         actor._step, actor._chunk = step, (began, np.zeros((8, 7)))

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("peft", reason="peft is not installed: pip install ./lab")
 
 from support.engine import CLOCK, observation
-from support.train import CPU, SENTENCES, SIZE, data_set
+from support.train import CPU, SENTENCES, SIZE, data_set, greedy
 from vla_ros.cli.main import main
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
@@ -46,8 +46,7 @@ def tokens_of(engine, grey):
 def tokens_in_training(network, engine, grey):
     mean, std = (torch.tensor(x).view(1, 3, 1, 1) for x in (DINO.mean, DINO.std))
     pixels = (torch.full((1, 3, SIZE, SIZE), grey / 255) - mean) / std
-    with torch.no_grad():
-        return network.greedy(pixels, engine.policy.tokenizer(SENTENCES[0]), 7)
+    return greedy(network, pixels, engine.policy.tokenizer(SENTENCES[0]), 7)
 
 
 def test_what_is_trained_is_what_runs(base):

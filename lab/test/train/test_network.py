@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from support.engine import engine_of, images, observation
-from support.train import CPU, SENTENCES, STATS
+from support.train import CPU, SENTENCES, STATS, greedy
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Timeline
 from vla_ros.engine.families.lerobot import expected_tensors
@@ -47,8 +47,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
             seen = replace(observation(stamp, image), wrist_image=image[::-1].copy())
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
             pixels = engine.robot.prepare(seen)[0]
-            with torch.no_grad():
-                tokens = network.greedy(pixels, engine.policy.tokenizer(sentence), 7)
+            tokens = greedy(network, pixels, engine.policy.tokenizer(sentence), 7)
             assert tuple(tokens) == answer.tokens
             said.add(answer.tokens)
     assert len(said) > 2  # it did look at the images

@@ -16,6 +16,7 @@ from support.train import (
     STATS,
     changed,
     demonstration,
+    greedy,
     recipe,
     sequences,
     shard_of,
@@ -120,8 +121,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     for stamp, image in enumerate(images(3, seed=3, still=0.0)):
         seen = observation(stamp, image)
         pixels, ids = engines[0].robot.prepare(seen)[0], engines[0].policy.tokenizer(SENTENCES[0])
-        with torch.no_grad():
-            wanted = network.greedy(pixels, ids, COUNT)
+        wanted = greedy(network, pixels, ids, COUNT)
         said.add(tuple(wanted))
         for engine in engines:
             assert (engine.info.chunk_length, engine.info.max_tokens) == (CONFIG.chunk, COUNT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -181,25 +182,23 @@ def tracked(where: str | None, out: Path) -> Iterator[Track]:
     none. A sitting after a stop goes on with the same curve. UserError: not installed."""
     if where is None:
         yield lambda losses, step: None
-    elif where == "tensorboard":
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise UserError(f"--track tensorboard: {error}: pip install tensorboard") from error
-        with SummaryWriter(out / "tensorboard") as writer:  # type: ignore[no-untyped-call]
+        return
+    modules = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+    try:
+        found: Any = importlib.import_module(modules[where])
+    except ImportError as error:
+        raise UserError(f"--track {where}: {error}: pip install {where}") from error
+    if where == "tensorboard":
+        with found.SummaryWriter(out / "tensorboard") as writer:
 
             def write(losses: dict[str, float], step: int) -> None:
                 for name, value in losses.items():
-                    writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                    writer.add_scalar(name, value, step)
 
             yield write
     else:
-        try:
-            import wandb  # type: ignore[import-not-found, unused-ignore]
-        except ImportError as error:
-            raise UserError(f"--track wandb: {error}: pip install wandb") from error
         name = out.absolute().name
-        with wandb.init(project="vla_ros", name=name, id=name, dir=out, resume="allow") as run:
+        with found.init(project="vla_ros", name=name, id=name, dir=out, resume="allow") as run:
             yield lambda losses, step: run.log(losses, step=step)
 
 

@@ -22,7 +22,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,15 @@ def read_info(path: Path) -> SetInfo:
     """The facts of a shard's data set."""
     with _opened(path) as file:
         return SetInfo.from_json(json.loads(file["data"].attrs["env_args"]))
+
+
+def common_info(paths: Sequence[Path]) -> SetInfo:
+    """The facts that all shards have in common. UserError: they do not belong together."""
+    first = read_info(paths[0])
+    for path in paths[1:]:
+        if read_info(path) != first:
+            raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+    return first
 
 
 def read_tracks(path: Path) -> list[Track]:

@@ -7,7 +7,7 @@ checkpoint is the state of this module under LeRobot's names; a test holds the v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,49 +58,31 @@ _LEAST_STATE = (0.02,) * 3 + (0.1,) * 3 + (0.005,) * 2  # m, rad, m
 _LEAST_ACTION = 0.25  # of the controller's range
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Units <-> model space, by mean and deviation: of the state [8], LIBERO's pose and fingers,
-    and of an action [7] in m, rad and 0 to 1."""
-
-    state: Scaler
-    action: Scaler
-
-    def of_values(self, values: torch.Tensor, scale: Sequence[float]) -> torch.Tensor:
-        """Values (see units) [..., 7] -> model space."""
-        physical = values * torch.tensor([*scale, 0.5])
-        physical[..., GRIPPER] += 0.5
-        return self.action.normalize(physical)
-
-    @property
-    def processors(self) -> Processors:
-        """The scaling as a checkpoint has it."""
-        return Processors(self.state, self.action, "")
-
-    def tensor(self) -> torch.Tensor:
-        """The scaling as float32 [2, S + D], for a run's state."""
-        parts = (self.state, self.action)
-        return torch.stack([torch.cat([getattr(p, n) for p in parts]) for n in ("low", "high")])
+def stored(units: Processors) -> torch.Tensor:
+    """Units as float32 [2, S + D], for a run's state."""
+    parts = (units.state, units.action)
+    return torch.stack([torch.cat([getattr(p, name) for p in parts]) for name in ("low", "high")])
 
 
-def scaling_from(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Scaling:
-    """The scaling of :meth:`Scaling.tensor`; ``cut``: values of the state."""
-    means, deviations = tensor.cpu().float()
-    return Scaling(
-        Scaler("MEAN_STD", means[:cut], deviations[:cut]),
-        Scaler("MEAN_STD", means[cut:], deviations[cut:]),
+def restored(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Processors:
+    """The units of :func:`stored`; ``cut``: values of the state."""
+    state, action = (
+        Scaler("MEAN_STD", *part) for part in tensor.cpu().float().tensor_split((cut,), 1)
     )
+    return Processors(state, action, "")
 
 
-def scaling_of(frames: FrameTable) -> Scaling:
-    """The scaling of a data set. The mean of a motion is taken as 0: standing still is the
-    middle."""
+def units_of(frames: FrameTable) -> Processors:
+    """Units <-> model space of a data set, by mean and deviation: of the state [8], LIBERO's pose
+    and fingers, and of an action [7] in m, rad and 0 to 1. The mean of a motion is taken as 0:
+    standing still is the middle."""
     states, scale = states_of(frames), torch.tensor([*frames.info.scale, 0.5])
     spread = states.std(0).maximum(torch.tensor(_LEAST_STATE))
     moved = frames.chunks[:, 0].float().std(0).clamp(min=_LEAST_ACTION) * scale
     mean = torch.zeros(ACTION_DIM)
     mean[GRIPPER], moved[GRIPPER] = 0.5, 0.5
-    return Scaling(Scaler("MEAN_STD", states.mean(0), spread), Scaler("MEAN_STD", mean, moved))
+    state = Scaler("MEAN_STD", states.mean(0), spread)
+    return Processors(state, Scaler("MEAN_STD", mean, moved), "")
 
 
 def states_of(frames: FrameTable) -> torch.Tensor:
@@ -155,9 +137,9 @@ class FlowNetwork(nn.Module):
         self.register_buffer("_sin", turn.sin, persistent=False)
 
     @property
-    def scaling(self) -> Scaling:
+    def units(self) -> Processors:
         """Units <-> model space."""
-        return scaling_from(self.scales, self.config.state_dim)
+        return restored(self.scales, self.config.state_dim)
 
     def forward(
         self,
@@ -392,7 +374,7 @@ class FlowBatches(FrameDraws):
         frames: FrameTable,
         config: FlowConfig,
         tokenize: Callable[[str], list[int]],
-        scaling: Scaling,
+        units: Processors,
         options: TrainOptions,
         device: torch.device,
     ) -> None:
@@ -402,7 +384,7 @@ class FlowBatches(FrameDraws):
         prompts = [torch.tensor(prompt) for prompt in self._prompts]
         self._lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._padded = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
-        self._scaling, self._states = scaling, scaling.state.normalize(states_of(frames))
+        self._units, self._states = units, units.state.normalize(states_of(frames))
 
     def batch(self, step: int) -> FlowBatch:
         """The batch of ``step``; the same one on every call."""
@@ -413,13 +395,15 @@ class FlowBatches(FrameDraws):
         which = self._rows(goals, wording)
         noise, time, given = noisy(self._config, (*goals.shape, self._options.samples), draw)
         values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
+        values *= torch.tensor([*self._frames.info.scale, 0.5])
+        values[..., GRIPPER] += 0.5
         there = self._device
         return FlowBatch(
             pixels=drawn.pixels,
             ids=self._padded[which].to(there),
             lengths=self._lengths[which].to(there),
             state=self._states[index].to(there),
-            actions=self._scaling.of_values(values, self._frames.info.scale).to(there),
+            actions=self._units.action.normalize(values).to(there),
             noise=noise.to(there),
             time=time.to(there),
             given=given.to(there),
@@ -450,8 +434,7 @@ def go_on_from(network: FlowNetwork, directory: Path) -> None:
     if replace(config, steps=network.config.steps) != network.config:
         raise UserError(f"--init-from {directory} is a flow policy of other sizes than this one")
     weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
-    found = read_processors(directory, config)
-    network.scales.copy_(Scaling(found.state, found.action).tensor())
+    network.scales.copy_(stored(read_processors(directory, config)))
     with torch.no_grad():
         for name, tensor in network.tensors().items():
             tensor.copy_(weights.take(name))
@@ -529,7 +512,7 @@ def write_flow(network: FlowNetwork, directory: Path) -> None:
     integers."""
     tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
     config = network.config
-    save_folder(directory, config, tensors, network.scaling.processors, discrete_json(config))
+    save_folder(directory, config, tensors, network.units, discrete_json(config))
     write_tokenizer(directory / "tokenizer.json")
 
 

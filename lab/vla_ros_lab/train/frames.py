@@ -25,6 +25,7 @@ from vla_ros_lab.train.demonstrations import (
     Float32,
     SetInfo,
     Track,
+    common_info,
     digest,
     read_images,
     read_info,
@@ -167,7 +168,12 @@ def load_frames(
     training. UserError: nothing there, or the sets do not fit together or the model's cameras.
     """
     paths = [path for directory in directories for path in shards(directory)]
-    info = _common_info(paths, images)
+    info = common_info(paths)
+    if len(info.cameras) < images:
+        raise UserError(
+            f"the model needs {images} cameras, {paths[0].parent} has"
+            f" {', '.join(info.cameras)}: collect with --wrist"
+        )
     cameras = info.cameras[:images]
     tracks = [read_tracks(path) for path in paths]
     flat = list(chain.from_iterable(tracks))
@@ -295,19 +301,6 @@ def _kept_images(
             if len(kept) and kept.shape[1] != size:
                 kept = np.stack([fit(frame, size, "resize-naive", (0, 0, 0)) for frame in kept])
             yield kept
-
-
-def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
-    infos = [read_info(path) for path in paths]
-    for path, info in zip(paths, infos, strict=True):
-        if info != infos[0]:
-            raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
-    if len(infos[0].cameras) < images:
-        raise UserError(
-            f"the model needs {images} cameras, {paths[0].parent} has"
-            f" {', '.join(infos[0].cameras)}: collect with --wrist"
-        )
-    return infos[0]
 
 
 def pixels_at(

@@ -24,8 +24,8 @@ from vla_ros_lab.train.demonstrations import (
     BODIES,
     SetInfo,
     Track,
+    common_info,
     read_images,
-    read_info,
     read_tracks,
 )
 from vla_ros_lab.train.units import to_physical
@@ -73,10 +73,7 @@ class ShardRows:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
-        self.info = read_info(paths[0])
-        for path in paths:
-            if read_info(path) != self.info:
-                raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+        self.info = common_info(paths)
         self._tracks = [read_tracks(path) for path in paths]
         self._flat = [track for tracks in self._tracks for track in tracks]
         if not self._flat:

@@ -25,7 +25,7 @@ from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.frames import DataSummary, FrameTable
 from vla_ros_lab.train.loop import Objective
-from vla_ros_lab.train.network import Network, make_objective
+from vla_ros_lab.train.network import make_objective
 from vla_ros_lab.train.options import TrainOptions
 
 ADAPTER = "lora_adapter"  # beside the merged weights, for who wants it alone
@@ -73,8 +73,6 @@ class OpenVLA(nn.Module):
 
 class LoraNetwork(nn.Module):
     """A checkpoint with adapters to train; its ``forward`` is that of a Network."""
-
-    greedy = Network.greedy
 
     def __init__(self, source: Checkpoint, rank: int, objects: int, seed: int) -> None:
         super().__init__()

@@ -147,17 +147,6 @@ class Network(nn.Module):
         actions = self.heads.action_head(states)
         return actions.view(batch, self.config.chunk, -1), features
 
-    def greedy(self, pixels: torch.Tensor, prompt: list[int], count: int) -> list[int]:
-        """The ``count`` most likely tokens for one frame [images, 3, s, s], one at a time."""
-        tokens: list[int] = []
-        for _ in range(count):
-            ids = torch.tensor([[*prompt, *tokens]], device=pixels.device)
-            layout = TreePrefixLayout(ids.shape[1] + self.config.patches)
-            last = torch.tensor([[layout.common - 1]], device=pixels.device)
-            logits, _, _ = self(pixels[None], ids, last, layout)
-            tokens.append(int(logits[0, 0].argmax()))
-        return tokens
-
     def text_tensors(self) -> Tensors:
         """The language model's tensors under the checkpoint's names."""
         return {LANGUAGE + key.replace("/", "."): one for key, one in self.language.items()}

@@ -28,8 +28,9 @@ from vla_ros_lab.train.flow import (
     FlowObjective,
     begin_from,
     go_on_from,
-    scaling_of,
+    stored,
     tokenizer_for,
+    units_of,
     write_flow,
 )
 from vla_ros_lab.train.frames import DataSummary, FrameTable, load_parts
@@ -171,7 +172,7 @@ class FlowKind:
     def build(self, frames: FrameTable) -> nn.Module:
         name, seed = self._options.init_from, self._options.seed
         network = self.network = FlowNetwork(self.config, len(frames.info.objects), seed)
-        network.scales.copy_(scaling_of(frames).tensor())
+        network.scales.copy_(stored(units_of(frames)))
         if name and family_of(directory := resolve(name)).group != TOKENS:
             go_on_from(network, directory)
         elif name:
@@ -183,7 +184,7 @@ class FlowKind:
     ) -> Objective:
         network = self.network
         batches = FlowBatches(
-            frames, network.config, tokenizer_for(network.config), network.scaling, options, device
+            frames, network.config, tokenizer_for(network.config), network.units, options, device
         )
         return FlowObjective(network, batches.batch, options.dtype, device, compiled)
 

@@ -27,9 +27,10 @@ from vla_ros_lab.train.flow import (
     FlowBatches,
     FlowNetwork,
     begin_from,
-    scaling_from,
-    scaling_of,
+    restored,
     spot_loss,
+    stored,
+    units_of,
 )
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.network import BatchedAttention
@@ -54,7 +55,7 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
     for name, tensor in network.tensors().items():
         assert torch.equal(stored.take(canonical(name)), tensor.detach().bfloat16().float()), name
     for own, read in zip(
-        (network.scaling.state, network.scaling.action),
+        (network.units.state, network.units.action),
         (policy.processors.state, policy.processors.action),
         strict=True,
     ):
@@ -89,15 +90,11 @@ def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
 
 def test_values_and_units_are_one_to_one(data):
     frames = load_frames([data], SIZE, 1)
-    scaling = scaling_of(frames)
-    again = scaling_from(scaling.tensor())
-    values = torch.rand(5, 7) * 2 - 1
-    there = scaling.of_values(values.clone(), frames.info.scale)
-    back = again.action.restore(there)
-    wanted = values * torch.tensor([*frames.info.scale, 0.5])
-    wanted[:, 6] += 0.5
-    torch.testing.assert_close(back, wanted)
-    assert (scaling.state.high >= 0.005).all()
+    units = units_of(frames)
+    again = restored(stored(units))
+    physical = torch.rand(5, 7)
+    torch.testing.assert_close(again.action.restore(units.action.normalize(physical)), physical)
+    assert (units.state.high >= 0.005).all()
 
 
 def test_where_things_are_is_learned_of_those_there_are():
@@ -114,7 +111,7 @@ def batches(data):
     wanted, frames = options(data, branches=3), load_frames([data], SIZE, 1)
     kind = kind_of(wanted)
     network = kind.build(frames)
-    return FlowBatches(frames, kind.config, tokenize, network.scaling, wanted, CPU)
+    return FlowBatches(frames, kind.config, tokenize, network.units, wanted, CPU)
 
 
 def test_given_rows_are_the_first_ones_and_never_all(data):
