@@ -37,8 +37,9 @@ from vla_ros_lab.bench.measure import CLOCK
 from vla_ros_lab.train.head import recorded
 from vla_ros_lab.train.head.judge import speculated
 from vla_ros_lab.train.head.options import HeadOptions
-from vla_ros_lab.train.head.run import HEAD, Reporter, Run
+from vla_ros_lab.train.head.run import HEAD, Reporter
 from vla_ros_lab.train.head.run import run as train
+from vla_ros_lab.train.options import HeadRun
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "test" / "golden"
@@ -78,7 +79,7 @@ def trained_head(target: Path, out: Path, begin: float) -> tuple[Path, dict[str,
 
     cameras = {AGENTVIEW: AGENTVIEW, WRIST: WRIST}
     recorded.open_recording = lambda *_: recorded.Recording(cameras, count, rows())
-    asked = Run(str(target), executed=1, data=(target,), state_in_prompt="robot")
+    asked = HeadRun(str(target), executed=1, data=(target,), state_in_prompt="robot")
     quiet = Reporter(lambda _: None, lambda _: None)
     found = train(asked, HeadOptions.of_recursive(), out, quiet)
     assert found is not None

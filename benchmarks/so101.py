@@ -33,7 +33,7 @@ from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.lerobot import WEIGHTS, FlowConfig, expected_tensors, read_flow_config
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.images.preprocessor import fit
-from vla_ros.engine.io.processors import Scaler
+from vla_ros.engine.io.processors import Processors, Scaler
 from vla_ros.engine.io.weights import FileWeights
 from vla_ros.policies.units import scaling_for
 from vla_ros.sim.env import AGENTVIEW, WRIST, SimObservation
@@ -47,13 +47,14 @@ from vla_ros_lab.train.flow import (
     FlowBatch,
     FlowNetwork,
     FlowObjective,
-    Scaling,
     noisy,
+    stored,
     tokenizer_for,
     write_flow,
 )
 from vla_ros_lab.train.frames import mixed
-from vla_ros_lab.train.trainer import Optimizer, keep_freed_memory
+from vla_ros_lab.train.loop import keep_freed_memory
+from vla_ros_lab.train.optimizer import muon_and_adamw
 
 CAMERAS = (AGENTVIEW, WRIST)
 THINGS = (world.CUBE, world.TRAY)
@@ -247,14 +248,14 @@ def load(out: Path, round_: str = "*") -> Frames:
 # Training.
 
 
-def scaling_of(frames: Frames) -> Scaling:
+def units_of(frames: Frames) -> Processors:
     """Mean and deviation of the states and of what the teacher tells."""
 
     def of(values: npt.NDArray[np.float32]) -> Scaler:
         rows = torch.from_numpy(values).flatten(0, -2)
         return Scaler("MEAN_STD", rows.mean(0), rows.std(0).clamp(min=LEAST_DEG))
 
-    return Scaling(of(frames.state), of(frames.chunks))
+    return Processors(of(frames.state), of(frames.chunks), "")
 
 
 class Batches:
@@ -268,9 +269,9 @@ class Batches:
         args: argparse.Namespace,
     ) -> None:
         self._frames, self._config, self._args = frames, network.config, args
-        scaling, tower = network.scaling, network.config.shapes.vision
-        self._state = scaling.state.normalize(torch.from_numpy(frames.state))
-        self._chunks = scaling.action.normalize(torch.from_numpy(frames.chunks))
+        units, tower = network.units, network.config.shapes.vision
+        self._state = units.state.normalize(torch.from_numpy(frames.state))
+        self._chunks = units.action.normalize(torch.from_numpy(frames.chunks))
         prompts = [torch.tensor(tokenizer_for(network.config)(text)) for text in instructions]
         self._lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
@@ -323,7 +324,7 @@ def train(
     """``steps`` more from number ``first``; the moving average of the weights."""
     device = torch.device("cpu")
     objective = FlowObjective(network, batch, args.dtype, device, args.compile)
-    optimizer = Optimizer(network, args.learning_rate, 0.01)
+    optimizer = muon_and_adamw(network, args.learning_rate, 0.01)
     average = {n: p.detach().clone() for n, p in network.named_parameters()}
     for number in range(steps):
         losses = objective.losses(first + number)
@@ -377,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if source := checkpoint or args.init_from:
                 begin(network, source)
             # Of the teacher's own, whatever the rounds add: a policy goes on in what it began with.
-            network.scales.copy_(scaling_of(load(args.out, "0")).tensor())
+            network.scales.copy_(stored(units_of(load(args.out, "0"))))
             batches = Batches(frames, network, instructions, args)
             average = train(network, batches.batch, first, steps, args, progress)
             with torch.no_grad():

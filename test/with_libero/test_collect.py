@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("h5py")
 
-from vla_ros_lab.train.collect_libero import PICTURE_EVERY
+from vla_ros_lab.train.collect_libero import IMAGE_EVERY
 from vla_ros_lab.train.demonstrations import read_images, read_info, read_tracks, shards
 from vla_ros_lab.train.frames import load_frames
 
@@ -26,7 +26,7 @@ def test_a_demonstration_can_be_trained_on(tmp_path: Path) -> None:
     info, (track,) = read_info(shard), read_tracks(shard)
     assert info.own_sentence and len(info.instructions) == 10
     assert track.success and track.task == "libero_object/0" and track.initial_state == 10
-    pictured = track.pixels["agentview"][::PICTURE_EVERY]
+    pictured = track.pixels["agentview"][::IMAGE_EVERY]
     pixels = dict(zip(info.objects, pictured.transpose(1, 0, 2), strict=True))
     soup = pixels["alphabet_soup_1"]
     assert ((soup >= 0) & (soup < 64)).all()

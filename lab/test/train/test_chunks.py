@@ -1,49 +1,46 @@
 """Training of OpenVLA-OFT's architecture: what the network says is what the engine says."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from support.engine import CLOCK, engine_of, images, observation
-from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
+from support.train import (
+    CPU,
+    SENTENCES,
+    SIZE,
+    STATS,
+    changed,
+    data_set,
+    demonstration,
+    recipe,
+    shard_of,
+    tokenize,
+    train,
+)
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.openvla import load_checkpoint, random_tensors, save_checkpoint
-from vla_ros.engine.families.random import build_tokenizer, write_tokenizer
-from vla_ros.engine.io.tokens import prompt_text
+from vla_ros.engine.families.random import write_tokenizer
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.batches import ChunkBatches
-from vla_ros_lab.train.demonstrations import Demonstration, write_shard
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.network import Network
-from vla_ros_lab.train.options import TrainOptions
-from vla_ros_lab.train.run import Machine, Reporter, run
 from vla_ros_lab.train.trainer import ARCHITECTURES
-from vla_ros_lab.train.units import norm_stats
 
-CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]
-QUIET = Reporter(lambda step: None, lambda text: None)
-
-TOKENIZER = build_tokenizer()
 
 
-def tokenize(text):
-    return list(TOKENIZER.encode(prompt_text("openvla", text)).ids)
-
-
-def whatever_is_said(seed):
+def same_for_every_instruction(seed):
     """A demonstration whose labels are the same for every instruction: quickly learned."""
     one = demonstration(seed)
     labels = np.repeat(one.track.actions[:, None], one.track.labels.shape[1], axis=1)
-    return Demonstration(replace(one.track, labels=labels), one.images)
+    return changed(one, labels=labels)
 
 
-def batches(frames, size=12):
-    return ChunkBatches(frames, CONFIG, tokenize, size, 0, 0, CPU)
+def batches(frames):
+    return ChunkBatches(frames, CONFIG, tokenize, recipe("", batch=12, shift=0), CPU)
 
 
 def test_a_chunk_is_what_the_expert_did_next(tmp_path):
@@ -58,11 +55,9 @@ def test_a_chunk_is_what_the_expert_did_next(tmp_path):
 
 @pytest.mark.slow
 def test_what_followed_a_policy_or_another_sentence_is_not_taught(tmp_path):
-    path = data_set(tmp_path / "set", shards=1)
-    one = demonstration(9)
-    acted = Demonstration(replace(one.track, source="round 0"), one.images)
-    write_shard(path / "shard-0001.hdf5", INFO, [acted])
-    frames = load_frames([path], SIZE, 1, CONFIG.chunk)
+    paths = [data_set(tmp_path / "set", shards=1)]
+    paths.append(shard_of(tmp_path / "round", changed(demonstration(9), source="round 0")))
+    frames = load_frames(paths, SIZE, 1, CONFIG.chunk)
     assert frames.expert.tolist() == [True] * 20 + [False] * 10
     drawn = [batches(frames).batch(step) for step in range(20)]
     assert all(batch.known[:, 0].all() for batch in drawn)
@@ -97,11 +92,8 @@ def test_another_sentence_comes_with_what_the_expert_would_do_for_it(tmp_path):
 
 
 def test_only_rounds_are_nothing_to_learn_chunks_from(tmp_path):
-    one = demonstration(9)
-    acted = Demonstration(replace(one.track, source="round 0"), one.images)
-    (tmp_path / "set").mkdir()
-    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [acted])
-    frames = load_frames([tmp_path / "set"], SIZE, 1, CONFIG.chunk)
+    path = shard_of(tmp_path / "set", changed(demonstration(9), source="round 0"))
+    frames = load_frames([path], SIZE, 1, CONFIG.chunk)
     with pytest.raises(UserError, match="demonstrations"):
         batches(frames)
 
@@ -110,8 +102,7 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
     network = Network(CONFIG, 6)
     network.load_tensors(random_tensors(CONFIG, 3, CPU, torch.float32))
     tensors = {n: t.detach() for n, t in network.tensors().items()}
-    stats = norm_stats("tabletop", np.array([0.05] * 3 + [0.5] * 3), 1, 1)
-    save_checkpoint(tmp_path / "policy", CONFIG, tensors, stats, write_tokenizer)
+    save_checkpoint(tmp_path / "policy", CONFIG, tensors, STATS, write_tokenizer)
     engine = engine_of(load_checkpoint(str(tmp_path / "policy"), CPU, torch.float32), "parallel")
     count = CONFIG.chunk * 7
     image = next(images(1, seed=3, still=0.0))
@@ -120,16 +111,16 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
     sentences = (SENTENCES[0], "grasp the red cube and put it onto the plate")
     prompts = [tokenize(text) for text in sentences]
     length = max(map(len, prompts)) + count + 1
-    place = torch.arange(length)
+    position = torch.arange(length)
     ids = torch.full((2, length), 2)
     for row, prompt in zip(ids, prompts, strict=True):
         row[: len(prompt)] = torch.tensor(prompt)
     ends = torch.tensor([[len(p)] for p in prompts])
-    blank = (place >= ends) & (place < ends + count)
+    blank = (position >= ends) & (position < ends + count)
     rows = ends + CONFIG.patches - 1 + torch.arange(count)
     with torch.no_grad():
         said, _ = network.chunk(
-            torch.stack((pixels, pixels)), ids, blank, place <= ends + count, rows
+            torch.stack((pixels, pixels)), ids, blank, position <= ends + count, rows
         )
     for sentence, values in zip(sentences, said.double().numpy(), strict=True):
         engine.reset(sentence)
@@ -143,19 +134,13 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
 
 
 def test_a_chunk_policy_begins_from_a_token_policy_and_learns(tmp_path):
-    data = tmp_path / "set"
-    data.mkdir()
-    write_shard(data / "shard-0000.hdf5", INFO, [whatever_is_said(n) for n in range(4)])
-    first = TrainOptions((str(data),), "tiny", 2, batch=4, warmup=1)
-    assert run(first, tmp_path / "tokens", Machine(CPU), QUIET).done
+    data = shard_of(tmp_path / "set", *(same_for_every_instruction(n) for n in range(4)))
+    assert train(recipe(data, steps=2), tmp_path / "tokens").done
     begun = str(tmp_path / "tokens" / "policy")
     losses: list[float] = []
-    options = TrainOptions(
-        (str(data),), "tiny-oft", 200, batch=8, warmup=2, learning_rate=3e-3, shift=0,
-        dtype="float32", init_from=begun,
-    )  # fmt: skip
-    report = Reporter(lambda step: losses.append(step.loss), lambda text: None)
-    assert run(options, tmp_path / "chunks", Machine(CPU), report).done
+    more = {"learning_rate": 3e-3, "shift": 0, "dtype": "float32", "init_from": begun}
+    options = recipe(data, "tiny-oft", 200, batch=8, **more)
+    assert train(options, tmp_path / "chunks", lambda step: losses.append(step.entry.loss)).done
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
     policy = str(tmp_path / "chunks" / "policy")
     engine = load_engine(EngineOptions(policy, decoding="parallel", num_threads=1))
@@ -166,10 +151,7 @@ def test_a_chunk_policy_begins_from_a_token_policy_and_learns(tmp_path):
     assert answer.actions[0, 0] > 0.005  # bright means +x; the label is about +0.03 m
 
 
-def test_weights_of_another_size_are_refused(tmp_path):
-    data = data_set(tmp_path / "set", shards=1)
-    first = TrainOptions((str(data),), "tiny-draft", 1, batch=4, warmup=1)
-    run(first, tmp_path / "draft", Machine(CPU), QUIET)
-    begun = str(tmp_path / "draft" / "policy")
+def test_weights_of_another_size_are_refused(data, tmp_path):
+    train(recipe(data, "tiny-draft", 1), tmp_path / "draft")
     with pytest.raises(UserError, match="other sizes"):
-        run(replace(first, arch="tiny", init_from=begun), tmp_path / "run", Machine(CPU), QUIET)
+        train(recipe(data, init_from=str(tmp_path / "draft" / "policy")), tmp_path / "run")

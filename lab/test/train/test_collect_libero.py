@@ -16,18 +16,19 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Pose
 from vla_ros.sim.env import EnvSpec, Task
 from vla_ros.sim.libero.environment import CameraPose
-from vla_ros_lab.train.collect import CollectOptions, ShardReport
+from vla_ros_lab.train.collect import ShardReport
 from vla_ros_lab.train.collect_libero import OBJECTS, episodes_of, pixels_of, tasks_of
+from vla_ros_lab.train.options import CollectOptions
 
-SAID = "pick up the {} and place it in the basket"
+PUT = "pick up the {} and place it in the basket"
 
 
-def spec_of(*sentences: str) -> EnvSpec:
-    tasks = (Task(f"libero_object/{n}", said, 50, 280, ()) for n, said in enumerate(sentences))
+def spec_of(*instructions: str) -> EnvSpec:
+    tasks = (Task(f"libero_object/{n}", text, 50, 280, ()) for n, text in enumerate(instructions))
     return EnvSpec("libero", tuple(tasks), ("agentview",), 256)
 
 
-SPEC = spec_of(SAID.format("milk"), "open the drawer", SAID.format("ketchup"))
+SPEC = spec_of(PUT.format("milk"), "open the drawer", PUT.format("ketchup"))
 
 
 def test_every_task_that_the_expert_knows_has_its_turn_and_the_first_states_none() -> None:
@@ -51,7 +52,7 @@ def test_a_suite_s_shards_are_libero_s(tmp_path: Path, monkeypatch: pytest.Monke
 
     def make(options: CollectOptions, _: Path, number: int) -> ShardReport:
         made.append((options.suite, number))
-        return ShardReport(0, 0, 0, 0)
+        return ShardReport(0, 0, 0)
 
     monkeypatch.setattr("vla_ros_lab.train.collect_libero.make_shard", make)
     monkeypatch.setattr("vla_ros.data.episodes.plan.world_of", lambda *_: None)  # is installed
@@ -76,20 +77,22 @@ def test_things_appear_where_the_camera_looks() -> None:
     assert np.isnan(found["gripper"]).all() and np.isnan(found["plate_1"]).all()
 
 
+OBJECT = ["--suite", "libero_object"]
+
+
 @pytest.mark.parametrize(
-    "words", [["--families", "reach"], ["--two-ways"], ["--wrist"], ["--crowded"]]
+    ("words", "line"),
+    [
+        ([*OBJECT, "--families", "reach"], "--families: of the tabletop alone"),
+        ([*OBJECT, "--two-ways"], "--two-ways: of the tabletop alone"),
+        ([*OBJECT, "--wrist"], "--wrist: of the tabletop alone"),
+        ([*OBJECT, "--crowded"], "--crowded: of the tabletop alone"),
+        (["--suite", "object"], "libero has no suite 'object'"),
+    ],
 )
-def test_options_of_the_tabletop_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+def test_options_of_the_tabletop_and_a_suite_that_is_none_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], line: str
 ) -> None:
-    out = tmp_path / "set"
-    assert main(["collect", "--out", str(out), "--suite", "libero_object", *words]) == 2
-    assert f"{words[0]}: of the tabletop alone" in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_a_suite_that_is_none_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["collect", "--out", str(tmp_path / "set"), "--suite", "object"]) == 2
-    assert "libero has no suite 'object'" in capsys.readouterr().err
+    assert main(["collect", "--out", str(tmp_path / "set"), *words]) == 2
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()

@@ -11,7 +11,7 @@ import torch
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.engine.models.corrector import FOLDER, Corrector, CorrectorConfig
-from vla_ros_lab.train.corrector.examples import Examples, LateActor
+from vla_ros_lab.train.corrector.examples import Example, LateActor
 from vla_ros_lab.train.corrector.training import (
     CorrectorBatches,
     CorrectorOptions,
@@ -22,26 +22,15 @@ CONFIG = CorrectorConfig(hidden=6, state=2, actions=7, horizon=4, width=16, head
 QUICK = CorrectorOptions(steps=60, batch=32, learning_rate=1e-2, warmup=5, mixed=0.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def examples(count: int = 40) -> Examples:
-    """What is right is told by the last row of the prefix, and no chunk knows it."""
-    found, draw = Examples(), torch.Generator().manual_seed(1)
+def examples(count: int = 40) -> list[Example]:
+    """The label is the last row of the prefix, which no chunk knows."""
+    found, draw = [], torch.Generator().manual_seed(1)
     for number in range(count):
         rows = torch.randn(3 + number % 2, CONFIG.hidden, generator=draw)
-        found.rows.append(rows.bfloat16())
-        found.state.append(torch.zeros(CONFIG.state))
-        found.bases.append(torch.randn(2, 7, generator=draw))
-        found.labels.append(rows[-1, 0].repeat(2, 7))
-        found.indices.append(torch.tensor([number % 2, 2]))
-        found.ahead.append(torch.tensor([0, 1]))
-        found.episode.append(number // 10)
+        bases, labels = torch.randn(2, 7, generator=draw), rows[-1, 0].repeat(2, 7)
+        indices, ahead = torch.tensor([number % 2, 2]), torch.tensor([0, 1])
+        state = torch.zeros(CONFIG.state)
+        found.append(Example(rows.bfloat16(), state, bases, labels, indices, ahead, number // 10))
     return found
 
 
@@ -61,7 +50,8 @@ def test_a_batch_is_the_same_again_and_pads_prefixes():
 
 def test_own_episodes_are_drawn_more_often_and_long_ones_no_more_than_others():
     found = examples(200)
-    found.episode = [0] * 40 + [1] * 160
+    for number, one in enumerate(found):
+        one.episode = int(number >= 40)
     weights = CorrectorBatches(found, 40, CorrectorOptions(own_weight=2.0))._weights
     assert set(weights[:40].tolist()) == {1.0}
     assert weights[40:].sum() == pytest.approx(2.0 * 60)
@@ -78,36 +68,28 @@ class Line:
 
 
 def test_an_own_frame_learns_what_is_right_later_of_the_chunk_that_it_was_asked_about():
-    actor = LateActor(
-        Line(),
-        None,
-        "pick up the red cube and put it on the plate",
-        0,
-        4,
-        2,
-        0.0,
-        np.random.default_rng(0),
-        number=7,
-    )
+    instruction, rng = "pick up the red cube and put it on the plate", np.random.default_rng(0)
+    actor = LateActor(Line(), None, instruction, 0, 4, 2, 0.0, rng, number=7)
     rows = torch.zeros(3, CONFIG.hidden)
     for step, began in enumerate((0, 0, 0, 0, 4, 4)):  # another chunk takes over at step 4
         actor._step, actor._chunk = step, (began, np.zeros((8, 7)))
-        said = torch.full((7,), 10.0 + step)
-        actor._keep(rows, torch.zeros(8), np.full(7, float(step)), said, step - began)
+        base = torch.full((7,), 10.0 + step)
+        actor._keep(rows, torch.zeros(8), np.full(7, float(step)), base, step - began)
     found = actor.found
-    assert [labels[:, 0].tolist() for labels in found.labels] == [
+    assert [one.labels[:, 0].tolist() for one in found] == [
         *([0, 1, 2], [1, 2, 3], [2, 3], [3]),
         *([4, 5], [5]),
     ]
-    assert [bases[:, 0].tolist() for bases in found.bases[:2]] == [[10, 11, 12], [11, 12, 13]]
-    assert [a.tolist() for a in found.ahead] == [[0, 1, 2], [0, 1, 2], [0, 1], [0], [0, 1], [0]]
-    assert [i.tolist() for i in found.indices[2:]] == [[2, 3], [3], [0, 1], [1]]
-    assert found.episode == [7] * 6
+    assert [one.bases[:, 0].tolist() for one in found[:2]] == [[10, 11, 12], [11, 12, 13]]
+    ahead = [one.ahead.tolist() for one in found]
+    assert ahead == [[0, 1, 2], [0, 1, 2], [0, 1], [0], [0, 1], [0]]
+    assert [one.indices.tolist() for one in found[2:]] == [[2, 3], [3], [0, 1], [1]]
+    assert [one.episode for one in found] == [7] * 6
 
 
-def test_nothing_to_learn_from_is_said():
+def test_nothing_to_learn_from_is_refused():
     with pytest.raises(UserError, match="nothing to learn from"):
-        CorrectorBatches(Examples(), 0, QUICK)
+        CorrectorBatches([], 0, QUICK)
 
 
 def test_it_learns_what_only_the_newest_frame_shows():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[
 from golden.spot import STEP, TASK, trajectory
 from support.bags import STORE, Entry, T, action, header, image, task, write_bag
 from support.hub_folders import fasts
+from support.train import MemoryReader
 from vla_ros.cli.main import main
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Executing, Observation, Timeline
-from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
+from vla_ros.data.lerobot.dataset import IMAGES, STATE, DatasetRow, Feature, Info
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.base import up_to
 from vla_ros.engine.engine import Engine
@@ -124,27 +124,17 @@ def test_a_head_is_trained_on_answers_to_recorded_frames_and_drafts(
     assert "execute an unknown number of actions of a chunk, not 1: take another --out" in said
 
 
-class Dataset:
-    """What LeRobot's Python says of a data set, without it."""
-
-    def __init__(self, python: str, folder: Path) -> None:
-        names = ("observation.images.top", "observation.images.wrist", "observation.state")
-        kinds = ("video", "video", "float32")
-        features = {
-            name: Feature(name, kind, (), ()) for name, kind in zip(names, kinds, strict=True)
-        }
-        self.info = Info(20, 3, 3 * 4, features, {})
-
-    def __enter__(self) -> Dataset:
-        return self
-
-    def __exit__(self, *raised: object) -> None: ...
-
-    def rows(self, names: tuple[str, ...]) -> Iterator[DatasetRow]:
-        for n in range(12):
-            pixels, state = seen(n // 4, n % 4)
-            given = dict(zip(names, (pixels, pixels[::-1].copy()), strict=False))
-            yield DatasetRow(n // 4, TASK, given, {names[2]: state})
+def data_set() -> MemoryReader:
+    """Three episodes of four rows."""
+    names = [f"{IMAGES}top", f"{IMAGES}wrist", STATE]
+    kinds = ("video", "video", "float32")
+    features = {name: Feature(name, kind, (), ()) for name, kind in zip(names, kinds, strict=True)}
+    rows = []
+    for n in range(12):
+        pixels, state = seen(n // 4, n % 4)
+        images = {"top": pixels, "wrist": pixels[::-1].copy()}
+        rows.append(DatasetRow(n // 4, TASK, images, {STATE: state}))
+    return MemoryReader(Info(20, 3, 12, features, {}), rows)
 
 
 def test_the_rows_of_a_data_set_are_asked_about_as_many_as_are_executed(
@@ -152,7 +142,7 @@ def test_the_rows_of_a_data_set_are_asked_about_as_many_as_are_executed(
 ) -> None:
     (tmp_path / "set" / "meta").mkdir(parents=True)
     (tmp_path / "set" / "meta" / "info.json").write_text("{}")
-    monkeypatch.setattr(recorded, "Reader", Dataset)
+    monkeypatch.setattr(recorded, "Reader", data_set())
     monkeypatch.setattr(recorded, "python_of", lambda: "python")
     engine = load_engine(EngineOptions(str(target), state_in_prompt="robot"))
     options = RolloutOptions("it", executed=3)

@@ -34,52 +34,33 @@ def short(monkeypatch):
     world.close()
 
 
-def test_a_head_is_trained_and_drafts(short, tmp_path, capsys):
-    out = tmp_path / "run"
-    wanted = ["--target", "random:small", "--out", str(out), "--episodes", "1", "--steps", "6"]
-    assert main([*HEAD, *wanted, "--batch", "16", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert len(list((out / "rollouts").glob("*.safetensors"))) == 2 * len(short.spec.tasks)
-    told = json.loads((out / "draft_head" / "training.json").read_text())
-    assert told["frames"] == SHORT * len(short.spec.tasks)
-    assert said["held_out"]["head"]["passes"] == told["held_out"]["head"]["passes"]
-    assert 1.0 <= told["held_out"]["head"]["passes"] <= 7.0
-
-    engine = load_engine(
-        EngineOptions(
-            "random:small", decoding="speculative", drafter="head",
-            draft_checkpoint=str(out / "draft_head"),
-        )
-    )  # fmt: skip
-    assert engine.info.decoding == "speculative"
-
-    # again: nothing is played anew, of another target nothing is taken
+@pytest.mark.parametrize(
+    ("target", "tokens"),
+    [("random:small", 7), pytest.param("random:small-chunk", 56, marks=pytest.mark.slow)],
+)
+def test_a_head_is_trained_and_drafts(short, tmp_path, capsys, target, tokens):
+    out, tasks = tmp_path / "run", len(short.spec.tasks)
+    words = [*HEAD, "--target", target, "--out", str(out), "--episodes", "1", "--steps", "3"]
+    assert main([*words, "--batch", "4", "--json"]) == 0
+    judged = json.loads(capsys.readouterr().out.splitlines()[-1])["held_out"]["head"]
+    assert len(judged["first"]) == len(judged["four"]) == min(tokens - 2, 12)
+    assert 1.0 <= judged["passes"] <= tokens
     files = {path: path.stat().st_mtime_ns for path in (out / "rollouts").glob("*.safetensors")}
-    assert main([*HEAD, *wanted, "--batch", "16"]) == 0
-    assert files == {path: path.stat().st_mtime_ns for path in files}
-
-
-@pytest.mark.slow
-def test_a_chunk_policy_gets_a_recursive_head_and_its_calibration(short, tmp_path, capsys):
-    out, target = tmp_path / "run", ["--target", "random:small-chunk"]
-    words = ["--episodes", "1", "--held-out", "1", "--steps", "3", "--batch", "4", "--json"]
-    assert main([*HEAD, *target, "--out", str(out), *words]) == 0
-    shown = capsys.readouterr().out
-    judged = json.loads(shown.splitlines()[-1])["held_out"]["head"]
-    assert len(judged["first"]) == len(judged["four"]) == 12
-    assert 1.0 <= judged["passes"] <= 56.0
-    assert json.loads((out / "draft_head" / "config.json").read_text())["kind"] == "recursive"
-    rollouts = json.loads((out / "rollouts" / "rollouts.json").read_text())
-    assert rollouts["executed"] == 4
+    assert len(files) == 2 * tasks
+    executed = json.loads((out / "rollouts" / "rollouts.json").read_text())["executed"]
+    record = json.loads((out / "draft_head" / "training.json").read_text())
+    assert record["frames"] == -(-SHORT // executed) * tasks
+    assert record["held_out"]["head"]["passes"] == judged["passes"]
     assert sum(p.stat().st_size for p in (out / "draft_head").iterdir()) < 3_000_000
-    load_engine(
-        EngineOptions(
-            "random:small-chunk", decoding="speculative", drafter="head",
-            draft_checkpoint=str(out / "draft_head"),
-        )
-    )  # fmt: skip
-    assert main([*HEAD, *target, "--out", str(out), *words, "--executed", "2"]) == 2
-    assert "execute 4 actions of a chunk, not 2" in capsys.readouterr().err
+    drafts = {"drafter": "head", "draft_checkpoint": str(out / "draft_head")}
+    engine = load_engine(EngineOptions(target, decoding="speculative", **drafts))
+    assert engine.info.decoding == "speculative"
+    # again: nothing is played anew, of another target nothing is taken
+    assert main([*words, "--batch", "4"]) == 0
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+    if executed > 1:
+        assert main([*words, "--executed", "2"]) == 2
+        assert "execute 4 actions of a chunk, not 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from vla_ros.cli.main import main
-from vla_ros_lab.train.lerobot import LeRobotRun, command, digest
+from vla_ros_lab.train.lerobot import command, digest
+from vla_ros_lab.train.options import LeRobotRun
 
 
 def test_a_family_begins_anew_and_a_checkpoint_goes_on(tmp_path):

@@ -9,17 +9,16 @@ import torch
 pytest.importorskip("peft", reason="peft is not installed: pip install ./lab")
 
 from support.engine import CLOCK, observation
-from support.train import SENTENCES, SIZE, data_set
+from support.train import CPU, SENTENCES, SIZE, data_set, greedy
 from vla_ros.cli.main import main
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.families.openvla import SMALL_VOCAB, load_checkpoint, write_random
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
+from vla_ros_lab.train.loop import read_journal
 from vla_ros_lab.train.lora import LoraNetwork
-from vla_ros_lab.train.trainer import read_journal
 
-CPU = torch.device("cpu")
 TEXT = TextConfig(
     vocab_size=SMALL_VOCAB + 64, hidden_size=32, intermediate_size=64, layers=2, heads=2,
     kv_heads=1, head_dim=16, rope_theta=5e4,
@@ -47,8 +46,7 @@ def tokens_of(engine, grey):
 def tokens_in_training(network, engine, grey):
     mean, std = (torch.tensor(x).view(1, 3, 1, 1) for x in (DINO.mean, DINO.std))
     pixels = (torch.full((1, 3, SIZE, SIZE), grey / 255) - mean) / std
-    with torch.no_grad():
-        return network.greedy(pixels, engine.policy.tokenizer(SENTENCES[0]), 7)
+    return greedy(network, pixels, engine.policy.tokenizer(SENTENCES[0]), 7)
 
 
 def test_what_is_trained_is_what_runs(base):
@@ -93,7 +91,7 @@ def test_it_learns_and_the_merged_checkpoint_says_what_was_learned(base, tmp_pat
     [
         (["--lora", "4"], "--init-from"),
         (["--lora", "4", "--init-from", "shipped:tabletop-oft"], "token by token"),
-        (["--lora", "4", "--init-from", "shipped:tabletop", "--delays", "3"], "stays as it is"),
+        (["--lora", "4", "--init-from", "shipped:tabletop", "--delays", "3"], "stay as they are"),
     ],
 )
 def test_wrong_usage_is_one_line(tmp_path, capsys, words, said):

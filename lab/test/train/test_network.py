@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from support.engine import engine_of, images, observation
-from support.train import SENTENCES
+from support.train import CPU, SENTENCES, STATS, greedy
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Timeline
+from vla_ros.engine.families.lerobot import expected_tensors
 from vla_ros.engine.families.openvla import (
     expected_shapes,
     load_checkpoint,
@@ -15,11 +16,10 @@ from vla_ros.engine.families.openvla import (
 )
 from vla_ros.engine.families.random import write_tokenizer
 from vla_ros_lab.train.batches import TreePrefixLayout
+from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork
 from vla_ros_lab.train.network import Network, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES
-from vla_ros_lab.train.units import norm_stats
 
-CPU = torch.device("cpu")
 CLOCK = SystemClock()
 
 
@@ -36,8 +36,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
     config = replace(ARCHITECTURES[arch], images=cameras)
     network = warm(config)
     tensors = {n: t.detach().to(torch.bfloat16) for n, t in network.tensors().items()}
-    stats = norm_stats("tabletop", torch.tensor([0.05] * 3 + [0.5] * 3).numpy(), 1, 1)
-    save_checkpoint(tmp_path / "policy", config, tensors, stats, write_tokenizer)
+    save_checkpoint(tmp_path / "policy", config, tensors, STATS, write_tokenizer)
     checkpoint = load_checkpoint(str(tmp_path / "policy"), CPU, torch.float32)
     network.load_tensors(checkpoint.tensors)
     engine = engine_of(checkpoint)
@@ -48,8 +47,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
             seen = replace(observation(stamp, image), wrist_image=image[::-1].copy())
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
             pixels = engine.robot.prepare(seen)[0]
-            with torch.no_grad():
-                tokens = network.greedy(pixels, engine.policy.tokenizer(sentence), 7)
+            tokens = greedy(network, pixels, engine.policy.tokenizer(sentence), 7)
             assert tuple(tokens) == answer.tokens
             said.add(answer.tokens)
     assert len(said) > 2  # it did look at the images
@@ -105,11 +103,14 @@ def test_every_parameter_learns():
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
 
-@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("arch", sorted(ARCHITECTURES | FLOW_ARCHITECTURES))
 def test_tensors_are_those_of_a_checkpoint(arch):
-    network = Network(ARCHITECTURES[arch], 6)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.tensors().items()}
-    assert shapes == expected_shapes(ARCHITECTURES[arch])
+    if arch in ARCHITECTURES:
+        network, wanted = Network(ARCHITECTURES[arch], 6), expected_shapes(ARCHITECTURES[arch])
+    else:
+        config = FLOW_ARCHITECTURES[arch]
+        network, wanted = FlowNetwork(config, 6), dict(expected_tensors(config).must)
+    assert {name: tuple(t.shape) for name, t in network.tensors().items()} == wanted
 
 
 def test_the_draft_has_other_tokens_and_fewer_parameters_than_its_target():
@@ -130,12 +131,16 @@ def test_positions_tell_every_patch_apart():
     assert torch.allclose(table.norm(dim=1), table.norm(dim=1)[0].expand(64))
 
 
-def test_the_start_depends_on_the_seed_alone():
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(Network, ARCHITECTURES["tiny"]), (FlowNetwork, FLOW_ARCHITECTURES["tiny-flow"])],
+)
+def test_the_same_seed_makes_the_same_network_and_leaves_the_generator_alone(kind, config):
     torch.manual_seed(5)
-    first = Network(ARCHITECTURES["tiny"], 6, seed=1)
-    torch.manual_seed(6)
-    again = Network(ARCHITECTURES["tiny"], 6, seed=1)
-    other = Network(ARCHITECTURES["tiny"], 6, seed=2)
-    name = "language_model.lm_head.weight"
-    assert torch.equal(first.tensors()[name], again.tensors()[name])
-    assert not torch.equal(first.tensors()[name], other.tensors()[name])
+    first, other = kind(config, 6, 1), kind(config, 6, 2)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    again = kind(config, 6, 1).state_dict()
+    assert all(torch.equal(t, again[n]) for n, t in first.state_dict().items())
+    assert any(not torch.equal(t, again[n]) for n, t in other.state_dict().items())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vla_ros.engine.layers.devices import multiplies_bfloat16
-from vla_ros_lab.train.trainer import Muon, muon_for
+from vla_ros_lab.train.optimizer import Muon, muon_for
 
 SHAPES = ((24, 48), (48, 24), (32, 32))
 

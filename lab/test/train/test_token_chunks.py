@@ -8,66 +8,51 @@ import pytest
 import torch
 
 from support.engine import CLOCK, images, observation
-from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
+from support.train import (
+    CPU,
+    INFO,
+    SENTENCES,
+    SIZE,
+    STATS,
+    changed,
+    demonstration,
+    greedy,
+    recipe,
+    sequences,
+    shard_of,
+    tokenize,
+    train,
+)
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.openvla import load_checkpoint, random_tensors, save_checkpoint
-from vla_ros.engine.families.random import build_tokenizer, write_tokenizer
-from vla_ros.engine.io.tokens import ActionTokens, prompt_text
+from vla_ros.engine.families.random import write_tokenizer
+from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.sim.env import AGENTVIEW
 from vla_ros.sim.tasks import instruction_of
 from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.batches import Batches
 from vla_ros_lab.train.collect import EnginePolicy
-from vla_ros_lab.train.demonstrations import Demonstration, write_shard
 from vla_ros_lab.train.frames import load_frames, wordings
-from vla_ros_lab.train.options import TrainOptions
-from vla_ros_lab.train.run import Machine, Reporter, run
+from vla_ros_lab.train.network import Network
 from vla_ros_lab.train.trainer import ARCHITECTURES, Trainer, kind_of
-from vla_ros_lab.train.units import norm_stats
 
-CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-chunk"]
 COUNT = 7 * CONFIG.chunk
-QUIET = Reporter(lambda step: None, lambda text: None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def data(tmp_path):
-    return data_set(tmp_path / "set", shards=1)
-
-
-TOKENIZER = build_tokenizer()
-
-
-def tokenize(text, delay=None):
-    return TOKENIZER.encode(prompt_text("openvla", text, delay)).ids
 
 
 def options(data, steps=6, **more):
-    more = {"branches": 2, "batch": 4, **more}
-    return TrainOptions((str(data),), "tiny-chunk", steps, warmup=2, **more)
+    return recipe(data, "tiny-chunk", steps, **{"branches": 2, **more})
 
 
 def test_an_answer_is_every_step_of_the_chunk_for_every_sentence_whoever_acted(tmp_path):
     """Against one made by hand: the expert's values, encoded, a whole step before the next."""
-    directory = tmp_path / "set"
-    directory.mkdir()
-    one = demonstration(3, length=6)
-    acted = Demonstration(replace(one.track, source="round 0"), one.images)
-    write_shard(directory / "shard-0000.hdf5", INFO, [acted])
-    frames = load_frames([directory], SIZE, 1)
+    acted = changed(demonstration(3, length=6), source="round 0")
+    frames = load_frames([shard_of(tmp_path / "set", acted)], SIZE, 1)
     actions = ActionTokens(CONFIG.action_vocab)
-    batch = Batches(frames, CONFIG, tokenize, 8, 3, 0, 0, CPU).batch(2)
+    drawn = recipe("", batch=8, branches=3, shift=0)
+    batch = Batches(frames, CONFIG, tokenize, drawn, CPU).batch(2)
     assert batch.tokens.shape == batch.rows.shape == (8, 3, COUNT)
     goal_of = {tuple(tokenize(t)): g for g in frames.goals for t in wordings(g)}
     chunks = {}  # by frame and instruction: its tokens
@@ -77,27 +62,21 @@ def test_an_answer_is_every_step_of_the_chunk_for_every_sentence_whoever_acted(t
             frames.poses.numpy(), frames.before.numpy(), [goal] * len(frames), scale, CONFIG.chunk
         )
         for row in ahead:
-            said = [token for step in row for token in actions.encode(step.astype(np.float64))]
-            chunks.setdefault(instruction_of(goal), []).append(said)
-    common = batch.layout.common - CONFIG.patches
-    assert batch.layout.length >= COUNT
-    for ids, rows, tokens in zip(batch.ids, batch.rows, batch.tokens, strict=True):
-        for n, branch in enumerate(ids[common:].view(3, -1)):
-            length = int(rows[n, 0]) - batch.layout.common - n * batch.layout.length + 1
-            goal = goal_of[(*ids[:common].tolist(), *branch[:length].tolist())]
-            assert tokens[n].tolist() in chunks[instruction_of(goal)]
-            assert torch.equal(branch[length : length + COUNT - 1], tokens[n, :-1])
-            assert rows[n].tolist() == list(range(int(rows[n, 0]), int(rows[n, 0]) + COUNT))
+            chunk = [token for step in row for token in actions.encode(step.astype(np.float64))]
+            chunks.setdefault(instruction_of(goal), []).append(chunk)
+    for found, tokens in zip(sequences(batch, CONFIG), batch.tokens.tolist(), strict=True):
+        for (prompt, answer), own in zip(found, tokens, strict=True):
+            assert own in chunks[instruction_of(goal_of[tuple(prompt)])]
+            assert answer == own[:-1]
     assert len({tuple(chunk) for chunk in batch.tokens.flatten(0, 1).tolist()}) > 10
 
 
-def test_a_set_without_poses_is_refused(tmp_path):
+@pytest.mark.parametrize("arch", ["tiny-chunk", "tiny-flow"])
+def test_a_set_without_poses_is_refused(tmp_path, arch):
     one = demonstration(0)
-    bare = Demonstration(replace(one.track, poses=np.zeros((0, 0, 7), np.float32)), one.images)
-    (tmp_path / "set").mkdir()
-    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [bare])
+    bare = shard_of(tmp_path / "set", changed(one, poses=one.track.poses[:0]))
     with pytest.raises(UserError, match=r"no poses: collect it anew"):
-        Trainer(options(tmp_path / "set"), tmp_path / "run", CPU)
+        Trainer(replace(options(bare), arch=arch), tmp_path / "run", CPU)
 
 
 def test_delays_are_not_for_chunks(data):
@@ -105,31 +84,34 @@ def test_delays_are_not_for_chunks(data):
         kind_of(options(data, delays=2))
 
 
-def test_a_few_steps_lower_the_loss(data, tmp_path):
-    recipe = options(data, 30, shift=0, learning_rate=3e-3, dtype="float32", batch=8)
-    trainer = Trainer(recipe, tmp_path / "run", CPU)
+@pytest.mark.parametrize(
+    ("arch", "steps", "rate", "share"),
+    [("tiny-chunk", 30, 3e-3, 0.8), ("tiny-flow", 40, 1e-2, 0.93)],
+)
+def test_a_few_steps_lower_the_loss(data, tmp_path, arch, steps, rate, share):
+    more = {"shift": 0, "dtype": "float32", "learning_rate": rate, "samples": 4}
+    trainer = Trainer(replace(options(data, steps, **more), arch=arch), tmp_path / "run", CPU)
 
     def loss():
         """Of batches that are not trained on."""
         with torch.no_grad():
-            of = [trainer._objective.losses(step).action for step in range(1000, 1004)]
-        return float(torch.stack(of).mean())
+            return np.mean([float(trainer.losses(step).action) for step in range(1000, 1004)])
 
     before = loss()
-    for _ in range(30):
-        trainer.train_step()
-    assert loss() < 0.8 * before
+    for _ in range(steps):
+        trainer.loop.train_step()
+    assert loss() < share * before
 
 
 def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     """Begun from weights of a policy of single actions: they are of the same sizes."""
-    single, stats = ARCHITECTURES["tiny"], norm_stats("tabletop", np.array(INFO.scale), 1, 1)
+    single = ARCHITECTURES["tiny"]
     begun = random_tensors(single, 3, CPU, torch.float32)
-    save_checkpoint(tmp_path / "single", single, begun, stats, write_tokenizer)
-    recipe = options(data, 3, init_from=str(tmp_path / "single"), learning_rate=1e-5)
-    assert run(recipe, tmp_path / "run", Machine(CPU), QUIET).done
+    save_checkpoint(tmp_path / "single", single, begun, STATS, write_tokenizer)
+    wanted = options(data, 3, init_from=str(tmp_path / "single"), learning_rate=1e-5)
+    assert train(wanted, tmp_path / "run").done
     policy = str(tmp_path / "run" / "policy")
-    network = kind_of(recipe).build(6)
+    network = Network(CONFIG, 6)
     network.load_tensors(load_checkpoint(policy, CPU, torch.float32).tensors)
     engines = [
         load_engine(EngineOptions(policy, decoding=decoding, num_threads=1))
@@ -139,8 +121,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     for stamp, image in enumerate(images(3, seed=3, still=0.0)):
         seen = observation(stamp, image)
         pixels, ids = engines[0].robot.prepare(seen)[0], engines[0].policy.tokenizer(SENTENCES[0])
-        with torch.no_grad():
-            wanted = network.greedy(pixels, ids, COUNT)
+        wanted = greedy(network, pixels, ids, COUNT)
         said.add(tuple(wanted))
         for engine in engines:
             assert (engine.info.chunk_length, engine.info.max_tokens) == (CONFIG.chunk, COUNT)
@@ -154,7 +135,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
 
 def test_a_round_executes_some_of_a_chunk_and_looks_again(data, tmp_path):
     """As long as nobody else acts in between."""
-    assert run(options(data, 2), tmp_path / "run", Machine(CPU), QUIET).done
+    assert train(options(data, 2), tmp_path / "run").done
     policy = EnginePolicy(str(tmp_path / "run" / "policy"))
     asked = []
     values = np.linspace(0.1, 0.9, 8)[:, None].repeat(7, 1)

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from support.train import data_set
+from support.train import QUICK
 from vla_ros.cli.main import main
 from vla_ros.core.types import CommandKind
 
 
-def test_train_says_where_the_policy_is(tmp_path, capsys):
-    data = data_set(tmp_path / "set")
-    arguments = ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--arch", "tiny"]
-    arguments += ["--steps", "3", "--batch", "4", "--threads", "1", "--device", "cpu"]
-    assert main(arguments) == 0
+def words_of(data, out, *more):
+    return ["train", "--data", str(data), "--out", str(out), "--arch", "tiny", *QUICK, *more]
+
+
+def test_train_says_where_the_policy_is(data, tmp_path, capsys):
+    assert main(words_of(data, tmp_path / "run", "--steps", "3")) == 0
     shown = capsys.readouterr()
     assert shown.out.strip() == f"{tmp_path}/run/policy: done"
     assert re.search(
@@ -28,10 +29,8 @@ def test_train_says_where_the_policy_is(tmp_path, capsys):
     assert max(map(len, shown.err.splitlines())) <= 80
 
 
-def test_a_sitting_ends_after_its_minutes_and_the_next_goes_on(tmp_path, capsys):
-    data = data_set(tmp_path / "set")
-    arguments = ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--arch", "tiny"]
-    arguments += ["--steps", "4", "--batch", "4", "--threads", "1", "--device", "cpu"]
+def test_a_sitting_ends_after_its_minutes_and_the_next_goes_on(data, tmp_path, capsys):
+    arguments = words_of(data, tmp_path / "run", "--steps", "4")
     assert main([*arguments, "--minutes", "0.000001"]) == 0
     assert "not done yet: run it again" in capsys.readouterr().out
     assert main(arguments) == 0
@@ -39,14 +38,14 @@ def test_a_sitting_ends_after_its_minutes_and_the_next_goes_on(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("begun", ["bfloat16", "float32"])
-def test_products_are_in_what_the_processor_multiplies_and_a_run_keeps_its_own(tmp_path, begun):
+def test_products_are_in_what_the_processor_multiplies_and_a_run_keeps_its_own(
+    data, tmp_path, begun
+):
     """In bfloat16 a step took 37 s instead of 1.9 on two cores that have only AVX2."""
-    arguments = ["train", "--data", str(data_set(tmp_path / "set")), "--arch", "tiny"]
-    arguments += ["--steps", "2", "--batch", "4", "--threads", "1", "--device", "cpu"]
-    said = [*arguments, "--out", str(tmp_path / "begun")]
-    assert main([*said, "--dtype", begun, "--minutes", "0.000001"]) == 0
-    assert main(said) == 0
-    assert main([*arguments, "--out", str(tmp_path / "new")]) == 0
+    words = words_of(data, tmp_path / "begun", "--steps", "2")
+    assert main([*words, "--dtype", begun, "--minutes", "0.000001"]) == 0
+    assert main(words) == 0
+    assert main(words_of(data, tmp_path / "new", "--steps", "2")) == 0
     recipes = [
         json.loads((tmp_path / name / "train.json").read_text()) for name in ("begun", "new")
     ]
@@ -54,13 +53,11 @@ def test_products_are_in_what_the_processor_multiplies_and_a_run_keeps_its_own(t
     assert [recipe["dtype"] for recipe in recipes] == [begun, "bfloat16" if quick else "float32"]
 
 
-def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(tmp_path, capsys):
+def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(data, tmp_path, capsys):
     pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
     from support.bags import START, T, action, image, picture, task, write_bag
 
-    small = ["--arch", "tiny", "--steps", "3", "--batch", "4", "--threads", "1", "--device", "cpu"]
-    data = data_set(tmp_path / "set")
-    assert main(["train", "--data", str(data), "--out", str(tmp_path / "first"), *small]) == 0
+    assert main(words_of(data, tmp_path / "first", "--steps", "3")) == 0
     before = tmp_path / "first" / "policy"
     entries = []
     for i in range(24):  # three episodes; in the middle of each a person acts
@@ -69,8 +66,7 @@ def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(tmp_p
         moved = [0.01 * np.sin(i), 0.0, 0.1, 0.0, 0.0, 0.0, 1.0]  # the third more than the bounds
         entries += [image(at, picture(i)), action(at, moved, epoch=1 + i // 8, kind=kind)]
     bag = write_bag(tmp_path / "bag", entries)
-    words = ["train", "--data", str(bag), "--out", str(tmp_path / "second"), *small]
-    words += ["--init-from", str(before)]
+    words = words_of(bag, tmp_path / "second", "--steps", "3", "--init-from", str(before))
     capsys.readouterr()
     assert main(words) == 0
     assert "24 frames of 3 demonstrations" in capsys.readouterr().err
@@ -84,25 +80,23 @@ def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(tmp_p
     assert "policy: done" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("more", "told"), [([], 3), (["--delays", "0"], 0)])
-def test_who_is_told_its_delay_goes_on_being_told(tmp_path, more, told):
-    """Without a word the next checkpoint was told nothing, and acted too late in real time."""
-    small = ["--arch", "tiny", "--steps", "1", "--batch", "4", "--threads", "1", "--device", "cpu"]
-    words = ["train", "--data", str(data_set(tmp_path / "set")), *small]
-    assert main([*words, "--out", str(tmp_path / "first"), "--delays", "3"]) == 0
+@pytest.mark.parametrize(("more", "kept"), [([], 3), (["--delays", "0"], 0)])
+def test_a_policy_whose_prompt_states_the_delay_keeps_it(data, tmp_path, more, kept):
+    """Without the flag the next checkpoint knew no delay, and acted too late in real time."""
+    assert main(words_of(data, tmp_path / "first", "--steps", "1", "--delays", "3")) == 0
     before = str(tmp_path / "first" / "policy")
-    assert main([*words, "--out", str(tmp_path / "on"), "--init-from", before, *more]) == 0
+    words = words_of(data, tmp_path / "on", "--steps", "1", "--init-from", before, *more)
+    assert main(words) == 0
     config = json.loads((tmp_path / "on" / "policy" / "config.json").read_text())
-    assert config["max_delay"] == told
+    assert config["max_delay"] == kept
 
 
-def test_losses_are_in_tensorboard_too(tmp_path, capsys):
+def test_losses_are_in_tensorboard_too(data, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    words = ["train", "--data", str(data_set(tmp_path / "set")), "--out", str(tmp_path / "run")]
-    words += ["--arch", "tiny", "--batch", "4", "--threads", "1", "--device", "cpu"]
-    assert main([*words, "--steps", "3", "--track", "tensorboard"]) == 0
+    words = words_of(data, tmp_path / "run", "--steps", "3", "--track", "tensorboard")
+    assert main(words) == 0
     found = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
 

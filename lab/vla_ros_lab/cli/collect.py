@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_verb
 from vla_ros.core.console import Progress
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.io.config import MOST_DELAY
+from vla_ros_lab.train.options import FAMILIES, CollectOptions, flags
 
 DESCRIPTION = """\
 Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
@@ -30,40 +31,20 @@ examples:
 
 Initial states are drawn from seeds of a million and more; the evaluation's are below a million."""
 
-FAMILIES = ("reach", "push", "pick", "stack")
-
 
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "collect", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="directory of the shards")
-    add("--demos", type=int, default=1000, help="episodes, spread over families (1000)")
     add("--families", nargs="+", choices=FAMILIES, default=FAMILIES, help="kinds of task (all)")
-    add("--seed", type=int, default=0, help="number of the collection, 0 to 4 (0)")
-    add("--image-size", type=int, default=128, help="pixels a side (128)")
-    add("--interpolation", choices=("bicubic", "box"), default="bicubic",
-        help="how images are made smaller; box: as flow policies see them (bicubic)")  # fmt: skip
-    add(
-        "--two-ways",
-        action="store_true",
-        help="the expert swings out to the left or to the right: chunks that can disagree",
-    )
-    add("--wrist", action="store_true", help="the wrist camera too, for models of two images")
     add("--workers", type=int, default=1, help="processes (1)")
-    add("--suite", default="", metavar="S", help="of LIBERO, instead of the tabletop")
-    add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
-    add("--delays", type=int, default=0, metavar="N", help="--policy: it acts on images that are 0"
-        " to N control periods old, each episode another (0)")  # fmt: skip
-    add("--unsteady", action="store_true", help="--policy: as in real time, images sooner or later"
-        " than it is told, actions lost or not in time, a cube moved on the way")  # fmt: skip
-    add("--crowded", action="store_true", help="in one episode of three one or two others stand"
-        " right beside the cube that is to be grasped")  # fmt: skip
+    add_fields(parser, CollectOptions, *flags(CollectOptions))
 
 
 def run(args: argparse.Namespace) -> int:
     """Collect; returns the exit status."""
-    if args.demos < 1 or args.workers < 1:
+    if args.demonstrations < 1 or args.workers < 1:
         raise UserError("--demos and --workers must be at least 1")
     if not 16 <= args.image_size <= 256:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
@@ -76,34 +57,18 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.engine.io.hub import resolve
         from vla_ros_lab.train import collect_libero
-        from vla_ros_lab.train.collect import (
-            CollectOptions,
-            collect,
-            episode_seed,
-            make_shard,
-            totals,
-        )
+        from vla_ros_lab.train.collect import collect, episode_seed, make_shard, totals
         from vla_ros_lab.train.demonstrations import SUFFIX
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
     options = CollectOptions(
-        demonstrations=args.demos,
         families=tuple(args.families),
-        seed=args.seed,
-        image_size=args.image_size,
-        wrist=args.wrist,
-        policy=args.policy,
-        delays=args.delays,
-        unsteady=args.unsteady,
-        crowded=args.crowded,
-        interpolation=args.interpolation,
-        two_ways=args.two_ways,
-        suite=args.suite,
         per_shard=10 if args.suite else 20,  # one of LIBERO takes long
+        **{name: getattr(args, name) for name in flags(CollectOptions)},
     )
     make = collect_libero.make_shard if args.suite else make_shard
     with user_errors(ValueError):
-        episode_seed(options, args.demos - 1)
+        episode_seed(options, args.demonstrations - 1)
     if args.policy:
         resolve(args.policy)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -115,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
             kept += made.report.kept
             failed += made.report.failed
             solved += made.report.succeeded
-            said = f"shards: {kept} demonstrations, {failed} failed and discarded"
+            line = f"shards: {kept} demonstrations, {failed} failed and discarded"
             if args.policy:
-                said = f"shards: {kept} episodes, {solved} solved, the expert acting at times"
-            progress.update("collect", said, made.shards_done, made.shards)
+                line = f"shards: {kept} episodes, {solved} solved, the expert acting at times"
+            progress.update("collect", line, made.shards_done, made.shards)
     demonstrations, frames = totals(args.out)
     size = sum(path.stat().st_size for path in args.out.glob(f"*{SUFFIX}")) / 1e6
     print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")
@@ -126,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_suite(args: argparse.Namespace) -> None:
-    """UserError: options of the tabletop, or no suite of LIBERO that can be played here."""
+    """Refuse options of the tabletop, and a suite that cannot be played here: UserError."""
     from vla_ros.data.episodes.plan import world_of
 
     tabletop = {
@@ -136,6 +101,6 @@ def _check_suite(args: argparse.Namespace) -> None:
         "--policy": args.policy,
         "--crowded": args.crowded,
     }
-    if said := [name for name, given in tabletop.items() if given]:
-        raise UserError(f"{', '.join(said)}: of the tabletop alone, not with --suite")
+    if wrong := [name for name, given in tabletop.items() if given]:
+        raise UserError(f"{', '.join(wrong)}: of the tabletop alone, not with --suite")
     world_of("libero", args.suite)

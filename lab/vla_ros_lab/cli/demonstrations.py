@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.arguments import Verbs, add_fields, add_verb
 from vla_ros.cli.export import add_set_flags, make_set, outcome, repo_id, updater
 from vla_ros.core.console import Progress
 from vla_ros.core.errors import UserError
+from vla_ros_lab.train.options import CollectOptions
 
 if TYPE_CHECKING:
     from vla_ros_lab.train.imports import ImportOptions
@@ -43,14 +44,15 @@ def add_parser(verbs: Verbs) -> None:
     what.add_argument("--from-lerobot", type=Path, metavar="DATASET",
                       help="a LeRobotDataset's folder")  # fmt: skip
     add_set_flags(parser)
-    add = parser.add_argument_group("--from-lerobot").add_argument
+    group = parser.add_argument_group("--from-lerobot")
+    add = group.add_argument
     add("-r", "--remap", action="append", default=[], metavar="ROLE=FEATURE",
         help="what a feature is called: image, wrist_image, action; may be repeated")  # fmt: skip
     add("--gripper", default="0..1", metavar="A..B",
         help="the gripper's values, closed..open (0..1)")  # fmt: skip
     add("--action-scale", type=float, nargs=2, metavar=("M", "RAD"),
         help="an action of 1, where actions are in a controller's units")  # fmt: skip
-    add("--image-size", type=int, default=128, help="pixels a side (128)")
+    add_fields(group, CollectOptions, "image_size")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,10 +85,10 @@ def _to_lerobot(args: argparse.Namespace, python: str, progress: Progress) -> di
 def _from_lerobot(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
     from vla_ros_lab.train.imports import import_shards
 
-    def shown(frames: int, total: int) -> None:
+    def progressed(frames: int, total: int) -> None:
         progress.update("import", "demonstrations", frames, total)
 
-    done = import_shards(python, args.from_lerobot, args.out, _import_options(args), shown)
+    done = import_shards(python, args.from_lerobot, args.out, _import_options(args), progressed)
     return {
         "episodes": done.demonstrations,
         "frames": done.frames,
@@ -110,8 +112,8 @@ def _import_options(args: argparse.Namespace) -> ImportOptions:
         raise UserError(f"--gripper {args.gripper}: write closed..open, such as 0..100 or 1..-1")
     scale = None
     if args.action_scale:
-        place, turn = args.action_scale
-        if not (place > 0 and turn > 0):
+        step, turn = args.action_scale
+        if not (step > 0 and turn > 0):
             raise UserError("--action-scale: both must be above 0")
-        scale = (place,) * 3 + (turn,) * 3
+        scale = (step,) * 3 + (turn,) * 3
     return ImportOptions(features, (closed, opened), scale, args.image_size)

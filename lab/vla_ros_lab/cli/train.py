@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vla_ros.cli.arguments import Verbs, add_fields, add_verb
-from vla_ros.cli.defaults import actions_of
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.core.console import Progress, print_json
-from vla_ros.core.errors import UserError
-from vla_ros_lab.train.options import RECIPE, UNSAID, Machine, TrainOptions, dtype_of
+from vla_ros.core.errors import UserError, user_errors
+from vla_ros_lab.train.options import (
+    UNSET,
+    HeadRun,
+    LeRobotRun,
+    Machine,
+    TrainOptions,
+    dtype_of,
+    flags,
+)
 
 if TYPE_CHECKING:
+    from vla_ros.engine.io.config import ModelConfig
     from vla_ros.sim.tasks import Family
     from vla_ros_lab.train.trainer import Progress as Step
-
-
-# What `vla-ros train` can be told.
 
 
 DESCRIPTION = """\
@@ -39,9 +45,8 @@ With --lora it adapts a token policy of any size, with --lerobot LeRobot's own t
 
 With --head it trains a draft head for a checkpoint that exists (--target): the target acts in the
 simulation, the head learns to guess its tokens (OUT/draft_head), and is judged on episodes held
-out. It changes nothing that the target says: `drafter: head` drafts with it. Of single actions it
-guesses all that is left at once; of a chunk, or with --recursive, token after token. pi0-FAST,
-which is of another robot, does not act: it answers the frames of --data.
+out. It changes nothing in the target's actions: `drafter: head` drafts with it, token after token.
+pi0-FAST, which is of another robot, does not act: it answers the frames of --data.
 
 With --corrector it trains a small head for a flow policy of the tabletop (--target), which
 corrects each action of its chunks by the newest image: on --data, then on --dagger rounds (3) of
@@ -72,7 +77,7 @@ examples:
                                                a flow policy of pi0's kind
   vla-ros train --data data/tabletop --out runs/chunk --arch small-chunk --steps 3000 \\
       --batch 16 --branches 3 --init-from runs/small/policy
-                                               the chunk said token by token, 56 of them
+                                               the chunk token by token, 56 of them
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
@@ -89,94 +94,83 @@ def add_parser(verbs: Verbs) -> None:
         help="from vla-ros collect or record, or LeRobotDatasets",
     )
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
-    add_fields(parser, TrainOptions, *RECIPE, **dict.fromkeys(UNSAID))
+    add_fields(parser, TrainOptions, *flags(TrainOptions), **dict.fromkeys(UNSET))
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
     add("--head", action="store_true", help="train a draft head for --target")
     add("--corrector", action="store_true", help="train a corrector for --target, a flow policy")
-    add("--recursive", action="store_true", help="head: one that is asked token after token, as"
-        " EAGLE-3's; what a chunk policy gets anyway")  # fmt: skip
-    add("--executed", type=int, metavar="S", help="head: actions of a chunk that are executed in"
-        " the rollouts (half of it)")  # fmt: skip
-    add("--target", default="", metavar="DIR", help="head, corrector: the checkpoint it is for")
-    add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
-    add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
-    add("--state-in-prompt", default="", choices=("robot", "padded"), help="head of pi0-FAST:"
-        " as the policy node's parameter")  # fmt: skip
-    add("--unnorm-key", metavar="NAME", help="head: the target's statistics, if it has several")
-    add("--lerobot", default="", metavar="POLICY", help="LeRobot's own trainer on --data, in its"
-        " environment: a family (act, smolvla, ...) or a checkpoint")  # fmt: skip
+    add_fields(parser, HeadRun, *flags(HeadRun))
+    add_fields(parser, LeRobotRun, *flags(LeRobotRun))
     add("--lerobot-option", action="append", default=[], metavar="NAME=VALUE", help="of"
         " lerobot-train, such as policy.chunk_size=16; may be given again")  # fmt: skip
-    add("--gpus", type=int, default=1, metavar="N", help="of --lerobot: processes, a GPU each, by"
-        " accelerate (1)")  # fmt: skip
     add("--track", choices=("tensorboard", "wandb"), help="losses there too, of a policy's training"
         " (LeRobot's: --lerobot-option wandb.enable=true)")  # fmt: skip
-    add("--json", action="store_true", help="head: the result as one last line for a program")
+    add_flag(parser, "--json", help="head: the result as one last line for a program")
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
     add("--threads", type=int, help="of torch, on a CPU")
-    add_fields(parser, Machine, "compiled", "workers", "save_every_s")
+    add_fields(parser, Machine, *flags(Machine))
 
 
-def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    """What was said of these; the rest is as the recipe has it."""
-    said = {name: getattr(args, name) for name in names}
-    return {name: value for name, value in said.items() if value is not None}
-
-
-# A sitting of training: when it ends, and the line that says how far it is.
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Values of the flags that were given; without them the recipe's own hold."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Stop:
-    """Whether to end this sitting: its time is over, or Ctrl-C or SIGTERM came."""
+    """End of this sitting: its time is over, or Ctrl-C or SIGTERM came."""
 
     def __init__(self, minutes: float | None) -> None:
         self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
-        self.asked = False
-        self._before = {
-            number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        self.requested = False
 
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt  # twice: at once
-        self.asked = True
+    def signalled(self, number: int, frame: object) -> None:
+        """Ask to end; twice: at once."""
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
 
     def __call__(self) -> bool:
-        return self.asked or time.monotonic() >= self._end
+        return self.requested or time.monotonic() >= self._end
 
-    def restore(self) -> None:
-        for number, handler in self._before.items():
+
+@contextlib.contextmanager
+def sitting(args: argparse.Namespace) -> Iterator[tuple[Progress, Stop]]:
+    """Progress and stop of a sitting."""
+    progress, stop = Progress(), Stop(args.minutes)
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop.signalled) for number in kinds}
+    try:
+        yield progress, stop
+    finally:
+        progress.end()
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
 class TrainProgress:
-    """The line that says how far a run is; losses are smoothed, the speed is in samples."""
+    """Progress line of a run; losses are smoothed, the speed is in samples."""
 
-    def __init__(self, progress: Progress, steps: int, track: Track) -> None:
-        self._progress, self._steps, self._track = progress, steps, track
-        self._began = False
-        self._loss = self._patch = self._place = self._error = float("nan")
+    def __init__(self, progress: Progress, track: Track) -> None:
+        self._progress, self._track = progress, track
+        self._smooth: dict[str, float] = {}
 
     def __call__(self, step: Step) -> None:
-        if not self._began:
-            self._began = True
-            self._loss, self._error = step.loss, step.error
-            self._patch, self._place = step.patch_loss, step.place_loss
-        self._loss += 0.05 * (step.loss - self._loss)
-        self._patch += 0.05 * (step.patch_loss - self._patch)
-        self._place += 0.05 * (step.place_loss - self._place)
-        self._error += 0.05 * (step.error - self._error)
-        said = f"loss {self._loss:.3f} error {self._error:.3f} {step.samples_per_s:.0f}/s"
-        said += f" patch {self._patch:.3f} place {self._place:.3f}"
-        if step.validation is not None:
-            said += f" held-out loss {step.validation.loss:.3f}"
-        self._progress.update("train", said, step.step, self._steps)
-        losses = {"loss": step.loss, "patch_loss": step.patch_loss, "place_loss": step.place_loss}
-        losses |= {"error": step.error, "samples_per_s": step.samples_per_s}
-        if step.validation is not None:
-            losses["held_out_loss"] = step.validation.loss
-        self._track(losses, step.step)
+        entry, validation = step.entry, step.validation
+        losses = {"loss": entry.loss, "patch_loss": entry.patch_loss}
+        losses |= {"place_loss": entry.place_loss, "error": entry.error}
+        smooth = self._smooth = self._smooth or losses
+        for name, value in losses.items():
+            smooth[name] += 0.05 * (value - smooth[name])
+        line = f"loss {smooth['loss']:.3f} error {smooth['error']:.3f} {step.samples_per_s:.0f}/s"
+        line += f" patch {smooth['patch_loss']:.3f} place {smooth['place_loss']:.3f}"
+        if validation is not None:
+            line += f" held-out loss {validation.loss:.3f}"
+        self._progress.update("train", line, entry.step + 1, step.steps)
+        losses = {**losses, "samples_per_s": step.samples_per_s}
+        if validation is not None:
+            losses["held_out_loss"] = validation.loss
+        self._track(losses, entry.step + 1)
 
 
 Track: TypeAlias = "Callable[[dict[str, float], int], None]"
@@ -184,54 +178,45 @@ Track: TypeAlias = "Callable[[dict[str, float], int], None]"
 
 @contextlib.contextmanager
 def tracked(where: str | None, out: Path) -> Iterator[Track]:
-    """Somebody who is told the losses of a step: TensorBoard's file in ``out``, Weights & Biases,
-    or nobody. What a sitting after a stop adds is on the same curve. UserError: not installed."""
+    """Receiver of the losses of each step: TensorBoard's file in ``out``, Weights & Biases, or
+    none. A sitting after a stop goes on with the same curve. UserError: not installed."""
     if where is None:
         yield lambda losses, step: None
-    elif where == "tensorboard":
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise UserError(f"--track tensorboard: {error}: pip install tensorboard") from error
-        with SummaryWriter(out / "tensorboard") as writer:  # type: ignore[no-untyped-call]
+        return
+    modules = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+    try:
+        found: Any = importlib.import_module(modules[where])
+    except ImportError as error:
+        raise UserError(f"--track {where}: {error}: pip install {where}") from error
+    if where == "tensorboard":
+        with found.SummaryWriter(out / "tensorboard") as writer:
 
             def write(losses: dict[str, float], step: int) -> None:
                 for name, value in losses.items():
-                    writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                    writer.add_scalar(name, value, step)
 
             yield write
     else:
-        try:
-            import wandb  # type: ignore[import-not-found, unused-ignore]
-        except ImportError as error:
-            raise UserError(f"--track wandb: {error}: pip install wandb") from error
         name = out.absolute().name
-        with wandb.init(project="vla_ros", name=name, id=name, dir=out, resume="allow") as run:
+        with found.init(project="vla_ros", name=name, id=name, dir=out, resume="allow") as run:
             yield lambda losses, step: run.log(losses, step=step)
 
 
-# `vla-ros train --head`: a draft head for a checkpoint that exists.
-
-
 def train_head(args: argparse.Namespace, device: str) -> int:
-    """Train a draft head; returns the exit status."""
+    """Train a draft head for a checkpoint that exists; returns the exit status."""
     from dataclasses import asdict
 
     from vla_ros_lab.train.head.options import HeadOptions
     from vla_ros_lab.train.head.rollouts import Recorded
-    from vla_ros_lab.train.head.run import HEAD, Reporter, Run, run
+    from vla_ros_lab.train.head.run import HEAD, Reporter, run
     from vla_ros_lab.train.head.training import Step as HeadStep
 
-    said = given(args, ("steps", "batch", "learning_rate", "seed"))
-    recursive = args.recursive or bool(args.data) or actions_of(args.target) > 1
-    options = HeadOptions.of_recursive(**said) if recursive else HeadOptions(**said)
-    # On a CPU the rollouts are in fp32, where speculation says what decoding says to the token.
+    options = HeadOptions.of_recursive(**given(args, "steps", "batch", "learning_rate", "seed"))
+    # On a CPU the rollouts are in fp32, where speculation gives the target's tokens exactly.
     dtype = "float32" if device == "cpu" else args.dtype
-    wanted = Run(
-        args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key, args.executed,
-        tuple(args.data or ()), args.state_in_prompt,
-    )  # fmt: skip
-    progress, stop = Progress(), Stop(args.minutes)
+    wanted = HeadRun(
+        device=device, dtype=dtype, data=tuple(args.data or ()), **given(args, *flags(HeadRun))
+    )
     passes = ""
 
     def recorded(made: Recorded) -> None:
@@ -244,33 +229,27 @@ def train_head(args: argparse.Namespace, device: str) -> int:
             passes = f", {step.judged.passes:.2f} passes an action on episodes held out"
         progress.update("train", f"loss {step.loss:.3f}{passes}", step.number, options.steps)
 
-    try:
+    with sitting(args) as (progress, stop), user_errors(ValueError):
         trained = run(wanted, options, args.out, Reporter(recorded, stepped), stop)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    finally:
-        progress.end()
-        stop.restore()
     if trained is None:
         print(f"{args.out}: not all rollouts yet: run it again")
         return 0
+    judged = trained.judged
     print(
-        f"{args.out / HEAD}: {trained.judged.passes:.2f} passes an action on episodes held out,"
+        f"{args.out / HEAD}: {judged.passes:.2f} passes an action on episodes held out,"
         f" {trained.temporal.passes:.2f} by temporal_tree; drafter: head takes it from"
         f" {HEAD} in the checkpoint, or as draft_checkpoint"
     )
-    if trained.judged.first:
-        levels = zip(trained.judged.first, trained.judged.four, strict=True)
-        shown = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
-        if trained.judged.expected is not None:
-            shown += (
-                f"; by the recursion {trained.judged.expected:.2f} passes with nothing behind the"
-                " prompt"
-            )
-        print(f"likeliest/four likeliest right on each level, %: {shown}")
+    if judged.first:
+        levels = zip(judged.first, judged.four, strict=True)
+        line = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
+        if judged.expected is not None:
+            line += f"; by the recursion {judged.expected:.2f} passes with nothing behind the"
+            line += " prompt"
+        print(f"likeliest/four likeliest right on each level, %: {line}")
     if args.json:
-        judged = {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)}
-        print_json({"step": trained.step, "held_out": judged})
+        both = {"head": asdict(judged), "temporal_tree": asdict(trained.temporal)}
+        print_json({"step": trained.step, "held_out": both})
     return 0
 
 
@@ -279,21 +258,16 @@ def train_corrector(args: argparse.Namespace) -> int:
     from vla_ros_lab.train.corrector.run import run
     from vla_ros_lab.train.corrector.training import CorrectorOptions
 
-    said = given(args, ("steps", "batch", "learning_rate", "seed"))
+    recipe = given(args, "steps", "batch", "learning_rate", "seed")
     if args.rounds:
-        said |= {"rounds": args.rounds, "round_episodes": args.round_episodes}
-    progress, stop = Progress(), Stop(args.minutes)
+        recipe |= given(args, "rounds", "round_episodes")
+    with sitting(args) as (progress, stop), user_errors(ValueError):
 
-    def report(what: str, done: int, total: int) -> None:
-        progress.update("corrector", what, done, total)
+        def report(what: str, done: int, total: int) -> None:
+            progress.update("corrector", what, done, total)
 
-    try:
-        ended = run(args.target, tuple(args.data), CorrectorOptions(**said), args.out, report, stop)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    finally:
-        progress.end()
-        stop.restore()
+        options = CorrectorOptions(**recipe)
+        ended = run(args.target, tuple(args.data), options, args.out, report, stop)
     print(
         f"{ended.folder}: {ended.parameters} parameters; copied into {args.target}, it serves"
         " `execution: corrected`"
@@ -304,15 +278,15 @@ def train_corrector(args: argparse.Namespace) -> int:
 def train_lerobot(args: argparse.Namespace) -> int:
     """Let LeRobot train; returns the exit status."""
     from vla_ros.data.lerobot.dataset import python_of
-    from vla_ros_lab.train.lerobot import LeRobotRun, train
+    from vla_ros_lab.train.lerobot import train
 
     if len(args.data) != 1:
         raise UserError("--lerobot trains on one data set: export several bags into one")
     if args.device is None:
         args.device = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
-    said = given(args, ("steps", "batch", "seed", "validation", "device"))
+    recipe = given(args, "steps", "batch", "seed", "validation", "device", "gpus")
     more = tuple(args.lerobot_option)
-    run = LeRobotRun(args.lerobot, str(args.data[0]), more=more, gpus=args.gpus, **said)
+    run = LeRobotRun(args.policy, str(args.data[0]), more=more, **recipe)
     policy = train(run, args.out, python_of())
     print(f"{policy}: done; `policy: lerobot` runs it")
     return 0
@@ -326,11 +300,11 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--head or --corrector, and --target, whom it is for, go together")
     if not args.head and not args.data:
         raise UserError("give --data, from vla-ros collect")
-    if (args.lerobot_option or args.gpus != 1) and not args.lerobot:
+    if (args.lerobot_option or args.gpus != 1) and not args.policy:
         raise UserError("--lerobot-option and --gpus are for --lerobot")
-    if args.track and (args.lerobot or args.head or args.corrector):
+    if args.track and (args.policy or args.head or args.corrector):
         raise UserError("--track is of a policy's training; LeRobot has wandb.enable=true")
-    if args.lerobot:
+    if args.policy:
         return train_lerobot(args)
     try:
         import torch
@@ -338,9 +312,9 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.engine.layers.devices import multiplies_bfloat16, usable_device
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
         from vla_ros_lab.train.imports import import_data
+        from vla_ros_lab.train.loop import keep_freed_memory
         from vla_ros_lab.train.run import Reporter
         from vla_ros_lab.train.run import run as train
-        from vla_ros_lab.train.trainer import keep_freed_memory
     except ImportError as error:
         raise UserError(f"{error}: pip install ./lab in the checkout") from error
     device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -365,7 +339,7 @@ def run(args: argparse.Namespace) -> int:
             args.learning_rate = 5e-4  # as OpenVLA's fine-tuning
         known = bounds_of(args.init_from) if args.init_from else None
         if args.delays is None and args.init_from and not args.lora:
-            args.delays = told(args.init_from, args.arch)
+            args.delays = delay_of(args.init_from, args.arch)
         args.data, elsewhere = import_data(args.data or (), args.out, importing, known)
     if all(elsewhere):
         args.branches = args.branches or 1
@@ -374,26 +348,21 @@ def run(args: argparse.Namespace) -> int:
     if args.check and all(elsewhere):
         raise UserError("--check plays in the tabletop, and --data is of another world")
     machine = Machine(device, args.workers, args.save_every_s, args.compiled)
-    progress = Progress()
-    stop = Stop(args.minutes)
-    try:
-        options = _options(args)
+    with sitting(args) as (progress, stop):
+        recipe = given(args, *flags(TrainOptions))
+        options = TrainOptions(data=tuple(str(path) for path in args.data), **recipe)
         with tracked(args.track, args.out) as track:
-            show = TrainProgress(progress, options.steps, track)
+            show = TrainProgress(progress, track)
             ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
         progress.end()
         print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
-        if args.check and not stop.asked:
+        if args.check and not stop.requested:
             _check(args, progress, ended.families)
-    finally:
-        progress.end()
-        stop.restore()
     return 0
 
 
-def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
-    """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
-    policy, which has none."""
+def _token_config(checkpoint: str) -> tuple[ModelConfig, Mapping[str, Any]] | None:
+    """Configuration of a token policy, parsed and as its file has it; None: of another kind."""
     from vla_ros.engine.families.registry import family_of
     from vla_ros.engine.io.checkpoint import RANDOM, read_config
     from vla_ros.engine.io.hub import resolve
@@ -402,8 +371,14 @@ def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     if checkpoint.startswith(RANDOM):
         return None
     directory = resolve(checkpoint)
-    tokens = family_of(directory).group == TOKENS
-    stats = (read_config(directory)[1].get("norm_stats") or {}) if tokens else {}
+    return read_config(directory) if family_of(directory).group == TOKENS else None
+
+
+def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
+    """Name and bounds [6] of the actions of one of our policies; None: another's, or a flow
+    policy, which has none."""
+    found = _token_config(checkpoint)
+    stats = (found[1].get("norm_stats") or {}) if found else {}
     if len(stats) != 1:
         return None
     ((name, of),) = stats.items()
@@ -411,24 +386,15 @@ def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     return (name, high) if low == tuple(-x for x in high) else None
 
 
-def told(checkpoint: str, arch: str) -> int:
-    """The largest delay that ``checkpoint`` is told, which a policy of ``arch`` goes on being."""
-    from vla_ros.engine.families.registry import family_of
-    from vla_ros.engine.io.checkpoint import RANDOM, read_config
-    from vla_ros.engine.io.hub import resolve
-    from vla_ros.engine.options import TOKENS
+def delay_of(checkpoint: str, arch: str) -> int:
+    """The largest delay in the prompts of ``checkpoint``, which a policy of ``arch`` keeps."""
     from vla_ros_lab.train.trainer import ARCHITECTURES
 
     made = ARCHITECTURES.get(arch)
-    if checkpoint.startswith(RANDOM) or made is None or made.chunk > 1:
+    if made is None or made.chunk > 1:
         return 0
-    directory = resolve(checkpoint)
-    tokens = family_of(directory).group == TOKENS
-    return read_config(directory)[0].max_delay if tokens else 0
-
-
-def _options(args: argparse.Namespace) -> TrainOptions:
-    return TrainOptions(data=tuple(str(path) for path in args.data), **given(args, RECIPE))
+    found = _token_config(checkpoint)
+    return found[0].max_delay if found else 0
 
 
 def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family, ...]) -> None:
@@ -438,8 +404,8 @@ def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family,
     total = args.check * len(families)
     for outcome in check(str(args.out / "policy"), args.check, families, args.workers):
         outcomes.append(outcome)
-        said = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
-        progress.update("check", f"held-out: {', '.join(said)}", len(outcomes), total)
+        line = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
+        progress.update("check", f"held-out: {', '.join(line)}", len(outcomes), total)
     progress.end()
     for family, (good, count) in success_by_family(outcomes).items():
         print(f"{family}: {good} of {count} held-out episodes succeeded")

@@ -1,6 +1,5 @@
-"""Demonstrations of the scripted expert, and behavior cloning of the small policies.
+"""Demonstrations of scripted experts, and training of policies, draft heads and correctors.
 
-``data``, below everything else here, makes and reads demonstrations; of it `collection` and
-`rollout`, and `check` here, run the simulation. What training itself needs is torch and the data
-set (h5py, Pillow). Nothing here imports ROS.
+`collect`, `run` and the rollouts of heads and correctors run the simulation; what training itself
+needs is torch and the data set (h5py, Pillow). Nothing here imports ROS.
 """

@@ -1,9 +1,9 @@
-"""What the expert would do next, and after that, and then: H actions from any state of the table.
+"""The expert's next H actions from any state of the table.
 
-A demonstration tells what the expert did next only while nobody disturbed it, and only for the
-instruction that it pursued. So the table is moved on by a model of it: the hand follows what is
-asked by three taps of a filter (measured on the tabletop: half a millimetre off a step), fingers
-close on what is between them, what is held moves along, what is pushed is pushed. The expert is
+A demonstration has the expert's next actions only while nobody disturbed it, and only for the
+instruction that it pursued. So the table is moved on by a model of it: the hand follows commands by
+three taps of a filter (measured on the tabletop: half a millimetre off a step), fingers close on
+what is between them, what is held moves along, what is pushed is pushed. The expert is
 :mod:`vla_ros.sim.expert`'s, for many states at once; a test holds the two together.
 """
 
@@ -17,17 +17,15 @@ import numpy.typing as npt
 
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats
 from vla_ros.sim import expert as scripted
-from vla_ros.sim import expert as waypoints
-from vla_ros.sim.expert import around, downward
 from vla_ros.sim.tasks import Family, Goal
 from vla_ros_lab.train.demonstrations import BODIES
 from vla_ros_lab.train.units import to_environment, to_values
 
 Bools = npt.NDArray[np.bool_]
 
-#: how far the hand moves a step, as a share of what was asked now, one and two steps ago
+#: motion of the hand in a step, as shares of the commands of now, one and two steps ago
 TAPS = (0.135, 0.105, 0.025)
-_SPEED = 0.75  # share of the way to where they are sent that the fingers go in a step
+_SPEED = 0.75  # share of their way that the fingers go in a step
 _WIDE, _CUBE = 0.08, 0.041  # m between open fingers, and between those that hold a cube
 _TOUCH = 0.034  # m from a cube's center to the hand that pushes it
 _REACH = (0.03, 0.03)  # m aside and above within which closed fingers meet a cube
@@ -38,13 +36,12 @@ _REACHING, _PUSHING, _STACKING = map(_FAMILIES.index, (Family.REACH, Family.PUSH
 
 @dataclass(slots=True)
 class Tables:
-    """N tables, each with what its goal is about; everything in m, rad.
+    """States of N tables with their goals; everything in m, rad.
 
     ``family`` [N]: the number of the goal's; ``grip``, ``thing``, ``target`` [N, 3], ``gap`` [N];
-    ``level`` and ``turned`` [N, 3]: the rotation still to make to the hand's own way down, and to
-    the way that the thing is grasped, ``crowded`` [N]: beside others;
-    ``asked`` [2, N, 6]: what was asked one and two steps ago; ``side`` [N]: of a push, along y;
-    ``swing`` [N]: the side of :mod:`vla_ros.sim.expert`.
+    ``level`` and ``turned`` [N, 3]: the rotation still to make to point straight down, and to grasp
+    the thing, ``crowded`` [N]: beside others; ``commanded`` [2, N, 6]: one and two steps ago;
+    ``side`` [N]: of a push, along y; ``swing`` [N]: the side of :mod:`vla_ros.sim.expert`.
     """
 
     family: npt.NDArray[np.int64]
@@ -55,7 +52,7 @@ class Tables:
     level: Floats
     turned: Floats
     crowded: Bools
-    asked: Floats
+    commanded: Floats
     side: Floats
     swing: Floats
 
@@ -90,7 +87,7 @@ def tables_of(
     scale: Floats,
     swing: Floats | None = None,
 ) -> Tables:
-    """The states as the expert looks at them; see :func:`futures`."""
+    """The states as tables, arguments as of :func:`futures`."""
     wide = poses.astype(np.float64)
     rows = np.arange(len(wide))
     thing = wide[rows, [BODIES.index(goal.object) for goal in goals]]
@@ -98,7 +95,7 @@ def tables_of(
     hand = wide[:, BODIES.index("gripper")]
     left, right = (wide[:, BODIES.index(f"finger_{name}"), :3] for name in ("left", "right"))
     rotation = matrices(hand[:, 3:])
-    cubes = [place for place, name in enumerate(BODIES) if name.endswith("_cube")]
+    cubes = [index for index, name in enumerate(BODIES) if name.endswith("_cube")]
     turns, crowded = scripted.grasp_turn(
         upright_yaws(thing[:, 3:]),
         np.arctan2(rotation[:, 1, 0], rotation[:, 0, 0]),
@@ -115,35 +112,32 @@ def tables_of(
         thing=thing[:, :3].copy(),
         target=wide[rows, [BODIES.index(name) for name in named], :3].copy(),
         gap=np.linalg.norm(left - right, axis=1),
-        level=axis_angles(downward(0.0) @ back),
-        turned=axis_angles(turn @ downward(0.0) @ back),
+        level=axis_angles(scripted.downward(0.0) @ back),
+        turned=axis_angles(turn @ scripted.downward(0.0) @ back),
         crowded=crowded,
-        asked=before[:, :, :GRIPPER].astype(np.float64).transpose(1, 0, 2) * scale,
+        commanded=before[:, :, :GRIPPER].astype(np.float64).transpose(1, 0, 2) * scale,
         side=np.array([1.0 if goal.target == "right" else -1.0 for goal in goals]),
         swing=np.zeros(len(wide)) if swing is None else swing,
     )
 
 
-# The expert, many at once
-
-
 def advise_many(tables: Tables) -> Floats:
     """:func:`vla_ros.sim.expert.advise` for each table: float64 [N, 7]."""
     reach = _by(tables, tables.thing + _up(scripted._HOVER))
-    place, gripper, turned = _grasp_and_place(tables)
+    position, gripper, turned = _grasp_and_place(tables)
     push = tables.family == _PUSHING
     still = tables.family == _REACHING
-    place = np.where(still[:, None], reach, np.where(push[:, None], _push(tables), place))
-    gripper = np.where(still, waypoints.OPEN, np.where(push, waypoints.CLOSED, gripper))
+    position = np.where(still[:, None], reach, np.where(push[:, None], _push(tables), position))
+    gripper = np.where(still, scripted.OPEN, np.where(push, scripted.CLOSED, gripper))
     turned &= ~(still | push)
-    way = place - tables.grip
+    way = position - tables.grip
     most, least = scripted._CLIMB
     way[:, :2] *= np.clip((least - way[:, 2:]) / (least - most), scripted._HARDLY, 1.0)
     turn = np.where(turned[:, None], tables.turned, tables.level)
-    action = np.empty((len(place), ACTION_DIM))
-    gain = waypoints.GAIN
-    action[:, :3] = np.clip(gain * way, -waypoints.STEP_M, waypoints.STEP_M)
-    action[:, 3:6] = np.clip(gain * turn, -waypoints.STEP_RAD, waypoints.STEP_RAD)
+    action = np.empty((len(way), ACTION_DIM))
+    gain = scripted.GAIN
+    action[:, :3] = np.clip(gain * way, -scripted.STEP_M, scripted.STEP_M)
+    action[:, 3:6] = np.clip(gain * turn, -scripted.STEP_RAD, scripted.STEP_RAD)
     action[:, GRIPPER] = gripper
     return action
 
@@ -166,10 +160,10 @@ def _grasp_and_place(tables: Tables) -> tuple[Floats, Floats, Bools]:
     height = np.where(tables.crowded, np.maximum(height, left), height)
     down = _by(tables, tables.thing + _up(height))
     cases = [gripped & there, gripped, near]
-    place = np.select([c[:, None] for c in cases], [rest + hand, carried, away], down)
-    shut, wide = waypoints.CLOSED, waypoints.OPEN
+    position = np.select([c[:, None] for c in cases], [rest + hand, carried, away], down)
+    shut, wide = scripted.CLOSED, scripted.OPEN
     gripper = np.select(cases, [wide, shut, wide], np.where(grasp, shut, wide))
-    return place, gripper, ~(gripped | near)
+    return position, gripper, ~(gripped | near)
 
 
 def _push(tables: Tables) -> Floats:
@@ -187,10 +181,10 @@ def _push(tables: Tables) -> Floats:
     return np.where(lane[:, None], onward, _by(tables, behind + _up(high)))
 
 
-def _by(tables: Tables, place: Floats) -> Floats:
-    """Where to head for on the free way to ``place`` [N, 3]."""
-    aside = around(tables.grip[:, :2], place[:, :2], tables.swing)
-    return np.concatenate((aside, place[:, 2:]), 1)
+def _by(tables: Tables, position: Floats) -> Floats:
+    """Waypoint [N, 3] on the free way to ``position`` [N, 3]."""
+    aside = scripted.around(tables.grip[:, :2], position[:, :2], tables.swing)
+    return np.concatenate((aside, position[:, 2:]), 1)
 
 
 def _up(height: float | Floats) -> Floats:
@@ -208,15 +202,12 @@ def _within(offset: Floats, aside: float, above: float) -> Bools:
     return out
 
 
-# The table, one step on
-
-
 def move_on(tables: Tables, action: Floats, scale: Floats) -> None:
     """Let every table's hand do ``action`` [N, 7] for one control step."""
-    asked = np.clip(action[:, :GRIPPER], -scale, scale)
+    commanded = np.clip(action[:, :GRIPPER], -scale, scale)
     now, one, two = TAPS
-    moved = now * asked + one * tables.asked[0] + two * tables.asked[1]
-    tables.asked = np.stack((asked, tables.asked[0]))
+    moved = now * commanded + one * tables.commanded[0] + two * tables.commanded[1]
+    tables.commanded = np.stack((commanded, tables.commanded[0]))
     shut = action[:, GRIPPER] < 0.5
     hand = tables.grip - tables.thing
     between = _within(hand, 0.02, 0.02) & (hand[:, 2] > -0.02)
@@ -240,9 +231,6 @@ def _shove(tables: Tables, closed: Bools) -> None:
     tables.thing[:, 1] += tables.side * np.where(meets, np.maximum(0.0, ahead + _TOUCH), 0.0)
 
 
-# Rotations, many at once
-
-
 def matrices(quaternions: Floats) -> Floats:
     """Rotation matrices [N, 3, 3] of quaternions x, y, z, w [N, 4]."""
     x, y, z, w = (quaternions / np.linalg.norm(quaternions, axis=1, keepdims=True)).T
@@ -255,7 +243,7 @@ def matrices(quaternions: Floats) -> Floats:
 
 
 def axis_angles(rotations: Floats) -> Floats:
-    """Axis times angle [N, 3] in rad; of half a turn, whose axis has no sign, nothing."""
+    """Axis times angle [N, 3] in rad; of half a turn, whose axis has no sign, 0."""
     skew = 0.5 * np.stack(
         [
             rotations[:, 2, 1] - rotations[:, 1, 2],
@@ -270,7 +258,7 @@ def axis_angles(rotations: Floats) -> Floats:
 
 
 def upright_yaws(quaternions: Floats) -> Floats:
-    """:func:`vla_ros.sim.expert.upright_yaw` of each, [N]."""
+    """Turns [N] of cubes, see :func:`vla_ros.sim.expert.upright_yaw`."""
     turns = matrices(quaternions)
     flattest = np.abs(turns[:, 2]).argmin(1)
     horizontal = turns[np.arange(len(turns)), :2, flattest]

@@ -7,7 +7,6 @@ goes on where it stopped, and any number of workers makes the same demonstration
 from __future__ import annotations
 
 import atexit
-import json
 import multiprocessing
 import os
 import signal
@@ -15,10 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image, Observation, 
 from vla_ros.data.episodes.plan import dagger_seed, expert_seed
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.io.files import write_json
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.engine.options import FLOW, TOKENS
 from vla_ros.runtime.control.observation import LIBERO_STATE
@@ -37,6 +38,7 @@ from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.gl import choose_renderer
 from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
 from vla_ros_lab.train.demonstrations import (
+    ATTRIBUTES,
     BODIES,
     EXPERT,
     SUFFIX,
@@ -45,24 +47,23 @@ from vla_ros_lab.train.demonstrations import (
     SetInfo,
     Track,
     read_tracks,
+    shard_path,
     write_shard,
 )
-from vla_ros_lab.train.frames import where, wordings
+from vla_ros_lab.train.frames import pixels_at, wordings
+from vla_ros_lab.train.options import CollectOptions, differences, recipe_json
 from vla_ros_lab.train.units import scales, to_environment, to_physical
-
-# Where things appear in an image: poses in the world -> pixels of a camera of the tabletop.
-#
-# Needs mujoco, for the cameras' places in the scene. The wrist camera moves with the gripper.
-
 
 GRIPPER_POSE = "gripper"
 
 
 class Projection:
-    """Pixels of a square image of ``size``; x to the right, y down, the corner at 0, 0."""
+    """Poses in the world -> pixels of a square image of ``size``: x to the right, y down, the
+    corner at 0, 0. Needs mujoco, for the cameras of the tabletop; the wrist's moves with the
+    gripper."""
 
     def __init__(self, size: int) -> None:
-        choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
+        choose_renderer()  # mujoco reads MUJOCO_GL when it is imported
         from vla_ros.sim import scene
 
         self._size = size
@@ -78,7 +79,7 @@ class Projection:
     def __call__(self, camera: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
         """float32 [K, 2], one row a name; NaN for what is behind the camera."""
         points = np.array([poses[name].position for name in names])
-        return where(points, *self._camera(camera, poses), self._fovy[camera], self._size)
+        return pixels_at(points, *self._camera(camera, poses), self._fovy[camera], self._size)
 
     def _camera(self, camera: str, poses: Mapping[str, Pose]) -> tuple[Floats, Floats]:
         if camera == AGENTVIEW:
@@ -95,25 +96,23 @@ def _xyzw(wxyz: Floats) -> tuple[float, float, float, float]:
 
 
 # One episode in lock-step, recorded or only judged. One thread: the environment's.
-#
-# The images go the way they go on the robot: rendered at ``RENDER_SIZE``, as the bridge does,
-# then resized by the engine's own preprocessing to what the model sees.
 
 
 EXECUTED = 4  # actions of a chunk of 8
-RENDER_SIZE = 256  # pixels, the bridge's default
+#: pixels, the bridge's default; then the engine's own preprocessing resizes, as on a robot
+RENDER_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertLabel:
-    """What the expert would do, in environment units: ``action`` [7] for the episode's own
-    instruction, ``labels`` [G, 7] for every instruction (see relabel)."""
+    """The expert's action in environment units: ``action`` [7] for the episode's own instruction,
+    ``labels`` [G, 7] for every instruction."""
 
     action: Floats
     labels: Floats
 
 
-#: observation -> (label, executed action [7] in environment units); None where nobody teaches
+#: observation -> (label, executed action [7] in environment units); None: without a teacher
 Driver = Callable[[SimObservation], tuple[ExpertLabel | None, Floats]]
 
 
@@ -131,11 +130,11 @@ class CollectedEpisode:
 
 @dataclass(slots=True)
 class Recorder:
-    """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``.
+    """Collector of a demonstration's steps; ``interpolation``: of the images, see ``fit``.
 
-    ``projection``: camera, poses, names -> where they are in its image, float32 [K, 2]. ``poses``:
-    whether those of BODIES are kept. ``every``: of so many steps one is rendered; the others have
-    the image before them, and nothing is anywhere in it (NaN), by which training leaves them out.
+    ``projection``: camera, poses, names -> pixels in its image, float32 [K, 2]. ``poses``: keep
+    those of BODIES. ``every``: of so many steps one is rendered; the others have the image before
+    them, with NaN for all pixels, by which training leaves them out.
     """
 
     size: int
@@ -147,46 +146,33 @@ class Recorder:
     every: int = 1
     images: dict[str, list[Image]] = field(default_factory=dict)
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
-    rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
+    rows: list[dict[str, Floats]] = field(default_factory=list)
 
     def add(self, seen: SimObservation, label: ExpertLabel, executed: Floats) -> None:
-        """One step: what was seen, what the expert wanted, what was done."""
+        """One step: the observation, the expert's label, the executed action."""
         for camera in self.cameras:
             images = self.images.setdefault(camera, [])
-            places = self.projection(camera, seen.poses, self.objects)
+            pixels = self.projection(camera, seen.poses, self.objects)
             if seen.images:
-                picture = seen.images[camera]
-                images.append(
-                    fit(picture, self.size, "resize-naive", (0, 0, 0), self.interpolation)
-                )
+                image = seen.images[camera]
+                images.append(fit(image, self.size, "resize-naive", (0, 0, 0), self.interpolation))
             else:
                 images.append(images[-1])
-                places = np.full_like(places, np.nan)
-            self.pixels.setdefault(camera, []).append(places)
-        where_all = poses_of(seen.poses) if self.poses else np.empty(0)
-        taught = (label.action, label.labels, executed)
-        self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
+                pixels = np.full_like(pixels, np.nan)
+            self.pixels.setdefault(camera, []).append(pixels)
+        row = {"actions": label.action, "labels": label.labels, "executed": executed}
+        row |= {"ee_pos": seen.eef_pos, "gripper_states": seen.gripper_qpos}
+        self.rows.append({**row, "poses": poses_of(seen.poses)} if self.poses else row)
 
     def demonstration(self, episode: CollectedEpisode, success: bool) -> Demonstration:
-        """All of it, as arrays."""
-        action, labels, executed, position, fingers, poses = (
-            np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
-        )
-        track = Track(
-            task=episode.task,
-            instruction=episode.instruction,
-            seed=episode.seed,
-            initial_state=episode.initial_state,
-            success=success,
-            source=episode.source,
-            actions=action,
-            labels=labels,
-            executed=executed,
-            ee_pos=position,
-            gripper_states=fingers,
-            poses=poses if self.poses else np.empty((0, len(BODIES), 7), np.float32),
-            pixels={name: np.stack(rows) for name, rows in self.pixels.items()},
-        )
+        """The demonstration of all steps."""
+        columns: dict[str, Any] = {
+            name: np.stack([row[name] for row in self.rows]).astype(np.float32)
+            for name in self.rows[0]
+        }
+        columns |= {name: getattr(episode, name) for name in ATTRIBUTES if name != "success"}
+        pixels = {name: np.stack(rows) for name, rows in self.pixels.items()}
+        track = Track(success=success, pixels=pixels, **columns)
         return Demonstration(track, {name: np.stack(rows) for name, rows in self.images.items()})
 
 
@@ -216,11 +202,11 @@ def play(
 
 
 class EnginePolicy:
-    """A checkpoint on the engine, asked once a frame.
+    """A checkpoint on the engine, run once a frame.
 
-    Of a chunk that one pass gives (OpenVLA-OFT) the first action counts; of one that is said token
-    by token or comes of a flow policy, which takes so much longer, EXECUTED are: the first, or of a
-    flow policy those that are due once ``delay_steps`` are over. Not thread-safe.
+    Of a chunk that one pass gives (OpenVLA-OFT) the first action is executed; of one that is
+    decoded token by token or comes of a flow policy, which takes so much longer, EXECUTED are: the
+    first, or of a flow policy those that are due once ``delay_steps`` are over. Not thread-safe.
     """
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
@@ -242,11 +228,11 @@ class EnginePolicy:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Somebody else acts: what is left of a chunk was not meant for what comes of that."""
+        """Drop the rest of a chunk: somebody else acts, and it was not meant for what follows."""
         self._rest = []
 
     def act(self, seen: SimObservation, delay_steps: int = 0) -> Floats | None:
-        """The physical action [7] for ``delay_steps`` after what is seen; None when the model's
+        """The physical action [7] for ``delay_steps`` after the observation; None when the model's
         output is no action."""
         if self._rest:
             return self._rest.pop(0)
@@ -277,14 +263,13 @@ _NUDGED, _NUDGE_M = 3, 0.04  # of so many episodes in one the cube is moved so f
 
 
 class DelayedActor:
-    """A policy that acts on what was seen ``delay`` steps ago, and knows it.
+    """A policy that acts on the observation of ``delay`` steps ago, and knows it.
 
     ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
-    in which it does not act. Until there is something that
-    old the robot stands still with its gripper open, as it does until a first action has come.
-    ``unsteady``: draws by which images come sooner or later than it knows, and actions are lost. Of
-    a policy that knows a delay of some steps an answer may take more than one: then it has none for
-    some of them, as on a slow machine.
+    in which it does not act. Until there is an observation that old the robot stands still with its
+    gripper open, as it does until a first action has come. ``unsteady``: draws by which images come
+    sooner or later than it knows, and actions are lost. Of a policy that knows a delay of some
+    steps an answer may take more than one: then it has none for some of them, as on a slow machine.
     """
 
     def __init__(
@@ -298,12 +283,12 @@ class DelayedActor:
         self._unsteady, self._really = unsteady, delay
         least, most, _ = _BUSY
         self._busy = unsteady.uniform(least, min(most, max(delay, least))) if unsteady else 0.0
-        self._step, self._free = -1, 0.0  # which one is seen, and when the policy is done
-        self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # where no action has come
+        self._step, self._free = -1, 0.0  # the newest, and when the policy is done
+        self.held = np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)  # without an action
         self._seen: deque[SimObservation] = deque(maxlen=delay + 1 + max(_LATER[0]))
 
     def see(self, seen: SimObservation) -> None:
-        """Another step; also where another one acts."""
+        """Take in the observation of another step; also where another one acts."""
         self._step += 1
         self._seen.append(seen)
         if self._unsteady is not None:  # never an older image than the one before
@@ -311,16 +296,16 @@ class DelayedActor:
             self._really = min(self._really + 1, max(0, self._delay + later))
 
     def act(self) -> Floats | None:
-        """For the step that was seen last."""
+        """The action for the newest step."""
         if len(self._seen) <= self._really or self._late():
             return self.held.copy()
-        said = self._act(self._seen[-1 - self._really], self._delay)
-        if said is not None:
-            self.held[GRIPPER] = said[GRIPPER]
-        return said
+        action = self._act(self._seen[-1 - self._really], self._delay)
+        if action is not None:
+            self.held[GRIPPER] = action[GRIPPER]
+        return action
 
     def _late(self) -> bool:
-        """Whether there is no answer for this step: it was lost, or the policy is still at it."""
+        """No answer for this step: it was lost, or the policy is still at it."""
         if self._unsteady is None:
             return False
         if self._free >= self._step + 1:
@@ -349,19 +334,13 @@ def forget_policy() -> None:
     shared_policy.cache_clear()
 
 
-# Noise on executed actions, so that demonstrations show how to come back from a mistake.
-#
-# Source of the idea: Laskey et al. 2017, DART: disturb what the teacher does, keep as the label
-# what it wanted to do.
-
-
 _CALM = 0.25  # share of episodes without noise: also the straight way is shown
 _JITTER = np.array([0.06] * 3 + [0.02] * 3)  # environment units, every step
 _SHOVE_CHANCE = 0.04  # per step: a shove begins
 _SHOVE_STEPS = (3, 9)
 _SHOVE = np.array([0.8] * 3 + [0.15] * 3)  # environment units, largest
 #: how a disturbed episode begins: steps in a direction of chance, whatever the expert wants.
-#: The arm always starts from one pose, so without it the arm's place alone tells which cube it
+#: The arm always starts from one pose, so without it the arm's position alone shows which cube it
 #: is on its way to, and a policy learns that before it learns to read the instruction.
 _WANDER_STEPS = (3, 12)
 _WANDER_LOW = np.array([-0.6, -0.8, -0.2, -0.1, -0.1, -0.3])
@@ -369,10 +348,9 @@ _WANDER_HIGH = np.array([0.6, 0.8, 0.4, 0.1, 0.1, 0.3])
 
 
 class Disturbance:
-    """A wander at the start, small jitter all the time, now and then a shove of some steps.
-
-    Never on the gripper.
-    """
+    """Noise on executed actions, so that demonstrations show how to come back from a mistake: a
+    wander at the start, small jitter all the time, now and then a shove of some steps, never on the
+    gripper. The label stays what the teacher wanted (DART, Laskey et al. 2017)."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -402,30 +380,26 @@ class Disturbance:
         return clipped
 
 
-# What the expert would do in one state for every instruction there is.
-#
-# One image with many instructions teaches a policy to read: from demonstrations alone the place of
-# the arm tells what will come next, and the instruction is learned last.
-
-
 #: the instructions of the G columns of a data set's labels
 INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())
 
 
 def labels(poses: Mapping[str, Pose], scale: Floats, side: float = 0.0) -> Floats:
-    """Environment actions [G, 7], one for each of INSTRUCTIONS; ``side`` as of the expert."""
+    """The expert's environment actions [G, 7] in one state, one for each of INSTRUCTIONS; ``side``:
+    see Expert.
+
+    One image with many instructions teaches a policy to read: from demonstrations alone the arm's
+    position shows what comes next, and the instruction is learned last.
+    """
     actions = [advise(goal, poses, side) for goal in GOALS.values()]
     return to_environment(np.stack(actions), scale)
 
 
-# Processes for simulated episodes: they leave Ctrl-C to their parent and never outlive it.
-
-
 def pool(workers: int) -> ProcessPoolExecutor:
-    """A pool of fresh interpreters: OpenGL and torch do not survive a fork.
+    """A pool of fresh interpreters for simulated episodes: OpenGL and torch do not survive a fork.
 
-    Ctrl-C reaches every process of a terminal; here it is the parent who decides what ends, so
-    an episode that runs is finished. When the parent is killed its workers end at once.
+    Ctrl-C reaches every process of a terminal; it is left to the parent, so an episode that runs is
+    finished. When the parent is killed its workers end at once.
     """
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, initializer=_begin)
@@ -444,59 +418,18 @@ def _end_with_parent() -> None:
 
 
 OPTIONS_FILE = "collection.json"
+CAMERAS = (AGENTVIEW, WRIST)
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
 SWITCH = 0.05  # chance per step that the one who acts is drawn anew, in on-policy rounds
 
 
 @dataclass(frozen=True, slots=True)
-class CollectOptions:
-    """What a collection is. ``policy``: a checkpoint that acts while the expert labels.
-
-    ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
-    its tasks. ``seed`` is the number of the collection, or of the on-policy round.
-    ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
-    ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
-    ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
-    ``unsteady``: with them as in real time: images come sooner or later than the policy is told,
-    some actions not at all, an answer may take more than a period, and in one episode of three the
-    cube is moved on the way.
-    ``crowded``: in one of three one or two others stand right beside the cube to be grasped.
-    ``two_ways``: the expert swings out to the left or to the right, each episode anew.
-    ``suite``: LIBERO's, whose shards :mod:`vla_ros_lab.train.collect_libero` makes.
-    """
-
-    demonstrations: int
-    families: tuple[str, ...] = tuple(family.value for family in Family)
-    seed: int = 0
-    image_size: int = 128
-    wrist: bool = False
-    policy: str = ""
-    expert_share: float = 0.3
-    interpolation: str = "bicubic"
-    per_shard: int = 20
-    delays: int = 0
-    two_ways: bool = False
-    suite: str = ""
-    unsteady: bool = False
-    crowded: bool = False
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        return (AGENTVIEW, WRIST) if self.wrist else (AGENTVIEW,)
-
-    @property
-    def shard_count(self) -> int:
-        return -(-self.demonstrations // self.per_shard)
-
-
-@dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What came of a shard. ``failed`` demonstrations of the expert are not in it."""
+    """Counts of a shard. ``failed`` demonstrations of the expert are not in it."""
 
     kept: int
     failed: int
     succeeded: int
-    frames: int
 
 
 #: runs the episodes of shard ``number`` and writes it: options, directory, number -> its report.
@@ -506,7 +439,7 @@ ShardMaker = Callable[[CollectOptions, Path, int], ShardReport]
 
 @dataclass(frozen=True, slots=True)
 class MadeShard:
-    """One more shard is there."""
+    """Progress of a collection by one more shard."""
 
     report: ShardReport
     shards_done: int
@@ -522,7 +455,11 @@ def collect(
     UserError: ``directory`` holds a collection with other options.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _claim(options, directory)
+    path, recipe = directory / OPTIONS_FILE, recipe_json(options)
+    if found := differences(path, recipe):
+        raise UserError(f"{directory} holds a collection with {found}: take another directory")
+    if not path.exists():
+        write_json(path, recipe)
     missing = [n for n in range(options.shard_count) if not shard_path(directory, n).exists()]
     done = options.shard_count - len(missing)
     for report in _each(options, directory, missing, workers, make or make_shard):
@@ -564,7 +501,11 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
     for index in range(first, min(first + options.per_shard, options.demonstrations)):
         environment, episode = environments[index % _NUDGED], episode_of(options, spec, index)
         recorder = Recorder(
-            options.image_size, options.cameras, OBJECTS, projection, options.interpolation
+            options.image_size,
+            CAMERAS[: 1 + options.wrist],
+            OBJECTS,
+            projection,
+            options.interpolation,
         )
         success = play(environment, episode, _driver(options, episode, environment), recorder)
         if success or options.policy:  # a policy's failures are what its teacher is for
@@ -572,9 +513,8 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
         else:
             failed += 1
     write_shard(shard_path(directory, number), set_info(options, spec), kept)
-    tracks = [one.track for one in kept]
-    succeeded = sum(track.success for track in tracks)
-    return ShardReport(len(kept), failed, succeeded, sum(map(len, tracks)))
+    succeeded = sum(one.track.success for one in kept)
+    return ShardReport(len(kept), failed, succeeded)
 
 
 def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedEpisode:
@@ -583,10 +523,10 @@ def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedE
     tasks = tasks_of(spec, family)
     turn = index // len(options.families)
     task = tasks[turn % len(tasks)]
-    said = wordings(parse_instruction(task.instruction))
+    worded = wordings(parse_instruction(task.instruction))
     return CollectedEpisode(
         task=task.name,
-        instruction=said[(turn // len(tasks)) % len(said)],
+        instruction=worded[(turn // len(tasks)) % len(worded)],
         initial_state=index % task.initial_states,
         seed=episode_seed(options, index),
         max_steps=task.max_steps,
@@ -606,11 +546,11 @@ def tasks_of(spec: EnvSpec, family: Family) -> list[Task]:
 
 
 def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
-    """What the shards of this collection say about themselves."""
+    """Facts of this collection's shards."""
     return SetInfo(
         environment=spec.name,
         image_size=options.image_size,
-        cameras=options.cameras,
+        cameras=CAMERAS[: 1 + options.wrist],
         objects=OBJECTS,
         scale=tuple(scales(spec).tolist()),
         control_rate_hz=spec.control_rate_hz,
@@ -626,78 +566,46 @@ def totals(directory: Path) -> tuple[int, int]:
 
 
 def _driver(options: CollectOptions, episode: CollectedEpisode, environment: Environment) -> Driver:
+    """The expert, disturbed; or a policy that acts, for stretches the expert, which labels every
+    step (DAgger, Ross et al. 2011, whose mixture is drawn per step; stretches go further)."""
     scale = scales(environment.spec)
     rng = np.random.default_rng([episode.seed, episode.initial_state])
     side = float(rng.choice((-1.0, 1.0))) if options.two_ways else 0.0
     expert = Expert(episode.instruction, side)
+
+    def label_of(seen: SimObservation) -> ExpertLabel:
+        every = labels(seen.poses, scale, side)
+        action = to_environment(expert.act(seen.poses), scale)
+        every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
+        return ExpertLabel(action, every)
+
     if not options.policy:
         disturb = Disturbance(rng)
 
         def demonstrate(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
-            label = _taught(expert, seen, scale, side)
+            label = label_of(seen)
             return label, disturb(label.action)
 
         return demonstrate
-    policy = shared_policy(options.policy)
-    policy.reset(episode.instruction)
+    engine = shared_policy(options.policy)
+    engine.reset(episode.instruction)
     delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    late = DelayedActor(policy.act, delay, policy.interrupt, rng if options.unsteady else None)
-    return _mixed(expert, side, late, scale, rng, options.expert_share)
-
-
-def _mixed(
-    expert: Expert,
-    side: float,
-    policy: DelayedActor,
-    scale: Floats,
-    rng: np.random.Generator,
-    expert_share: float,
-) -> Driver:
-    """The policy acts, for stretches the expert does; the expert labels every step.
-
-    Source: Ross et al. 2011 (DAgger), whose mixture is drawn per step; stretches go further.
-    """
+    policy = DelayedActor(engine.act, delay, engine.interrupt, rng if options.unsteady else None)
     expert_acts = False
 
     def drive(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
         nonlocal expert_acts
-        label = _taught(expert, seen, scale, side)
+        label = label_of(seen)
         if rng.uniform() < SWITCH:
-            expert_acts = bool(rng.uniform() < expert_share)
+            expert_acts = bool(rng.uniform() < options.expert_share)
         policy.see(seen)
         if expert_acts:
             policy.interrupt()
             policy.held[GRIPPER] = to_physical(label.action, scale)[GRIPPER]
-        said = None if expert_acts else policy.act()
-        return label, label.action if said is None else to_environment(said, scale)
+        physical = None if expert_acts else policy.act()
+        return label, label.action if physical is None else to_environment(physical, scale)
 
     return drive
-
-
-def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) -> ExpertLabel:
-    every = labels(seen.poses, scale, side)
-    action = to_environment(expert.act(seen.poses), scale)
-    every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
-    return ExpertLabel(action, every)
-
-
-def _claim(options: CollectOptions, directory: Path) -> None:
-    """Write the options, or check that they are those of the shards already there."""
-    path = directory / OPTIONS_FILE
-    wanted = json.loads(json.dumps(asdict(options)))
-    if not path.exists():
-        path.write_text(json.dumps(wanted, indent=1) + "\n")
-        return
-    there = json.loads(path.read_text())
-    differing = sorted(n for n in wanted if n not in there or there[n] != wanted[n])
-    if differing:
-        said = ", ".join(f"{n} {there[n]}" if n in there else f"no {n}" for n in differing)
-        raise UserError(f"{directory} holds a collection with {said}: take another directory")
-
-
-def shard_path(directory: Path, number: int) -> Path:
-    """Where a shard belongs."""
-    return directory / f"shard-{number:04d}{SUFFIX}"
 
 
 @lru_cache(maxsize=1)

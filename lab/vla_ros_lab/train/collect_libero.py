@@ -1,7 +1,7 @@
 """Demonstrations of LIBERO's scripted expert: a set of its own instructions, for one suite.
 
 Apart from :mod:`vla_ros_lab.train.collect` since LIBERO's expert remembers where it is in its plan:
-it is asked for the task's own instruction alone, and what it would do for another one is not known
+it acts for the task's own instruction alone, and its actions for another one are not known
 (``SetInfo.own_sentence``). Initial states 0 to 9 of every task are never used: `vla-ros eval
 --episodes 10` plays just these.
 """
@@ -25,29 +25,34 @@ from vla_ros_lab.train.collect import (
     GRIPPER_POSE,
     RENDER_SIZE,
     CollectedEpisode,
-    CollectOptions,
     Disturbance,
     ExpertLabel,
     Recorder,
     ShardReport,
     play,
-    shard_path,
 )
-from vla_ros_lab.train.demonstrations import Demonstration, Float32, SetInfo, write_shard
-from vla_ros_lab.train.frames import where
+from vla_ros_lab.train.demonstrations import (
+    Demonstration,
+    Float32,
+    SetInfo,
+    shard_path,
+    write_shard,
+)
+from vla_ros_lab.train.frames import pixels_at
+from vla_ros_lab.train.options import CollectOptions
 from vla_ros_lab.train.units import scales, to_environment
 
 HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
 #: steps to an image: rendering is four fifths of a step, and neighbors hardly differ. The actions
 #: of every step are there, so a chunk that begins with an image is whole.
-PICTURE_EVERY: Final = 4
-#: what the patch loss tells apart: the first of each kind, where a task has it
+IMAGE_EVERY: Final = 4
+#: things that the patch loss names: the first of each kind, where a task has it
 OBJECTS: Final = (*(f"{kind}_1" for kind in (*THINGS, *TARGETS)), GRIPPER_POSE)
 
 
 def tasks_of(spec: EnvSpec) -> tuple[Task, ...]:
-    """Those of the suite that the expert knows. UserError: none."""
-    known = tuple(task for task in spec.tasks if _does(task.instruction))
+    """Tasks of the suite that the expert knows. UserError: none."""
+    known = tuple(task for task in spec.tasks if _knows(task.instruction))
     if not known:
         raise UserError(
             "the scripted expert knows none of this suite's tasks; it knows libero_object's and"
@@ -56,7 +61,7 @@ def tasks_of(spec: EnvSpec) -> tuple[Task, ...]:
     return known
 
 
-def _does(instruction: str) -> bool:
+def _knows(instruction: str) -> bool:
     try:
         LiberoExpert(instruction)
     except UnknownInstruction:
@@ -75,11 +80,11 @@ def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[Coll
         CollectedEpisode(
             task.name,
             task.instruction,
-            HELD_OUT + (turn * options.per_shard + place) % free,
+            HELD_OUT + (turn * options.per_shard + index) % free,
             seed=0,  # another one would draw the suite's furniture anew
             max_steps=task.max_steps,
         )
-        for place in range(count)
+        for index in range(count)
     ]
 
 
@@ -87,25 +92,24 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
     """Run a shard's episodes and write it. SimError: the suite cannot be played here."""
     environment = EnvConfig("libero", RENDER_SIZE, wrist=False, suite=options.suite)()
     assert isinstance(environment, Libero)
-    sentences = tuple(dict.fromkeys(task.instruction for task in tasks_of(environment.spec)))
+    instructions = tuple(dict.fromkeys(task.instruction for task in tasks_of(environment.spec)))
     kept: list[Demonstration] = []
     failed = 0
     try:
-        for place, episode in enumerate(episodes_of(options, environment.spec, number)):
-            rng = np.random.default_rng([options.seed, number, place])
-            shown = _demonstrate(environment, episode, options, sentences, rng)
-            if shown.track.success:
-                kept.append(shown)
+        for index, episode in enumerate(episodes_of(options, environment.spec, number)):
+            rng = np.random.default_rng([options.seed, number, index])
+            made = _demonstrate(environment, episode, options, instructions, rng)
+            if made.track.success:
+                kept.append(made)
             else:
                 failed += 1
     finally:
         environment.close()  # OpenGL complains when the interpreter takes it down
-    write_shard(shard_path(directory, number), _info(options, environment.spec, sentences), kept)
-    frames = sum(len(one.track) for one in kept)
-    return ShardReport(len(kept), failed, len(kept), frames)
+    write_shard(shard_path(directory, number), _info(options, environment.spec, instructions), kept)
+    return ShardReport(len(kept), failed, len(kept))
 
 
-def _info(options: CollectOptions, spec: EnvSpec, sentences: tuple[str, ...]) -> SetInfo:
+def _info(options: CollectOptions, spec: EnvSpec, instructions: tuple[str, ...]) -> SetInfo:
     return SetInfo(
         environment=spec.name,
         image_size=options.image_size,
@@ -113,7 +117,7 @@ def _info(options: CollectOptions, spec: EnvSpec, sentences: tuple[str, ...]) ->
         objects=OBJECTS,
         scale=tuple(scales(spec).tolist()),
         control_rate_hz=spec.control_rate_hz,
-        instructions=sentences,
+        instructions=instructions,
         own_sentence=True,
     )
 
@@ -122,16 +126,16 @@ def _demonstrate(
     environment: Libero,
     episode: CollectedEpisode,
     options: CollectOptions,
-    sentences: tuple[str, ...],
+    instructions: tuple[str, ...],
     rng: np.random.Generator,
 ) -> Demonstration:
     """One episode to its end or its step limit; what the arm executes is disturbed."""
     expert, disturb = LiberoExpert(episode.instruction), Disturbance(rng)
-    scale, own = scales(environment.spec), sentences.index(episode.instruction)
+    scale, own = scales(environment.spec), instructions.index(episode.instruction)
 
     def drive(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
         action = to_environment(expert.act(seen.poses), scale)
-        labels = np.zeros((len(sentences), ACTION_DIM))
+        labels = np.zeros((len(instructions), ACTION_DIM))
         labels[own] = action
         return ExpertLabel(action, labels), disturb(action)
 
@@ -140,7 +144,7 @@ def _demonstrate(
 
     recorder = Recorder(
         options.image_size, (AGENTVIEW,), OBJECTS, projection, options.interpolation, poses=False,
-        every=PICTURE_EVERY,
+        every=IMAGE_EVERY,
     )  # fmt: skip
     return recorder.demonstration(episode, play(environment, episode, drive, recorder))
 
@@ -148,8 +152,8 @@ def _demonstrate(
 def pixels_of(
     eye: CameraPose, poses: Mapping[str, Pose], names: Sequence[str], size: int
 ) -> Float32:
-    """Where the things of these names are in the image, as :func:`where` has it; NaN for what a
+    """Pixels of the things of these names in the image, see :func:`pixels_at`; NaN for those that a
     task has not."""
     nowhere = (np.nan,) * 3
     points = np.array([poses[n].position if n in poses else nowhere for n in names])
-    return where(points, eye.position, eye.rotation, eye.fovy, size)
+    return pixels_at(points, eye.position, eye.rotation, eye.fovy, size)

@@ -4,13 +4,13 @@
       demo_0/             attrs: num_samples, task, language_instruction, seed, initial_state,
                                  success, source
         actions           float32 [T, 7] the expert's clean action: the label
-        labels            float16 [T, G, 7] what it would do if told each of the G instructions
+        labels            float16 [T, G, 7] what it would do for each of the G instructions
         executed          float32 [T, 7] what was done instead: with noise, or the policy's
         obs/agentview     uint8 [n]      T images as one AVIF sequence (encode())
         obs/ee_pos        float32 [T, 3] m
         obs/gripper_states float32 [T, 2] m
-      intervention      bool [T] whether a person acted; not there: nobody says
-      poses             float32 [T, BODIES, 7] where everything is: m, and a quaternion x, y, z, w
+        intervention      bool [T] a person acted; not there: unknown
+        poses             float32 [T, BODIES, 7] of every body: m, and a quaternion x, y, z, w
         pixels/agentview  float32 [T, K, 2] x and y of every object's center in the image
 
 Actions are in environment units. A shard appears whole or not at all.
@@ -22,8 +22,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ BODIES = (
     "blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper", "finger_left",
     "finger_right",
 )  # fmt: skip
-_NOBODY = np.empty(0, np.bool_)
 EXPERT = "expert"  # the source of a demonstration
 
 # Images are kept as AVIF sequences, so that a still table costs nothing after the first frame.
@@ -54,9 +53,27 @@ QUALITY = 60
 _SPEED = 8  # 0 slow and small to 10
 
 
+#: attributes of a demonstration, and their types
+ATTRIBUTES = {
+    "task": str, "instruction": str, "seed": int, "initial_state": int, "success": bool,
+    "source": str,
+}  # fmt: skip
+#: names in the file of what is not called so there
+_NAMES = {
+    "instruction": "language_instruction",
+    "ee_pos": "obs/ee_pos",
+    "gripper_states": "obs/gripper_states",
+}
+_ARRAYS = ("actions", "executed", "ee_pos", "gripper_states", "poses")
+
+
+def _empty(*shape: int) -> Any:
+    return field(default_factory=lambda: np.empty((0, *shape), np.float32))
+
+
 @dataclass(frozen=True, slots=True)
 class SetInfo:
-    """What all demonstrations of a data set share.
+    """Facts that all demonstrations of a data set share.
 
     ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
     ``instructions``: the G instructions of ``labels``. ``two_ways``: the expert had two ways to
@@ -74,36 +91,48 @@ class SetInfo:
     two_ways: bool = False
     own_sentence: bool = False
 
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> SetInfo:
+        """The facts as JSON has them."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+        return cls(**values)
+
 
 @dataclass(frozen=True, slots=True)
 class Track:
     """A demonstration without its images. ``source`` is "expert" or names the policy's round.
 
-    ``poses`` has no rows in sets that were collected before poses were, ``intervention`` (a person
-    acted) none where nobody says it."""
+    ``labels`` has no rows in a set from elsewhere until its instructions are known, ``executed``
+    none likewise, ``poses`` none in sets that were collected before poses were, ``intervention``
+    (a person acted) none where it is unknown."""
 
     task: str
     instruction: str
-    seed: int
-    initial_state: int
-    success: bool
-    source: str
     actions: Float32
-    labels: Float32
-    executed: Float32
     ee_pos: Float32
     gripper_states: Float32
-    poses: Float32
     pixels: Mapping[str, Float32]
-    intervention: npt.NDArray[np.bool_] = field(default_factory=lambda: _NOBODY)
+    seed: int = 0
+    initial_state: int = 0
+    success: bool = True
+    source: str = EXPERT
+    labels: Float32 = _empty(0, 7)
+    executed: Float32 = _empty(7)
+    poses: Float32 = _empty(len(BODIES), 7)
+    intervention: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def __len__(self) -> int:
         return len(self.actions)
 
+    @property
+    def posed(self) -> bool:
+        """Every frame has poses."""
+        return len(self.poses) == len(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """``images``: camera -> uint8 [T, size, size, 3]."""
+    """A track with its ``images``: camera -> uint8 [T, size, size, 3]."""
 
     track: Track
     images: Mapping[str, Image]
@@ -119,7 +148,7 @@ def write_shard(path: Path, info: SetInfo, demonstrations: Iterable[Demonstratio
             _write(data.create_group(f"demo_{number}"), demonstration)
             total += len(demonstration.track)
         data.attrs["total"] = total
-        data.attrs["env_args"] = json.dumps(_info_json(info), sort_keys=True)
+        data.attrs["env_args"] = json.dumps(asdict(info), sort_keys=True)
     with scratch.open("rb") as stream:
         os.fsync(stream.fileno())
     scratch.replace(path)
@@ -128,20 +157,10 @@ def write_shard(path: Path, info: SetInfo, demonstrations: Iterable[Demonstratio
 def _write(group: Any, demonstration: Demonstration) -> None:
     track = demonstration.track
     group.attrs["num_samples"] = len(track)
-    group.attrs["task"] = track.task
-    group.attrs["language_instruction"] = track.instruction
-    group.attrs["seed"] = track.seed
-    group.attrs["initial_state"] = track.initial_state
-    group.attrs["success"] = track.success
-    group.attrs["source"] = track.source
-    arrays = {
-        "actions": track.actions,
-        "executed": track.executed,
-        "obs/ee_pos": track.ee_pos,
-        "obs/gripper_states": track.gripper_states,
-        "poses": track.poses,
-        **{f"pixels/{camera}": pixels for camera, pixels in track.pixels.items()},
-    }
+    for name in ATTRIBUTES:
+        group.attrs[_NAMES.get(name, name)] = getattr(track, name)
+    arrays = {_NAMES.get(name, name): getattr(track, name) for name in _ARRAYS}
+    arrays |= {f"pixels/{camera}": pixels for camera, pixels in track.pixels.items()}
     for name, array in arrays.items():
         group.create_dataset(name, data=array.astype(np.float32))  # too small to compress
     if len(track.intervention):
@@ -154,6 +173,11 @@ def _write(group: Any, demonstration: Demonstration) -> None:
         group.create_dataset(f"obs/{camera}", data=encoded).attrs["codec"] = "avif"
 
 
+def shard_path(directory: Path, number: int) -> Path:
+    """The path of a shard."""
+    return directory / f"shard-{number:04d}{SUFFIX}"
+
+
 def shards(directory: Path) -> list[Path]:
     """The shards of a data set, in order. UserError: there are none."""
     found = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
@@ -163,11 +187,18 @@ def shards(directory: Path) -> list[Path]:
 
 
 def read_info(path: Path) -> SetInfo:
-    """What a shard says about its data set."""
+    """The facts of a shard's data set."""
     with _opened(path) as file:
-        raw: dict[str, Any] = json.loads(file["data"].attrs["env_args"])
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-    return SetInfo(**values)
+        return SetInfo.from_json(json.loads(file["data"].attrs["env_args"]))
+
+
+def common_info(paths: Sequence[Path]) -> SetInfo:
+    """The facts that all shards have in common. UserError: they do not belong together."""
+    first = read_info(paths[0])
+    for path in paths[1:]:
+        if read_info(path) != first:
+            raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+    return first
 
 
 def read_tracks(path: Path) -> list[Track]:
@@ -184,7 +215,7 @@ def read_images(path: Path, camera: str) -> Iterator[Image]:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """SHA-256 over labels, executed actions and where everything is seen: tells sets apart.
+    """SHA-256 over labels, executed actions and positions in the images, by which sets differ.
 
     The images follow from them; their bytes do not: an AVIF sequence carries the time of day.
     """
@@ -198,7 +229,7 @@ def digest(paths: Iterable[Path]) -> str:
 
 
 def _opened(path: Path) -> Any:
-    """UserError: the file cannot be read, or is none of HDF5."""
+    """An HDF5 file. UserError: it cannot be read, or is none."""
     try:
         return h5py.File(path)
     except OSError as error:
@@ -211,39 +242,24 @@ def _groups(file: Any) -> list[Any]:
 
 
 def _track(group: Any) -> Track:
-    attrs = group.attrs
-    return Track(
-        task=str(attrs["task"]),
-        instruction=str(attrs["language_instruction"]),
-        seed=int(attrs["seed"]),
-        initial_state=int(attrs["initial_state"]),
-        success=bool(attrs["success"]),
-        source=str(attrs["source"]),
-        actions=group["actions"][()],
-        labels=group["labels"][()].astype(np.float32),
-        executed=group["executed"][()],
-        ee_pos=group["obs/ee_pos"][()],
-        gripper_states=group["obs/gripper_states"][()],
-        poses=group["poses"][()] if "poses" in group else np.empty((0, len(BODIES), 7), np.float32),
-        pixels={name: group[f"pixels/{name}"][()] for name in group["pixels"]},
-        intervention=group["intervention"][()] if "intervention" in group else _NOBODY,
-    )
-
-
-def _info_json(info: SetInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in SetInfo.__dataclass_fields__}
+    found = {name: kind(group.attrs[_NAMES.get(name, name)]) for name, kind in ATTRIBUTES.items()}
+    for name in (*_ARRAYS, "labels", "intervention"):
+        if (stored := _NAMES.get(name, name)) in group:
+            found[name] = group[stored][()]
+    found["labels"] = found["labels"].astype(np.float32)
+    return Track(**found, pixels={name: group[f"pixels/{name}"][()] for name in group["pixels"]})
 
 
 def encode(frames: Image) -> bytes:
     """uint8 [T, size, size, 3] -> one AVIF sequence (which carries the time of day)."""
     _need_avif()
-    pictures = [PILImage.fromarray(frame) for frame in frames]
+    images = [PILImage.fromarray(frame) for frame in frames]
     stream = io.BytesIO()
-    pictures[0].save(
+    images[0].save(
         stream,
         "AVIF",
         save_all=True,
-        append_images=pictures[1:],
+        append_images=images[1:],
         duration=50,
         quality=QUALITY,
         speed=_SPEED,

@@ -7,7 +7,7 @@ checkpoint is the state of this module under LeRobot's names; a test holds the v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import ACTION_DIM, GRIPPER, Pose
+from vla_ros.core.types import ACTION_DIM, GRIPPER
 from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_folder
 from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.checkpoint import LANGUAGE, Checkpoint
@@ -45,78 +45,50 @@ from vla_ros.engine.models.transformer import (
     rope,
 )
 from vla_ros.engine.models.vlm_with_expert import time_table
-from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
-from vla_ros_lab.train.batches import (
-    chunks_ahead,
-    family_weights,
-    goal_weights,
-    refuse_unposed,
-    things_of,
-    word_places,
-)
+from vla_ros.runtime.control.observation import LIBERO_STATE
+from vla_ros_lab.train.batches import FrameDraws, chunks_ahead, refuse_unposed
 from vla_ros_lab.train.demonstrations import BODIES
-from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, mixed, places_of, wordings
-from vla_ros_lab.train.network import Losses, patch_loss, place_loss, sincos
-
-# Units <-> model space of a flow policy in training: mean and deviation of its data.
-
+from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, own_states
+from vla_ros_lab.train.loop import Losses
+from vla_ros_lab.train.network import attend, patch_loss, place_loss, sincos
+from vla_ros_lab.train.options import TrainOptions
 
 #: least deviation: what hardly ever changes would otherwise fill the model space with its noise
 _LEAST_STATE = (0.02,) * 3 + (0.1,) * 3 + (0.005,) * 2  # m, rad, m
 _LEAST_ACTION = 0.25  # of the controller's range
-_HAND = BODIES.index("gripper")
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Of the state [8], LIBERO's pose and fingers, and of an action [7] in m, rad and 0 to 1."""
-
-    state: Scaler
-    action: Scaler
-
-    def of_values(self, values: torch.Tensor, scale: Sequence[float]) -> torch.Tensor:
-        """Values (see units) [..., 7] -> model space."""
-        physical = values * torch.tensor([*scale, 0.5])
-        physical[..., GRIPPER] += 0.5
-        return self.action.normalize(physical)
-
-    @property
-    def processors(self) -> Processors:
-        """What a checkpoint says about it."""
-        return Processors(self.state, self.action, "")
-
-    def tensor(self) -> torch.Tensor:
-        """All of it as float32 [2, S + D], for a run's state."""
-        parts = (self.state, self.action)
-        return torch.stack([torch.cat([getattr(p, n) for p in parts]) for n in ("low", "high")])
+def stored(units: Processors) -> torch.Tensor:
+    """Units as float32 [2, S + D], for a run's state."""
+    parts = (units.state, units.action)
+    return torch.stack([torch.cat([getattr(p, name) for p in parts]) for name in ("low", "high")])
 
 
-def scaling_from(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Scaling:
-    """What :meth:`Scaling.tensor` gave; ``cut``: values of the state."""
-    means, deviations = tensor.cpu().float()
-    return Scaling(
-        Scaler("MEAN_STD", means[:cut], deviations[:cut]),
-        Scaler("MEAN_STD", means[cut:], deviations[cut:]),
+def restored(tensor: torch.Tensor, cut: int = LIBERO_STATE) -> Processors:
+    """The units of :func:`stored`; ``cut``: values of the state."""
+    state, action = (
+        Scaler("MEAN_STD", *part) for part in tensor.cpu().float().tensor_split((cut,), 1)
     )
+    return Processors(state, action, "")
 
 
-def scaling_of(frames: FrameTable) -> Scaling:
-    """Of a data set. The mean of a motion is taken as none: standing still is the middle."""
+def units_of(frames: FrameTable) -> Processors:
+    """Units <-> model space of a data set, by mean and deviation: of the state [8], LIBERO's pose
+    and fingers, and of an action [7] in m, rad and 0 to 1. The mean of a motion is taken as 0:
+    standing still is the middle."""
     states, scale = states_of(frames), torch.tensor([*frames.info.scale, 0.5])
     spread = states.std(0).maximum(torch.tensor(_LEAST_STATE))
     moved = frames.chunks[:, 0].float().std(0).clamp(min=_LEAST_ACTION) * scale
     mean = torch.zeros(ACTION_DIM)
     mean[GRIPPER], moved[GRIPPER] = 0.5, 0.5
-    return Scaling(Scaler("MEAN_STD", states.mean(0), spread), Scaler("MEAN_STD", mean, moved))
+    state = Scaler("MEAN_STD", states.mean(0), spread)
+    return Processors(state, Scaler("MEAN_STD", mean, moved), "")
 
 
 def states_of(frames: FrameTable) -> torch.Tensor:
     """The robot's own state at every frame, float32 [N, 8], as the policy node makes it."""
-    rows = []
-    for hand, fingers in zip(frames.poses[:, _HAND].tolist(), frames.fingers.numpy(), strict=True):
-        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
-        rows.append(libero_oft({"end_effector_pose": pose, "joint_states": fingers}))
-    return torch.from_numpy(np.array(rows, np.float32).reshape(-1, LIBERO_STATE))
+    states = own_states(frames.poses.numpy(), frames.fingers.numpy())
+    return torch.from_numpy(states.astype(np.float32))
 
 
 Tensors = dict[str, torch.Tensor]
@@ -124,19 +96,18 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
-    """What the expert reads of M prefixes: per layer ``keys`` and ``values`` [M, G, P, d];
-    ``seen`` bool [M, P], no padding; ``counts`` int64 [M], rows that are seen."""
+    """KV of M prefixes for the expert: per layer ``keys`` and ``values`` [M, G, P, d];
+    ``seen`` bool [M, P], no padding."""
 
     keys: tuple[torch.Tensor, ...]
     values: tuple[torch.Tensor, ...]
     seen: torch.Tensor
-    counts: torch.Tensor
 
 
 class FlowNetwork(nn.Module):
     """A :class:`FlowConfig` of kind pi0 with weights to train, and the auxiliary heads of
     :class:`vla_ros_lab.train.network.Network`, which are no part of a checkpoint. ``spot_head``
-    says where in space the two things are that an instruction is about."""
+    points in space at the two things that an instruction is about."""
 
     scales: torch.Tensor
     _cos: torch.Tensor
@@ -152,11 +123,9 @@ class FlowNetwork(nn.Module):
         self.patch_head = nn.Linear(tower.width, objects + 1)
         self.place_head = nn.Linear(shapes.text.hidden_size, 2 * tower.patches)
         self.spot_head = nn.Linear(shapes.text.hidden_size, 6)
-        wanted = expected_tensors(config).must
-        self._names = {n.replace(".", "/"): n for n in wanted if not n.startswith(TOWER)}
-        self.parts = nn.ParameterDict(
-            {key: _start(name, wanted[name]) for key, name in self._names.items()}
-        )
+        must = expected_tensors(config).must.items()
+        own = [(name, shape) for name, shape in must if not name.startswith(TOWER)]
+        self.parts = nn.ParameterDict({n.replace(".", "/"): _start(n, shape) for n, shape in own})
         torch.random.set_rng_state(generator)
         with torch.no_grad():
             self.tower.positions.copy_(sincos(tower.patches, tower.width)[0])
@@ -168,9 +137,9 @@ class FlowNetwork(nn.Module):
         self.register_buffer("_sin", turn.sin, persistent=False)
 
     @property
-    def scaling(self) -> Scaling:
+    def units(self) -> Processors:
         """Units <-> model space."""
-        return scaling_from(self.scales, self.config.state_dim)
+        return restored(self.scales, self.config.state_dim)
 
     def forward(
         self,
@@ -190,16 +159,16 @@ class FlowNetwork(nn.Module):
         patch features [B, patches, W] and the words' last hidden states
         [B, K, L, C], normalized.
         """
-        batch, sentences, samples = time.shape
+        batch, instructions, samples = time.shape
         features = self.tower(pixels.flatten(0, 1))
         features = features.view(batch, -1, features.shape[-1])
         read, hidden = self._read(features, ids, lengths)
-        rows = state[:, None, None].expand(-1, sentences, samples, -1).flatten(0, 2)
+        rows = state[:, None, None].expand(-1, instructions, samples, -1).flatten(0, 2)
         speed = self._speed(
             read, rows, x.flatten(0, 2), time.flatten(), given.flatten(0, 2), samples
         )
         words = norm(hidden[:, features.shape[1] :], self.config.shapes.text.rms_eps)
-        words = words.unflatten(0, (batch, sentences))
+        words = words.unflatten(0, (batch, instructions))
         return speed.view(x.shape), features, words
 
     def _read(
@@ -207,13 +176,14 @@ class FlowNetwork(nn.Module):
     ) -> tuple[ReadPrefix, torch.Tensor]:
         """The language model over images and words, all of which see each other."""
         text = self.config.shapes.text
-        sentences = ids.shape[1]
-        weights, like = _Parts(self._tensors()), features.new_empty(0, dtype=torch.float32)
-        images = F.linear(
-            features, weights.take(PROJECTOR + ".weight"), weights.take(PROJECTOR + ".bias")
+        instructions = ids.shape[1]
+        like = features.new_empty(0, dtype=torch.float32)
+        images = (
+            self._linear(PROJECTOR, features)[:, None]
+            .expand(-1, instructions, -1, -1)
+            .flatten(0, 1)
         )
-        images = images[:, None].expand(-1, sentences, -1, -1).flatten(0, 1)
-        words = F.embedding(ids.flatten(0, 1), weights.take(TEXT + "embed_tokens.weight"))
+        words = F.embedding(ids.flatten(0, 1), self.take(TEXT + "embed_tokens.weight"))
         x = torch.cat((images.to(words.dtype), words * text.hidden_size**0.5), 1)
         counts = features.shape[1] + lengths.flatten()
         seen = torch.arange(x.shape[1], device=x.device) < counts[:, None]
@@ -221,18 +191,17 @@ class FlowNetwork(nn.Module):
         keys, values, table = [], [], layer_table(text)
         for number in range(text.layers):
             last = number == text.layers - 1
-            layer = read_layer(
-                weights, f"{TEXT}layers.{number}.", table, like, DECODER, kv_alone=last
-            )
+            name = f"{TEXT}layers.{number}."
+            layer = read_layer(self, name, table, like, DECODER, kv_alone=last)
             heads = 0 if last else text.heads
             qkv = linear(norm(x, text.rms_eps), layer.qkv)
             q, k, v = _split(qkv, heads, text.kv_heads, here)
             keys.append(k)
             values.append(v)
             if not last:
-                x = x + linear(_attend(q, k, v, seen[:, None, None]), layer.out)
+                x = x + linear(attend(q, k, v, seen[:, None, None], 1.0).flatten(2), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
-        return ReadPrefix(tuple(keys), tuple(values), seen, counts), x
+        return ReadPrefix(tuple(keys), tuple(values), seen), x
 
     def _speed(
         self,
@@ -245,27 +214,27 @@ class FlowNetwork(nn.Module):
     ) -> torch.Tensor:
         """Velocities [M n, H, D]; M prefixes, n samples each, one after the other."""
         expert = self.config.shapes.expert
-        weights, like = _Parts(self._tensors()), x.new_empty(0)
+        like = x.new_empty(0)
         rows = torch.cat(
             (self._linear("state_proj", state)[:, None], self._timed(x, time, given)), 1
         )
-        counts = read.counts.repeat_interleave(samples)
-        place = counts[:, None] + torch.arange(rows.shape[1], device=x.device)
-        here = Rope(self._cos[place][:, None], self._sin[place][:, None])
-        mask = self._mask(read.seen.repeat_interleave(samples, 0), rows.shape[1])
+        seen = read.seen.repeat_interleave(samples, 0)
+        position = seen.sum(1)[:, None] + torch.arange(rows.shape[1], device=x.device)
+        here = Rope(self._cos[position][:, None], self._sin[position][:, None])
+        mask = self._mask(seen, rows.shape[1])
         table = layer_table(expert)
         for number in range(expert.layers):
-            layer: Layer = read_layer(weights, f"{EXPERT}model.layers.{number}.", table, like, HEAD)
+            layer: Layer = read_layer(self, f"{EXPERT}model.layers.{number}.", table, like, HEAD)
             qkv = linear(norm(rows, expert.rms_eps), layer.qkv)
             q, k, v = _split(qkv, expert.heads, expert.kv_heads, here)
             k, v = (
                 torch.cat((before.repeat_interleave(samples, 0).to(own.dtype), own), 2)
                 for before, own in ((read.keys[number], k), (read.values[number], v))
             )
-            rows = rows + linear(_attend(q, k, v, mask), layer.out)
+            rows = rows + linear(attend(q, k, v, mask, 1.0).flatten(2), layer.out)
             rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
         out = norm(rows[:, 1:].float(), expert.rms_eps)
-        scale = norm_scale(weights, EXPERT + "model.norm.weight", expert)
+        scale = norm_scale(self, EXPERT + "model.norm.weight", expert)
         return self._linear("action_out_proj", out * scale).float()
 
     def _timed(self, x: torch.Tensor, time: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
@@ -290,25 +259,17 @@ class FlowNetwork(nn.Module):
         return torch.cat((before, own[None].expand(count, -1, -1)), 2)[:, None]
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        own = self._tensors()
-        return F.linear(x, own[name + ".weight"], own[name + ".bias"])
-
-    def _tensors(self) -> Tensors:
-        return {self._names[key]: part for key, part in self.parts.items()}
-
-    def tensors(self) -> Tensors:
-        """Everything that a checkpoint holds, under its names."""
-        return {**tower_tensors(TOWER, self.tower), **self._tensors()}
-
-
-class _Parts:
-    """Parameters as :class:`vla_ros.engine.io.weights.Weights`, as often as asked for."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._tensors = tensors
+        return F.linear(x, self.take(name + ".weight"), self.take(name + ".bias"))
 
     def take(self, name: str) -> torch.Tensor:
-        return self._tensors[name]
+        """A parameter by its name in a checkpoint, as of the engine's Weights."""
+        found: torch.Tensor = self.parts[name.replace(".", "/")]
+        return found
+
+    def tensors(self) -> Tensors:
+        """Tensors of a checkpoint, under its names."""
+        own = {key.replace("/", "."): part for key, part in self.parts.items()}
+        return {**tower_tensors(TOWER, self.tower), **own}
 
 
 def _split(
@@ -320,15 +281,6 @@ def _split(
     return qk[:, :q_heads], qk[:, q_heads:], heads[:, q_heads + kv_heads :]
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """q [M, H, T, d] (scaled), k and v [M, G, S, d], bool mask -> [M, T, H d]."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-    return out.transpose(1, 2).flatten(2)
-
-
 def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
     """Norms (which Gemma counts from 1) and biases 0, the velocity 0, all else normal with
     deviation 0.02, but for the small maps around the expert: their inputs are few."""
@@ -336,9 +288,6 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
         return nn.Parameter(torch.zeros(shape))
     spread = 0.02 if name.startswith("paligemma") else shape[1] ** -0.5
     return nn.Parameter(torch.randn(shape) * spread)
-
-
-# The flow policies that can be trained, by name: pi0's architecture at small sizes.
 
 
 #: the tower and the language model are those of ``small``, whose weights they may begin with: a
@@ -371,25 +320,18 @@ FLOW_ARCHITECTURES: dict[str, FlowConfig] = {
 }
 
 
-# Batches for a flow policy: an image, instructions, and the expert's next H actions for each.
-#
-# The chunks are :mod:`vla_ros_lab.train.ahead`'s, so every frame has a whole one for every
-# instruction, whoever acted in it. The same draws at every call, as in
-# :mod:`vla_ros_lab.train.batches`.
-
-
 LONGEST_GIVEN = 8  # actions that a chunk may take as given (arXiv 2512.05964: 0 to 10)
 _GIVEN = 0.5  # share of samples that take some
 
 
 @dataclass(frozen=True, slots=True)
 class FlowBatch:
-    """B images, K instructions each, n samples an instruction; values in model space.
+    """A batch of B images, K instructions each, n samples an instruction; values in model space.
 
     ``pixels`` [B, cameras, 3, s, s]; ``ids`` int64 [B, K, L] and ``lengths`` [B, K]; ``state``
     [B, S]; ``actions`` [B, K, H, D]; ``noise`` [B, K, n, H, D]; ``time`` [B, K, n], 1 is noise;
     ``given`` bool [B, K, n, H]: rows without noise. Auxiliary: ``patches``, ``places``, ``words``
-    as in :class:`vla_ros_lab.train.batches.Batch`, the words' places among ``ids``; ``spots``
+    as in :class:`vla_ros_lab.train.batches.Batch`, the words' positions in ``ids``; ``spots``
     [B, K, 2, 3] in m, where those things are, NaN for none. None, of the first two: not learned.
     """
 
@@ -420,10 +362,11 @@ def noisy(
     return noise, time, torch.arange(horizon) < count[..., None]
 
 
-class FlowBatches:
-    """Draws batches of ``size`` images with ``sentences`` and ``samples`` each.
+class FlowBatches(FrameDraws):
+    """Batches for flow policies: an image, instructions, and the expert's next H actions for each.
 
-    UserError: the data were collected without poses.
+    The chunks are :mod:`vla_ros_lab.train.ahead`'s, so every frame has a whole one for every
+    instruction, whoever acted in it. UserError: the data were collected without poses.
     """
 
     def __init__(
@@ -431,89 +374,54 @@ class FlowBatches:
         frames: FrameTable,
         config: FlowConfig,
         tokenize: Callable[[str], list[int]],
-        scaling: Scaling,
-        size: int,
-        sentences: int,
-        samples: int,
-        seed: int,
-        shift: int,
+        units: Processors,
+        options: TrainOptions,
         device: torch.device,
     ) -> None:
         refuse_unposed(frames)
-        self._frames, self._config, self._device = frames.to(device), config, device
-        self._size, self._sentences, self._samples, self._seed = size, sentences, samples, seed
-        self._pictures = FrameImages(self._frames, config.shapes.vision, seed, shift, device)
-        self._chances, self._others = family_weights(frames), goal_weights(frames)
-        said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
-        self._choices = torch.tensor([len(prompts) for prompts in said])
-        self._first = self._choices.cumsum(0) - self._choices
-        prompts = [torch.tensor(prompt) for of_goal in said for prompt in of_goal]
+        super().__init__(frames, config.shapes.vision, tokenize, options, device)
+        self._config = config
+        prompts = [torch.tensor(prompt) for prompt in self._prompts]
         self._lengths = torch.tensor([len(prompt) for prompt in prompts])
-        self._prompts = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
-        words = [one for goal in frames.goals for one in word_places(goal, tokenize)]
-        self._words = torch.tensor(words)
-        things = [things_of(goal, frames.info.objects) for goal in frames.goals]
-        self._things, self._goal = torch.tensor(things), frames.goal.cpu()
-        self._shows = frames.shows[:, 0].cpu()
-        self._scaling, self._states = scaling, scaling.state.normalize(states_of(frames))
+        self._padded = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
+        self._units, self._states = units, units.state.normalize(states_of(frames))
 
     def batch(self, step: int) -> FlowBatch:
         """The batch of ``step``; the same one on every call."""
-        draw = torch.Generator().manual_seed(mixed(self._seed, step))
-        index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
-        goals = self._goals(index, draw)
+        draw, index = self._draw(step)
+        goals = self._goals(index, torch.zeros_like(index), draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        drawn = self._pictures(self._shows[index], draw, step)
-        which = self._first[goals] + wording % self._choices[goals]
-        noise, time, given = noisy(self._config, (*goals.shape, self._samples), draw)
-        side, patch = self._pictures.side, self._pictures.patch
-        things = self._things[goals].to(self._device)
-        places = places_of(drawn.centers[:, 0], things, side, patch)
+        drawn = self._images(self._image_index[index, 0], draw, step)
+        which = self._rows(goals, wording)
+        noise, time, given = noisy(self._config, (*goals.shape, self._options.samples), draw)
+        values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
+        values *= torch.tensor([*self._frames.info.scale, 0.5])
+        values[..., GRIPPER] += 0.5
         there = self._device
         return FlowBatch(
             pixels=drawn.pixels,
-            ids=self._prompts[which].to(there),
+            ids=self._padded[which].to(there),
             lengths=self._lengths[which].to(there),
             state=self._states[index].to(there),
-            actions=self._ahead(index, goals, draw).to(there),
+            actions=self._units.action.normalize(values).to(there),
             noise=noise.to(there),
             time=time.to(there),
             given=given.to(there),
             patches=drawn.patches,
-            places=places,
+            places=self._pointed(drawn, goals),
             words=self._words[which].to(there),
             spots=self._spots(index, goals).to(there),
         )
 
-    def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-        """Goals int64 [B, K]: the one pursued, then others without repetition."""
-        own = self._goal[index][:, None]
-        if self._sentences == 1:
-            return own
-        chances = self._others.expand(len(index), -1).scatter(1, own, 0.0)
-        others = torch.multinomial(chances, self._sentences - 1, generator=draw)
-        return torch.cat((own, others), 1)
-
     def _spots(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-        """Where the things of each instruction are [B, K, 2, 3], m."""
+        """Positions [B, K, 2, 3] of the things of each instruction, m."""
         things = self._things[goals]
         number = torch.tensor([BODIES.index(name) for name in self._frames.info.objects])
         spots = self._frames.poses[index[:, None, None], number[things.clamp(min=0)], :3]
         return spots.masked_fill((things == NOWHERE)[..., None], float("nan"))
 
-    def _ahead(
-        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
-    ) -> torch.Tensor:
-        """Chunks [B, K, H, D] in model space."""
-        values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
-        return self._scaling.of_values(values, self._frames.info.scale)
 
-
-# A flow policy's first weights: another's, or the eyes and language of a trained token policy.
-#
-# A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
-# gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm one
-# linear map is fitted to what the token policy's projector made of the same images.
+# A flow policy's first weights.
 
 
 _SLOPE = 1.702  # Hendrycks and Gimpel 2016: GELU against a sigmoid's
@@ -526,37 +434,36 @@ def go_on_from(network: FlowNetwork, directory: Path) -> None:
     if replace(config, steps=network.config.steps) != network.config:
         raise UserError(f"--init-from {directory} is a flow policy of other sizes than this one")
     weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
-    found = read_processors(directory, config)
-    network.scales.copy_(Scaling(found.state, found.action).tensor())
+    network.scales.copy_(stored(read_processors(directory, config)))
     with torch.no_grad():
         for name, tensor in network.tensors().items():
             tensor.copy_(weights.take(name))
 
 
 def begin_from(network: FlowNetwork, source: Checkpoint, frames: FrameTable, seed: int) -> None:
-    """Take over what fits. UserError: ``source`` has other sizes."""
+    """Take over the tower and the language model of a token policy.
+
+    A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
+    gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm
+    one linear map is fitted to the output of the token policy's projector for the same images.
+    UserError: ``source`` has other sizes.
+    """
     _check(network, source.config)
-    eyes = Vision(source.config)
-    eyes.load_state_dict({n: source.tensors[n] for n in eyes.state_dict()})
+    vision = Vision(source.config)
+    vision.load_state_dict({n: source.tensors[n] for n in vision.state_dict()})
     with torch.no_grad():
         _take_language(network, source)
-        _take_eyes(network, eyes, frames, seed)
+        _take_vision(network, vision, frames, seed)
 
 
 def _check(network: FlowNetwork, theirs: ModelConfig) -> None:
-    tower, text = network.config.shapes.vision, network.config.shapes.text
-    other, words = theirs.towers[0], theirs.text
-    own = (
-        tower.width, tower.heads, tower.mlp, tower.image_size, tower.patch, tower.depth,
-        text.hidden_size, text.intermediate_size, text.layers, text.heads, text.kv_heads,
-        text.head_dim,
-    )  # fmt: skip
-    found = (
-        other.width, other.heads, other.mlp, other.image_size, other.patch, other.depth - 1,
-        words.hidden_size, words.intermediate_size, words.layers, words.heads, words.kv_heads,
-        words.head_dim,
-    )  # fmt: skip
-    if own != found or words.kind != "llama" or len(theirs.towers) != 1:
+    shapes, tower = network.config.shapes, theirs.towers[0]
+    alike = len(theirs.towers) == 1 and theirs.text.kind == "llama"
+    for name in ("width", "heads", "mlp", "image_size", "patch"):
+        alike &= getattr(shapes.vision, name) == getattr(tower, name)
+    for name in ("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim"):
+        alike &= getattr(shapes.text, name) == getattr(theirs.text, name)
+    if not alike or shapes.vision.depth != tower.depth - 1:
         raise UserError(
             "--init-from is no token policy with the sizes of this one's tower and language model:"
             " give one that was trained with --arch small, such as shipped:tabletop"
@@ -580,20 +487,19 @@ def _take_language(network: FlowNetwork, source: Checkpoint) -> None:
         tensor.copy_(theirs)
 
 
-def _take_eyes(network: FlowNetwork, eyes: Vision, frames: FrameTable, seed: int) -> None:
-    tower, theirs = network.tower, eyes.vision_backbone.featurizer
+def _take_vision(network: FlowNetwork, vision: Vision, frames: FrameTable, seed: int) -> None:
+    tower, theirs = network.tower, vision.vision_backbone.featurizer
     tower.patch_embed.load_state_dict(theirs.patch_embed.state_dict())
     tower.positions.copy_(theirs.pos_embed[0])
     for own, other in zip(tower.blocks, theirs.blocks, strict=True):
         own.load_state_dict(other.state_dict())
-    vision = network.config.shapes.vision
-    pictures = FrameImages(frames, vision, seed, 0, torch.device("cpu"))
+    images = FrameImages(frames, network.config.shapes.vision, seed, 0, torch.device("cpu"))
     draw = torch.Generator().manual_seed(seed)
     count = min(_IMAGES, len(frames))
     index = torch.randint(len(frames), (count,), generator=draw)
-    pixels = pictures(index, draw, 0).pixels.flatten(0, 1)
+    pixels = images(index, draw, 0).pixels.flatten(0, 1)
     features = tower(pixels).flatten(0, 1)
-    wanted = eyes((pixels,)).flatten(0, -2)
+    wanted = vision((pixels,)).flatten(0, -2)
     rows = torch.cat((features, features.new_ones(len(features), 1)), 1)
     fitted = torch.linalg.lstsq(rows, wanted).solution
     own_tensors = network.tensors()
@@ -601,21 +507,13 @@ def _take_eyes(network: FlowNetwork, eyes: Vision, frames: FrameTable, seed: int
     own_tensors[PROJECTOR + ".bias"].copy_(fitted[-1])
 
 
-# From a flow network in training to a folder in LeRobot's layout.
-
-
 def write_flow(network: FlowNetwork, directory: Path) -> None:
-    """Config, bf16 weights, processors, tokenizer and the gate's integers."""
+    """A folder in LeRobot's layout: config, bf16 weights, processors, tokenizer and the gate's
+    integers."""
     tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
     config = network.config
-    save_folder(directory, config, tensors, network.scaling.processors, discrete_json(config))
+    save_folder(directory, config, tensors, network.units, discrete_json(config))
     write_tokenizer(directory / "tokenizer.json")
-
-
-# Flow matching with a time for each action, so that a chunk can be given its first actions.
-#
-# Sources: openpi ``pi0.py`` (the path x = t noise + (1 - t) actions, its velocity noise - actions)
-# and arXiv 2512.05964 (rows that are given are at time 0 and are not learned).
 
 
 _SPOT = 0.05  # m: the hand's longest step
@@ -628,7 +526,12 @@ def tokenizer_for(config: FlowConfig) -> Callable[[str], list[int]]:
 
 
 class FlowObjective:
-    """What ``network`` is to learn of the batches that ``batch`` draws for each step."""
+    """Flow matching of ``network`` on the batches of ``batch``, with a time for each action, so
+    that a chunk can be given its first actions.
+
+    Sources: openpi ``pi0.py`` (the path x = t noise + (1 - t) actions, its velocity noise -
+    actions) and arXiv 2512.05964 (rows that are given are at time 0 and are not learned).
+    """
 
     def __init__(
         self,
@@ -645,12 +548,11 @@ class FlowObjective:
         self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16")
 
     def losses(self, step: int) -> Losses:
-        """See :class:`vla_ros_lab.train.network.Objective`."""
         return self.losses_of(self._batch(step))
 
     def losses_of(self, batch: FlowBatch) -> Losses:
-        """Of a batch. The error is of the first action that is not given, as one step from the
-        present noise would leave it, in units of the model space."""
+        """Losses of a batch. The error is of the first action that is not given, as one step from
+        the present noise would leave it, in units of the model space."""
         actions = batch.actions[:, :, None].expand_as(batch.noise)
         time = batch.time[..., None, None].masked_fill(batch.given[..., None], 0.0)
         x = time * batch.noise + (1 - time) * actions
@@ -667,22 +569,21 @@ class FlowObjective:
         with torch.no_grad():
             left = ((x - time * speed) - actions).abs().mean(-1)
             first = batch.given.sum(-1, keepdim=True)
-        place = spot_loss(spots, batch.spots)
-        if batch.places is not None:
-            place = place + place_loss(places, batch.places)
-        patch = place.new_zeros(())
-        if batch.patches is not None:
-            patch = patch_loss(patches, batch.patches)
-        return Losses(wrong[open_rows].mean(), patch, place, left.gather(-1, first).mean())
+        return Losses(
+            wrong[open_rows].mean(),
+            patch_loss(patches, batch.patches),
+            spot_loss(spots, batch.spots) + place_loss(places, batch.places),
+            left.gather(-1, first).mean(),
+        )
 
 
-def spot_loss(said: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
-    """Said [B, K, 3, 6] and spots [B, K, 2, 3] in m, NaN for none -> the mean error, in _SPOT.
+def spot_loss(output: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
+    """Output [B, K, 3, 6] and spots [B, K, 2, 3] in m, NaN for none -> the mean error, in _SPOT.
 
     A patch is coarse, most of all away from the camera; a grasp wants millimetres. As in
     place_loss: at the end of the instruction both, at the word for a thing that thing.
     """
-    end, first, second = said.float().unflatten(-1, (2, 3)).unbind(2)
+    end, first, second = output.float().unflatten(-1, (2, 3)).unbind(2)
     error = torch.stack((end, torch.stack((first[:, :, 0], second[:, :, 1]), 2)), 2)
     wanted = (spots / _SPOT)[:, :, None].expand_as(error)
     known = wanted.isfinite()

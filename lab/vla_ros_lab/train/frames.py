@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy.typing as npt
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import GRIPPER, Floats
+from vla_ros.core.types import GRIPPER, Floats, Pose
 from vla_ros.engine.io.config import TowerConfig
 from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
 from vla_ros_lab.train.demonstrations import (
     BODIES,
@@ -23,6 +25,7 @@ from vla_ros_lab.train.demonstrations import (
     Float32,
     SetInfo,
     Track,
+    common_info,
     digest,
     read_images,
     read_info,
@@ -31,13 +34,11 @@ from vla_ros_lab.train.demonstrations import (
 )
 from vla_ros_lab.train.units import norm_stats, to_values
 
-# What a demonstration was told to do: a goal of the tabletop, or an instruction of somebody's own.
-
 
 @dataclass(frozen=True, slots=True)
 class ForeignInstruction:
-    """An instruction that nobody here understands: it is learned as it is worded, and nothing is
-    known of what it speaks of. The fields but ``text`` are those of a Goal."""
+    """An instruction of another world than the tabletop: it is learned as it is worded, and nothing
+    is known of the things in it. The fields but ``text`` are those of a Goal."""
 
     text: str
     family: str = "own"
@@ -45,15 +46,15 @@ class ForeignInstruction:
     target: str = ""
 
 
-Asked = Goal | ForeignInstruction
+LearnedGoal = Goal | ForeignInstruction
 
 
-def asked(text: str, own: bool) -> Asked:
-    """What ``text`` asks for. ``own``: it is of a set from elsewhere, whatever it says.
+def goal_of(text: str, foreign: bool) -> LearnedGoal:
+    """The goal of an instruction. ``foreign``: it is of a set from elsewhere, and not parsed.
 
-    sim.goals.UnknownInstruction: it is not, and the tabletop does not know it.
+    UnknownInstruction: it is not, and the tabletop does not know it.
     """
-    return ForeignInstruction(text) if own else parse_instruction(text)
+    return ForeignInstruction(text) if foreign else parse_instruction(text)
 
 
 STILL = 1e-3  # environment units: no motion is asked for
@@ -62,18 +63,18 @@ SETTLED = 5e-4  # m between two frames: the fingers have stopped
 
 @dataclass(frozen=True, slots=True)
 class FrameTable:
-    """``images`` uint8 [M, cameras, s, s, 3], ``pixels`` float32 [M, cameras, K, 2]: where things
-    are in them. ``shows`` int64 [N, 1 + D]: the image of each row's moment, and those that many
-    frames before it; ``shown`` int64 [N, G]: how many of them show what is to be done at that
-    moment for each of ``goals`` (:func:`foretold`). ``values`` float16 [N, G, 7] in [-1, 1] (see
-    units): what it is; ``goal`` int64 [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]:
-    for it, what to do now and in the frames that follow, the last of an episode repeated;
-    ``expert`` bool [N]: the expert acted,
-    ``person`` bool [N]: a person did, past a policy. ``episode`` int64 [N] counts demonstrations;
-    ``weight`` float64 [N]: how often a row is drawn, against others of its family.
-    For what lies ahead of a frame (see ahead): ``poses`` float32 [N, BODIES, 7], ``fingers``
-    float32 [N, 2] in m, ``before`` float32 [N, 2, 7]: what was executed one and two steps ago;
-    ``posed`` says whether all of the sets have poses.
+    """Frames of data sets. ``images`` uint8 [M, cameras, s, s, 3], ``pixels`` float32 [M, cameras,
+    K, 2]: where things are in them. ``image_index`` int64 [N, 1 + D]: the image of each row's
+    moment, and those that many frames before it; ``longest_delay`` int64 [N, G]: how many of them
+    show what is to be done at that moment for each of ``goals`` (:func:`longest_delays`).
+    ``values`` float16 [N, G, 7] in [-1, 1] (see units): what it is; ``goal`` int64 [N]: the one
+    that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the frames that
+    follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted, ``person`` bool
+    [N]: a person did, past a policy. ``episode`` int64 [N] counts demonstrations; ``weight``
+    float64 [N]: how often a row is drawn, against others of its family. For what lies ahead of a
+    frame (see ahead): ``poses`` float32 [N, BODIES, 7], ``fingers`` float32 [N, 2] in m, ``before``
+    float32 [N, 2, 7]: what was executed one and two steps ago; ``posed``: all of the sets have
+    poses.
 
     ``demonstrations`` counts them, ``digest`` names the files that all came from.
     """
@@ -81,8 +82,8 @@ class FrameTable:
     images: torch.Tensor
     values: torch.Tensor
     pixels: torch.Tensor
-    shows: torch.Tensor
-    shown: torch.Tensor
+    image_index: torch.Tensor
+    longest_delay: torch.Tensor
     goal: torch.Tensor
     chunks: torch.Tensor
     expert: torch.Tensor
@@ -93,7 +94,7 @@ class FrameTable:
     fingers: torch.Tensor
     before: torch.Tensor
     posed: bool
-    goals: tuple[Asked, ...]
+    goals: tuple[LearnedGoal, ...]
     info: SetInfo
     demonstrations: int
     digest: str
@@ -102,22 +103,14 @@ class FrameTable:
         return len(self.values)
 
     def to(self, device: torch.device) -> FrameTable:
-        """All of it on a device; a GPU holds the standard set many times over."""
-        return replace(
-            self,
-            images=self.images.to(device),
-            values=self.values.to(device),
-            pixels=self.pixels.to(device),
-            shows=self.shows.to(device),
-            goal=self.goal.to(device),
-            chunks=self.chunks.to(device),
-            expert=self.expert.to(device),
-        )
+        """The table on a device; a GPU holds the standard set many times over."""
+        names = ("images", "values", "pixels", "image_index", "goal", "chunks", "expert")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
 class DataSummary:
-    """What a checkpoint was made of, all parts together. ``digest`` tells data apart."""
+    """Data of a checkpoint, all parts together. ``digest`` differs with the data."""
 
     info: SetInfo
     frames: int
@@ -126,7 +119,7 @@ class DataSummary:
 
     @classmethod
     def of(cls, parts: Sequence[FrameTable]) -> DataSummary:
-        """Of several: a hash over theirs."""
+        """Summary of several tables; the digest is a hash over theirs."""
         digests = [part.digest for part in parts]
         several = hashlib.sha256("".join(digests).encode()).hexdigest()
         return cls(
@@ -137,7 +130,7 @@ class DataSummary:
         )
 
     def norm_stats(self) -> dict[str, Any]:
-        """As OpenVLA's configurations have them."""
+        """Statistics as OpenVLA's configurations have them."""
         scale = np.array(self.info.scale)
         return norm_stats(self.info.environment, scale, self.frames, self.demonstrations)
 
@@ -145,7 +138,7 @@ class DataSummary:
 def load_parts(
     directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
 ) -> tuple[FrameTable, ...]:
-    """Each kind of data set by itself: what was collected, with labels for every instruction, then
+    """Frames by the kind of data set: what was collected, with labels for every instruction, then
     what was recorded or is from elsewhere, where a row's own is all that is known.
 
     UserError: as of load_frames; or the two are not of the same cameras, rate and scale.
@@ -175,74 +168,87 @@ def load_frames(
     training. UserError: nothing there, or the sets do not fit together or the model's cameras.
     """
     paths = [path for directory in directories for path in shards(directory)]
-    info = _common_info(paths, images)
+    info = common_info(paths)
+    if len(info.cameras) < images:
+        raise UserError(
+            f"the model needs {images} cameras, {paths[0].parent} has"
+            f" {', '.join(info.cameras)}: collect with --wrist"
+        )
     cameras = info.cameras[:images]
-    tracks = [(path, read_tracks(path)) for path in paths]
-    masks = [[worth_training(track) for track in found] for _, found in tracks]
-    if delays and not all(has_picture(track).all() for _, found in tracks for track in found):
+    tracks = [read_tracks(path) for path in paths]
+    flat = list(chain.from_iterable(tracks))
+    if not flat:
+        raise UserError(f"{directories[0]} has no demonstration")
+    if delays and not all(has_image(track).all() for track in flat):
         raise UserError("--delays wants an image of every step, and these sets have fewer")
+    masks = [[worth_training(track) for track in shard] for shard in tracks]
     seen = [[np.ones_like(m) if delays else m for m in shard] for shard in masks]
-    total = int(sum(mask.sum() for shard in masks for mask in shard))
-    pictured = int(sum(mask.sum() for shard in seen for mask in shard))
-    flat = [t for _, found in tracks for t in found]
-    goals = tuple(asked(text, info.own_sentence) for text in info.instructions)
-    values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
-    pixels = torch.empty(pictured, images, len(info.objects), 2)
-    shows = torch.empty(total, 1 + delays, dtype=torch.long)
-    shown = torch.empty(total, len(goals), dtype=torch.long)
-    goal = torch.empty(total, dtype=torch.long)
-    chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
-    expert, person = torch.empty(total, dtype=torch.bool), torch.zeros(total, dtype=torch.bool)
-    episode = torch.empty(total, dtype=torch.long)
-    poses = torch.zeros(total, len(BODIES), 7)
-    fingers, before = torch.empty(total, 2), torch.empty(total, 2, GRIPPER + 1)
-    at = image = 0
-    every = zip(
-        (m for shard in masks for m in shard), (s for shard in seen for s in shard), strict=True
-    )
-    for number, (track, (mask, kept)) in enumerate(zip(flat, every, strict=True)):
-        rows = slice(at, at + int(mask.sum()))
-        there = slice(image, image + int(kept.sum()))
-        places = np.stack([track.pixels[camera][kept] for camera in cameras], axis=1)
-        pixels[there] = torch.from_numpy(places) * (image_size / info.image_size)
-        place = torch.from_numpy(np.flatnonzero(mask[kept]))
-        shows[rows] = image + (place[:, None] - torch.arange(1 + delays)).clamp(min=0)
-        shown[rows] = torch.from_numpy(foretold(track)[mask])
-        image = there.stop
-        values[rows] = torch.from_numpy(to_values(track.labels[mask].astype(np.float64))).half()
+    goals = tuple(goal_of(text, info.own_sentence) for text in info.instructions)
+    columns: dict[str, list[torch.Tensor]] = {}
+    pictured = 0
+    every = zip(flat, chain.from_iterable(masks), chain.from_iterable(seen), strict=True)
+    for number, (track, mask, kept) in enumerate(every):
+        centers = np.stack([track.pixels[camera][kept] for camera in cameras], axis=1)
+        index = torch.from_numpy(np.flatnonzero(mask[kept]))
+        values = torch.from_numpy(to_values(track.labels[mask].astype(np.float64)))
         follow = np.minimum(np.flatnonzero(mask)[:, None] + np.arange(chunk), len(track) - 1)
-        own = to_values(track.actions[follow].astype(np.float64))
-        chunks[rows] = torch.from_numpy(own).half()
-        expert[rows], episode[rows] = track.source == EXPERT, number
-        if len(track.intervention):
-            person[rows] = torch.from_numpy(track.intervention[mask])
-        if len(track.poses):
-            poses[rows] = torch.from_numpy(track.poses[mask])
-        fingers[rows] = torch.from_numpy(track.gripper_states[mask])
-        before[rows] = torch.from_numpy(executed_before(track)[mask])
-        goal[rows] = goals.index(asked(track.instruction, info.own_sentence))
-        at = rows.stop
-    pictures = torch.empty(pictured, images, image_size, image_size, 3, dtype=torch.uint8)
+        chunks = torch.from_numpy(to_values(track.actions[follow].astype(np.float64)))
+        person = track.intervention if len(track.intervention) else np.zeros(len(track), np.bool_)
+        poses = track.poses if track.posed else np.zeros((len(track), len(BODIES), 7), np.float32)
+        goal = goals.index(goal_of(track.instruction, info.own_sentence))
+        found = {
+            "pixels": torch.from_numpy(centers) * (image_size / info.image_size),
+            "image_index": pictured + (index[:, None] - torch.arange(1 + delays)).clamp(min=0),
+            "longest_delay": torch.from_numpy(longest_delays(track)[mask]),
+            "values": values.half(),
+            "chunks": chunks.half(),
+            "expert": torch.full((len(index),), track.source == EXPERT),
+            "person": torch.from_numpy(person[mask]),
+            "episode": torch.full((len(index),), number),
+            "goal": torch.full((len(index),), goal),
+            "poses": torch.from_numpy(poses[mask]),
+            "fingers": torch.from_numpy(track.gripper_states[mask]),
+            "before": torch.from_numpy(executed_before(track)[mask]),
+        }
+        for name, column in found.items():
+            columns.setdefault(name, []).append(column)
+        pictured += int(kept.sum())
+    stored = torch.empty(pictured, len(cameras), image_size, image_size, 3, dtype=torch.uint8)
     for number, camera in enumerate(cameras):
         at = 0
         for frame in _kept_images(paths, seen, camera, image_size):
-            pictures[at : at + len(frame), number] = torch.from_numpy(frame)
+            stored[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
+    table = {name: torch.cat(parts) for name, parts in columns.items()}
     return FrameTable(
-        pictures, values, pixels, shows, shown, goal, chunks, expert, person, episode,
-        torch.ones(total, dtype=torch.float64), poses, fingers, before,
-        all(len(track.poses) == len(track) for track in flat), goals, info, len(flat),
-        digest(paths),
-    )  # fmt: skip
+        images=stored,
+        **table,
+        weight=torch.ones(len(table["goal"]), dtype=torch.float64),
+        posed=all(track.posed for track in flat),
+        goals=goals,
+        info=info,
+        demonstrations=len(flat),
+        digest=digest(paths),
+    )
 
 
-def foretold(track: Track) -> npt.NDArray[np.int64]:
-    """How many of the images before each frame show what is to be done there for each instruction,
-    int64 [T, G]: those since the hand last opened where the teacher of that instruction would hold.
+def own_states(poses: Float32, fingers: Float32) -> Floats:
+    """The robot's own state [N, 8] of ``poses`` [N, BODIES, 7] and ``fingers`` [N, 2], as the
+    policy node makes it."""
+    rows = []
+    for hand, grip in zip(poses[:, BODIES.index("gripper")].tolist(), fingers, strict=True):
+        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
+        rows.append(libero_oft({"end_effector_pose": pose, "joint_states": grip}))
+    return np.array(rows, np.float64).reshape(-1, LIBERO_STATE)
 
-    An image of a cube in the hand does not show that a policy lets go of it two periods later, nor
-    that this was a place for another instruction. The teacher opens then, to grasp it again:
-    learned as what comes after that image, it makes the policy let go.
+
+def longest_delays(track: Track) -> npt.NDArray[np.int64]:
+    """Number of the images before each frame that show what is to be done there for each
+    instruction, int64 [T, G]: those since the hand last opened where the teacher would hold.
+
+    An image of a cube in the hand does not show that a policy lets go of it two periods later. The
+    teacher opens then, to grasp it again: learned as what comes after that image, it makes the
+    policy let go.
     """
     dropped = (track.executed[:, None, GRIPPER] < 0) & (track.labels[:, :, GRIPPER] > 0)
     number = np.arange(len(track))[:, None]
@@ -253,7 +259,7 @@ def foretold(track: Track) -> npt.NDArray[np.int64]:
 
 
 def executed_before(track: Track) -> npt.NDArray[np.float32]:
-    """What was executed one and two steps before each frame, float32 [T, 2, 7]; first nothing."""
+    """Actions executed one and two steps before each frame, float32 [T, 2, 7]; at first 0."""
     out = np.zeros((len(track), 2, GRIPPER + 1), np.float32)
     for steps in (1, 2):
         out[steps:, steps - 1] = track.executed[: len(track) - steps]
@@ -261,10 +267,10 @@ def executed_before(track: Track) -> npt.NDArray[np.float32]:
 
 
 def worth_training(track: Track) -> npt.NDArray[np.bool_]:
-    """Which frames [T] show a reason for their action.
+    """Mask [T] of the frames that show a reason for their action.
 
     A model that sees one image cannot know how long it has been waiting: while the fingers
-    close, the image says why to stand still; once they have stopped nothing does, and a greedy
+    close, the image shows why to stand still; once they have stopped nothing does, and a greedy
     policy that learned to wait there waits for ever. OpenVLA drops no-ops likewise.
     """
     still = (np.abs(track.actions[:, :GRIPPER]) < STILL).all(1)
@@ -272,14 +278,14 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
     moved = np.abs(np.diff(track.gripper_states, axis=0)).max(1)
     obeyed = track.executed[:-1, GRIPPER] * track.actions[1:, GRIPPER] > 0
     settled[1:] = (moved < SETTLED) & obeyed
-    kept: npt.NDArray[np.bool_] = ~(still & settled) & has_picture(track)
+    kept: npt.NDArray[np.bool_] = ~(still & settled) & has_image(track)
     return kept
 
 
-def has_picture(track: Track) -> npt.NDArray[np.bool_]:
-    """Which frames [T] have an image of their own, not the one of a frame before (Recorder)."""
-    places = next(iter(track.pixels.values()))
-    own: npt.NDArray[np.bool_] = ~np.isnan(places).all((1, 2)) | (places.shape[1] == 0)
+def has_image(track: Track) -> npt.NDArray[np.bool_]:
+    """Mask [T] of the frames with an image of their own, not that of a frame before (Recorder)."""
+    pixels = next(iter(track.pixels.values()))
+    own: npt.NDArray[np.bool_] = ~np.isnan(pixels).all((1, 2)) | (pixels.shape[1] == 0)
     return own
 
 
@@ -297,27 +303,13 @@ def _kept_images(
             yield kept
 
 
-def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
-    infos = [read_info(path) for path in paths]
-    for path, info in zip(paths, infos, strict=True):
-        if info != infos[0]:
-            raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
-    if len(infos[0].cameras) < images:
-        raise UserError(
-            f"the model needs {images} cameras, {paths[0].parent} has"
-            f" {', '.join(infos[0].cameras)}: collect with --wrist"
-        )
-    return infos[0]
+def pixels_at(
+    points: Floats, position: Floats, rotation: Floats, fovy: float, size: int
+) -> Float32:
+    """Pixels [K, 2] of ``points`` [K, 3] of the world in a square image of ``size``: x to the
+    right, y down, the corner at 0, 0; NaN for what is behind the camera, and of NaN.
 
-
-# Where things are in an image, and in which of its patches: labels of the auxiliary losses.
-
-
-def where(points: Floats, position: Floats, rotation: Floats, fovy: float, size: int) -> Float32:
-    """Where ``points`` [K, 3] of the world are in a square image of ``size``: pixels [K, 2], x to
-    the right, y down, the corner at 0, 0; NaN for what is behind the camera, and of NaN.
-
-    The camera: its place [3] in m, its axes as columns [3, 3] (it looks along -z, y up), and its
+    The camera: its position [3] in m, its axes as columns [3, 3] (it looks along -z, y up), and its
     field of view from top to bottom in rad.
     """
     local = (points - position) @ rotation
@@ -331,17 +323,21 @@ def where(points: Floats, position: Floats, rotation: Floats, fovy: float, size:
 NOWHERE = -100  # no patch: cross-entropy leaves it out
 
 
-def places_of(pixels: torch.Tensor, things: torch.Tensor, side: int, patch: int) -> torch.Tensor:
+def patches_of(pixels: torch.Tensor, things: torch.Tensor, side: int, patch: int) -> torch.Tensor:
     """Pixels [B, objects, 2] in one image, things int64 [B, K, 2], an object's number or
     NOWHERE -> the patches they are in, int64 [B, K, 2]; NOWHERE outside of the image."""
     if not pixels.shape[1]:
         return torch.full_like(things, NOWHERE)
-    cell = torch.floor(pixels / patch)
-    inside = ((cell >= 0) & (cell < side)).all(-1)
-    where = torch.where(inside, cell[..., 1] * side + cell[..., 0], float(NOWHERE)).long()
-    flat = things.flatten(1)
-    found = where.gather(1, flat.clamp(min=0)).view(things.shape)
+    cells = _cells(pixels, side, patch, NOWHERE)
+    found = cells.gather(1, things.flatten(1).clamp(min=0)).view(things.shape)
     return torch.where(things == NOWHERE, NOWHERE, found)
+
+
+def _cells(pixels: torch.Tensor, side: int, patch: int, outside: int) -> torch.Tensor:
+    """Pixels [..., 2] -> patches int64 [...]; ``outside`` of the image, and of NaN."""
+    cell = torch.floor(pixels / patch)
+    inside = ((cell >= 0) & (cell < side)).all(-1)  # NaN is not
+    return torch.where(inside, cell[..., 1] * side + cell[..., 0], float(outside)).long()
 
 
 def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:
@@ -351,18 +347,12 @@ def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:
     share a patch the later one has it.
     """
     batch, images, objects, _ = pixels.shape
-    cell = torch.floor(pixels / patch)
-    inside = ((cell >= 0) & (cell < side)).all(-1)  # NaN is not
-    where = torch.where(inside, cell[..., 1] * side + cell[..., 0], 0.0).long()
     # One cell more, for what has none.
+    cells = _cells(pixels, side, patch, side * side)
     labels = torch.zeros(batch, images, side * side + 1, dtype=torch.long, device=pixels.device)
-    where = torch.where(inside, where, side * side)
     for number in range(objects):
-        labels.scatter_(2, where[:, :, number : number + 1], number + 1)
+        labels.scatter_(2, cells[:, :, number : number + 1], number + 1)
     return labels[:, :, :-1].flatten(1)
-
-
-# Augmented images, and where things are in them: a pure function of (frames, seed, step).
 
 
 _LIGHT = 0.1  # largest relative change of brightness and contrast
@@ -371,8 +361,8 @@ _GRAIN = 0.01  # standard deviation of pixel noise, of 1
 
 @dataclass(frozen=True, slots=True)
 class DrawnBatch:
-    """``pixels`` [B, images, 3, s, s] normalized; ``centers`` [B, images, objects, 2] of what is
-    in them; ``patches`` int64 [B, patches], labels of the patch loss."""
+    """Augmented images: ``pixels`` [B, images, 3, s, s] normalized; ``centers`` [B, images,
+    objects, 2] of what is in them; ``patches`` int64 [B, patches], labels of the patch loss."""
 
     pixels: torch.Tensor
     centers: torch.Tensor
@@ -380,28 +370,20 @@ class DrawnBatch:
 
 
 class FrameImages:
-    """Of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels."""
+    """Augmented images of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels.
+    A pure function of (frames, seed, step)."""
 
     def __init__(
         self, frames: FrameTable, tower: TowerConfig, seed: int, shift: int, device: torch.device
     ) -> None:
         self._frames, self._seed, self._shift, self._device = frames, seed, shift, device
-        self._side, self._patch = tower.image_size // tower.patch, tower.patch
+        #: patches a side, and pixels a side of a patch
+        self.side, self.patch = tower.image_size // tower.patch, tower.patch
         self._mean = torch.tensor(tower.mean, device=device).view(3, 1, 1)
         self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)
 
-    @property
-    def side(self) -> int:
-        """Patches a side."""
-        return self._side
-
-    @property
-    def patch(self) -> int:
-        """Pixels a side of a patch."""
-        return self._patch
-
     def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> DrawnBatch:
-        """The images ``index`` int64 [B] (see Frames.shows); ``draw`` is advanced."""
+        """The images ``index`` int64 [B] (see FrameTable.image_index); ``draw`` is advanced."""
         size = len(index)
         span = 2 * self._shift + 1
         shift = torch.randint(span, (size, 2), generator=draw) - self._shift
@@ -409,7 +391,7 @@ class FrameImages:
         there, moved = index.to(self._device), shift.to(self._device)
         pixels = self._pixels(there, moved, light.to(self._device), step)
         centers = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
-        return DrawnBatch(pixels, centers, patch_labels(centers, self._side, self._patch))
+        return DrawnBatch(pixels, centers, patch_labels(centers, self.side, self.patch))
 
     def _pixels(
         self, index: torch.Tensor, shift: torch.Tensor, light: torch.Tensor, step: int
@@ -437,12 +419,7 @@ def mixed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-# The paraphrases that training draws from: the one place where they are written.
-#
-# The first of each family is the instruction of the tasks themselves. All are understood by
-# :func:`vla_ros.sim.tasks.parse_instruction`, so the expert knows what each of them asks for.
-
-
+#: paraphrases that training draws from, the tasks' own first; sim.tasks.parse_instruction reads all
 _TEMPLATES: dict[Family, tuple[str, ...]] = {
     Family.REACH: (
         "move the gripper above the {thing} cube",
@@ -479,7 +456,7 @@ _TEMPLATES: dict[Family, tuple[str, ...]] = {
 }
 
 
-def wordings(goal: Asked) -> tuple[str, ...]:
+def wordings(goal: LearnedGoal) -> tuple[str, ...]:
     """Every instruction that training uses for ``goal``, the tasks' own first."""
     if isinstance(goal, ForeignInstruction):
         return (goal.text,)

@@ -1,46 +1,26 @@
 """LeRobot's families trained by LeRobot itself: `lerobot-train` in its environment, on an export.
 
-What it draws from a data set, it draws evenly: corrections weigh no more there.
+It draws evenly from a data set: corrections weigh no more there.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from vla_ros.core.errors import UserError
 from vla_ros.data.lerobot.dataset import is_dataset
-from vla_ros.engine.load import sha256_on_disk
-from vla_ros_lab.train.options import PARENT, parent_of
+from vla_ros.engine.io.files import write_json
+from vla_ros_lab.train.options import PARENT, LeRobotRun, claim, parent_of, recipe_json, verify
 
 RUN, RECORD_FILE, POLICY = "lerobot", "training.json", "policy"
 _LAST = Path(RUN) / "checkpoints" / "last"
 _MODULE = "lerobot.scripts.lerobot_train"
-_MACHINE = ("steps", "device", "gpus")  # what may differ from sitting to sitting
+_MACHINE = ("steps", "device", "gpus")  # which may differ from sitting to sitting
 _LAUNCH = "accelerate.commands.launch"
-
-
-@dataclass(frozen=True, slots=True)
-class LeRobotRun:
-    """``policy``: a family of LeRobot's (act, smolvla, ...), begun anew, or a checkpoint to go on
-    from. ``more``: its own options, NAME=VALUE. ``validation``: share of the episodes held out.
-    ``gpus``: processes, started by accelerate where there are several."""
-
-    policy: str
-    data: str
-    steps: int = 20_000
-    batch: int = 8
-    seed: int = 0
-    validation: float = 0.1
-    device: str = "cpu"
-    more: tuple[str, ...] = ()
-    gpus: int = 1
 
 
 def command(run: LeRobotRun, out: Path, python: str) -> list[str]:
@@ -76,14 +56,16 @@ def command(run: LeRobotRun, out: Path, python: str) -> list[str]:
 
 
 def train(run: LeRobotRun, out: Path, python: str) -> Path:
-    """Train; its lines are shown as they come. Returns the checkpoint. The same again, with more
+    """Train; its lines come out as they are. Returns the checkpoint. The same again, with more
     steps or after a stop, goes on. UserError: no data set, another recipe, or LeRobot failed."""
     if not is_dataset(Path(run.data)):
         raise UserError(
             f"{run.data} is no LeRobotDataset: make one with `vla-ros export --lerobot`"
         )
     out.mkdir(parents=True, exist_ok=True)
-    _claim(run, out)
+    recipe = {n: value for n, value in recipe_json(run).items() if n not in _MACHINE}
+    verify(recipe, out)
+    claim(recipe, out, run.policy if Path(run.policy).is_dir() else "")
     words = command(run, out, python)
     print(" ".join(words), flush=True)
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
@@ -96,41 +78,18 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
     policy = out / POLICY
     policy.unlink(missing_ok=True)
     policy.symlink_to((_LAST / "pretrained_model").as_posix())
-    said = {"step": run.steps, "data_sha256": digest(Path(run.data)), "command": words}
-    said |= {PARENT: parent_of(out)}
-    _write(out / RECORD_FILE, {**said, "options": asdict(run)})
+    record = {"step": run.steps, "data_sha256": digest(Path(run.data)), "command": words}
+    record |= {PARENT: parent_of(out), "options": asdict(run)}
+    write_json(out / RECORD_FILE, record)
     return policy
-
-
-def _claim(run: LeRobotRun, out: Path) -> None:
-    path = out / "train.json"
-    recipe = {name: value for name, value in asdict(run).items() if name not in _MACHINE}
-    recipe = json.loads(json.dumps(recipe))
-    if not path.exists():
-        there = Path(run.policy).is_dir()
-        _write(path, {**recipe, PARENT: sha256_on_disk(run.policy) if there else ""})
-        return
-    there = json.loads(path.read_text())
-    if differing := sorted(name for name in recipe if recipe[name] != there.get(name)):
-        words = ", ".join(f"{name} {there.get(name)}" for name in differing)
-        raise UserError(f"the run in {out} has {words}: keep that, or take another --out")
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def digest(dataset: Path) -> str:
     """SHA-256 over every file of a data set, by its name."""
     whole = hashlib.sha256()
-    for path in _files(dataset):
+    for path in (path for path in sorted(dataset.rglob("*")) if path.is_file()):
         whole.update(path.relative_to(dataset).as_posix().encode())
         with path.open("rb") as stream:
             while part := stream.read(1 << 20):
                 whole.update(part)
     return whole.hexdigest()
-
-
-def _files(dataset: Path) -> Iterator[Path]:
-    found: Sequence[Path] = sorted(dataset.rglob("*"))
-    yield from (path for path in found if path.is_file())

@@ -7,7 +7,7 @@ The columns ``demo.*`` are what only training here needs, so that the way back l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from vla_ros.data.lerobot.dataset import ACTION, STATE, Columns, DatasetColumn, 
 from vla_ros.data.lerobot.wire import Array
 from vla_ros.sim.env import AGENTVIEW, WRIST
 from vla_ros_lab.train.demonstrations import (
+    ATTRIBUTES,
     BODIES,
     SetInfo,
     Track,
+    common_info,
     read_images,
-    read_info,
     read_tracks,
 )
 from vla_ros_lab.train.units import to_physical
@@ -37,23 +38,47 @@ EXECUTED, LABELS, POSES, PIXELS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class TrackArray:
+    """A ``column`` that LeRobot has no name for: an ``attribute`` of a track, of a ``camera`` or
+    "", its rows of ``width`` numbers one behind the other; ``names`` of them all."""
+
+    column: str
+    attribute: str
+    width: int
+    names: tuple[str, ...]
+    camera: str = ""
+
+
+def arrays_of(info: SetInfo, posed: bool) -> list[TrackArray]:
+    """The arrays of a data set."""
+    action, labels = END_EFFECTOR_DELTA.names, len(info.instructions) * ACTION_DIM
+    found = [
+        TrackArray(EXECUTED, "executed", ACTION_DIM, action),
+        TrackArray(LABELS, "labels", ACTION_DIM, _numbered("label", labels)),
+    ]
+    if posed:
+        found.append(TrackArray(POSES, "poses", 7, _numbered("pose", len(BODIES) * 7)))
+    names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
+    for camera in info.cameras if info.objects else ():
+        found.append(TrackArray(PIXELS + CAMERAS[camera], "pixels", 2, names, camera))
+    return found
+
+
 class ShardRows:
-    """The rows of shards. ``actions`` are m, rad and an opening of 0..1, as a policy says them.
+    """Rows of shards. ``actions`` are m, rad and an opening of 0..1, as a policy's.
 
     UserError: the shards do not belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
-        self.info = read_info(paths[0])
-        for path in paths:
-            if read_info(path) != self.info:
-                raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+        self.info = common_info(paths)
         self._tracks = [read_tracks(path) for path in paths]
         self._flat = [track for tracks in self._tracks for track in tracks]
         if not self._flat:
             raise UserError(f"{paths[0].parent} has no demonstration")
-        self._posed = all(len(track.poses) == len(track) for track in self._flat)
+        self._arrays = arrays_of(self.info, all(track.posed for track in self._flat))
 
     def __len__(self) -> int:
         return sum(map(len, self._flat))
@@ -63,28 +88,21 @@ class ShardRows:
         return len(self._flat)
 
     def columns(self, fps: int = 0) -> Columns:
-        """See Columns; ``fps`` instead of the control rate."""
+        """Columns of the data set; ``fps`` instead of the control rate."""
         info = self.info
-        labels = len(info.instructions)
         numbers = [
             DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
             DatasetColumn(STATE, STATE_NAMES),
-            DatasetColumn(EXECUTED, END_EFFECTOR_DELTA.names),
-            DatasetColumn(LABELS, _numbered("label", labels * ACTION_DIM)),
         ]
-        if self._posed:
-            numbers.append(DatasetColumn(POSES, _numbered("pose", len(BODIES) * 7)))
-        for camera in info.cameras if info.objects else ():
-            names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
-            numbers.append(DatasetColumn(PIXELS + CAMERAS[camera], names))
+        numbers += [DatasetColumn(one.column, one.names) for one in self._arrays]
         size = (info.image_size, info.image_size)
         cameras = {CAMERAS[camera]: size for camera in info.cameras}
         return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
 
     def note(self) -> dict[str, Any]:
-        """For meta/vla_ros.json: what the way back needs."""
+        """Content of meta/vla_ros.json, for the way back."""
         episodes = [
-            {n: getattr(track, n) for n in ("task", "seed", "initial_state", "success", "source")}
+            {name: getattr(track, name) for name in ATTRIBUTES if name != "instruction"}
             for track in self._flat
         ]
         return {"set": asdict(self.info), "episodes": episodes}
@@ -95,33 +113,28 @@ class ShardRows:
         for path, tracks in zip(self._paths, self._tracks, strict=True):
             films = [read_images(path, camera) for camera in self.info.cameras]
             for track in tracks:
-                shown = {
+                images = {
                     CAMERAS[camera]: next(film)
                     for camera, film in zip(self.info.cameras, films, strict=True)
                 }
-                numbers = _numbers(track, self.info, self._posed)
+                numbers = self._numbers(track)
                 for i in range(len(track)):
-                    images = {name: frames[i] for name, frames in shown.items()}
+                    now = {name: frames[i] for name, frames in images.items()}
                     values = {name: array[i] for name, array in numbers.items()}
-                    yield DatasetRow(episode, track.instruction, images, values)
+                    yield DatasetRow(episode, track.instruction, now, values)
                 episode += 1
 
-
-def _numbers(track: Track, info: SetInfo, posed: bool) -> Mapping[str, Array]:
-    """Columns [T, D] of one demonstration, float32."""
-    scale = np.array(info.scale)
-    count = len(track)
-    found: dict[str, Array] = {
-        ACTION: to_physical(track.actions.astype(np.float64), scale),
-        STATE: np.concatenate((track.ee_pos, track.gripper_states), 1),
-        EXECUTED: track.executed,
-        LABELS: track.labels.reshape(count, -1),
-    }
-    if posed:
-        found[POSES] = track.poses.reshape(count, -1)
-    for camera in info.cameras if info.objects else ():
-        found[PIXELS + CAMERAS[camera]] = track.pixels[camera].reshape(count, -1)
-    return {name: array.astype(np.float32) for name, array in found.items()}
+    def _numbers(self, track: Track) -> Mapping[str, Array]:
+        """Columns [T, D] of one demonstration, float32."""
+        found: dict[str, Array] = {
+            ACTION: to_physical(track.actions.astype(np.float64), np.array(self.info.scale)),
+            STATE: np.concatenate((track.ee_pos, track.gripper_states), 1),
+        }
+        for one in self._arrays:
+            array = getattr(track, one.attribute)
+            rows = array[one.camera] if one.camera else array
+            found[one.column] = rows.reshape(len(track), -1)
+        return {name: array.astype(np.float32) for name, array in found.items()}
 
 
 def _numbered(word: str, count: int) -> tuple[str, ...]:

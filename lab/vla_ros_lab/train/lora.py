@@ -18,12 +18,14 @@ from vla_ros.engine.convert.adapter import merge
 from vla_ros.engine.families.openvla import load_checkpoint
 from vla_ros.engine.io.checkpoint import STATISTICS, Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig
+from vla_ros.engine.io.fields import TEXT
 from vla_ros.engine.io.files import copy_beside, read_json, write_json
 from vla_ros.engine.io.tokens import PromptTokenizer
 from vla_ros.engine.models.towers import Projector, VisionBackbone
 from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.frames import DataSummary, FrameTable
-from vla_ros_lab.train.network import Network, Objective, make_objective
+from vla_ros_lab.train.loop import Objective
+from vla_ros_lab.train.network import make_objective
 from vla_ros_lab.train.options import TrainOptions
 
 ADAPTER = "lora_adapter"  # beside the merged weights, for who wants it alone
@@ -39,24 +41,10 @@ def language_model(text: TextConfig) -> Any:
     """transformers' model of these sizes, without weights."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    kinds = {
-        "llama": (LlamaConfig, LlamaForCausalLM),
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    }
+    kinds = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
     configure, model = kinds[text.kind]
-    config = configure(
-        vocab_size=text.vocab_size,
-        hidden_size=text.hidden_size,
-        intermediate_size=text.intermediate_size,
-        num_hidden_layers=text.layers,
-        num_attention_heads=text.heads,
-        num_key_value_heads=text.kv_heads,
-        head_dim=text.head_dim,
-        rope_theta=text.rope_theta,
-        rms_norm_eps=text.rms_eps,
-        tie_word_embeddings=text.tied,
-        attn_implementation="sdpa",
-    )
+    sizes = {name: value for name, value in TEXT.write(text).items() if name != "model_type"}
+    config = configure(**sizes, head_dim=text.head_dim, attn_implementation="sdpa")
     with torch.device("meta"):
         made = model(config)
     made.model.rotary_emb = type(made.model.rotary_emb)(config)  # no weight: it is calculated
@@ -64,7 +52,7 @@ def language_model(text: TextConfig) -> Any:
 
 
 class OpenVLA(nn.Module):
-    """Its three parts, under the names of the checkpoint's tensors."""
+    """OpenVLA's three parts, under the names of the checkpoint's tensors."""
 
     def __init__(self, source: Checkpoint) -> None:
         super().__init__()
@@ -84,9 +72,7 @@ class OpenVLA(nn.Module):
 
 
 class LoraNetwork(nn.Module):
-    """A checkpoint with adapters to train; what it is asked and answers is as of a Network."""
-
-    greedy = Network.greedy
+    """A checkpoint with adapters to train; its ``forward`` is that of a Network."""
 
     def __init__(self, source: Checkpoint, rank: int, objects: int, seed: int) -> None:
         super().__init__()
@@ -114,7 +100,7 @@ class LoraNetwork(nn.Module):
     def forward(
         self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: TreePrefixLayout
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """See Network.forward. ``pixels`` are normalized as the first tower wants them."""
+        """Network.forward; ``pixels`` are normalized as the first tower wants them."""
         model, batch = self.adapted.base_model.model, len(ids)
         features = model.vision_backbone(self._pixels(pixels.flatten(0, 1)))
         features = features.reshape(batch, self.config.patches, -1)
@@ -142,7 +128,7 @@ class LoraNetwork(nn.Module):
 
 
 class LoraKind:
-    """See trainer.Kind. UserError: there is nothing to adapt, or peft is missing."""
+    """A checkpoint with adapters in training. UserError: nothing to adapt, or no peft."""
 
     chunk = 1
 
@@ -158,24 +144,20 @@ class LoraKind:
         self.config = config = self._source.config
         if config.parallel or config.vq or config.text.ternary or self._source.quantized:
             raise UserError(
-                f"--lora: {options.init_from} does not say its actions token by token with weights"
+                f"--lora: {options.init_from} does not give its actions token by token with weights"
                 " of full size, as OpenVLA does"
             )
         self.image_size, self.images = config.image_size, config.images
         self.delays, self._rank, self._seed = config.max_delay, options.lora, options.seed
 
-    def build(self, objects: int) -> nn.Module:
-        """See Kind."""
+    def build(self, frames: FrameTable) -> nn.Module:
+        objects = len(frames.info.objects)
         self.network = LoraNetwork(self._source, self._rank, objects, self._seed)
         return self.network
-
-    def begin(self, options: TrainOptions, frames: FrameTable) -> None:
-        """It has begun with what it adapts."""
 
     def objective(
         self, options: TrainOptions, frames: FrameTable, device: torch.device, compiled: bool
     ) -> Objective:
-        """See Kind."""
         tokenize = PromptTokenizer(self._source.directory, self.config)
         return make_objective(frames, self.network, options, device, compiled, tokenize)
 

@@ -1,4 +1,4 @@
-"""The model in training: the engine's own vision and decoder, in batches and with gradients.
+"""Token policies in training: the engine's own vision and decoder, in batches and with gradients.
 
 There is no second implementation to keep equal: what is trained is what runs, tensor names
 included, so a checkpoint is the state of this module.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +27,24 @@ from vla_ros.engine.models.oft import ParallelHeads
 from vla_ros.engine.models.towers import Vision
 from vla_ros_lab.train.batches import Batches, ChunkBatches, TreePrefixLayout
 from vla_ros_lab.train.frames import NOWHERE, FrameTable
+from vla_ros_lab.train.loop import Losses, Objective
 from vla_ros_lab.train.options import TrainOptions
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
 _POSITION_BASE = 100.0
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Attention of q [B, H, T, D] over k and v [B, Hkv, S, D] -> [B, T, H, D]; ``mask`` bool, None:
+    causal."""
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    causal = mask is None
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+    return out.transpose(1, 2)
 
 
 class BatchedAttention(Attention):
@@ -44,18 +57,10 @@ class BatchedAttention(Attention):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """q [B T, H, D], k and v [B T, Hkv, D] -> [B T, H, D]."""
-        q, k, v = (self._split(x.to(v.dtype)) for x in (q, k, v))
-        groups = q.shape[1] // k.shape[1]
-        if groups > 1:
-            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        causal = self._mask is None
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=self._mask, is_causal=causal, scale=scale
+        q, k, v = (
+            x.to(v.dtype).view(self._batch, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)
         )
-        return out.transpose(1, 2).flatten(0, 1)
-
-    def _split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.view(self._batch, -1, *x.shape[1:]).transpose(1, 2)
+        return attend(q, k, v, self._mask, scale).flatten(0, 1)
 
 
 class Network(nn.Module):
@@ -74,10 +79,9 @@ class Network(nn.Module):
         self.patch_head = nn.Linear(config.feature_width, objects + 1)
         self.place_head = nn.Linear(config.text.hidden_size, 2 * config.patches)
         self.heads = ParallelHeads(config) if config.parallel else None
-        text = shapes(text_table(config.text))
-        self._names = {n.replace(".", "/"): LANGUAGE + n for n in text}
+        text = shapes(text_table(config.text)).items()
         self.language = nn.ParameterDict(
-            {n.replace(".", "/"): _start(LANGUAGE + n, shape) for n, shape in text.items()}
+            {n.replace(".", "/"): _start(n, shape) for n, shape in text}
         )
         torch.random.set_rng_state(generator)
         tower = self.vision.vision_backbone.featurizer
@@ -87,28 +91,36 @@ class Network(nn.Module):
     def forward(
         self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: TreePrefixLayout
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Logits of the rows asked for, their hidden states, and the patch features.
+        """Logits of ``rows``, their hidden states, and the patch features.
 
         pixels [B, images, 3, s, s]; ids int64 [B, L]: the layout's tokens without the patches,
-        every branch right-padded; rows int64 [B, R]: places in the whole layout.
+        every branch right-padded; rows int64 [B, R] of the whole layout.
         Returns [B, R, V], [B, R, C] and [B, patches, W].
         """
         batch, device = len(ids), ids.device
-        decoder = LlamaDecoder(
-            self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
-        )
-        features = self.vision.vision_backbone((pixels.flatten(0, 1),))
-        features = features.reshape(batch, self.config.patches, -1)
-        embedded = decoder.embed(ids)
-        patches = self.vision.projector(features).to(embedded.dtype)
-        x = torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1)
+        decoder, x, features = self._embed(pixels, ids)
         positions = layout.positions(device).repeat(batch)
         attention = BatchedAttention(batch, layout.mask(device) if layout.branches else None)
         starts = torch.arange(batch, device=device)[:, None] * layout.total
-        asked = (starts + rows).flatten()
-        hidden = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
+        wanted = (starts + rows).flatten()
+        hidden = decoder.hidden(x.flatten(0, 1), positions, attention, wanted)
         hidden = hidden.view(batch, rows.shape[1], -1)
         return linear(hidden, decoder.head), hidden, features
+
+    def _embed(
+        self, pixels: torch.Tensor, ids: torch.Tensor, blank: torch.Tensor | None = None
+    ) -> tuple[LlamaDecoder, torch.Tensor, torch.Tensor]:
+        """The decoder, its input [B, patches + L, C], 0 where it is ``blank``, and the patch
+        features."""
+        longest = ids.shape[1] + self.config.patches
+        decoder = LlamaDecoder(self.config.text, self.text_tensors(), max_positions=longest)
+        features = self.vision.vision_backbone((pixels.flatten(0, 1),))
+        features = features.reshape(len(ids), self.config.patches, -1)
+        embedded = decoder.embed(ids)
+        if blank is not None:
+            embedded = embedded.masked_fill(blank[..., None], 0.0)
+        patches = self.vision.projector(features).to(embedded.dtype)
+        return decoder, torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1), features
 
     def chunk(
         self,
@@ -118,47 +130,29 @@ class Network(nn.Module):
         seen: torch.Tensor,
         rows: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What OpenVLA-OFT's head makes of one bidirectional pass, and the patch features.
+        """OpenVLA-OFT's actions, of one bidirectional pass, and the patch features.
 
-        pixels [B, images, 3, s, s]; the rest as in chunk_batches.ChunkBatch.
+        pixels [B, images, 3, s, s]; the rest as in ChunkBatch.
         Returns [B, C, 7] and [B, patches, W].
         """
         assert self.heads is not None
         batch = len(ids)
-        decoder = LlamaDecoder(
-            self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
-        )
-        features = self.vision.vision_backbone((pixels.flatten(0, 1),))
-        features = features.reshape(batch, self.config.patches, -1)
-        embedded = decoder.embed(ids).masked_fill(blank[..., None], 0.0)
-        patches = self.vision.projector(features).to(embedded.dtype)
-        x = torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1)
+        decoder, x, features = self._embed(pixels, ids, blank)
         always = seen.new_ones(batch, self.config.patches)
         mask = torch.cat((seen[:, :1], always, seen[:, 1:]), 1)[:, None, None]
         positions = torch.arange(x.shape[1], device=ids.device).repeat(batch)
-        asked = (torch.arange(batch, device=ids.device)[:, None] * x.shape[1] + rows).flatten()
+        wanted = (torch.arange(batch, device=ids.device)[:, None] * x.shape[1] + rows).flatten()
         attention = BatchedAttention(batch, mask)
-        states = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
+        states = decoder.hidden(x.flatten(0, 1), positions, attention, wanted)
         actions = self.heads.action_head(states)
         return actions.view(batch, self.config.chunk, -1), features
 
-    def greedy(self, pixels: torch.Tensor, prompt: list[int], count: int) -> list[int]:
-        """The ``count`` most likely tokens for one frame [images, 3, s, s], one at a time."""
-        tokens: list[int] = []
-        for _ in range(count):
-            ids = torch.tensor([[*prompt, *tokens]], device=pixels.device)
-            layout = TreePrefixLayout(ids.shape[1] + self.config.patches)
-            last = torch.tensor([[layout.common - 1]], device=pixels.device)
-            logits, _, _ = self(pixels[None], ids, last, layout)
-            tokens.append(int(logits[0, 0].argmax()))
-        return tokens
-
     def text_tensors(self) -> Tensors:
         """The language model's tensors under the checkpoint's names."""
-        return {name: self.language[key] for key, name in self._names.items()}
+        return {LANGUAGE + key.replace("/", "."): one for key, one in self.language.items()}
 
     def tensors(self) -> Tensors:
-        """Everything a checkpoint holds, under its names."""
+        """Tensors of a checkpoint, under its names."""
         heads = self.heads.state_dict() if self.heads is not None else {}
         return {**self.vision.state_dict(), **self.text_tensors(), **heads}
 
@@ -166,8 +160,8 @@ class Network(nn.Module):
         """Take the weights of a checkpoint of the same sizes; heads that it lacks stay."""
         self.vision.load_state_dict({n: tensors[n] for n in self.vision.state_dict()})
         with torch.no_grad():
-            for key, name in self._names.items():
-                self.language[key].copy_(tensors[name])
+            for name, parameter in self.text_tensors().items():
+                parameter.copy_(tensors[name])
         if self.heads is not None and all(n in tensors for n in self.heads.state_dict()):
             self.heads.load_state_dict({n: tensors[n] for n in self.heads.state_dict()})
 
@@ -191,20 +185,7 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(torch.randn(shape) * 0.02)
 
 
-# The losses: soft bins over the action tokens, and which object is centered in which patch.
-
-
 _BACKGROUND = 0.05  # weight of patches without an object's center: nearly all of them
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
-
-    action: torch.Tensor
-    patch: torch.Tensor
-    place: torch.Tensor
-    error: torch.Tensor
 
 
 class SoftBins:
@@ -239,37 +220,31 @@ def token_error(logits: torch.Tensor, tokens: torch.Tensor, actions: ActionToken
     return (likeliest - tokens).abs().float().mean() * 2 / (actions.bins - 1)
 
 
-def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Logits [B, P, K + 1], labels int64 [B, P] with 0 for no object -> the mean loss."""
+def patch_loss(logits: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+    """Logits [B, P, K + 1], labels int64 [B, P] with 0 for no object -> the mean loss; 0 where it
+    is not known what is in the images."""
+    if labels is None:
+        return logits.new_zeros((), dtype=torch.float32)
     weight = torch.ones(logits.shape[-1], device=logits.device)
     weight[0] = _BACKGROUND
     return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), weight=weight)
 
 
-def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Logits [B, K, 3, 2 P] of two patches, places int64 [B, K, 2], NOWHERE for none -> the mean.
+def place_loss(logits: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """Logits [B, K, 3, 2 P] of two patches, places int64 [B, K, 2], NOWHERE for none -> the mean;
+    0 where no instruction names a thing whose place is known.
 
-    At the end of the instruction both are asked for, at the word for a thing that thing alone.
+    At the end of the instruction it is of both, at the word for a thing of that thing alone.
     """
+    if places is None:
+        return logits.new_zeros((), dtype=torch.float32)
     end, first, second = logits.float().unflatten(-1, (2, -1)).unbind(2)
     each = torch.stack((end[:, :, 0], end[:, :, 1], first[:, :, 0], second[:, :, 1]), 2)
     wanted = torch.cat((places, places), -1)
     return F.cross_entropy(each.flatten(0, 2), wanted.flatten(), ignore_index=NOWHERE)
 
 
-# What a network learns: tokens one after another, of an action or of a chunk, or OpenVLA-OFT's
-# chunk at once.
-
-
 _OWN = 2.0  # weight of the instruction that was pursued, against each of the others
-
-
-class Objective(Protocol):
-    """Knows the data and the network."""
-
-    def losses(self, step: int) -> Losses:
-        """Of the batch of ``step``, with gradients."""
-        ...
 
 
 def make_objective(
@@ -280,27 +255,16 @@ def make_objective(
     compiled: bool = False,
     tokenize: Callable[..., list[int]] | None = None,
 ) -> Objective:
-    """The objective that belongs to the network's architecture. ``tokenize``: the checkpoint's own
-    instead of the small policies'. UserError: unfit data."""
-    config, tokenize = network.config, tokenize or _Tokenize(network.config.prompt_style)
+    """The objective of the network's architecture. ``tokenize``: the checkpoint's own instead of
+    the small policies'. UserError: unfit data."""
+    config, tokenize = network.config, tokenize or small_tokenizer(network.config.prompt_style)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
     if config.parallel:
-        chunks = ChunkBatches(
-            frames, config, tokenize, options.batch, options.seed, options.shift, device
-        )
+        chunks = ChunkBatches(frames, config, tokenize, options, device)
         # No fixed shapes: the longest instruction of a batch sets its length.
         run = torch.compile(network.chunk) if compiled else network.chunk
         return ChunkObjective(network, run, chunks, autocast)
-    tokens = Batches(
-        frames,
-        config,
-        tokenize,
-        options.batch,
-        options.branches,
-        options.seed,
-        options.shift,
-        device,
-    )
+    tokens = Batches(frames, config, tokenize, options, device)
     run = torch.compile(network, dynamic=False) if compiled else network
     soft = SoftBins(ActionTokens(config.action_vocab, config.bins), options.sigma_bins, device)
     return TokenObjective(network, run, tokens, autocast, soft)
@@ -313,7 +277,6 @@ class Alternating:
         self._objectives = tuple(objectives)
 
     def losses(self, step: int) -> Losses:
-        """See Objective."""
         turn, part = divmod(step, len(self._objectives))
         return self._objectives[part].losses(turn)
 
@@ -333,7 +296,6 @@ class TokenObjective:
         self._autocast, self._soft = autocast, soft
 
     def losses(self, step: int) -> Losses:
-        """See Objective."""
         batch = self._batches.batch(step)
         with self._autocast:
             count = batch.tokens.shape[-1]
@@ -350,22 +312,10 @@ class TokenObjective:
         weights[:, 0] = _OWN
         return Losses(
             self._soft(logits, batch.tokens, weights),
-            self._patch_loss(patches, batch.patches),
-            self._place_loss(places, batch.places),
+            patch_loss(patches, batch.patches),
+            place_loss(places, batch.places),
             token_error(logits[:, 0], batch.tokens[:, 0], self._soft.actions),
         )
-
-    def _patch_loss(self, logits: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
-        """Zero where nobody knows what is in an image."""
-        if not self._batches.has_objects:
-            return logits.new_zeros((), dtype=torch.float32)
-        return patch_loss(logits, patches)
-
-    def _place_loss(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Zero where no instruction names a thing whose place is known."""
-        if not self._batches.pointing:
-            return logits.new_zeros((), dtype=torch.float32)
-        return place_loss(logits, places)
 
 
 class ChunkObjective:
@@ -382,7 +332,6 @@ class ChunkObjective:
         self._autocast = autocast
 
     def losses(self, step: int) -> Losses:
-        """See Objective; nothing is pointed at."""
         batch = self._batches.batch(step)
         with self._autocast:
             actions, features = self._forward(
@@ -393,16 +342,11 @@ class ChunkObjective:
         return Losses(
             error[batch.known].mean(),
             patch_loss(patches, batch.patches),
-            error.new_zeros(()),
-            error[:, 0].detach().mean(),
+            error=error[:, 0].detach().mean(),
         )
 
 
-class _Tokenize:
-    """An instruction -> the ids of its whole prompt."""
-
-    def __init__(self, style: str) -> None:
-        self._tokenizer, self._style = build_tokenizer(), style
-
-    def __call__(self, text: str, delay_steps: int | None = None) -> list[int]:
-        return list(self._tokenizer.encode(prompt_text(self._style, text, delay_steps)).ids)
+def small_tokenizer(style: str) -> Callable[..., list[int]]:
+    """The small policies': an instruction, and a delay in steps -> the ids of its whole prompt."""
+    tokenizer = build_tokenizer()
+    return lambda text, *delay: list(tokenizer.encode(prompt_text(style, text, *delay)).ids)

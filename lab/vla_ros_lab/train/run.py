@@ -15,6 +15,7 @@ from vla_ros.sim.env import SimObservation
 from vla_ros.sim.tasks import Family
 from vla_ros_lab.train.collect import (
     CollectedEpisode,
+    collect,
     forget_policy,
     play,
     pool,
@@ -22,7 +23,14 @@ from vla_ros_lab.train.collect import (
     shared_policy,
     tasks_of,
 )
-from vla_ros_lab.train.options import Machine, TrainOptions, claim, verify
+from vla_ros_lab.train.options import (
+    CollectOptions,
+    Machine,
+    TrainOptions,
+    claim,
+    recipe_json,
+    verify,
+)
 from vla_ros_lab.train.trainer import Progress, Trainer
 from vla_ros_lab.train.units import scales, to_environment
 
@@ -32,7 +40,7 @@ POLICY = "policy"  # the exported checkpoint, inside a run's directory
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """How a sitting ended. ``families``: the kinds of task that were trained."""
+    """End of a sitting. ``families``: the kinds of task that were trained."""
 
     done: bool
     families: tuple[Family, ...]
@@ -40,7 +48,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Where a run says what it is doing: ``step`` after each one, ``say`` for the rest."""
+    """Receiver of a run's progress: ``step`` after each step, ``say`` for other lines."""
 
     step: Callable[[Progress], None]
     say: Callable[[str], None]
@@ -53,34 +61,35 @@ def run(
     report: Reporter,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainResult:
-    """Train until done or told to stop.
+    """Train until done or stopped.
 
     Called again it goes on. The checkpoint of the last step made is in ``directory/policy``.
     """
-    verify(options, directory)
+    recipe = recipe_json(options)
+    verify(recipe, directory)
     trainer = Trainer(options, directory, machine.device, machine.compiled)
     if options.rounds and trainer.frames.info.own_sentence:
         raise UserError(
             "--dagger plays in the tabletop, and these demonstrations are of another world"
         )
-    claim(options, directory)  # only now: options that do not work claim nothing
+    claim(recipe, directory, options.init_from)  # only now: options that do not work claim nothing
     learned = trainer.learned
     report.say(
         f"{learned.frames} frames of {learned.demonstrations} demonstrations,"
-        f" step {trainer.step} of {options.steps}"
+        f" step {trainer.loop.step} of {options.steps}"
     )
     ends = (*options.round_steps(), options.steps)
     for number, end in enumerate(ends):
-        if trainer.step < end or number == options.rounds:
+        if trainer.loop.step < end or number == options.rounds:
             trainer.add_data([round_directory(directory, n) for n in range(number)])
-        if trainer.step < end:
+        if trainer.loop.step < end:
             trainer.train(end, report.step, machine.save_every_s, stop)
-        if trainer.step < end:
-            break  # told to stop
+        if trainer.loop.step < end:
+            break  # stopped
         if number < options.rounds and not _correct(trainer, number, machine, report, stop):
             break
     trainer.export(directory / POLICY)
-    return TrainResult(trainer.step == options.steps, _families(trainer))
+    return TrainResult(trainer.loop.step == options.steps, _families(trainer))
 
 
 def round_directory(directory: Path, number: int) -> Path:
@@ -95,16 +104,12 @@ def _correct(
     report: Reporter,
     stop: Callable[[], bool],
 ) -> bool:
-    """Let the policy act and the expert label; returns whether the round is complete.
+    """A round: the policy acts, the expert labels; returns whether it is complete.
 
     It begins from the state saved at this very step, so a killed round is taken up again.
     """
-    if trainer.step > trainer.options.round_steps()[number]:
+    if trainer.loop.step > trainer.options.round_steps()[number]:
         return True  # of an earlier sitting
-    try:
-        from vla_ros_lab.train.collect import CollectOptions, collect
-    except ImportError as error:
-        raise UserError(f"on-policy rounds need the simulation: {error}") from error
     policy = trainer.directory / f"policy-round-{number}"
     if not policy.exists():
         trainer.export(policy)
@@ -135,28 +140,13 @@ def _families(trainer: Trainer) -> tuple[Family, ...]:
     return tuple(family for family in Family if family in trained)
 
 
-# Success of a checkpoint on held-out initial states, in lock-step, to watch training.
-#
-# It is a thermometer: few episodes, no intervals, seeds of their own. The evaluation proper has
-# other initial states and goes through the ROS graph.
-
-
 @dataclass(frozen=True, slots=True)
 class HeldOutEpisode:
-    """One held-out episode."""
+    """Outcome of a held-out episode."""
 
     family: Family
     task: str
     success: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CheckJob:
-    """Episode ``number`` of ``family`` with a checkpoint."""
-
-    checkpoint: str
-    family: Family
-    number: int
 
 
 def check(
@@ -165,40 +155,44 @@ def check(
     families: tuple[Family, ...] = tuple(Family),
     workers: int = 1,
 ) -> Iterator[HeldOutEpisode]:
-    """Play ``episodes`` held-out initial states of every family."""
-    jobs = [CheckJob(checkpoint, family, n) for n in range(episodes) for family in families]
+    """Play ``episodes`` held-out initial states of every family in lock-step, to watch training:
+    few episodes, no intervals, seeds of their own, and no ROS graph, as the evaluation has it."""
+    numbers, kinds = zip(
+        *((n, family) for n in range(episodes) for family in families), strict=True
+    )
+    jobs = ([checkpoint] * len(numbers), kinds, numbers)
     if workers == 1:
         forget_policy()  # the directory may have been written anew
-        yield from map(run_one, jobs)
+        yield from map(play_held_out, *jobs)
         return
     with pool(workers) as processes:
-        yield from processes.map(run_one, jobs)
+        yield from processes.map(play_held_out, *jobs)
 
 
-def run_one(job: CheckJob) -> HeldOutEpisode:
-    """Play one episode in this process."""
-    policy = shared_policy(job.checkpoint)
+def play_held_out(checkpoint: str, family: Family, number: int) -> HeldOutEpisode:
+    """Play one held-out episode in this process."""
+    policy = shared_policy(checkpoint)
     environment = shared_environment(policy.engine.model.config.images == 2)
-    tasks = tasks_of(environment.spec, job.family)
-    task = tasks[job.number % len(tasks)]
-    state = job.number % task.initial_states
+    tasks = tasks_of(environment.spec, family)
+    task = tasks[number % len(tasks)]
+    state = number % task.initial_states
     episode = CollectedEpisode(
-        task.name, task.instruction, state, validation_seed(job.number), task.max_steps
+        task.name, task.instruction, state, validation_seed(number), task.max_steps
     )
     policy.reset(task.instruction)
     scale = scales(environment.spec)
-    gripper = -1.0  # as last told; -1 open
+    gripper = -1.0  # the last command; -1 open
 
     def drive(seen: SimObservation) -> tuple[None, Floats]:
         nonlocal gripper
-        said = policy.act(seen)
-        if said is None:  # no action: stand still, as the gate of the node does
+        physical = policy.act(seen)
+        if physical is None:  # no action: stand still, as the gate of the node does
             return None, np.array([0, 0, 0, 0, 0, 0, gripper], dtype=np.float64)
-        action = to_environment(said, scale)
+        action = to_environment(physical, scale)
         gripper = float(action[-1])
         return None, action
 
-    return HeldOutEpisode(job.family, task.name, play(environment, episode, drive))
+    return HeldOutEpisode(family, task.name, play(environment, episode, drive))
 
 
 def success_by_family(outcomes: list[HeldOutEpisode]) -> dict[str, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Actions in the three units that training meets, as pure functions over arrays [..., 7].
+"""Units of actions in training, three of them, as pure functions over arrays [..., 7].
 
 * physical: m, rad, gripper 0 closed to 1 open; of policies and of the expert;
 * environment: [-1, 1] of the controller's scale, gripper -1 open to +1 closed; what a data set

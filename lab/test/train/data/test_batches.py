@@ -5,30 +5,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.train import OBJECTS, SENTENCES, SIZE, data_set
-from vla_ros.engine.families.random import build_tokenizer
+from support.train import CPU, OBJECTS, SENTENCES, SIZE, TOKENIZER, recipe, sequences, tokenize
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
 from vla_ros.engine.io.images.preprocessor import Preprocessor
-from vla_ros.engine.io.tokens import ActionTokens, prompt_text
+from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.sim.tasks import parse_instruction
-from vla_ros_lab.train.batches import Batches, common_prefix, encode, family_weights
+from vla_ros_lab.train.batches import Batches, common_prefix, family_weights
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.trainer import ARCHITECTURES
 
 CONFIG = ARCHITECTURES["tiny"]
-CPU = torch.device("cpu")
-
-TOKENIZER = build_tokenizer()
 
 
-def tokenize(text, delay=None):
-    return TOKENIZER.encode(prompt_text("openvla", text, delay)).ids
+def draws(frames, config=CONFIG, **more):
+    wanted = recipe("", **{"batch": 32, "branches": 3, "shift": 0, **more})
+    return Batches(frames, config, tokenize, wanted, CPU)
 
 
-def batches(tmp_path, shift=3, seed=0, size=16, branches=3):
-    path = tmp_path / "set"
-    frames = load_frames([path if path.exists() else data_set(path)], SIZE, 1)
-    return frames, Batches(frames, CONFIG, tokenize, size, branches, seed, shift, CPU)
+def batches(data, **more):
+    frames = load_frames([data], SIZE, 1)
+    return frames, draws(frames, **{"batch": 16, "shift": 3, **more})
 
 
 def same(one, other):
@@ -36,32 +32,26 @@ def same(one, other):
     return all(torch.equal(getattr(one, name), getattr(other, name)) for name in parts)
 
 
-def test_a_batch_is_a_function_of_seed_and_step(tmp_path):
-    _, first = batches(tmp_path)
-    _, again = batches(tmp_path)
-    _, other = batches(tmp_path, seed=1)
+def test_a_batch_is_a_function_of_seed_and_step(data):
+    _, first = batches(data)
+    _, again = batches(data)
+    _, other = batches(data, seed=1)
     assert same(first.batch(7), again.batch(7))
     assert not same(first.batch(7), first.batch(8))
     assert not same(first.batch(7), other.batch(7))
 
 
-def test_sequences_are_prompt_then_action_tokens(tmp_path):
-    frames, drawn = batches(tmp_path)
+def test_sequences_are_prompt_then_action_tokens(data):
+    frames, drawn = batches(data)
     goal_of = {tuple(tokenize(t)): g for g in frames.goals for t in wordings(g)}
     batch = drawn.batch(0)
-    common = batch.layout.common - CONFIG.patches
-    for ids, rows, tokens in zip(batch.ids, batch.rows, batch.tokens, strict=True):
-        asked = set()
-        for n, branch in enumerate(ids[common:].view(3, -1)):
-            length = int(rows[n, 0]) - batch.layout.common - n * batch.layout.length + 1
-            asked.add(goal_of[(*ids[:common].tolist(), *branch[:length].tolist())])
-            assert torch.equal(branch[length : length + 6], tokens[n, :-1])
-            assert rows[n].tolist() == list(range(int(rows[n, 0]), int(rows[n, 0]) + 7))
-        assert len(asked) == 3  # no instruction twice
+    for found, tokens in zip(sequences(batch, CONFIG), batch.tokens.tolist(), strict=True):
+        assert [answer for _, answer in found] == [own[:-1] for own in tokens]
+        assert len({goal_of[tuple(prompt)] for prompt, _ in found}) == 3  # no instruction twice
 
 
-def test_the_first_sentence_is_the_one_pursued_and_each_has_its_own_action(tmp_path):
-    _, drawn = batches(tmp_path)
+def test_the_first_sentence_is_the_one_pursued_and_each_has_its_own_action(data):
+    _, drawn = batches(data)
     batch = drawn.batch(3)
     zero = ActionTokens(CONFIG.action_vocab).encode(torch.zeros(1).double().numpy())[0]
     along_x = batch.tokens[:, :, 0] - zero
@@ -70,20 +60,17 @@ def test_the_first_sentence_is_the_one_pursued_and_each_has_its_own_action(tmp_p
     assert along_x.abs().max() > 50
 
 
-def test_one_sentence_an_image_is_the_one_pursued(tmp_path):
-    frames, drawn = batches(tmp_path, branches=1, size=8)
+def test_one_sentence_an_image_is_the_one_pursued(data):
+    frames, drawn = batches(data, branches=1, batch=8)
     batch = drawn.batch(0)
     pursued = [tokenize(text) for n in frames.goal.unique() for text in wordings(frames.goals[n])]
-    common = batch.layout.common - CONFIG.patches
-    for ids, rows in zip(batch.ids, batch.rows, strict=True):
-        length = int(rows[0, 0]) - CONFIG.patches + 1
-        assert ids[:length].tolist() in pursued and common < length
+    assert all(prompt in pursued for ((prompt, _),) in sequences(batch, CONFIG))
 
 
-def test_a_sentence_points_at_the_things_it_names(tmp_path):
-    frames, _ = batches(tmp_path)
+def test_a_sentence_points_at_the_things_it_names(data):
+    frames, _ = batches(data)
     frames.images[:] = torch.arange(len(frames)).view(-1, 1, 1, 1, 1)  # to be told apart
-    drawn = Batches(frames, CONFIG, tokenize, 32, 3, 0, 0, CPU)
+    drawn = draws(frames)
     batch, side = drawn.batch(5), 4
     words = {n: w for w, n in TOKENIZER.get_vocab().items()}
     common = batch.layout.common - CONFIG.patches
@@ -102,33 +89,26 @@ def test_a_sentence_points_at_the_things_it_names(tmp_path):
     assert found > 96 and common > 0
 
 
-def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(tmp_path):
+def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(data):
     config = replace(CONFIG, max_delay=4)
-    frames = load_frames([data_set(tmp_path / "set")], SIZE, 1, delays=4)
+    frames = load_frames([data], SIZE, 1, delays=4)
     frames.images[:] = torch.arange(len(frames.images)).view(-1, 1, 1, 1, 1)  # to be told apart
-    drawn = Batches(frames, config, tokenize, 32, 3, 0, 0, CPU)
+    drawn = draws(frames, config)
     assert same(drawn.batch(5), drawn.batch(5))
     words = {n: w for w, n in TOKENIZER.get_vocab().items()}
     actions = ActionTokens(config.action_vocab)
     ages = []
     for step in range(4):
         batch = drawn.batch(step)
-        common = batch.layout.common - config.patches
-        for n, (ids, rows, tokens) in enumerate(
-            zip(batch.ids, batch.rows, batch.tokens, strict=True)
-        ):
+        for n, found in enumerate(sequences(batch, config)):
             image = int(drawn_image(batch, n, frames).flatten()[0])
-            named = []
-            for k, branch in enumerate(ids[common:].view(3, -1)):
-                length = int(rows[k, 0]) - batch.layout.common - k * batch.layout.length + 1
-                said = "".join(words[int(i)] for i in branch[:length]).replace("Ġ", " ")
-                named.append(int(said.rpartition("?")[0].rpartition(" in ")[2]))
-            assert len(set(named)) == 1, "one image, one age, whatever the instruction"
-            ages.append(named[0])
-            row = int((frames.shows[:, 0] == image).nonzero()) + named[0]  # all are worth training
-            assert frames.shows[row, named[0]] == image and frames.shown[row, 0] >= named[0]
+            texts = ["".join(words[i] for i in prompt).replace("Ġ", " ") for prompt, _ in found]
+            (age,) = {int(text.rpartition("?")[0].rpartition(" in ")[2]) for text in texts}
+            ages.append(age)
+            row = int((frames.image_index[:, 0] == image).nonzero()) + age  # all are worth training
+            assert frames.image_index[row, age] == image and frames.longest_delay[row, 0] >= age
             own = frames.values[row, frames.goal[row]].double().numpy()
-            assert tokens[0].tolist() == actions.encode(own)
+            assert batch.tokens[n, 0].tolist() == actions.encode(own)
     assert set(ages) == set(range(5))
     assert ages.count(0) > 1.5 * ages.count(4), "fresh ones more often"
 
@@ -149,32 +129,25 @@ def test_the_common_prefix_leaves_something_of_every_prompt(prompts):
     assert shortest == longer or len({tuple(p[:longer]) for p in prompts}) > 1
 
 
-def test_tokens_are_the_engine_s(tmp_path):
-    frames, _ = batches(tmp_path)
-    tokens = encode(ActionTokens(CONFIG.action_vocab), frames.values[:, 0])
-    engine = ActionTokens(CONFIG.action_vocab)
-    for row, values in zip(tokens[:5], frames.values[:5, 0], strict=True):
-        assert row.tolist() == engine.encode(values.double().numpy())
-
-
-def test_without_augmentation_pixels_are_the_engine_s(tmp_path):
-    frames, drawn = batches(tmp_path, shift=0)
-    seen = Preprocessor(CONFIG, CPU, torch.float32, crop=False)
+def test_without_augmentation_pixels_are_the_engine_s(data):
+    tower = replace(CONFIG.towers[0], mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    config, frames = replace(CONFIG, towers=(tower,)), load_frames([data], SIZE, 1)
+    seen = Preprocessor(config, CPU, torch.float32, crop=False)
     possible = torch.stack([seen(image[0].numpy())[0][0] for image in frames.images])
-    for pixels in drawn.batch(0).pixels[:, 0]:
+    for pixels in draws(frames, config).batch(0).pixels[:, 0]:
         assert (possible - pixels).abs().flatten(1).amax(1).min() < 1e-5
 
 
-def test_a_shift_moves_image_and_labels_together(tmp_path):
+def test_a_shift_moves_image_and_labels_together(data):
     """A white patch lies where the red cube is labelled; after the shift it still does."""
-    frames, _ = batches(tmp_path)
+    frames, _ = batches(data)
     red = OBJECTS.index("red_cube")
     for image, pixels in zip(frames.images[:, 0], frames.pixels[:, 0], strict=True):
         pixels[:] = -100.0
         pixels[red] = torch.tensor([12.0, 20.0])
         image[:] = 0
         image[16:24, 8:16] = 255  # the patch of pixel 12, 20
-    drawn = Batches(frames, CONFIG, tokenize, 32, 1, 0, 3, CPU)
+    drawn = draws(frames, branches=1, shift=3)
     batch = drawn.batch(0)
     bright = batch.pixels[:, 0].mean(1)
     rows, columns = bright.amax(2).argmax(1), bright.amax(1).argmax(1)
@@ -189,8 +162,8 @@ def test_a_shift_moves_image_and_labels_together(tmp_path):
         assert labels.count_nonzero() == 1
 
 
-def test_a_rare_family_is_drawn_more_often_than_its_share(tmp_path):
-    frames, _ = batches(tmp_path)
+def test_a_rare_family_is_drawn_more_often_than_its_share(data):
+    frames, _ = batches(data)
     first, second = (frames.goals.index(parse_instruction(text)) for text in SENTENCES)
     frames.goal[:] = second
     frames.goal[:4] = first  # 4 reaches among 40 frames
@@ -200,25 +173,14 @@ def test_a_rare_family_is_drawn_more_often_than_its_share(tmp_path):
     assert share == pytest.approx(2 / total)
 
 
-def test_normalization_is_the_tower_s(tmp_path):
-    from dataclasses import replace
-
-    tower = replace(CONFIG.towers[0], mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    config = replace(CONFIG, towers=(tower,))
-    frames = load_frames([data_set(tmp_path / "set")], SIZE, 1)
-    pixels = Batches(frames, config, tokenize, 64, 1, 0, 0, CPU).batch(0).pixels
-    low = torch.tensor([(0 - m) / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
-    assert (pixels.amin((0, 1, 3, 4)) >= low).all()
-
-
-def test_no_sentence_is_drawn_for_which_an_older_image_does_not_show_what_is_to_be_done(tmp_path):
+def test_no_sentence_is_drawn_for_which_an_older_image_does_not_show_what_is_to_be_done(data):
     config = replace(CONFIG, max_delay=4)
-    frames = load_frames([data_set(tmp_path / "set")], SIZE, 1, delays=4)
+    frames = load_frames([data], SIZE, 1, delays=4)
     hidden = torch.arange(len(frames.goals)) % 2 == 0
-    own = frames.shown[torch.arange(len(frames)), frames.goal].clone()
-    frames.shown[:, hidden] = 0
-    frames.shown[torch.arange(len(frames)), frames.goal] = own
-    drawn = Batches(frames, config, tokenize, 32, 3, 0, 0, CPU)
+    own = frames.longest_delay[torch.arange(len(frames)), frames.goal].clone()
+    frames.longest_delay[:, hidden] = 0
+    frames.longest_delay[torch.arange(len(frames)), frames.goal] = own
+    drawn = draws(frames, config)
     index = torch.arange(len(frames))
     draw = torch.Generator().manual_seed(0)
     older = drawn._goals(index, own.clamp(max=4), draw)[own > 0]

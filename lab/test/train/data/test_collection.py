@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("mujoco")
 
-from support.train import SIZE
+from support.train import CPU, INFO, SIZE, STATS, recipe, shard_of, train
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.plan import TRAINING
@@ -20,7 +20,6 @@ from vla_ros.sim.expert import Expert
 from vla_ros.sim.tasks import Family, parse_instruction
 from vla_ros_lab.train import collect as collection
 from vla_ros_lab.train.collect import (
-    CollectOptions,
     DelayedActor,
     EnginePolicy,
     ExpertLabel,
@@ -33,21 +32,13 @@ from vla_ros_lab.train.collect import (
     shared_environment,
     totals,
 )
-from vla_ros_lab.train.demonstrations import (
-    BODIES,
-    SetInfo,
-    digest,
-    read_images,
-    read_tracks,
-    shards,
-    write_shard,
-)
+from vla_ros_lab.train.demonstrations import BODIES, digest, read_images, read_tracks, shards
 from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork, write_flow
 from vla_ros_lab.train.frames import load_frames
-from vla_ros_lab.train.options import TrainOptions
-from vla_ros_lab.train.run import Machine, Reporter, check, round_directory, run, success_by_family
+from vla_ros_lab.train.options import CollectOptions, Machine
+from vla_ros_lab.train.run import Reporter, check, round_directory, run, success_by_family
 from vla_ros_lab.train.trainer import ARCHITECTURES
-from vla_ros_lab.train.units import norm_stats, scales, to_environment
+from vla_ros_lab.train.units import scales, to_environment
 
 REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
 
@@ -63,9 +54,19 @@ def reach(tmp_path_factory):
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
     directory = tmp_path_factory.mktemp("policy") / "tiny"
-    scale = np.array([0.05] * 3 + [0.5] * 3)
-    write_random(directory, ARCHITECTURES["tiny"], 0, norm_stats("tabletop", scale, 1, 1))
+    write_random(directory, ARCHITECTURES["tiny"], 0, STATS)
     return str(directory)
+
+
+def short(monkeypatch, steps):
+    """Episodes that end early."""
+    of = collection.episode_of
+    monkeypatch.setattr(collection, "episode_of", lambda *args: replace(of(*args), max_steps=steps))
+
+
+def words_of(out, *more):
+    size = ["--image-size", str(SIZE)]
+    return ["collect", "--out", str(out), "--demos", "1", "--families", "reach", *size, *more]
 
 
 def assert_same(one, other):
@@ -118,9 +119,7 @@ def test_of_steps_that_were_not_rendered_the_actions_are_kept_and_no_picture_is_
     recorder = Recorder(SIZE, camera, things, Projection(SIZE), every=4)
     shown = recorder.demonstration(episode, play(environment, episode, drive, recorder))
     assert shown.track.success and rendered[:9] == [True, *[False] * 3] * 2 + [True]
-    rate, said = environment.spec.control_rate_hz, (episode.instruction,)
-    info = SetInfo("tabletop", SIZE, camera, things, tuple(scale), rate, said)
-    write_shard(tmp_path / "shard-0000.hdf5", info, [shown])
+    shard_of(tmp_path, shown, info=replace(INFO, instructions=(episode.instruction,)))
     frames = load_frames([tmp_path], SIZE, images=1, chunk=8)
     own = shown.track.actions[::4]
     assert len(frames) == len(own) == len(frames.images)
@@ -149,16 +148,8 @@ def test_workers_make_the_same_files(reach, tmp_path):
     assert_same(tmp_path, reach)
 
 
-def test_other_options_need_another_directory(reach):
-    with pytest.raises(UserError, match="image_size 32"):
-        next(collect(replace(REACH, image_size=64), reach))
-
-
 def test_failed_demonstrations_are_discarded(tmp_path, monkeypatch):
-    original = episode_of
-    monkeypatch.setattr(
-        collection, "episode_of", lambda *args: replace(original(*args), max_steps=3)
-    )
+    short(monkeypatch, 3)
     report = make_shard(REACH, tmp_path, 0)
     assert (report.kept, report.failed) == (0, 1)
     assert read_tracks(shards(tmp_path)[0]) == []
@@ -174,10 +165,7 @@ def test_every_family_task_and_wording_gets_its_turn():
 
 
 def test_a_policy_acts_and_the_expert_labels(policy, tmp_path, monkeypatch):
-    original = episode_of
-    monkeypatch.setattr(
-        collection, "episode_of", lambda *args: replace(original(*args), max_steps=12)
-    )
+    short(monkeypatch, 12)
     options = replace(REACH, demonstrations=1, policy=policy, expert_share=0.0)
     (made,) = collect(options, tmp_path)
     assert made.report.kept == 1 and made.report.failed == 0  # its failures are kept
@@ -282,10 +270,8 @@ def _jump(track) -> float:
 
 
 def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, monkeypatch):
-    original, drawn = episode_of, []
-    monkeypatch.setattr(
-        collection, "episode_of", lambda *args: replace(original(*args), max_steps=3)
-    )
+    short(monkeypatch, 3)
+    drawn = []
 
     class Noted(DelayedActor):
         def __init__(self, act, delay, *more):
@@ -299,17 +285,9 @@ def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, 
     assert drawn[:6] == drawn[6:] and len(set(drawn)) > 2 and max(drawn) <= 8
 
 
-def test_a_set_of_other_options_or_without_one_is_not_gone_on_with(reach):
-    path = reach / "collection.json"
-    written = path.read_text()
+def test_a_set_of_other_options_is_not_gone_on_with(reach):
     with pytest.raises(UserError, match="holds a collection with delays 0: take another"):
         list(collect(replace(REACH, delays=2), reach))
-    there = json.loads(written)
-    del there["delays"]
-    path.write_text(json.dumps(there))
-    with pytest.raises(UserError, match="holds a collection with no delays: take another"):
-        list(collect(REACH, reach))
-    path.write_text(written)
 
 
 def test_the_check_plays_held_out_episodes(policy):
@@ -318,31 +296,24 @@ def test_the_check_plays_held_out_episodes(policy):
 
 
 def test_a_round_of_on_policy_correction(reach, tmp_path):
-    torch.set_num_threads(1)
-    said = []
-    recipe = TrainOptions(
-        (str(reach),), "tiny", steps=5, batch=4, warmup=1, rounds=1, round_episodes=1
-    )
+    lines, wanted = [], recipe(reach, steps=5, rounds=1, round_episodes=1)
     out = tmp_path / "run"
-    machine, report = Machine(torch.device("cpu")), Reporter(lambda step: None, said.append)
-    assert not run(recipe, out, machine, report, stop=lambda: True).done  # at once: nothing yet
-    assert run(recipe, out, machine, report).done
+    machine, report = Machine(CPU), Reporter(lambda step: None, lines.append)
+    assert not run(wanted, out, machine, report, stop=lambda: True).done  # at once: nothing yet
+    assert run(wanted, out, machine, report).done
     demonstrations, frames = totals(round_directory(out, 0))
     assert demonstrations == 1 and frames > 10
     record = json.loads((out / "policy" / "training.json").read_text())
     assert record["demonstrations"] == 3
-    assert any("round 1" in text for text in said)
+    assert any("round 1" in text for text in lines)
     before = (out / "log.jsonl").read_text()
-    assert run(recipe, out, machine, report).done  # again: nothing left to do
+    assert run(wanted, out, machine, report).done  # again: nothing left to do
     assert (out / "log.jsonl").read_text() == before
 
 
 def test_two_cameras_train_a_model_of_two_images(tmp_path):
-    torch.set_num_threads(1)
-    arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--wrist"]
-    assert main([*arguments, "--families", "reach", "--image-size", str(SIZE)]) == 0
-    recipe = TrainOptions((str(tmp_path / "set"),), "tiny", 1, batch=4, warmup=1, wrist=True)
-    run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print))
+    assert main(words_of(tmp_path / "set", "--wrist")) == 0
+    train(recipe(tmp_path / "set", steps=1, wrist=True), tmp_path / "run")
     policy = EnginePolicy(str(tmp_path / "run" / "policy"))
     assert policy.engine.model.config.images == 2
     environment = shared_environment(True)
@@ -378,15 +349,12 @@ def test_of_a_late_flow_policy_the_actions_of_a_chunk_count_that_are_due(flow_po
 
 
 def test_a_flow_policys_own_episodes_teach_a_flow_policy(flow_policy, tmp_path):
-    arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--families", "reach"]
-    assert main([*arguments, "--image-size", str(SIZE), "--policy", flow_policy]) == 0
-    recipe = TrainOptions((str(tmp_path / "set"),), "tiny-flow", 1, batch=4, warmup=1, shift=0)
-    assert run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print)).done
+    assert main(words_of(tmp_path / "set", "--policy", flow_policy)) == 0
+    assert train(recipe(tmp_path / "set", "tiny-flow", 1, shift=0), tmp_path / "run").done
 
 
 def test_collect_says_what_it_made(tmp_path, capsys):
-    arguments = ["collect", "--out", str(tmp_path), "--demos", "1", "--families", "reach"]
-    arguments += ["--image-size", str(SIZE)]
+    arguments = words_of(tmp_path)
     assert main(arguments) == 0
     shown = capsys.readouterr()
     assert re.search(r": 1 demonstrations, \d+ frames, \d\.\d MB", shown.out)
@@ -396,7 +364,6 @@ def test_collect_says_what_it_made(tmp_path, capsys):
 
 
 def test_of_a_policy_collect_says_how_many_it_solved(policy, tmp_path, capsys):
-    arguments = ["collect", "--out", str(tmp_path), "--demos", "1", "--families", "reach"]
-    assert main([*arguments, "--image-size", str(SIZE), "--policy", policy, "--unsteady"]) == 0
+    assert main(words_of(tmp_path, "--policy", policy, "--unsteady")) == 0
     (track,) = read_tracks(shards(tmp_path)[0])
     assert f"1 episodes, {int(track.success)} solved" in capsys.readouterr().err

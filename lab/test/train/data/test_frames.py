@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstration
+from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstration, shard_of
 from vla_ros.core.errors import UserError
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.collect import INSTRUCTIONS
@@ -75,24 +75,27 @@ def test_demonstrations_without_any_use_are_no_trouble(tmp_path):
     path = data_set(tmp_path / "set", shards=1)
     write_shard(path / "shard-0001.hdf5", INFO, [])
     assert len(load_frames([path], SIZE, 1)) == 20
+    with pytest.raises(UserError, match="has no demonstration"):
+        load_frames([shard_of(tmp_path / "empty")], SIZE, 1)
 
 
 def test_the_images_before_a_frame_are_there_too(tmp_path):
     """Also of a moment that is not worth training; never those of another episode."""
     two = [replace(demonstration(n, length=8), track=waiting_track()) for n in range(2)]
-    (tmp_path / "set").mkdir()
-    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, two)
+    shard_of(tmp_path / "set", *two)
     plain = load_frames([tmp_path / "set"], SIZE, 1)
-    assert len(plain) == len(plain.images) == 14 and plain.shows[:, 0].tolist() == list(range(14))
+    assert len(plain) == len(plain.images) == 14 and plain.image_index[:, 0].tolist() == list(
+        range(14)
+    )
     frames = load_frames([tmp_path / "set"], SIZE, 1, delays=3)
     assert len(frames) == 14 and len(frames.images) == len(frames.pixels) == 16
     moments = [0, 1, 2, 3, 4, 5, 7]
-    assert frames.shown[:, 0].tolist() == moments * 2
+    assert frames.longest_delay[:, 0].tolist() == moments * 2
     for row, moment in enumerate(moments * 2):
         first = 8 * (row >= 7)
-        assert frames.shows[row].tolist() == [first + max(moment - k, 0) for k in range(4)]
-    assert torch.equal(frames.images[frames.shows[:, 0]], plain.images)
-    assert torch.equal(frames.pixels[frames.shows[:, 0]], plain.pixels)
+        assert frames.image_index[row].tolist() == [first + max(moment - k, 0) for k in range(4)]
+    assert torch.equal(frames.images[frames.image_index[:, 0]], plain.images)
+    assert torch.equal(frames.pixels[frames.image_index[:, 0]], plain.pixels)
     assert torch.equal(frames.values, plain.values)
 
 
@@ -102,10 +105,12 @@ def test_no_older_image_is_paired_with_what_a_slip_of_the_policy_brought_about(t
     track = demonstration(0, length=8).track
     track.labels[:, :2, 6], track.executed[:, 6] = 1.0, 1.0
     track.executed[3, 6] = -1.0
-    (tmp_path / "set").mkdir()
     slipped = replace(demonstration(0, length=8), track=track)
-    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [slipped])
-    frames = load_frames([tmp_path / "set"], SIZE, 1, delays=8)
-    assert frames.shown[:, 0].tolist() == frames.shown[:, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert frames.shown[:, 2].tolist() == list(range(8))  # its teacher would open too
-    assert frames.shows[7, :5].tolist() == [7, 6, 5, 4, 3]
+    frames = load_frames([shard_of(tmp_path / "set", slipped)], SIZE, 1, delays=8)
+    assert (
+        frames.longest_delay[:, 0].tolist()
+        == frames.longest_delay[:, 1].tolist()
+        == [0, 1, 2, 3, 0, 1, 2, 3]
+    )
+    assert frames.longest_delay[:, 2].tolist() == list(range(8))  # its teacher would open too
+    assert frames.image_index[7, :5].tolist() == [7, 6, 5, 4, 3]

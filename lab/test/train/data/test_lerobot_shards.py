@@ -10,41 +10,16 @@ import pytest
 
 pytest.importorskip("h5py", exc_type=ImportError)
 
-from support.train import INFO, SENTENCES, demonstration
+from support.train import CPU, INFO, SENTENCES, MemoryReader, demonstration, recipe, shard_of
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.lerobot.dataset import DatasetRow, Feature, Info
 from vla_ros_lab.train import imports
-from vla_ros_lab.train.demonstrations import read_info, read_tracks, write_shard
+from vla_ros_lab.train.demonstrations import read_info, read_tracks
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.imports import ImportOptions, import_shards
 from vla_ros_lab.train.lerobot_rows import ShardRows
-from vla_ros_lab.train.options import TrainOptions
 from vla_ros_lab.train.trainer import TokenKind
-
-
-class FakeReader:
-    """What Reader gives, from rows in memory."""
-
-    def __init__(self, info, rows):
-        self.info, self._rows = info, rows
-
-    def __call__(self, python, folder):
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *raised):
-        pass
-
-    def rows(self, names):
-        for row in self._rows:
-            there = row.arrays()
-            images = {n: there[n] for n in names if self.info.features[n].image}
-            yield DatasetRow(
-                row.episode, row.task, images, {n: there[n] for n in names if n not in images}
-            )
 
 
 def info_of(columns, ours, rows):
@@ -56,15 +31,15 @@ def info_of(columns, ours, rows):
 
 
 def came_back(monkeypatch, tmp_path, info, rows, options=ImportOptions()):
-    monkeypatch.setattr(imports, "Reader", FakeReader(info, rows))
+    monkeypatch.setattr(imports, "Reader", MemoryReader(info, rows))
     return import_shards("", tmp_path / "set", tmp_path / "after", options, lambda *_: None)
 
 
 def test_demonstrations_lose_nothing_on_the_way(tmp_path, monkeypatch):
-    (tmp_path / "before").mkdir()
-    paths = [tmp_path / "before" / f"shard-000{i}.hdf5" for i in range(2)]
-    for i, path in enumerate(paths):
-        write_shard(path, INFO, [demonstration(2 * i + j, 4 + j, SENTENCES[j]) for j in range(2)])
+    paths = []
+    for i in range(2):
+        pair = [demonstration(2 * i + j, 4 + j, SENTENCES[j]) for j in range(2)]
+        paths.append(shard_of(tmp_path / str(i), *pair) / "shard-0000.hdf5")
     source = ShardRows(paths)
     rows = list(source.rows())
     assert (len(source), source.episodes, len(rows)) == (18, 4, 18)
@@ -82,8 +57,7 @@ def test_demonstrations_lose_nothing_on_the_way(tmp_path, monkeypatch):
 
 
 def test_actions_are_metres_radians_and_an_opening(tmp_path):
-    path = tmp_path / "shard-0000.hdf5"
-    write_shard(path, INFO, [demonstration(1)])
+    path = shard_of(tmp_path, demonstration(1)) / "shard-0000.hdf5"
     (track,) = read_tracks(path)
     for row, action in zip(ShardRows([path]).rows(), track.actions, strict=True):
         said = row.numbers["action"]
@@ -148,18 +122,15 @@ def test_somebody_elses_set_is_learned_from_its_own_sentences(tmp_path, monkeypa
 def test_it_is_trained_on_with_one_sentence_an_image(tmp_path, monkeypatch):
     options = ImportOptions(gripper=(1.0, -1.0))
     came_back(monkeypatch, tmp_path, *theirs(), options)
-    made = TrainOptions((str(tmp_path / "after"),), batch=2, branches=1, dtype="float32")
+    made = recipe(tmp_path / "after", "small", branches=1, dtype="float32")
     kind = TokenKind(made)
     frames = load_frames([tmp_path / "after"], kind.image_size, kind.images)
-    kind.build(0)
-    import torch
-
-    losses = kind.objective(made, frames, torch.device("cpu"), False).losses(0)
-    assert all(torch.isfinite(x) for x in (losses.action, losses.patch, losses.place))
+    kind.build(frames)
+    losses = kind.objective(made, frames, CPU, False).losses(0)
+    assert all(x.isfinite() for x in (losses.action, losses.patch, losses.place))
     assert losses.action > 0 and losses.place == 0
-    more = TrainOptions((str(tmp_path / "after"),), batch=2, branches=4, dtype="float32")
     with pytest.raises(UserError, match="give --branches 1"):
-        kind.objective(more, frames, torch.device("cpu"), False)
+        kind.objective(replace(made, branches=4), frames, CPU, False)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +151,7 @@ def test_what_cannot_be_learned_is_refused_in_one_line(tmp_path, monkeypatch, ma
 
 
 def test_the_verb_refuses_in_one_line(tmp_path, capsys):
-    (tmp_path / "set").mkdir()
-    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [demonstration(0, 5, SENTENCES[0])])
+    shard_of(tmp_path / "set", demonstration(0, 5))
     out = ["--out", str(tmp_path / "out"), "--python", sys.executable]
     words = ["demonstrations", "--from-lerobot", str(tmp_path), *out]
     wrong = {

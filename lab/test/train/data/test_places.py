@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vla_ros_lab.train.frames import NOWHERE, patch_labels, places_of
+from vla_ros_lab.train.frames import NOWHERE, patch_labels, patches_of
 
 
 def test_a_patch_is_labelled_by_the_object_centered_in_it():
@@ -25,5 +25,5 @@ def test_two_images_have_labels_behind_each_other_and_the_later_object_wins():
 def test_places_are_patches_of_the_things_and_nowhere_outside():
     pixels = torch.tensor([[[4.0, 4.0], [31.9, 8.0], [float("nan"), 0.0], [40.0, 5.0]]])
     things = torch.tensor([[[0, 1], [1, NOWHERE], [2, 3]]])
-    places = places_of(pixels, things, side=4, patch=8)
+    places = patches_of(pixels, things, side=4, patch=8)
     assert places.tolist() == [[[0, 7], [7, NOWHERE], [NOWHERE, NOWHERE]]]

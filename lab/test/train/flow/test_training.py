@@ -10,7 +10,7 @@ import torch
 
 from support.engine import CLOCK, observation
 from support.flow import load_folder
-from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
+from support.train import CPU, QUICK, SENTENCES, SIZE, recipe, tokenize, train
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Timeline
@@ -21,66 +21,29 @@ from vla_ros.engine.families.openvla import load_checkpoint
 from vla_ros.engine.io.checkpoint import LANGUAGE
 from vla_ros.engine.io.weights import FileWeights, canonical
 from vla_ros.engine.models.language.llama import LlamaDecoder
-from vla_ros_lab.train.demonstrations import BODIES, write_shard
-from vla_ros_lab.train.flow import FlowBatches, scaling_from, scaling_of, spot_loss
+from vla_ros_lab.train.demonstrations import BODIES
+from vla_ros_lab.train.flow import (
+    FLOW_ARCHITECTURES,
+    FlowBatches,
+    FlowNetwork,
+    begin_from,
+    restored,
+    spot_loss,
+    stored,
+    units_of,
+)
 from vla_ros_lab.train.frames import load_frames
 from vla_ros_lab.train.network import BatchedAttention
-from vla_ros_lab.train.options import TrainOptions
-from vla_ros_lab.train.run import Machine, Reporter, run
-from vla_ros_lab.train.trainer import Trainer, kind_of, read_journal
-
-CPU = torch.device("cpu")
-QUIET = Reporter(lambda step: None, lambda text: None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def data(tmp_path):
-    return data_set(tmp_path / "set", shards=2)
+from vla_ros_lab.train.trainer import Trainer, kind_of
 
 
 def options(data, steps=6, **more):
-    more = {"branches": 2, **more}
-    return TrainOptions((str(data),), "tiny-flow", steps, batch=4, warmup=2, **more)
-
-
-def test_a_few_steps_lower_the_loss(data, tmp_path):
-    recipe = options(data, 40, samples=4, shift=0, learning_rate=1e-2, dtype="float32")
-    trainer = Trainer(recipe, tmp_path / "run", CPU)
-
-    def loss():
-        """Of batches that are not trained on."""
-        with torch.no_grad():
-            return np.mean([trainer._objective.losses(step).action for step in (1000, 1001)])
-
-    before = loss()
-    for _ in range(24):
-        trainer.train_step()
-    assert loss() < 0.93 * before
-
-
-def test_stopped_and_resumed_it_repeats_the_same_curve(data, tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(options(data), whole, Machine(CPU), QUIET)
-    for most in (2, 99):
-        made = []
-        report = Reporter(made.append, lambda text: None)
-        run(options(data), parts, Machine(CPU), report, stop=lambda m=most, n=made: len(n) >= m)
-    assert read_journal(parts) == read_journal(whole)
-    weights = [(d / "policy" / WEIGHTS).read_bytes() for d in (whole, parts)]
-    assert weights[0] == weights[1]
+    return recipe(data, "tiny-flow", steps, **{"branches": 2, **more})
 
 
 def test_what_is_written_is_what_is_read(data, tmp_path):
     trainer = Trainer(options(data), tmp_path / "run", CPU)
-    trainer.train_step()
+    trainer.loop.train_step()
     trainer.export(tmp_path / "policy")
     policy = load_folder(tmp_path / "policy", Placement(CPU, torch.float32))
     network, config = trainer.network, trainer.kind.config
@@ -88,11 +51,11 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
     stored = FileWeights(tmp_path / "policy" / WEIGHTS, expected_tensors(config))
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.copy_(trainer._average[name])
+            parameter.copy_(trainer.loop.average[name])
     for name, tensor in network.tensors().items():
         assert torch.equal(stored.take(canonical(name)), tensor.detach().bfloat16().float()), name
     for own, read in zip(
-        (network.scaling.state, network.scaling.action),
+        (network.units.state, network.units.action),
         (policy.processors.state, policy.processors.action),
         strict=True,
     ):
@@ -103,7 +66,7 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
 
 
 def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
-    run(options(data, 2), tmp_path / "run", Machine(CPU), QUIET)
+    train(options(data, 2), tmp_path / "run")
     said = {}
     for how in ("", "guided", "guided_vjp", "trained"):
         engine = load_engine(
@@ -127,15 +90,11 @@ def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
 
 def test_values_and_units_are_one_to_one(data):
     frames = load_frames([data], SIZE, 1)
-    scaling = scaling_of(frames)
-    again = scaling_from(scaling.tensor())
-    values = torch.rand(5, 7) * 2 - 1
-    there = scaling.of_values(values.clone(), frames.info.scale)
-    back = again.action.restore(there)
-    wanted = values * torch.tensor([*frames.info.scale, 0.5])
-    wanted[:, 6] += 0.5
-    torch.testing.assert_close(back, wanted)
-    assert (scaling.state.high >= 0.005).all()
+    units = units_of(frames)
+    again = restored(stored(units))
+    physical = torch.rand(5, 7)
+    torch.testing.assert_close(again.action.restore(units.action.normalize(physical)), physical)
+    assert (units.state.high >= 0.005).all()
 
 
 def test_where_things_are_is_learned_of_those_there_are():
@@ -148,23 +107,11 @@ def test_where_things_are_is_learned_of_those_there_are():
     assert spot_loss(right, spots) == pytest.approx(0.5)
 
 
-def batches(data, **more):
-    kind = kind_of(options(data, **more))
-    frames = load_frames([data], SIZE, 1)
-    network = kind.build(6)
-    kind.begin(options(data, **more), frames)
-    return FlowBatches(
-        frames, kind.config, lambda text: [0, *text.encode()], network.scaling, 4, 3, 2, 0, 3, CPU
-    )
-
-
-def test_batches_are_the_same_at_every_call_and_differ_from_step_to_step(data):
-    first, again, next_one = (batches(data).batch(step) for step in (7, 7, 8))
-    for name in first.__dataclass_fields__:
-        one, other = (getattr(batch, name).nan_to_num(-1.0) for batch in (first, again))
-        assert torch.equal(one, other), name
-    assert not torch.equal(first.noise, next_one.noise)
-    assert first.actions.shape == (4, 3, 6, 7) and first.noise.shape == (4, 3, 2, 6, 7)
+def batches(data):
+    wanted, frames = options(data, branches=3), load_frames([data], SIZE, 1)
+    kind = kind_of(wanted)
+    network = kind.build(frames)
+    return FlowBatches(frames, kind.config, tokenize, network.units, wanted, CPU)
 
 
 def test_given_rows_are_the_first_ones_and_never_all(data):
@@ -192,19 +139,6 @@ def test_spots_are_where_the_poses_say(data):
         assert bool(spots[0, row, 1].isnan().all()) == (goal.target not in BODIES)
 
 
-def without_poses(directory):
-    one = demonstration(0)
-    track = replace(one.track, poses=one.track.poses[:0])
-    directory.mkdir()
-    write_shard(directory / "shard-0000.hdf5", INFO, [replace(one, track=track)])
-    return directory
-
-
-def test_older_data_say_what_they_lack(tmp_path):
-    with pytest.raises(UserError, match=r"no poses: collect it anew"):
-        Trainer(options(without_poses(tmp_path / "old")), tmp_path / "run", CPU)
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -217,19 +151,16 @@ def test_older_data_say_what_they_lack(tmp_path):
     ],
 )
 def test_wrong_usage_is_one_line(more, said, data, tmp_path, capsys):
-    arguments = ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--device", "cpu"]
-    assert main([*arguments, "--arch", "tiny-flow", "--threads", "1", *more]) == 2
+    arguments = ["train", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*arguments, "--arch", "tiny-flow", *more]) == 2
     error = capsys.readouterr().err.strip().splitlines()
     assert re.search(said, error[-1]) and len(error) == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_it_begins_with_the_language_of_a_token_policy(tmp_path):
+def test_it_begins_with_the_language_of_a_token_policy(data):
     """The Gemma that is made of the Llama reads words as that does, but for GELU's difference."""
-    data = data_set(tmp_path / "set", shards=1)
-    recipe = TrainOptions((str(data),), "small-flow", 1, batch=2, init_from="shipped:tabletop")
-    kind = kind_of(recipe)
-    network = kind.build(6)
+    network = FlowNetwork(FLOW_ARCHITECTURES["small-flow"], 6)
     theirs = load_checkpoint("shipped:tabletop", CPU, torch.float32)
     # Of the flow policy's last layer only K and V are made.
     three, ones = replace(theirs.config.text, layers=3), torch.ones(256)
@@ -246,18 +177,18 @@ def test_it_begins_with_the_language_of_a_token_policy(tmp_path):
         return torch.nn.functional.cosine_similarity(hidden[0], wanted, dim=-1).min()
 
     assert alike() < 0.5
-    kind.begin(recipe, load_frames([data], 128, 1))
+    begin_from(network, theirs, load_frames([data], 128, 1), 0)
     assert alike() > 0.99
 
 
 def test_it_goes_on_from_another_flow_policy(data, tmp_path):
-    run(options(data, 2), tmp_path / "first", Machine(CPU), QUIET)
+    train(options(data, 2), tmp_path / "first")
     begun = str(tmp_path / "first" / "policy")
     trainer = Trainer(options(data, seed=3, init_from=begun), tmp_path / "second", CPU)
     kind = kind_of(options(data))
     stored = FileWeights(tmp_path / "first" / "policy" / WEIGHTS, expected_tensors(kind.config))
     for name, tensor in trainer.network.tensors().items():
         assert torch.equal(tensor, stored.take(name)), name
-    other = TrainOptions((str(data),), "small-flow", 1, init_from=begun)
+    other = recipe(data, "small-flow", 1, init_from=begun)
     with pytest.raises(UserError, match="other sizes"):
         Trainer(other, tmp_path / "third", CPU)

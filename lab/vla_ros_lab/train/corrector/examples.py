@@ -1,5 +1,5 @@
-"""What a corrector learns from: what the policy reads of a frame, what a chunk of an earlier frame
-says of that moment and of the next ones, and what the expert would do.
+"""Examples for a corrector: the policy's prefix of a frame, the actions of an earlier frame's chunk
+for that moment and the next ones, and the expert's.
 
 Two sources. Demonstrations: frames whose chunks began up to a chunk's length earlier; nothing moves
 in them by itself. The corrected policy's own episodes, with chunks that come late and the cube
@@ -10,78 +10,61 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from vla_ros.core.clock import SystemClock
-from vla_ros.core.types import GRIPPER, Floats, Image, Observation, Pose, Timeline
+from vla_ros.core.types import GRIPPER, Floats, Image, Observation, Timeline
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.models.corrector import Corrector
-from vla_ros.runtime.control.observation import libero_oft
 from vla_ros.sim.env import AGENTVIEW, SimObservation
 from vla_ros.sim.expert import Expert
 from vla_ros_lab.train.collect import SWITCH, Driver, ExpertLabel
-from vla_ros_lab.train.demonstrations import (
-    BODIES,
-    Track,
-    read_images,
-    read_info,
-    read_tracks,
-    shards,
-)
-from vla_ros_lab.train.frames import SETTLED, STILL, worth_training
+from vla_ros_lab.train.demonstrations import Track, read_images, read_info, read_tracks, shards
+from vla_ros_lab.train.frames import SETTLED, STILL, own_states, worth_training
 from vla_ros_lab.train.units import to_environment, to_physical
 
 _EVERY = 4  # frames of a demonstration from one chunk to the next
-_HAND = BODIES.index("gripper")
 
 
 @dataclass(slots=True)
-class Examples:
-    """N frames, lists of one entry each: ``rows`` bfloat16 [R, C], the policy's prefix; ``state``
-    [S], ``bases`` and ``labels`` [n, D] in model space: what chunks say of this moment and of later
-    ones, and what is right; ``indices`` and ``ahead`` int64 [n]: the base's place in its chunk and
-    the steps until it is due; ``episode``: the number of its episode."""
+class Example:
+    """A frame: ``rows`` bfloat16 [R, C], the policy's prefix; ``state`` [S], ``bases`` and
+    ``labels`` [n, D] in model space: the actions of chunks for this moment and for later ones, and
+    the right ones; ``indices`` and ``ahead`` int64 [n]: the base's index in its chunk and the steps
+    until it is due; ``episode``: the number of its episode."""
 
-    rows: list[torch.Tensor] = field(default_factory=list)
-    state: list[torch.Tensor] = field(default_factory=list)
-    bases: list[torch.Tensor] = field(default_factory=list)
-    labels: list[torch.Tensor] = field(default_factory=list)
-    indices: list[torch.Tensor] = field(default_factory=list)
-    ahead: list[torch.Tensor] = field(default_factory=list)
-    episode: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def add(self, other: Examples) -> None:
-        """All of another's as well."""
-        for name in (one.name for one in fields(self)):
-            getattr(self, name).extend(getattr(other, name))
+    rows: torch.Tensor
+    state: torch.Tensor
+    bases: torch.Tensor
+    labels: torch.Tensor
+    indices: torch.Tensor
+    ahead: torch.Tensor
+    episode: int
 
 
 class Reader:
-    """A frozen flow policy as it is asked here, one frame at a time. ``scale`` [6] is the
-    environment's. Not thread-safe."""
+    """A frozen flow policy, run one frame at a time. ``scale`` [6] is the environment's. Not
+    thread-safe."""
 
     def __init__(self, engine: Engine, scale: Floats) -> None:
         self._engine, self._clock, self.scale, self._stamp = engine, SystemClock(), scale, 0
         self._scaler = engine.policy.processors.action
 
     def begin(self, instruction: str) -> None:
-        """An episode."""
+        """Begin an episode."""
         self._engine.reset(instruction)
 
     def observation(self, image: Image, state: Floats) -> Observation:
-        """A frame of its own."""
+        """An observation of an image, with a stamp of its own."""
         self._stamp += 1
         return Observation(self._stamp, self._stamp, self._clock.steady_ns(), image, proprio=state)
 
-    def look(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         """The prefix [R, C] and the state [S] in model space."""
         inputs = self._engine.robot.prepare(seen)
         rows = self._engine.model.read_rows(inputs).to("cpu", torch.bfloat16)
@@ -107,7 +90,7 @@ class Reader:
 
 def of_demonstrations(
     directories: Sequence[Path], reader: Reader, ahead: int
-) -> Iterator[Examples]:
+) -> Iterator[list[Example]]:
     """The examples of each demonstration of the sets, one set after the other, of actions that are
     due up to ``ahead`` steps after their frame."""
     number = 0
@@ -118,17 +101,16 @@ def of_demonstrations(
             number += 1
 
 
-def _of_track(track: Track, images: Image, reader: Reader, ahead: int, number: int) -> Examples:
+def _of_track(
+    track: Track, images: Image, reader: Reader, ahead: int, number: int
+) -> list[Example]:
     reader.begin(track.instruction)
-    found, chunks = Examples(), {}
-    keep = worth_training(track)
+    found: list[Example] = []
+    chunks: dict[int, Floats] = {}
+    keep, states = worth_training(track), own_states(track.poses, track.gripper_states)
     labels = reader.normalized(to_physical(track.actions.astype(np.float64), reader.scale))
     for at in range(len(track)):
-        hand = track.poses[at, _HAND].tolist()
-        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
-        state = libero_oft({"end_effector_pose": pose, "joint_states": track.gripper_states[at]})
-        assert state is not None
-        seen = reader.observation(images[at], np.asarray(state, np.float64))
+        seen = reader.observation(images[at], states[at])
         if at % _EVERY == number % _EVERY:
             chunks[at] = reader.chunk(seen)
         there = [
@@ -139,21 +121,24 @@ def _of_track(track: Track, images: Image, reader: Reader, ahead: int, number: i
         ]
         if not keep[at] or not there:
             continue
-        rows, own = reader.look(seen)
-        found.rows.append(rows)
-        found.state.append(own)
-        found.bases.append(reader.normalized(np.array([chunks[b][t - b] for b, t in there])))
-        found.labels.append(labels[[then for _, then in there]])
-        found.indices.append(torch.tensor([then - began for began, then in there]))
-        found.ahead.append(torch.tensor([then - at for _, then in there]))
-        found.episode.append(number)
+        rows, state = reader.encode(seen)
+        example = Example(
+            rows,
+            state,
+            reader.normalized(np.array([chunks[began][then - began] for began, then in there])),
+            labels[[then for _, then in there]],
+            torch.tensor([then - began for began, then in there]),
+            torch.tensor([then - at for _, then in there]),
+            number,
+        )
+        found.append(example)
     return found
 
 
 class LateActor:
     """Drives an episode with chunks that come ``delay`` steps late, of which ``executed`` are
     carried out, each corrected; for stretches the expert acts (``share`` of the steps). Every step
-    becomes an example of ``found``, and of the up to ``ahead`` frames before it. One episode.
+    becomes an example of ``found``, and a label of the up to ``ahead`` frames before. One episode.
 
     A chunk takes over ``delay`` steps after its frame, at the action that is due then; until the
     first one is there the robot stands still.
@@ -172,12 +157,12 @@ class LateActor:
         number: int,
     ) -> None:
         reader.begin(instruction)
-        self.found = Examples()
+        self.found: list[Example] = []
         self._reader, self._corrector, self._expert = reader, corrector, Expert(instruction)
         self._delay, self._executed, self._share = delay, executed, share
         self._ahead = ahead
-        #: the newest examples: number, step, when action 0 of their chunk was due
-        self._kept: deque[tuple[int, int, int]] = deque(maxlen=ahead + 1)
+        #: the newest examples, their step, when action 0 of their chunk was due
+        self._kept: deque[tuple[Example, int, int]] = deque(maxlen=ahead + 1)
         self._rng, self._number, self._step = rng, number, -1
         self._chunk: tuple[int, Floats] | None = None  # when its action 0 was due, and its actions
         self._coming: tuple[int, Floats] | None = None  # of which frame
@@ -185,7 +170,7 @@ class LateActor:
         self._before: tuple[Floats, bool] | None = None  # fingers, and whether they were to close
 
     def drive(self, scale: Floats) -> Driver:
-        """For :func:`vla_ros_lab.train.collect.play`; ``scale`` [6] of the environment."""
+        """The driver for an episode's ``play``; ``scale`` [6] of the environment."""
 
         def drive(seen: SimObservation) -> tuple[ExpertLabel | None, Floats]:
             action = self._act(seen).copy()
@@ -207,16 +192,16 @@ class LateActor:
         if self._chunk is None or at >= len(self._chunk[1]):
             return np.array([0, 0, 0, 0, 0, 0, 1.0]) if self._before is None else wanted
         base = self._chunk[1][at]
-        rows, own = self._reader.look(frame)
-        said = self._reader.normalized(base)
+        rows, own = self._reader.encode(frame)
+        normal = self._reader.normalized(base)
         if not self._idle(wanted, seen.gripper_qpos):
-            self._keep(rows, own, wanted, said, at)
-        done = wanted if self._acts else self._corrected(rows, own, base, said, at)
+            self._keep(rows, own, wanted, normal, at)
+        done = wanted if self._acts else self._corrected(rows, own, base, normal, at)
         self._before = seen.gripper_qpos, done[6] <= 0.5
         return done
 
     def _take_over(self, frame: Observation) -> None:
-        """Let a chunk that is due take over, and ask for the next where it is time."""
+        """Let a chunk that is due take over, and begin the next where it is time."""
         if self._coming is not None and self._step - self._coming[0] >= self._delay:
             began, actions = self._coming
             first = self._chunk is None or self._step - self._chunk[0] >= len(self._chunk[1])
@@ -227,44 +212,40 @@ class LateActor:
             self._coming = self._step, self._reader.chunk(frame)
 
     def _idle(self, wanted: Floats, fingers: Floats) -> bool:
-        """Whether nothing in the frame says why to wait (frames.worth_training)."""
+        """No reason to wait is in the frame (frames.worth_training)."""
         if self._before is None or np.abs(wanted[:GRIPPER]).max() >= STILL:
             return False
         settled = np.abs(fingers - self._before[0]).max() < SETTLED
         return bool(settled) and self._before[1] == (wanted[6] <= 0.5)
 
     def _keep(
-        self, rows: torch.Tensor, own: torch.Tensor, wanted: Floats, said: torch.Tensor, at: int
+        self, rows: torch.Tensor, own: torch.Tensor, wanted: Floats, base: torch.Tensor, at: int
     ) -> None:
-        """A frame of its own, and what is right now for the frames before it, where the chunk is
-        still the one that they were asked about."""
-        found, label = self.found, self._reader.normalized(wanted)
+        """Keep an example of this frame, and the right action of now for the frames before it
+        whose chunk is still the present one."""
+        label = self._reader.normalized(wanted)
         assert self._chunk is not None
-        self._kept.append((len(found), self._step, self._chunk[0]))
-        found.rows.append(rows)
-        found.state.append(own)
-        for parts in (found.bases, found.labels):
-            parts.append(torch.empty(0, len(said)))
-        for numbers in (found.indices, found.ahead):
-            numbers.append(torch.empty(0, dtype=torch.int64))
-        found.episode.append(self._number)
-        for which, step, chunk in self._kept:
+        none, index = torch.empty(0, len(base)), torch.empty(0, dtype=torch.int64)
+        example = Example(rows, own, none, none, index, index, self._number)
+        self.found.append(example)
+        self._kept.append((example, self._step, self._chunk[0]))
+        for one, step, chunk in self._kept:
             ahead = self._step - step
             if chunk != self._chunk[0] or ahead > self._ahead:
                 continue
-            new = {"bases": said[None], "labels": label[None], "indices": torch.tensor([at])}
-            for name, value in {**new, "ahead": torch.tensor([ahead])}.items():
-                part = getattr(found, name)
-                part[which] = torch.cat((part[which], value))
+            one.bases = torch.cat((one.bases, base[None]))
+            one.labels = torch.cat((one.labels, label[None]))
+            one.indices = torch.cat((one.indices, torch.tensor([at])))
+            one.ahead = torch.cat((one.ahead, torch.tensor([ahead])))
 
     def _corrected(
-        self, rows: torch.Tensor, own: torch.Tensor, base: Floats, said: torch.Tensor, at: int
+        self, rows: torch.Tensor, own: torch.Tensor, base: Floats, normal: torch.Tensor, at: int
     ) -> Floats:
         if self._corrector is None:
             return base
         with torch.inference_mode():
             added = self._corrector(
-                rows[None].float(), torch.tensor([len(rows)]), own[None], said[None],
+                rows[None].float(), torch.tensor([len(rows)]), own[None], normal[None],
                 torch.tensor([at]), torch.tensor([0]),
             )[0]  # fmt: skip
-        return self._reader.units(said + added)
+        return self._reader.units(normal + added)

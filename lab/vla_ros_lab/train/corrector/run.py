@@ -1,4 +1,4 @@
-"""A whole run: demonstrations read with the policy's eyes, own episodes, training, the folder."""
+"""A whole run: demonstrations encoded by the policy, own episodes, training, the folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from vla_ros.sim.env import Environment
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import parse_instruction
 from vla_ros_lab.train.collect import RENDER_SIZE, CollectedEpisode, play
-from vla_ros_lab.train.corrector.examples import Examples, LateActor, Reader, of_demonstrations
+from vla_ros_lab.train.corrector.examples import (
+    Example,
+    LateActor,
+    Reader,
+    of_demonstrations,
+)
 from vla_ros_lab.train.corrector.training import CorrectorOptions, train_corrector
 from vla_ros_lab.train.demonstrations import digest, shards
 from vla_ros_lab.train.frames import wordings
@@ -32,7 +37,7 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True, slots=True)
 class CorrectorResult:
-    """What came of a run: the corrector's folder, its parameters, and of each round how many of its
+    """Result of a run: the corrector's folder, its parameters, and of each round how many of its
     episodes were solved."""
 
     folder: Path
@@ -56,9 +61,9 @@ def run(
     environment = EnvConfig("tabletop", RENDER_SIZE, wrist=False, nudge_m=options.nudge_m)()
     try:
         reader = Reader(engine, scales(environment.spec))
-        examples = Examples()
+        examples: list[Example] = []
         for found in of_demonstrations(data, reader, config.ahead):
-            examples.add(found)
+            examples += found
             report(f"{len(examples)} frames of demonstrations", 0, 0)
             if stop():
                 break
@@ -67,7 +72,7 @@ def run(
             if number and not stop():
                 assert corrector is not None
                 found, good = _round(number, options, environment, reader, corrector, report)
-                examples.add(found)
+                examples += found
                 solved.append(good)
 
             def trained(step: int, loss: float) -> None:
@@ -79,7 +84,7 @@ def run(
     assert corrector is not None
     save_corrector(directory, corrector)
     count = sum(p.numel() for p in corrector.parameters())
-    said = {
+    record = {
         "target": target,
         "target_sha256": engine.info.checkpoint_sha256,
         "data_sha256": digest([path for one in data for path in shards(one)]),
@@ -88,7 +93,7 @@ def run(
         "solved": solved,
         "options": asdict(options),
     }
-    (directory / FOLDER / TRAINING).write_text(json.dumps(said, indent=1) + "\n")
+    (directory / FOLDER / TRAINING).write_text(json.dumps(record, indent=1) + "\n")
     return CorrectorResult(directory / FOLDER, count, tuple(solved))
 
 
@@ -106,24 +111,25 @@ def _round(
     reader: Reader,
     corrector: Corrector,
     report: Report,
-) -> tuple[Examples, int]:
+) -> tuple[list[Example], int]:
     """Episodes of round ``number`` from 1, and how many of them were solved."""
-    found, solved = Examples(), 0
+    found: list[Example] = []
+    solved = 0
     spec, scale = environment.spec, scales(environment.spec)
     for index in range(options.round_episodes):
         task = spec.tasks[index % len(spec.tasks)]
         rng = np.random.default_rng([options.seed, number, index])
-        said = wordings(parse_instruction(task.instruction))
+        worded = wordings(parse_instruction(task.instruction))
         delay = int(rng.choice(options.delays))
-        sentence, most = said[int(rng.integers(len(said)))], task.max_steps
+        instruction, most = worded[int(rng.integers(len(worded)))], task.max_steps
         actor = LateActor(
-            reader, corrector, sentence, delay, max(delay, options.executed),
+            reader, corrector, instruction, delay, max(delay, options.executed),
             corrector.config.ahead, options.expert_share, rng, number * 1_000_000 + index,
         )  # fmt: skip
         episode = CollectedEpisode(
-            task.name, sentence, index % task.initial_states, dagger_seed(number, index), most
+            task.name, instruction, index % task.initial_states, dagger_seed(number, index), most
         )
         solved += play(environment, episode, actor.drive(scale))
-        found.add(actor.found)
+        found += actor.found
         report(f"round {number}: {solved} solved", index + 1, options.round_episodes)
     return found, solved

@@ -1,16 +1,18 @@
-"""A corrector in training: the residual between what a chunk says and what the expert would do."""
+"""Training of a corrector: the residual between a chunk's action and the expert's."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from vla_ros.core.errors import UserError
 from vla_ros.engine.models.corrector import Corrector, CorrectorConfig
-from vla_ros_lab.train.corrector.examples import Examples
+from vla_ros_lab.train.corrector.examples import Example
+from vla_ros_lab.train.loop import Loop, Losses
+from vla_ros_lab.train.optimizer import adamw
 
 _LONG = 60.0  # examples of an episode that count in full: of one that is stuck the rest are alike
 _TURN, _GRIP = 0.5, 0.5  # weights of rotation and gripper beside 2 of the position
@@ -19,13 +21,13 @@ _PLACE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CorrectorOptions:
-    """``steps`` with demonstrations alone and again after each of ``rounds`` of ``round_episodes``
-    episodes of the policy's own. ``mixed``: share of a batch whose action is another example's, so
-    that the head does not rely on it. ``own_weight``: how much more often than a demonstration's an
-    own episode's example is drawn. ``delays``, ``executed``: chunks of the own episodes come so
-    many steps late, each episode by another, and at least so many actions of each are executed.
-    ``nudge_m``: the cube is moved by so much on the way in them. ``expert_share`` of their steps
-    are the expert's own."""
+    """Recipe of a corrector: ``steps`` with demonstrations alone and again after each of ``rounds``
+    of ``round_episodes`` episodes of the policy's own. ``mixed``: share of a batch whose action is
+    another example's, so that the head does not rely on it. ``own_weight``: how much more often
+    than a demonstration's an own episode's example is drawn. ``delays``, ``executed``: chunks of
+    the own episodes come so many steps late, each episode by another, and at least so many actions
+    of each are executed. ``nudge_m``: the cube is moved by so much on the way in them.
+    ``expert_share`` of their steps are the expert's own."""
 
     steps: int = 2_500
     batch: int = 256
@@ -56,12 +58,12 @@ class CorrectorOptions:
 class CorrectorBatches:
     """Draws batches of examples; those of own episodes begin at number ``own``."""
 
-    def __init__(self, examples: Examples, own: int, options: CorrectorOptions) -> None:
-        if not len(examples):
+    def __init__(self, examples: Sequence[Example], own: int, options: CorrectorOptions) -> None:
+        if not examples:
             raise UserError("there is nothing to learn from: the data have no frames")
         self._examples, self._options = examples, options
         self._generator = torch.Generator().manual_seed(options.seed)
-        _, of, counts = torch.tensor(examples.episode).unique(
+        _, of, counts = torch.tensor([one.episode for one in examples]).unique(
             return_inverse=True, return_counts=True
         )
         weights = (_LONG / counts[of].float()).clamp(max=1.0) * options.own_weight
@@ -69,61 +71,55 @@ class CorrectorBatches:
         self._weights = weights
 
     def draw(self) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """What the corrector is given, the arguments of its ``forward``, and labels [B, D]."""
-        options, examples, draw = self._options, self._examples, self._generator
+        """Arguments of the corrector's ``forward``, and labels [B, D]."""
+        options, draw = self._options, self._generator
         drawn = torch.multinomial(self._weights, options.batch, replacement=True, generator=draw)
-        which = drawn.tolist()
-        turns = torch.rand(len(which), generator=draw).tolist()
-        places = [int(t * len(examples.bases[n])) for n, t in zip(which, turns, strict=True)]
-        pairs = list(zip(which, places, strict=True))
-        actions = torch.stack([examples.bases[n][p] for n, p in pairs])
-        labels = torch.stack([examples.labels[n][p] for n, p in pairs])
-        indices = torch.stack([examples.indices[n][p] for n, p in pairs])
-        ahead = torch.stack([examples.ahead[n][p] for n, p in pairs])
-        other = torch.rand(len(which), generator=draw) < options.mixed
-        shuffled = actions[torch.randperm(len(which), generator=draw)]
+        found = [self._examples[number] for number in drawn.tolist()]
+        turns = torch.rand(len(found), generator=draw).tolist()
+        pairs = [(one, int(t * len(one.bases))) for one, t in zip(found, turns, strict=True)]
+        actions, labels, indices, ahead = (
+            torch.stack([getattr(one, name)[at] for one, at in pairs])
+            for name in ("bases", "labels", "indices", "ahead")
+        )
+        other = torch.rand(len(found), generator=draw) < options.mixed
+        shuffled = actions[torch.randperm(len(found), generator=draw)]
         actions = torch.where(other[:, None], shuffled, actions)
-        rows = [examples.rows[n] for n in which]
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(r) for r in rows])
-        state = torch.stack([examples.state[n] for n in which])
+        padded = torch.nn.utils.rnn.pad_sequence([one.rows for one in found], batch_first=True)
+        lengths = torch.tensor([len(one.rows) for one in found])
+        state = torch.stack([one.state for one in found])
         return (padded, lengths, state, actions, indices, ahead), labels
 
 
 def train_corrector(
     config: CorrectorConfig,
     options: CorrectorOptions,
-    examples: Examples,
+    examples: Sequence[Example],
     own: int,
     begin: Corrector | None,
     step_done: Callable[[int, float], None],
     stop: Callable[[], bool],
 ) -> Corrector:
-    """Train from ``begin``, or from nothing, for ``options.steps``; ``step_done`` hears of each
+    """Train from ``begin``, or from nothing, for ``options.steps``; ``step_done`` gets each
     step and its loss. Examples from number ``own`` on are of the policy's own episodes."""
     torch.manual_seed(options.seed)
     corrector = Corrector(config) if begin is None else begin
     corrector.requires_grad_(True).train()
     batches = CorrectorBatches(examples, own, options)
-    optimizer = torch.optim.AdamW(
-        corrector.parameters(), options.learning_rate, (0.9, 0.98),
-        weight_decay=options.weight_decay,
-    )  # fmt: skip
-    for step in range(options.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = options.rate(step)
-        given, labels = batches.draw()
+
+    def losses(_: int) -> Losses:
+        inputs, labels = batches.draw()
         with torch.autocast("cpu", torch.bfloat16):
-            added = corrector(*given)
-        wrong = (given[3] + added.float() - labels).abs()
-        loss = (
+            added = corrector(*inputs)
+        wrong = (inputs[3] + added.float() - labels).abs()
+        return Losses(
             _PLACE * wrong[:, :3].mean() + _TURN * wrong[:, 3:6].mean() + _GRIP * wrong[:, 6].mean()
         )
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(corrector.parameters(), options.clip)
-        optimizer.step()
-        step_done(step + 1, float(loss.detach()))
-        if stop():
-            break
+
+    loop = Loop(corrector, adamw(corrector, (0.9, 0.98), options.weight_decay), options, losses)
+    # Never before the first step: a round that is stopped leaves a corrector that has learned.
+    loop.run(
+        options.steps,
+        lambda entry: step_done(entry.step + 1, entry.loss),
+        lambda: loop.step > 0 and stop(),
+    )
     return corrector.requires_grad_(False).eval()

@@ -28,27 +28,10 @@ from vla_ros_lab.train.head.recorded import answer
 from vla_ros_lab.train.head.rollouts import JUDGE, LEARN, Recorded, RolloutOptions, path_of, record
 from vla_ros_lab.train.head.target import Target
 from vla_ros_lab.train.head.training import Step, TrainedHead, train_head
+from vla_ros_lab.train.options import HeadRun
 
 ROLLOUTS, HEAD = "rollouts", "draft_head"  # folders of a run
 TRAINING = "training.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """``target`` is a checkpoint of token actions; ``learn`` and ``judge`` are episodes of every
-    task, in which ``executed`` actions of a chunk are carried out (None: half of it). ``data``: of
-    pi0-FAST, the bags and LeRobotDatasets whose frames it answers instead, as many actions apart.
-    The rollouts are in float32 on a CPU, in ``dtype`` elsewhere."""
-
-    target: str
-    learn: int = 4
-    judge: int = 1
-    device: str = "cpu"
-    dtype: str = "float32"
-    unnorm_key: str | None = None
-    executed: int | None = None
-    data: tuple[Path, ...] = ()
-    state_in_prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +43,7 @@ class Reporter:
 
 
 def run(
-    wanted: Run,
+    wanted: HeadRun,
     options: HeadOptions,
     directory: Path,
     report: Reporter,
@@ -73,7 +56,7 @@ def run(
             wanted.target,
             device=wanted.device,
             dtype=wanted.dtype,
-            unnorm_key=wanted.unnorm_key or "",
+            unnorm_key=wanted.unnorm_key,
             state_in_prompt=wanted.state_in_prompt,
         )
     )
@@ -155,7 +138,7 @@ def _read(directory: Path, part: str, count: int | None) -> list[HeadEpisode]:
 def _write(
     directory: Path,
     trained: TrainedHead,
-    wanted: Run,
+    wanted: HeadRun,
     options: HeadOptions,
     target: str,
     learn: list[HeadEpisode],
