@@ -213,7 +213,7 @@ def test_a_chunk_policy_and_its_recursive_head(capsys):
     found, head = result["decodings"], result["draft_head"]
     assert found["autoregressive"]["passes"] == 56
     assert "actionflow" not in found
-    assert "left out: actionflow says a token a frame" in out
+    assert "left out: actionflow decodes a token a frame" in out
     assert set(result["decodings_left_out"]) == {"actionflow", "naive_pipe"}
     assert head["coverage_assumed"] is True
     assert f"assumed: coverage {head['coverage']:.2f}" in out
@@ -334,10 +334,10 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, words, needle):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_a_roofline_needs_neither_torch_nor_matplotlib():
+def test_a_roofline_needs_neither_ros_nor_matplotlib():
     code = (
         "import sys\n"
-        "for name in ('torch', 'matplotlib', 'transformers', 'rclpy'): sys.modules[name] = None\n"
+        "for name in ('matplotlib', 'transformers', 'rclpy'): sys.modules[name] = None\n"
         "from vla_ros.cli.main import main\n"
         "sys.exit(main(['roofline', '--device', 'h200', '--json']))"
     )

@@ -21,12 +21,8 @@ from vla_ros_lab.cli.roofline import (
 )
 
 if TYPE_CHECKING:
-    from vla_ros_lab.roofline.decodings import (
-        Candidate,
-        CandidateVerdict,
-        DecodingTime,
-        Requirements,
-    )
+    from vla_ros_lab.roofline.advice import Candidate, CandidateVerdict, Requirements
+    from vla_ros_lab.roofline.decodings import DecodingTime
     from vla_ros_lab.roofline.fleet import Fleet
     from vla_ros_lab.roofline.roofline import Roofline
 
@@ -68,7 +64,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
     from vla_ros_lab.roofline import report
-    from vla_ros_lab.roofline.decodings import Requirements, advise, by_executed
+    from vla_ros_lab.roofline.advice import Requirements, advise, by_executed
 
     check_draft_options(args)
     with user_errors(ValueError):
@@ -111,7 +107,8 @@ FleetWith = Callable[[Sequence["CandidateVerdict"], "Requirements"], "Fleet | No
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], FleetWith]:
     """Where they are from, what there is, and how many robots it serves (of a roofline)."""
-    from vla_ros_lab.roofline.decodings import decodings, from_bench, from_roofline, refused
+    from vla_ros_lab.roofline.advice import from_bench, from_roofline
+    from vla_ros_lab.roofline.decodings import decodings, refused
     from vla_ros_lab.roofline.fleet import fleet_of
 
     bench = bench_of(args.bench)

@@ -240,11 +240,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros_lab.roofline import report
-    from vla_ros_lab.roofline.shapes import MODELS
+    from vla_ros_lab.roofline.shapes import KNOWN, load_model
 
     known = devices_of(args)
-    print(report.model_list(MODELS.values()), report.device_list(known.values()), sep="\n\n")
-    return {"models": list(MODELS), "devices": list(known)}
+    models = report.model_list(map(load_model, KNOWN))
+    print(models, report.device_list(known.values()), sep="\n\n")
+    return {"models": list(KNOWN), "devices": list(known)}
 
 
 def _reproduce(args: argparse.Namespace) -> dict[str, Any]:

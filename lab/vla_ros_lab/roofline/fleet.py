@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vla_ros.runtime.scheduler import BatchCosts, capacity
-from vla_ros_lab.roofline.decodings import CandidateVerdict, DecodingTime, Requirements
+from vla_ros_lab.roofline.advice import CandidateVerdict, Requirements
+from vla_ros_lab.roofline.decodings import DecodingTime
 from vla_ros_lab.roofline.roofline import Roofline
 
 MOST = 256  # robots

@@ -8,26 +8,16 @@ from dataclasses import fields
 from typing import Any
 
 from vla_ros.core.console import Table, text_of
+from vla_ros.engine.decoding.draft_heads import LEVELS
 from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros_lab.roofline.advice import CandidateVerdict, Requirements
 from vla_ros_lab.roofline.compare import Efficiency
-from vla_ros_lab.roofline.decodings import (
-    LEVELS,
-    MISSED,
-    PHASES,
-    CandidateVerdict,
-    DecodingTime,
-    HeadTime,
-    Requirements,
-    ServedRate,
-    break_even,
-    expected_tokens,
-    fused,
-    speedup,
-)
+from vla_ros_lab.roofline.decodings import PHASES, DecodingTime, HeadTime, ServedRate
 from vla_ros_lab.roofline.devices import Device
 from vla_ros_lab.roofline.published import NOT_REPRODUCED, Figure
 from vla_ros_lab.roofline.roofline import Memory, Roofline, StageTime
 from vla_ros_lab.roofline.shapes import ModelShape
+from vla_ros_lab.roofline.speculation import MISSED, break_even, expected_tokens, fused, speedup
 from vla_ros_lab.roofline.work import COMPUTE, PARTS
 
 

@@ -36,7 +36,7 @@ def vision(model: ModelShape) -> Ops:
         segments = (Segment(tokens, causal=False),) * model.images
         block = [
             linear("qkv", "vision", rows, width, 3 * width),
-            attention("vision", segments, tower.heads, tower.heads, width // tower.heads),
+            attention("vision", segments, width, width),
             linear("output", "vision", rows, width, width),
             linear("mlp up", "vision", rows, width, tower.mlp),
             linear("mlp down", "vision", rows, tower.mlp, width),
@@ -62,11 +62,11 @@ def layer(decoder: DecoderShape, segments: tuple[Segment, ...], part: str = "dec
     Touvron et al., "Llama 2", 2023; grouped key/value heads: Ainslie et al., "GQA", 2023.
     """
     rows = sum(s.new for s in segments)
-    heads, kv_heads, dim = decoder.heads, decoder.kv_heads, decoder.head_dim
+    queries, keys = decoder.queries, decoder.keys
     return [
-        linear("qkv", part, rows, decoder.hidden, (heads + 2 * kv_heads) * dim),
-        attention(part, segments, heads, kv_heads, dim),
-        linear("output", part, rows, heads * dim, decoder.hidden),
+        linear("qkv", part, rows, decoder.hidden, queries + 2 * keys),
+        attention(part, segments, queries, keys),
+        linear("output", part, rows, queries, decoder.hidden),
         linear(
             "gate and up" if decoder.gated else "up",
             part,
@@ -132,9 +132,7 @@ def flow_prefix(model: ModelShape, naive: bool = False) -> Ops:
     shape, whole = model.decoder, (Segment(model.prompt, causal=hidden),)
     if naive or hidden:
         return decoder_pass(shape, whole, 0)
-    last = linear(
-        "k and v", "decoder", model.prompt, shape.hidden, 2 * shape.kv_heads * shape.head_dim
-    )
+    last = linear("k and v", "decoder", model.prompt, shape.hidden, 2 * shape.keys)
     return [*repeat(layer(shape, whole), shape.layers - 1), last]
 
 
@@ -156,7 +154,7 @@ def expert_step(model: ModelShape, naive: bool = False) -> Ops:
     own = layer(shape, (Segment(rows, behind, causal=False),), "expert")
     ops = repeat(own, shape.layers - expert.cross_layers)
     cross = [
-        linear("q", "expert", rows, shape.hidden, shape.heads * shape.head_dim),
+        linear("q", "expert", rows, shape.hidden, shape.queries),
         _cross_attention(shape, rows, _crossed(model)),
         *own[2:],
     ]
@@ -185,8 +183,8 @@ def _remade(model: ModelShape) -> Ops:
     """Keys and values of the cross attention, and what depends on the time alone."""
     expert = model.expert
     assert expert is not None
-    kv = expert.decoder.kv_heads * expert.decoder.head_dim
-    made = linear("k and v of the prefix", "expert", _crossed(model), expert.cross_width, 2 * kv)
+    keys = expert.decoder.keys
+    made = linear("k and v of the prefix", "expert", _crossed(model), expert.cross_width, 2 * keys)
     time = linear("time", "expert", 1, 1, expert.timed_weights)
     return repeat([made], expert.cross_layers) + ([time] if expert.timed_weights else [])
 
@@ -207,9 +205,9 @@ def _cross_attention(shape: DecoderShape, rows: int, prompt: int) -> Op:
     return Op(
         "attention",
         "expert",
-        flops=4.0 * rows * prompt * shape.heads * shape.head_dim,
-        kv=2.0 * prompt * shape.kv_heads * shape.head_dim,
-        activations=2.0 * rows * shape.heads * shape.head_dim,
+        flops=4.0 * rows * prompt * shape.queries,
+        kv=2.0 * prompt * shape.keys,
+        activations=2.0 * rows * shape.queries,
     )
 
 
@@ -260,7 +258,7 @@ def memory_of(model: ModelShape, precision: Precision, frames: int = 1) -> Memor
     widths = {part: WEIGHT_BYTES[getattr(precision, part)] for part in PARTS}
     widths["table"] = WEIGHT_BYTES[precision.table]
     longest = model.images * model.vision_tokens + LONGEST_TEXT + model.action_tokens
-    entries = 2.0 * model.decoder.layers * model.decoder.kv_heads * model.decoder.head_dim
+    entries = 2.0 * model.decoder.layers * model.decoder.keys
     held = [_pass(model.decoder, longest, model.action_tokens)]
     held += [_tower(tower, model.images) for tower in model.towers]
     return Memory(

@@ -3,28 +3,29 @@ images. Each prints its part and returns it for the line of JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.core.errors import UserError
 from vla_ros_lab.roofline import report
 
 if TYPE_CHECKING:
     from vla_ros_lab.roofline.bench_file import BenchFile
     from vla_ros_lab.roofline.decodings import DecodingTime
+    from vla_ros_lab.roofline.plots import Point
     from vla_ros_lab.roofline.roofline import Roofline
     from vla_ros_lab.roofline.shapes import ModelShape
 
 
 def published_plots(folder: Path) -> list[str]:
     from vla_ros_lab.roofline import published
-    from vla_ros_lab.roofline.shapes import MINIVLA, OPENVLA
+    from vla_ros_lab.roofline.plots import Point
 
-    target, draft = published.genz_times(OPENVLA), published.genz_times(MINIVLA)
+    target, draft = published.both_times()
     measured = published.MEASURED_TARGET_HZ / published.MEASURED_DRAFT_HZ
     points = [
-        ("calculated", published.ALPHA, draft.decode / target.decode),
-        ("measured", published.ALPHA, measured),
+        Point("calculated", published.ALPHA, draft.decode / target.decode),
+        Point("measured", published.ALPHA, measured),
     ]
     subtitle = "OpenVLA-7B with MiniVLA as draft on an H100 NVL, figures of the ETH report"
     return draw(folder, points, published.GAMMA, subtitle, (), 30.0)
@@ -38,8 +39,8 @@ def cost(roof: Roofline, draft: ModelShape | None) -> float:
 def speculation(
     roof: Roofline, draft: ModelShape | None, alpha: float, gamma: int | None
 ) -> dict[str, Any]:
-    from vla_ros_lab.roofline.decodings import best_gamma, break_even, fused, speedup
     from vla_ros_lab.roofline.report import ms, table
+    from vla_ros_lab.roofline.speculation import best_gamma, break_even, fused, speedup
 
     tokens = roof.model.action_tokens
     gamma, c = gamma or tokens - 1, cost(roof, draft)
@@ -134,28 +135,24 @@ def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[
     }
 
 
-def operating_points(
-    roof: Roofline, draft: ModelShape | None, alpha: float
-) -> list[tuple[str, float, float]]:
-    points = [("temporal", alpha, 0.0)]
-    return [*points, (draft.name, alpha, cost(roof, draft))] if draft else points
+def operating_points(roof: Roofline, draft: ModelShape | None, alpha: float) -> list[Point]:
+    """Where the temporal drafter stands, and a draft model."""
+    from vla_ros_lab.roofline.plots import Point
+
+    points = [Point("temporal", alpha, 0.0)]
+    return [*points, Point(draft.name, alpha, cost(roof, draft))] if draft else points
 
 
 def draw(
-    folder: Path, points: list[tuple[str, float, float]], gamma: int, subtitle: str,
+    folder: Path, points: Sequence[Point], gamma: int, subtitle: str,
     found: tuple[DecodingTime, ...], camera_hz: float,
 ) -> list[str]:  # fmt: skip
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError("--plots needs matplotlib: pip install ./lab in the checkout") from None
     from vla_ros_lab.roofline import plots
 
-    marks = [plots.Point(*point) for point in points]
     paths = []
-    if marks:
-        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, marks, subtitle))
-        paths.append(plots.plot_break_even(folder / "break_even.png", marks, subtitle))
+    if points:
+        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, points, subtitle))
+        paths.append(plots.plot_break_even(folder / "break_even.png", points, subtitle))
     if found:
         paths.append(plots.plot_rate_age(folder / "rate_age.png", found, camera_hz, subtitle))
     for path in paths:
