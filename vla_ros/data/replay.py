@@ -120,6 +120,7 @@ class Chunk:
     to continue, or None. ``digest`` of the instruction. ``conditioning_delay``: in periods."""
 
     observed_ns: int
+    published_ns: int
     at_ns: int
     epoch: int
     digest: int
@@ -132,6 +133,12 @@ class Chunk:
     tokens: tuple[int, ...] = ()
     conditioning_delay: int = 0
 
+    def due(self, moment_ns: int) -> tuple[float, ...]:
+        """The action that is due at that moment, or the one nearest to it."""
+        first_ns = self.observed_ns + self.conditioning_delay * self.period_ns
+        index = round((moment_ns - first_ns) / self.period_ns) if self.period_ns else 0
+        return self.rows[min(max(index, 0), len(self.rows) - 1)]
+
 
 def chunk_of(message: Any, at_ns: int) -> Chunk:
     """An ActionChunk of rosbags or of rclpy. ValueError: it is cut."""
@@ -143,6 +150,7 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
     continued = (before, int(message.previous_index), int(message.delay_steps)) if before else None
     return Chunk(
         observed_ns=stamp_ns(message.observation_stamp),
+        published_ns=stamp_ns(message.header.stamp),
         at_ns=at_ns,
         epoch=int(message.epoch),
         digest=int(message.instruction_hash),

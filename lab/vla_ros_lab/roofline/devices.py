@@ -175,7 +175,7 @@ def _measured_rate(value: float, how: str) -> Rate:
 
 
 def _numbers(torch: Any, *shape: int, dtype: Any, device: str = "cpu") -> Any:
-    """Random numbers, as weights are. Ones take less power to multiply, so a GPU's clock would stay higher
+    """Random numbers, as weights are: ones take less power, so a GPU's clock would stay higher
     than it does at work."""
     generator = torch.Generator(device).manual_seed(0)
     return torch.randn(*shape, generator=generator, device=device, dtype=dtype)

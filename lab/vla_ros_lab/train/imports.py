@@ -151,7 +151,8 @@ def import_bag(
     BagError, UserError: it makes no rows, or its actions are not seven numbers.
     """
     from vla_ros.data.bags import Bag
-    from vla_ros.data.lerobot.from_bags import BagOptions, BagRows, said
+    from vla_ros.data.lerobot.from_bags import BagOptions, BagRows
+    from vla_ros.data.lerobot.pairing import dropped_lines
 
     with Bag(path) as bag:
         rows = BagRows(bag, BagOptions())
@@ -163,7 +164,7 @@ def import_bag(
         source = _Theirs(Info(columns.fps, rows.episodes, len(rows), features, {}), options, path)
         found = (replace(row, images=row.arrays()) for row in rows.rows())
         done = _written(source, found, len(rows), out, shown)
-    return replace(done, notes=(*done.notes, *bag.notes, *said(rows.dropped)))
+    return replace(done, notes=(*done.notes, *bag.notes, *dropped_lines(rows.dropped)))
 
 
 def _written(
