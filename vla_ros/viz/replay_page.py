@@ -177,7 +177,7 @@ def _series(side: RunFigures, dimension: int) -> tuple[list[int], list[float]]:
     all_of = sorted(side.run.actions.items())
     found = [item for item in all_of if not math.isnan(item[1].action[dimension])]
     found = found[:: max(1, len(found) // _MOST_POINTS)]
-    return [key[0] for key, _ in found], [said.action[dimension] for _, said in found]
+    return [key[0] for key, _ in found], [command.action[dimension] for _, command in found]
 
 
 def _points(

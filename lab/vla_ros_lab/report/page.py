@@ -103,7 +103,7 @@ def _ms(spread: Spread) -> Cell:
 
 def _staleness(row: VariantRow) -> Cell:
     """Of single actions that were made for the moment of their image it is the age."""
-    return _ms(row.staleness if row.begun.count or row.told.count else Spread())
+    return _ms(row.staleness if row.begun.count or row.conditioning_delay.count else Spread())
 
 
 def _thousandths(spread: Spread) -> Cell:
@@ -124,7 +124,7 @@ _COLUMNS: tuple[tuple[str, Callable[[VariantRow], Cell]], ...] = (
     ("new actions\na second", lambda r: Cell(f"{r.rate_hz:.1f}" if r.rate_hz else NONE)),
     ("age, ms\np50 / p95", lambda r: _ms(r.age)),
     ("staleness, ms\np50 / p95", _staleness),
-    ("delay told,\nperiods p50 / p95", lambda r: _ms(r.told)),
+    ("conditioning delay,\nperiods p50 / p95", lambda r: _ms(r.conditioning_delay)),
     ("inference, ms\np50 / p95", lambda r: _ms(r.inference)),
     ("passes\nan action", lambda r: Cell(_passes(r.drafts))),
     ("drafts\naccepted, %", lambda r: Cell(percent(r.drafts.acceptance_all))),
@@ -347,7 +347,7 @@ def _picture(record: Record, source: str, heading: str) -> ReportImage:
     end = "solved" if record.success else f"not solved: {plain(kind_of(record.reason))}"
     said = f"initial state {record.job.initial_state}: {end}, {record.steps} steps"
     job = record.job
-    told = record.sentence or job.instruction
+    told = record.instruction or job.instruction
     return ReportImage(job.key(), source, plain(job.task), plain(told), said, heading)
 
 
@@ -439,7 +439,9 @@ def html(
         drawable=available(),
         figures=_figures(rows) if rows and available() else [],
         acceptance=acceptance_table(rows),
-        tasks=task_tables(rows, other, {r.job.task: r.sentence for r in records if r.sentence}),
+        tasks=task_tables(
+            rows, other, {r.job.task: r.instruction for r in records if r.instruction}
+        ),
         beside=beside_table(rows[0], other, beside) if rows and beside else None,
         total=total,
         clips=clips(directory, records),

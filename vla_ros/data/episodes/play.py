@@ -34,7 +34,7 @@ from vla_ros.core.types import (
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
-from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_spoken
+from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_tokens
 from vla_ros.data.episodes.tally import EpisodeTally, is_an_end, reason_of
 from vla_ros.data.episodes.variants import DRAFTING
 from vla_ros.engine.options import EngineOptions, Value, parse_options
@@ -317,7 +317,7 @@ class PolicyLoop:
         self.state_dim = policy.info.state_dim
         self._policy, self._server = policy, Server(policy, self.clock)
         self._sequence = 0
-        self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
+        self.last: tuple[float, Inference | None] | None = None  # since the stage looked last
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
         self.look: Callable[[Observation], Observation] = lambda observation: observation
@@ -346,7 +346,7 @@ class PolicyLoop:
         except Exception as error:
             self.error = last_line(error)
             raise  # the episode's runner ends it with this
-        self.asked = ((self.clock.steady_ns() - began) / MS, result.inference)
+        self.last = ((self.clock.steady_ns() - began) / MS, result.inference)
         if result.error is ErrorKind.INVALID:
             self.control.invalid(result.epoch, result.error_text)
         elif result.error is not ErrorKind.NONE:
@@ -400,7 +400,7 @@ class _Stage:
         self.over: Callable[[], None] = lambda: None
         self._seen: tuple[int, SimObservation] | None = None  # the newest frame and its stamp
         brain.publish_to, brain.look = self._publish, self._look
-        brain.asked, brain.error = None, ""
+        brain.last, brain.error = None, ""
 
     def clock(self, stamp_ns: int) -> None:
         self._step_done()
@@ -475,10 +475,10 @@ class _Stage:
         if self._answer is None:
             return
         answer, self._answer = self._answer, None
-        if self._brain.asked is not None:
-            spent_ms, said = self._brain.asked
-            self._brain.asked = None
-            self._tally.asked(spent_ms)
+        if self._brain.last is not None:
+            spent_ms, said = self._brain.last
+            self._brain.last = None
+            self._tally.spent(spent_ms)
             if said is not None:
                 self._tally.inference(said)
         self._tally.command(answer, self._brain.clock.stamp_ns)
@@ -520,7 +520,7 @@ class EpisodeOrder:
 
     job: Job
     strip: str = ""
-    sentence: str = ""
+    instruction: str = ""
     clip: bool = False
 
 
@@ -551,8 +551,8 @@ def keep(played: PlayedEpisode, directory: Path, tokens: bool = False) -> Record
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     if tokens:
-        write_spoken(played.record, directory)
-    return replace(played.record, said=(), ages=())
+        write_tokens(played.record, directory)
+    return replace(played.record, tokens=(), ages=())
 
 
 class Player:
@@ -575,11 +575,11 @@ class Player:
         if strip is not None and order.strip:
             picture = _bytes(strip.save, Path(order.strip).suffix)
         if strip is not None and order.clip and not record.success:
-            make = functools.partial(save_clip, strip.frames, record.ages, order.sentence)
+            make = functools.partial(save_clip, strip.frames, record.ages, order.instruction)
             clip = _bytes(make, ".webp")
         record = replace(
             record,
-            sentence=order.sentence,
+            instruction=order.instruction,
             strip=order.strip if picture else "",
             clip=clip_path(order.job) if clip else "",
         )

@@ -136,7 +136,7 @@ class VariantRow:
     ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
     executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
     of the solved episodes; a policy that fails often repeats itself, which is easy to draft.
-    ``told``: delays that the policy was told, in control periods.
+    ``conditioning_delay``: that the policy was conditioned on, in control periods.
     ``decoding``: how its frames were decoded, which "auto" leaves open.
     """
 
@@ -154,7 +154,7 @@ class VariantRow:
     drafts: Drafts
     solved: Drafts
     same: tuple[int, int]
-    told: Spread = Spread()
+    conditioning_delay: Spread = Spread()
     begun: Spread = Spread()
     seam: Spread = Spread()
     jerk: Spread = Spread()
@@ -211,7 +211,7 @@ def _row(
         drafts=Drafts.of(records),
         solved=Drafts.of([r for r in records if r.success]),
         same=(sum(first[_key(r)] == r.action_digest for r in both), len(both)),
-        told=pooled(r.conditioning_delay for r in records),
+        conditioning_delay=pooled(r.conditioning_delay for r in records),
         begun=pooled(r.begun for r in records),
         seam=pooled(r.seam for r in records),
         jerk=pooled(r.jerk for r in records),
@@ -381,7 +381,9 @@ def _figures(row: VariantRow, records: Sequence[Record]) -> dict[str, Any]:
         "variant": row.variant.label,
         "observation_age_ms": _spread(row.age),
         "staleness_ms": _spread(row.staleness) if row.staleness.count else None,
-        "conditioning_delay": _spread(row.told) if row.told.count else None,
+        "conditioning_delay": _spread(row.conditioning_delay)
+        if row.conditioning_delay.count
+        else None,
         "begun": _spread(row.begun) if row.begun.count else None,
         "seam": _spread(row.seam, 6) if row.seam.count else None,
         "jerk": _spread(row.jerk, 6) if row.jerk.count else None,

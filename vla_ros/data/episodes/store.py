@@ -107,12 +107,12 @@ class Store:
         path = self._directory / RUN
         if path.exists():
             setup, variants, commands = _read(path)
-            if said := _differences(to_json(setup), to_json(self._setup)):
-                raise StoreError(f"{self._directory} holds an evaluation with {said}")
+            if difference := _differences(to_json(setup), to_json(self._setup)):
+                raise StoreError(f"{self._directory} holds an evaluation with {difference}")
             for label, variant in self._variants.items():
                 before = variants.get(label, variant)
-                if said := _differences(to_json(before), to_json(variant)):
-                    raise StoreError(f"{self._directory} holds '{label}' with {said}")
+                if difference := _differences(to_json(before), to_json(variant)):
+                    raise StoreError(f"{self._directory} holds '{label}' with {difference}")
             self._variants = {**variants, **self._variants}
             self.commands = list(dict.fromkeys([*commands, *self.commands]))
         content = {
@@ -198,27 +198,27 @@ class EpisodeTokens:
     success: bool
 
 
-def write_spoken(record: Record, directory: Path) -> Path | None:
+def write_tokens(record: Record, directory: Path) -> Path | None:
     """Write what was said in an episode into the evaluation's directory; None: nothing was."""
-    if not record.said:
+    if not record.tokens:
         return None
     name = re.sub(r"[^A-Za-z0-9._=,-]+", "_", record.job.key()).strip("_")
     path = directory / FOLDER / f"{name[:200]}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, tokens=np.asarray(record.said, np.int32), success=record.success)
+    np.savez_compressed(path, tokens=np.asarray(record.tokens, np.int32), success=record.success)
     return path
 
 
-def read_spoken(directory: Path, variant: str = "") -> list[EpisodeTokens]:
+def read_tokens(directory: Path, variant: str = "") -> list[EpisodeTokens]:
     """The episodes of an evaluation, or of one of its variants, by name. UserError, OSError."""
     start = re.sub(r"[^A-Za-z0-9._=,-]+", "_", f"{variant}/") if variant else ""
     paths = sorted(p for p in (directory / FOLDER).glob("*.npz") if p.name.startswith(start))
     if not paths:
         raise UserError(f"{directory / FOLDER} holds no tokens: play with `eval --keep-tokens`")
-    return [_read_tokens(path) for path in paths]
+    return [_tokens_of(path) for path in paths]
 
 
-def _read_tokens(path: Path) -> EpisodeTokens:
+def _tokens_of(path: Path) -> EpisodeTokens:
     try:
         with np.load(path, allow_pickle=False) as archive:
             tokens: npt.NDArray[Any] = archive["tokens"]
