@@ -11,7 +11,7 @@ from vla_ros.core.console import Table as Lines
 from vla_ros.data.episodes.rows import Successes, pooled
 from vla_ros.viz.pages import Bar, Cell, Table, TableLine, cell, render
 from vla_ros_lab.loop.chain import Chain, ChainEvaluation, Generation
-from vla_ros_lab.report.figures import INK, SIZE, available, panels, success_axis, svg, title
+from vla_ros_lab.report.figures import INK, SIZE, panels, success_axis, svg, title
 from vla_ros_lab.roofline.plots import COLORS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def write_page(path: Path, chain: Chain, command: str) -> None:
         trainings=_trainings(found),
         runs=_runs(chain.generations),
         picture=svg(drawn(found), "Success and takeovers by generation")
-        if available() and len(found) > 1
+        if len(found) > 1
         else None,
         left_out=chain.left_out,
         command=command,

@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def background(self) -> str:
-        """A color that is always light enough for black text."""
+        """A color that is always light enough for dark text."""
         part = min(max(self.shade or 0.0, 0.0), 1.0)
         red, green, blue = (round(255 - part * (255 - end)) for end in (140, 185, 222))
         return f"rgb({red},{green},{blue})"
