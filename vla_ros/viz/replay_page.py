@@ -1,7 +1,7 @@
 """The report of a replay as one page: no script, nothing loaded from anywhere.
 
 Shows the verdict, where the time went in both runs, every dimension of the actions of both runs
-over the frames, and the differences in numbers. The words are in ``replay.html.j2``.
+over the frames, and the differences in numbers. The text is in ``replay.html.j2``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stages:
 
     @property
     def end(self) -> float:
-        """Where it ends, px."""
+        """Its right end, px."""
         last = self.pieces[-1]
         return last.x + last.width
 
@@ -100,7 +100,7 @@ def _differences(found: Comparison) -> Table:
 
 
 def _runs(sides: Sequence[RunFigures]) -> Table:
-    """What each run was of, and its times."""
+    """Policy and times of each run."""
     lines: list[TableLine] = []
 
     def add(label: str, values: Sequence[str], kind: str = "") -> None:

@@ -117,8 +117,8 @@ class PairedVerdict:
 
 
 def read_before(folder: Path, setup: Setup, jobs: Iterable[Job]) -> EarlierEvaluation:
-    """The evaluation in ``folder``. UserError: none, one of another world, or none of whose episodes
-    is among ``jobs``, which are to be played."""
+    """The evaluation in ``folder``. UserError: none, one of another world, or one without an
+    episode of ``jobs``, which are to be played."""
     there, variants = read_run(folder)
     for name in _WORLD:
         if getattr(there, name) != getattr(setup, name):

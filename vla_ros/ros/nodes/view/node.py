@@ -55,7 +55,7 @@ from vla_ros.viz.viewer.model import (
     Strips,
     ViewHistory,
     burnt,
-    sentences_of,
+    instructions_of,
     side_by_side,
 )
 from vla_ros.viz.viewer.window import JogRequest, PageAction, PageRequest, PageWindow
@@ -95,13 +95,13 @@ class PageRequests:
 
     def fulfil(self, ask: PageRequest) -> None:
         """Begin it; what comes of it is told later."""
-        if ask.wish is PageAction.SAY:
+        if ask.action is PageAction.INSTRUCT:
             self._say(ask.text.strip())
-        elif ask.wish is PageAction.RESET and self._episode.service_is_ready():
+        elif ask.action is PageAction.RESET and self._episode.service_is_ready():
             request = ResetEpisode.Request(task="", initial_state=-1)
             self._call(self._episode, request, "reset")
         else:
-            self._trigger(ask.wish)
+            self._trigger(ask.action)
 
     def push(self, push: JogRequest) -> None:
         """A person takes over; in the frame of the policy's actions."""
@@ -374,9 +374,9 @@ class ViewNode(Node):
             return
         self._window.show_words(page.banner_html(now), page.facts_html(), page.log_html())
         if pictures := self._burnt():
-            self._window.show_picture(side_by_side(pictures))
+            self._window.show_image(side_by_side(pictures))
         environment = page.world.environment if page.world else ""
-        self._window.show_tasks(page.suggestions(sentences_of(environment, self._suite)))
+        self._window.show_tasks(page.suggestions(instructions_of(environment, self._suite)))
         rate_hz = page.status.control_rate_hz if page.status else 0.0
         self._window.stage.show(self._past.at(self._window.seconds_ago), rate_hz)
         if self._drawings % CHARTS_EVERY == 0:
@@ -427,11 +427,11 @@ class ViewNode(Node):
             if isinstance(ask, JogRequest):
                 self._wishes.push(ask)
                 continue
-            self.get_logger().info(f"asked at the page: {ask.wish.value} {ask.text}".rstrip())
+            self.get_logger().info(f"asked at the page: {ask.action.value} {ask.text}".rstrip())
             self._wishes.fulfil(ask)
 
     def _told(self, text: str, good: bool) -> None:
-        self._window.tell(text, good)
+        self._window.notify(text, good)
         if good:  # two calls: rclpy holds a line of code to one severity
             self.get_logger().info(text)
         else:
