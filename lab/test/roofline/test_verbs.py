@@ -187,7 +187,7 @@ def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
     elsewhere = measured(tmp_path / "e.json", {"autoregressive": (9.0, {})}, "/gone/model")
     status, out, err = run(capsys, "roofline", "--compare", elsewhere)
     assert (status, out) == (2, "")
-    assert "say --model" in err
+    assert "give --model" in err
     status, out, err = run(capsys, "roofline", "--compare", elsewhere, "--model", "small")
     assert status == 0, err
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Name the ways of decoding that give a command for every control tick on observation young enough:
-the lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
+the lossless ones first, the freshest first. A lossy one changes the policy's actions; it is marked.
 And how many such robots one `vla-ros serve` has time for, by the same bound.
 From the roofline of a device, or, with --bench, from what was measured there."""
 
@@ -106,7 +106,7 @@ FleetWith = Callable[[Sequence["CandidateVerdict"], "Requirements"], "Fleet | No
 
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], FleetWith]:
-    """Where they are from, what there is, and how many robots it serves (of a roofline)."""
+    """Source of the candidates, the candidates, and the fleet of a roofline."""
     from vla_ros_lab.roofline.advice import from_bench, from_roofline
     from vla_ros_lab.roofline.decodings import decodings, refused
     from vla_ros_lab.roofline.fleet import fleet_of
@@ -116,7 +116,7 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], F
         given = [name for name in CALCULATED if getattr(args, name) not in (None, False)]
         if given:
             option = given[0].replace("_", "-")
-            raise UserError(f"--bench says what was measured: leave out --{option}")
+            raise UserError(f"--bench has what was measured: leave out --{option}")
         where = bench.machine or bench.device
         source = f"measured: {bench.checkpoint} on {where} ({bench.path})"
         return source, from_bench(bench), lambda verdicts, limits: None
@@ -146,7 +146,7 @@ def _conclusion(best: CandidateVerdict, limits: Requirements) -> str:
     limited = f"control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
     line = f"best: {best.parameters} {limited}"
     if not best.candidate.lossless:
-        line += "\nIt is LOSSY, it changes what the policy says: no lossless one meets the limits."
+        line += "\nIt is LOSSY, it changes the policy's actions: no lossless one meets the limits."
     return line
 
 

@@ -32,7 +32,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         " such as int8 or decoder=int4,head=fp8")  # fmt: skip
     add("--prompt-tokens", type=int, metavar="N", help="of the whole prompt, images included")
     add("--images", type=int, metavar="N", help="cameras the model sees")
-    add("--chunk", type=int, metavar="C", help="a policy that says C actions, token by token")
+    add("--chunk", type=int, metavar="C", help="a policy that decodes C actions, token by token")
     add("--alpha", type=float, default=0.5, help="acceptance of drafts, 0 to 1 (0.5)")
     add("--head", action="store_true", help="a draft head was trained: vla-ros train --head")
     add(
@@ -72,7 +72,7 @@ def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelS
     except ValueError as error:
         if bench is None or args.model:
             raise UserError(str(error)) from None
-        raise UserError(f"{bench.path} is of {measured!r}: say --model; {error}") from None
+        raise UserError(f"{bench.path} is of {measured!r}: give --model; {error}") from None
     with user_errors(ValueError):
         if args.images is not None:
             if args.images < 1:
@@ -88,10 +88,10 @@ def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelS
 
 
 def _check_chunk_options(args: argparse.Namespace, model: ModelShape) -> None:
-    """What is about chunks fits the model's."""
+    """Refuse options about chunks that do not fit the model."""
     if args.coverage is not None and not (args.head and model.kind == "tokens" and model.chunk > 1):
         raise UserError(
-            "--coverage is about the recursive head of a policy that says chunks token by token:"
+            "--coverage is about the recursive head of a policy that decodes chunks token by token:"
             " give --head, and --chunk or such a policy"
         )
     if args.executed is not None and not 1 <= args.executed <= model.chunk:
@@ -116,7 +116,7 @@ def draft_of(args: argparse.Namespace, model: ModelShape) -> ModelShape | None:
             draft = draft.with_chunk(args.chunk)
         if draft.chunk != model.chunk:
             raise ValueError(
-                f"{name} says {draft.chunk} action(s), {model.name} {model.chunk}: it cannot draft"
+                f"{name} makes {draft.chunk} action(s), {model.name} {model.chunk}: it cannot draft"
             )
         return draft.with_prompt(draft.images * draft.vision_tokens + model.text_tokens)
 
@@ -290,7 +290,7 @@ def _device_of_bench(bench: BenchFile, args: argparse.Namespace) -> str:
             "pcie" in machine and name.endswith("sxm")
         ):
             return name
-    raise UserError(f"{bench.path} was measured on {bench.machine!r}: say which --device that is")
+    raise UserError(f"{bench.path} was measured on {bench.machine!r}: give --device")
 
 
 def _all_devices(
@@ -321,7 +321,7 @@ def _all_devices(
     if covered and args.coverage is None:
         print(
             f"assumed: the head's coverage is {min(covered):.2f} to {max(covered):.2f}, from"
-            " --alpha; say --coverage if you know it"
+            " --alpha; give --coverage if you know it"
         )
     for line in refused.values():
         print(f"left out: {line}")

@@ -33,7 +33,7 @@ EXECUTED = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What the robot needs: frames and commands a second, and the oldest observation allowed
+    """A robot's requirements: frames and commands a second, and the oldest observation allowed
     (s)."""
 
     camera_hz: float

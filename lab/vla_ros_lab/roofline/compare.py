@@ -31,7 +31,7 @@ SAME_WORK = {
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Milliseconds possible and measured. ``how`` says where the measured figure is from."""
+    """Milliseconds possible and measured. ``how`` names the source of the measured figure."""
 
     name: str
     possible_ms: float

@@ -101,8 +101,8 @@ class DecodingTime:
 
 @dataclass(frozen=True, slots=True)
 class ServedRate:
-    """What a decoding gives that executes ``executed`` actions of every chunk, as often as chunks
-    come: actions a second, and seconds from the frame to a command, on average and at worst."""
+    """Rate and age of a decoding that executes ``executed`` actions of every chunk: actions a
+    second, and seconds from the frame to a command, on average and at worst."""
 
     executed: int
     actions_hz: float

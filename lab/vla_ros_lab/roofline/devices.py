@@ -67,7 +67,7 @@ def load_devices(path: Path) -> dict[str, Device]:
     """The table of devices, by name.
 
     Raises:
-        ValueError: a missing or wrong entry, with its place.
+        ValueError: a missing or wrong entry, with its key.
     """
     import yaml
 
@@ -99,21 +99,21 @@ def _device(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
     )
 
 
-def _size(place: str, value: Any) -> float:
+def _size(key: str, value: Any) -> float:
     if not 0 <= float(value) < math.inf:
-        raise ValueError(f"{place} is {value}: give a size in GB, or 0 where it is unknown")
+        raise ValueError(f"{key} is {value}: give a size in GB, or 0 where it is unknown")
     return float(value)
 
 
-def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
+def _rate(key: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
     if not isinstance(values, list) or len(values) != 4:
-        raise ValueError(f"{place} is {values}: give [peak, its source, achieved, its source]")
+        raise ValueError(f"{key} is {values}: give [peak, its source, achieved, its source]")
     peak, peak_from, achieved, achieved_from = values
     for source in (peak_from, achieved_from):
         if source not in sources:
-            raise ValueError(f"{place}: source {source!r} is not in sources")
+            raise ValueError(f"{key}: source {source!r} is not in sources")
     if not 0 < achieved <= peak < math.inf:
-        raise ValueError(f"{place}: achieved {achieved} must be above 0 and at most peak {peak}")
+        raise ValueError(f"{key}: achieved {achieved} must be above 0 and at most peak {peak}")
     return Rate(peak * unit, achieved * unit, sources[peak_from], sources[achieved_from])
 
 

@@ -1,4 +1,4 @@
-"""A roofline as plain values for JSON: lists, numbers and strings only."""
+"""A roofline as values for JSON, and as text for a person."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def memory(found: Memory) -> dict[str, float]:
 
 
 def speculation(c: float, gamma: int, alpha: float, tokens: int) -> dict[str, Any]:
-    """What a draft of relative cost c is worth, unfused and fused into the prefill."""
+    """Gain by a draft of relative cost c, unfused and fused into the prefill."""
     return {
         "c": c,
         "gamma": gamma,
@@ -136,9 +136,6 @@ def verdicts(found: Sequence[CandidateVerdict]) -> list[dict[str, Any]]:
     ]
 
 
-# A roofline as text that a person can read.
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they need to be; the first and text columns left, numbers right."""
     rows = [list(row) for row in rows]
@@ -173,7 +170,7 @@ def hz(rate: float) -> str:
 
 
 def heading(roof: Roofline) -> str:
-    """What is calculated for what."""
+    """Model, device, formats and memory of a roofline."""
     model, device, precision = roof.model, roof.device, roof.precision
     formats = ", ".join(
         f"{part} {getattr(precision, part)}" for part in ("vision", "decoder", "head", "kv")
@@ -196,15 +193,15 @@ def heading(roof: Roofline) -> str:
 
 
 def memory_line(memory: Memory) -> str:
-    """What takes how much."""
+    """Sizes of the parts of memory."""
     parts = (
         (memory.weights, "weights"),
         (memory.cache, "cache"),
         (memory.activations, "activations"),
         (memory.runtime, "CUDA and graphs (assumed)"),
     )
-    said = ", ".join(f"{scaled(size, 'B')} {what}" for size, what in parts)
-    return f"{scaled(memory.total, 'B')}: {said}"
+    sizes = ", ".join(f"{scaled(size, 'B')} {what}" for size, what in parts)
+    return f"{scaled(memory.total, 'B')}: {sizes}"
 
 
 def stage_table(stages: Iterable[StageTime]) -> str:
@@ -289,7 +286,7 @@ def figure_table(figures: Iterable[Figure]) -> str:
 
 
 def not_reproduced() -> str:
-    """Why some published figures are not what a roofline gives."""
+    """Reasons why some published figures are not those of a roofline."""
     return "\n".join(f"- {line}" for line in NOT_REPRODUCED)
 
 
@@ -334,7 +331,7 @@ def device_list(devices: Iterable[Device]) -> str:
 
 
 def executed_table(verdicts: Sequence[CandidateVerdict]) -> str:
-    """What executing so much of every chunk gives."""
+    """One line a number of actions executed of every chunk."""
     rows = [
         (
             f"{v.executed}", hz(v.commands_hz), f"{v.usual_s * 1e3:.0f}", f"{v.age_s * 1e3:.0f}",
@@ -373,9 +370,6 @@ def verdict_table(verdicts: Sequence[CandidateVerdict], limits: Requirements) ->
     return f"{limit}\n\n{table(heads, rows)}"
 
 
-# Tables of policies whose answers are chunks: what is executed of them, what a head is worth.
-
-
 def served_table(
     found: Sequence[DecodingTime], given: Mapping[str, ServedRate], camera_hz: float
 ) -> str:
@@ -396,7 +390,7 @@ def served_table(
 
 
 def head_line(head: HeadTime, given: DecodingTime, assumed: bool) -> str:
-    """What a level costs, and where the coverage comes from."""
+    """Costs of a level, and the source of the coverage."""
     level, taps = head.level, head.taps
     lines = [
         f"recursive head, {head.width} wide: a level reads {scaled(level.bytes, 'B')},"
@@ -408,7 +402,7 @@ def head_line(head: HeadTime, given: DecodingTime, assumed: bool) -> str:
     if assumed:
         lines.append(
             f"  assumed: coverage {given.coverage:.2f}, as the head misses {MISSED:g} of what the"
-            f" last chunk misses at alpha {given.alpha:g}; say --coverage if you know it"
+            f" last chunk misses at alpha {given.alpha:g}; give --coverage if you know it"
         )
     return "\n".join(lines)
 

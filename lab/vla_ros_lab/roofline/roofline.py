@@ -19,7 +19,7 @@ Ops = list[Op]
 
 
 def repeat(ops: Ops, times: int) -> Ops:
-    """The same operators for so many layers."""
+    """The operators of so many layers."""
     return [op for _ in range(times) for op in ops]
 
 
@@ -79,7 +79,7 @@ def layer(decoder: DecoderShape, segments: tuple[Segment, ...], part: str = "dec
 
 
 def head(decoder: DecoderShape, rows: int) -> Ops:
-    """The language model's head on ``rows`` tokens: those whose logits somebody needs."""
+    """The language model's head on ``rows`` tokens: those whose logits are needed."""
     if not decoder.vocab or not rows:
         return []
     return [linear("lm head", "head", rows, decoder.hidden, decoder.vocab)]
@@ -123,9 +123,9 @@ def parallel(model: ModelShape) -> Ops:
 
 
 def flow_prefix(model: ModelShape, naive: bool = False) -> Ops:
-    """The prefix of a flow model: it fills the cache, and its head is never asked.
+    """The prefix of a flow model: it fills the cache, and its head is never run.
 
-    Of the last layer keys and values are all that anybody reads (realtime-vla, arXiv 2510.26742);
+    Of the last layer only keys and values are read (realtime-vla, arXiv 2510.26742);
     ``naive``: the whole of it is run all the same.
     """
     hidden = model.expert is not None and model.expert.reads_hidden
@@ -190,7 +190,7 @@ def _remade(model: ModelShape) -> Ops:
 
 
 def _refine(model: ModelShape) -> Ops:
-    """What the prompt goes through between the decoder and the expert; its attention is small."""
+    """Layers of the prompt between the decoder and the expert; their attention is small."""
     pairs = model.expert.refine if model.expert is not None else ()
     return [linear("refine", "expert", model.prompt, i, o) for i, o in pairs]
 
@@ -226,7 +226,7 @@ def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
     return sum(op.weights * widths[op.part] for op in ops) + table
 
 
-# What a model needs in memory: the one count behind `roofline`, `advise` and `doctor`.
+# Memory of a model: the one count behind `roofline` and `advise`.
 
 
 LONGEST_TEXT = 192  # prompt tokens besides the images that the engine keeps room for
@@ -249,12 +249,12 @@ class Memory:
         return self.weights + self.cache + self.activations + self.runtime
 
     def fits(self, device_bytes: float) -> bool:
-        """Whether a device has room for it; 0: nobody knows how much it has, so True."""
+        """Whether a device has room for it; True where its size is unknown (0)."""
         return not device_bytes or self.total <= device_bytes
 
 
 def memory_of(model: ModelShape, precision: Precision, frames: int = 1) -> Memory:
-    """What one policy takes. ``frames`` are decoded at a time: the depth of the pipeline."""
+    """Memory of one policy. ``frames`` are decoded at a time: the depth of the pipeline."""
     widths = {part: WEIGHT_BYTES[getattr(precision, part)] for part in PARTS}
     widths["table"] = WEIGHT_BYTES[precision.table]
     longest = model.images * model.vision_tokens + LONGEST_TEXT + model.action_tokens
@@ -275,7 +275,7 @@ def _pass(decoder: DecoderShape, rows: int, logits: int) -> float:
 
 
 def _tower(tower: TowerShape, images: int) -> float:
-    """The same of a vision block: residual, normed rows, the MLP before and after its GELU."""
+    """Elements alive in a vision block: residual, normed rows, MLP before and after its GELU."""
     return images * (tower.patches + tower.prefix) * (2.0 * tower.width + 2.0 * tower.mlp)
 
 
@@ -369,7 +369,7 @@ class Roofline:
         return self.time("prefill", flow_prefix(self.model, naive))
 
     def expert_once(self) -> StageTime:
-        """What is the same in all steps, once a chunk."""
+        """Operators that are the same in all steps, once a chunk."""
         return self.time("expert, once", expert_once(self.model))
 
     def expert_step(self, naive: bool = False) -> StageTime:
@@ -393,7 +393,7 @@ class Roofline:
         return (*front, self.prefill(), self.decode(), self.head(), *packed)
 
     def memory(self, frames: int = 1) -> Memory:
-        """What a policy takes, with so many frames decoded at a time."""
+        """Memory of a policy, with so many frames decoded at a time."""
         return memory_of(self.model, self.precision, frames)
 
     def fits(self, frames: int = 1) -> bool:

@@ -1,5 +1,5 @@
-"""The parts of a roofline behind its tables: what a draft is worth, a benchmark beside the bound,
-images. Each prints its part and returns it for the line of JSON."""
+"""The parts of a roofline behind its tables: drafts, chunks, a benchmark beside the bound, figures.
+Each prints its part and returns it for the line of JSON."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def left_out(model: ModelShape) -> dict[str, Any]:
 def chunks(
     found: tuple[DecodingTime, ...], camera_hz: float, executed: int | None
 ) -> dict[str, Any]:
-    """How many actions a second a chunk gives, and how old they are."""
+    """Actions a second that a chunk gives, and their age."""
     from vla_ros_lab.roofline.decodings import served
     from vla_ros_lab.roofline.report import served_table
 
@@ -95,7 +95,7 @@ def chunks(
 def recursive_head(
     roof: Roofline, found: tuple[DecodingTime, ...], alpha: float, coverage: float | None
 ) -> dict[str, Any]:
-    """What the head costs, and what it is worth by coverage."""
+    """Costs of the head, and its gain by coverage."""
     from vla_ros_lab.roofline.decodings import head_time, recursive_decoding
     from vla_ros_lab.roofline.report import coverage_table, head_line
 
@@ -136,7 +136,7 @@ def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[
 
 
 def operating_points(roof: Roofline, draft: ModelShape | None, alpha: float) -> list[Point]:
-    """Where the temporal drafter stands, and a draft model."""
+    """The operating points of the temporal drafter and of a draft model."""
     from vla_ros_lab.roofline.plots import Point
 
     points = [Point("temporal", alpha, 0.0)]

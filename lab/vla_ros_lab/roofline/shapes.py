@@ -532,7 +532,7 @@ def _of_folder(name: str) -> ModelShape:
 
 
 def _folder(name: str) -> Path:
-    """Where a checkpoint is on this machine. ValueError: nowhere."""
+    """The folder of a checkpoint on this machine. ValueError: there is none."""
     from vla_ros.engine.io.hub import SHIPPED, hub_id, shipped
 
     if name.startswith(SHIPPED):

@@ -1,4 +1,4 @@
-"""Whether guessing pays: expected tokens and passes, speedup, break-even, the landscape.
+"""Speculation calculated: expected tokens and passes, speedup, break-even, the landscape.
 
 alpha is the probability that a drafted token is the target's own, taken as independent from
 token to token; gamma the drafted tokens a round; c the time of a draft step over the time of a
@@ -80,7 +80,7 @@ def landscape(gamma: int, alphas: Sequence[float], costs: Sequence[float]) -> Fl
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an action is expected to take: target passes, and tokens drafted for it."""
+    """Expected target passes of an action, and tokens drafted for it."""
 
     passes: float
     drafted: float

@@ -65,7 +65,7 @@ class Precision:
 
     @property
     def table(self) -> str:
-        """Of the word embeddings, which this engine keeps as they are."""
+        """Format of the word embeddings, which this engine keeps as they are."""
         return "bf16" if self.head in ("int8w", "int4w") else self.head
 
     def compute(self, op: Op) -> str:
@@ -102,8 +102,8 @@ def parse_precision(text: str) -> Precision:
 
 
 def precision_of_weights(text: str) -> Precision:
-    """``weights`` as the engine takes it, such as ``decoder=int4,head=int8``: what it stores and
-    computes so. The action expert of a flow policy goes with the head.
+    """Formats of the engine's option ``weights``, such as ``decoder=int4,head=int8``, as it stores
+    and computes them. The action expert of a flow policy goes with the head.
 
     Raises:
         ValueError: an unknown part or format.
