@@ -246,23 +246,6 @@ def test_flow_policies_cost_what_was_counted_by_hand(
 #: Read by hand off the authors' sources: what the tensors' names and shapes must give.
 GROOT_HEAD = DecoderShape(1536, 6144, 32, 1536, 1536, gated=False)
 EXPERTS = {
-    "pi0": ExpertShape(
-        DecoderShape(1024, 4096, 18, 2048, 256), rows=50, steps=10, still_rows=1,
-        ends=((32, 1024), (2048, 1024), (1024, 1024), (1024, 32)),
-    ),
-    "pi05": ExpertShape(
-        DecoderShape(1024, 4096, 18, 2048, 256), rows=50, steps=10, ends=((32, 1024), (1024, 32)),
-        timed_weights=37 * 3 * 1024**2 + 2 * 1024**2,  # two norms a layer and the last one; time
-    ),
-    "smolvla": ExpertShape(
-        DecoderShape(720, 2048, 16, 960, 320), rows=50, steps=10, cross_layers=8, cross_width=320,
-        ends=((32, 720), (1440, 720), (720, 720), (720, 32)),
-    ),
-    "evo1": ExpertShape(
-        DecoderShape(896, 3584, 8, 896, 896, gated=False), rows=50, steps=32, cross_layers=8,
-        cross_width=896, ends=((24, 896), (896, 896), (896, 896)),
-        flat=((50 * 896, 896), (896, 1024), (1024, 1200)), reads_hidden=True,
-    ),
     "groot-n1.7": ExpertShape(
         GROOT_HEAD, rows=41, steps=4, cross_layers=16, cross_width=2048,
         ends=((132, 1536), (3072, 1536), (1536, 1536), (1536, 1024), (1024, 1024), (1024, 132)),
@@ -277,10 +260,6 @@ EXPERTS = {
     ),
 }  # fmt: skip
 TOWERS_AND_DECODERS = {
-    "pi0": (TowerShape(1152, 27, 4304, 256), DecoderShape(2048, 16384, 18, 2048, 256, 0, 257152)),
-    "smolvla": (
-        TowerShape(768, 12, 3072, 1024, patch=16), DecoderShape(960, 2560, 16, 960, 320, 0, 49280),
-    ),
     "groot-n1.6": (
         TowerShape(1152, 27, 4304, 324), DecoderShape(2048, 6144, 16, 2048, 1024, 0, 151680),
     ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.core.resources import config_path
+from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
 from vla_ros_lab.roofline.advice import Candidate, Requirements, advise, from_roofline, judge
 from vla_ros_lab.roofline.decodings import clocked, decodings, head_weights
 from vla_ros_lab.roofline.devices import load_devices
@@ -186,9 +188,6 @@ def test_limits_that_are_none(values):
 
 @pytest.mark.parametrize(("model", "hidden"), [("openvla-7b", 4096), ("small", 256)])
 def test_a_draft_head_is_counted_as_training_makes_it(model, hidden):
-    torch = pytest.importorskip("torch")
-    from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
-
     with torch.device("meta"):
         head = OneShotHead(HeadConfig((0, 1, 2), hidden, 7, width=one_shot_width(hidden)))
     real = sum(parameter.numel() for parameter in head.parameters())

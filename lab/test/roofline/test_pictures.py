@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from vla_ros.core.resources import config_path
+from vla_ros_lab.roofline import plots
 from vla_ros_lab.roofline.decodings import decodings
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
 from vla_ros_lab.roofline.shapes import load_model
-
-pytest.importorskip("matplotlib")
-from vla_ros_lab.roofline import plots
 
 YELLOW = np.array([0xFF, 0xD9, 0x2F])  # an operating point's
 
