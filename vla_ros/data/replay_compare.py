@@ -432,16 +432,22 @@ def text(report: Report) -> str:
         lines.append(_row("frame to answer", answers))
     lines.append(f"({ABOUT_TIMES}{LOCKSTEP if report.mode == 'lockstep' else ''})")
     lines.append("")
-    lines += _comparison(report)
+    found = report.comparison
+    if found is None:
+        lines.append(f"{report.verdict}: the bag has no actions; --save keeps these for later")
+    else:
+        first, *more = comparison_lines(found)
+        lines += [f"{report.verdict}   ({first})", *more]
+        if found.first is not None:
+            pairs = zip(found.names, found.max_abs_diff, strict=True)
+            lines.append("largest: " + "  ".join(f"{name} {off:.3g}" for name, off in pairs))
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join(lines)
 
 
-def _comparison(report: Report) -> list[str]:
-    found = report.comparison
-    if found is None:
-        return [f"{report.verdict}: the bag has no actions; --save keeps these for later"]
-    lines = [f"{report.verdict}   ({found.compared} actions compared)"]
+def comparison_lines(found: Comparison) -> list[str]:
+    """The comparison in numbers, for text and page: the actions compared, and what differs."""
+    lines = [f"{found.compared} actions compared"]
     if found.missing or found.extra:
         lines.append(f"only in one run: {found.missing} before, {found.extra} now")
     if found.tail:
@@ -451,8 +457,6 @@ def _comparison(report: Report) -> list[str]:
         lines.append(f"tokens that match: {rate}")
     if found.first is not None:
         lines.append(f"first difference: {found.first}")
-        pairs = zip(found.names, found.max_abs_diff, strict=True)
-        lines.append("largest: " + "  ".join(f"{name} {off:.3g}" for name, off in pairs))
     return lines
 
 

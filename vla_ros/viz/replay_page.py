@@ -17,7 +17,7 @@ import numpy as np
 from vla_ros.core.action_space import GRIPPER_UNIT
 from vla_ros.core.clock import Distribution
 from vla_ros.core.types import STAGES
-from vla_ros.data.replay_compare import Comparison, Report, RunFigures
+from vla_ros.data.replay_compare import Comparison, Report, RunFigures, comparison_lines
 from vla_ros.viz.pages import Cell, Table, TableLine, render
 
 _WORDS = {GRIPPER_UNIT: "(0 closed, 1 open)"}
@@ -84,6 +84,7 @@ def page(report: Report) -> str:
         report=report,
         mood="none" if found is None else "good" if report.within else "bad",
         found=found,
+        comparison=comparison_lines(found) if found is not None else [],
         differences=_differences(found) if found is not None and found.largest else None,
         runs=_runs(sides),
         stages=_stages(sides),

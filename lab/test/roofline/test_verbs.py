@@ -241,7 +241,7 @@ def test_a_chunk_policy_is_not_advised_a_pipeline(capsys):
     found = {row["decoding"]: row for row in result["decodings"]}
     assert found["autoregressive"]["executed"] == 4  # 6.1 answers a second for 20 commands
     assert found["autoregressive"]["meets"] is False  # 198 + 200 ms
-    out = output(capsys, *words, "--executed", "6")
+    _, out, _ = run(capsys, *words, "--executed", "6")  # none meets the limits
     assert {row["executed"] for row in last(out)["decodings"]} == {6}
 
 
