@@ -73,12 +73,11 @@ class Variant:
     ``delay_frames`` (lock-step): the policy acts on the observation of that many control steps
     ago; of chunks, each is there that many steps after its observation. ``execution``: how chunks
     are executed (:mod:`vla_ros.runtime.control.queue`), ``rtc_mode`` what guides those that
-    continue
-    each other. ``image_delay_ms`` (real time): every image reaches the policy so much later, its
-    stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age limit
-    allows: all of it, as long as the limit grows with the chunk. The others are
-    options of the engine, see docs/reference/parameters.md; ``decoding`` is empty for a policy
-    without a model. An adaptive draft learns from episode to episode, so with it a lossy
+    continue each other. ``image_delay_ms`` (real time): every image reaches the policy so much
+    later, its stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age
+    limit allows: all of it, as long as the limit grows with the chunk. The others are options of
+    the engine, see docs/reference/parameters.md; ``decoding`` is empty for a policy without a
+    model. An adaptive draft learns from episode to episode, so with it a lossy
     acceptance is no function of the job alone: in lock-step it is off.
     """
 
@@ -295,19 +294,9 @@ def setup_from_json(values: Mapping[str, Any]) -> Setup:
 
 
 def record_from_json(values: Mapping[str, Any]) -> Record:
-    changed = dict(values)
-    changed["job"] = _from(Job, values["job"])
-    for name in (
-        "age_ms",
-        "staleness_ms",
-        "inference_ms",
-        "conditioning_delay",
-        "begun",
-        "seam",
-        "jerk",
-    ):
-        if name in values:
-            changed[name] = _from(Spread, values[name])
+    changed = {**values, "job": _from(Job, values["job"])}
+    spreads = [one.name for one in fields(Record) if isinstance(one.default, Spread)]
+    changed |= {name: _from(Spread, values[name]) for name in spreads if name in values}
     return _from(Record, changed)
 
 
