@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
     verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
         raise UserError(f"{source}: there is nothing to choose from")
-    print(f"{source}\n{report.verdict_table(verdicts, limits)}\n")
+    print(f"{source}\n{report.limits_line(limits)}\n\n{report.VERDICTS.table(verdicts)}\n")
     best = verdicts[0]
     by_part = by_executed(best.candidate, limits)
     if by_part:
         ms = best.candidate.seconds * 1e3
         print(f"{best.candidate.name}: a chunk of {best.candidate.chunk} actions in {ms:.1f} ms")
-        print(f"{report.executed_table(by_part)}\n")
+        print(f"{report.EXECUTED.table(by_part)}\n")
     print(_conclusion(best, limits) if best.meets else _nothing(limits))
     fleet = fleet_with(verdicts, limits)
     if fleet is not None:
@@ -94,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
             },
             "best": best.candidate.name if best.meets else None,
             "best_is_lossless": best.candidate.lossless if best.meets else None,
-            "decodings": report.verdicts(verdicts),
-            "executed": report.verdicts(by_part),
+            "decodings": list(map(report.VERDICTS.json, verdicts)),
+            "executed": list(map(report.VERDICTS.json, by_part)),
             "fleet": None if fleet is None else fleet.as_json(),
         }
         print_json(rounded(result))

@@ -258,9 +258,11 @@ def _reproduce(args: argparse.Namespace) -> dict[str, Any]:
     }
     print("The ETH report's inputs: H100 NVL, 3958 GB/s, 989 TFLOPS, bf16, 281 tokens, gamma 6\n")
     for title, found in figures.items():
-        print(f"{title.replace('_', ' ').capitalize()}\n{report.figure_table(found)}\n")
+        print(f"{title.replace('_', ' ').capitalize()}\n{report.FIGURES.table(found)}\n")
     print(f"Where a figure is not what a roofline gives\n{report.not_reproduced()}")
-    result: dict[str, Any] = {name: report.figures(f) for name, f in figures.items()}
+    result: dict[str, Any] = {
+        name: list(map(report.FIGURES.json, f)) for name, f in figures.items()
+    }
     result["remarks"] = list(published.NOT_REPRODUCED)
     if args.plots:
         result["plots"] = sections.published_plots(args.plots)
@@ -345,8 +347,8 @@ def _one_device(
 
     roof = roofline_of(args, model, device_of(name, args, model, bench), bench)
     found = decodings(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
-    print(report.heading(roof), report.stage_table(roof.stages()), sep="\n\n")
-    print(f"\n{report.decoding_table(found, args.camera_hz)}")
+    print(report.heading(roof), report.STAGES.table(roof.stages()), sep="\n\n")
+    print(f"\n{report.decoding_columns(args.camera_hz, found[0]).table(found)}")
     result = report.roofline(roof, found, args.camera_hz)
     result |= sections.left_out(model)
     if model.chunk > 1:

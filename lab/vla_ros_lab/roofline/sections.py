@@ -79,17 +79,11 @@ def chunks(
 ) -> dict[str, Any]:
     """Actions a second that a chunk gives, and their age."""
     from vla_ros_lab.roofline.decodings import served
-    from vla_ros_lab.roofline.report import served_table
 
     given = {s.name: served(s, camera_hz, executed) for s in found}
-    print(f"\n{served_table(found, given, camera_hz)}")
-    return {
-        name: {
-            "executed": one.executed, "actions_hz": one.actions_hz,
-            "observation_ms": one.age_s * 1e3, "oldest_observation_ms": one.worst_s * 1e3,
-        }
-        for name, one in given.items()
-    }  # fmt: skip
+    columns = report.served_columns(given, found[0], camera_hz)
+    print(f"\n{columns.table(found)}")
+    return {s.name: columns.json(s) for s in found}
 
 
 def recursive_head(
@@ -97,27 +91,23 @@ def recursive_head(
 ) -> dict[str, Any]:
     """Costs of the head, and its gain by coverage."""
     from vla_ros_lab.roofline.decodings import head_time, recursive_decoding
-    from vla_ros_lab.roofline.report import coverage_table, head_line
 
     times = {s.name: s for s in found}
     given = times["speculative_head"]
     head = head_time(roof)
-    print(f"\n{head_line(head, given, coverage is None)}")
+    print(f"\n{report.head_line(head, given, coverage is None)}")
     rows = [recursive_decoding(roof, alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    print(coverage_table([*rows, given], times["autoregressive"]))
+    columns = report.coverage_columns(times["autoregressive"])
+    print(columns.table([*rows, given]))
     return {
         "width": head.width,
-        "level": report.stage(head.level),
-        "taps": report.stage(head.taps),
+        "level": report.STAGES.json(head.level),
+        "taps": report.STAGES.json(head.taps),
         "levels": given.draft_levels,
         "coverage": given.coverage,
         "coverage_assumed": coverage is None,
-        "by_coverage": [
-            {"coverage": s.coverage, "levels": s.draft_levels, "passes": s.passes,
-             "head_passes": s.draft_passes, "ms": s.seconds * 1e3}
-            for s in rows
-        ],
-    }  # fmt: skip
+        "by_coverage": [columns.json(s) for s in rows],
+    }
 
 
 def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
@@ -126,12 +116,13 @@ def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[
     by_decoding = compare_decodings(roof, bench, draft)
     by_stage = compare_stages(roof, bench)
     print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
-    print(report.efficiency_table("decoding", by_decoding))
+    decodings, stages = map(report.efficiency_columns, ("decoding", "stage"))
+    print(decodings.table(by_decoding))
     if by_stage:
-        print(f"\n{report.efficiency_table('stage', by_stage)}")
+        print(f"\n{stages.table(by_stage)}")
     return {
-        "decodings": report.efficiencies(by_decoding),
-        "stages": report.efficiencies(by_stage),
+        "decodings": {e.name: decodings.json(e) for e in by_decoding},
+        "stages": {e.name: stages.json(e) for e in by_stage},
     }
 
 
