@@ -196,8 +196,8 @@ audit: ## ask about known vulnerabilities of every pinned package (pip-audit, in
 sbom: ## write a bill of materials in CycloneDX: build/sbom.json (cyclonedx-bom, in .venv-audit)
 	@$(PYTHON) requirements/audit.py sbom --venv .venv-audit
 
-# Generated interfaces of another tree must not come along, so the wheel is built from the sdist.
-dist: install ## build dist/*.whl and dist/*.tar.gz; the wheel is for this Python and this ROS 2
+# Generated interfaces of another tree must not come along, so wheels are built from sdists.
+dist: install ## build dist/*.whl and dist/*.tar.gz of vla_ros and of the lab; vla_ros's wheel is for this Python and this ROS 2
 	@$(BIN)/python requirements/dist.py
 
 release: dist ## build dist/ and look at it as an index would: metadata, contents, sizes, the workflows; uploads nothing

@@ -8,10 +8,12 @@ nothing. Standard library only.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -25,34 +27,57 @@ TOOLS = ROOT / "requirements" / "release.txt"
 MOST_MB = {".whl": 40.0, ".gz": 40.0}
 #: what the wheel has on purpose: every shipped checkpoint has a tokenizer, and they have the same
 PASSED_OVER = "W002"
-NEEDED = (
-    "vla_ros/py.typed",
-    "vla_ros/msg/_action_command.py",
-    "vla_ros/shipped/tabletop/config.json",
-)
+
+
+@dataclass(frozen=True)
+class Promised:
+    """Files and entry point of a wheel."""
+
+    files: tuple[str, ...]
+    entry_point: str
+
+
+PROMISED = {
+    "vla_ros": Promised(
+        (
+            "vla_ros/py.typed",
+            "vla_ros/msg/_action_command.py",
+            "vla_ros/shipped/tabletop/config.json",
+        ),
+        "vla-ros = vla_ros.cli.main:main",
+    ),
+    "vla_ros_lab": Promised(
+        ("vla_ros_lab/py.typed", "vla_ros_lab/report/report.html.j2"), "lab = vla_ros_lab.cli"
+    ),
+}
 
 
 def version() -> str:
-    """Of package.xml, the one place where it is written down."""
+    """The version of package.xml, the one place where it is written down."""
     return ElementTree.parse(ROOT / "package.xml").getroot().findtext("version", "")
 
 
 def built(folder: Path) -> list[Path]:
-    """The sdist and the wheel of this version. SetupError: one is missing."""
-    made = [*folder.glob(f"*-{version()}.tar.gz"), *folder.glob(f"*-{version()}-*.whl")]
-    if {path.suffix for path in made} != set(MOST_MB):
-        raise SetupError(f"{folder} has no sdist and wheel of {version()}: make dist")
+    """Sdist and wheel of vla_ros and of the lab, of this version. SetupError: one is missing."""
+    made = []
+    for name in PROMISED:
+        for pattern in (f"{name}-{version()}.tar.gz", f"{name}-{version()}-*.whl"):
+            found = list(folder.glob(pattern))
+            if not found:
+                raise SetupError(f"{folder} has no {pattern}: make dist")
+            made += found
     return made
 
 
 def wrong_in(wheel: Path) -> list[str]:
-    """What is not as promised, a line each."""
+    """Broken promises of a wheel, a line each."""
+    promised = PROMISED[wheel.name.partition("-")[0]]
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         info = next(name for name in names if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(info).decode())
         points = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
-    found = [f"{name} is missing" for name in NEEDED if name not in names]
+    found = [f"{name} is missing" for name in promised.files if name not in names]
     found += [
         f"{n}: weights that only studies need" for n in names if n.partition("shipped/")[2] in KEPT
     ]
@@ -62,8 +87,12 @@ def wrong_in(wheel: Path) -> list[str]:
         found.append("no licence Apache-2.0 in the metadata")
     if not metadata.get_payload():
         found.append("no long description")
-    if "vla-ros = vla_ros.cli.main:main" not in points:
-        found.append("no entry point vla-ros")
+    if promised.entry_point not in points:
+        found.append(f"no entry point {promised.entry_point}")
+    for needed in metadata.get_all("Requires-Dist", []):
+        of = re.match(r"vla[_-]ros\[.*\] *== *(\S+)", needed)
+        if of and of[1] != version():
+            found.append(f"it needs {needed}, package.xml says {version()}")
     if f"## {version()}" not in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"):
         found.append(f"CHANGELOG.md has no heading '## {version()}'")
     return found

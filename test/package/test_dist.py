@@ -3,10 +3,12 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,46 @@ def test_the_sdist_is_whole_and_clean(sdist):
     assert "vla_ros/shipped/tabletop-oft/config.json" in names, "which says where its weights are"
     built = ("build/", "made/", "vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
     assert [n for n in names if n.startswith(built) or n.endswith((".so", ".pyc"))] == []
+
+
+def test_the_lab_has_an_sdist_and_a_wheel_of_the_same_version(tmp_path, monkeypatch):
+    """Whole, without its tests, and as `make release` wants them."""
+    sdist = build(f"dist.build_sdist(Path({str(tmp_path)!r}), dist.copy_lab)")
+    wheel = build(f"dist.build_wheel(Path({str(sdist)!r}), Path({str(tmp_path)!r}))")
+    monkeypatch.syspath_prepend(DIST.parent)
+    import release
+
+    assert sdist.name == f"vla_ros_lab-{release.version()}.tar.gz"
+    assert wheel.name == f"vla_ros_lab-{release.version()}-py3-none-any.whl"
+    assert release.wrong_in(wheel) == []
+    with tarfile.open(sdist) as source, zipfile.ZipFile(wheel) as built:
+        names = {name.partition("/")[2] for name in source.getnames()}
+        files = {name for name in built.namelist() if ".dist-info/" not in name}
+    tracked = {
+        str(path.relative_to(ROOT / "lab"))
+        for path in (ROOT / "lab" / "vla_ros_lab").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert files == tracked
+    assert tracked | {"pyproject.toml", "LICENSE"} <= names
+    assert not [name for name in names if name.startswith("test")]
+
+
+def test_a_wheel_for_another_version_of_vla_ros_is_not_released(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DIST.parent)
+    import release
+
+    wheel = tmp_path / f"vla_ros_lab-{release.version()}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(
+            "vla_ros_lab-9.dist-info/METADATA",
+            "Version: 9\nLicense: Apache-2.0\nRequires-Dist: vla_ros[model]==9\n\nwords",
+        )
+        archive.writestr("vla_ros_lab-9.dist-info/entry_points.txt", "lab = vla_ros_lab.cli")
+    wrong = "\n".join(release.wrong_in(wheel))
+    assert re.search("version 9, package.xml says", wrong)
+    assert re.search(r"it needs vla_ros\[model\]==9", wrong)
+    assert re.search("vla_ros_lab/py.typed is missing", wrong)
 
 
 @pytest.mark.slow

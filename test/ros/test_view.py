@@ -74,9 +74,14 @@ def test_a_demo_is_watched_told_what_to_do_and_stopped_in_the_browser(verb, ros,
         wait_until(lambda: page.text("vla-word") == "RUNNING", BROWSER_S, "the state", every=0.2)
 
         page.write(INSTRUCTION, TEXT)
-        page.press_button("Say it")
+        page.press_button("Send")
         statuses.wait_new(lambda m: m.instruction == TEXT, timeout=BROWSER_S)
-        wait_until(lambda: page.text("vla-told") == TEXT, BROWSER_S, "what was said", every=0.2)
+        wait_until(
+            lambda: page.text("vla-instruction") == TEXT,
+            BROWSER_S,
+            "what was instructed",
+            every=0.2,
+        )
 
         def stops_by(press):
             statuses.wait_new(lambda m: m.state == PolicyStatus.STATE_RUNNING, timeout=BROWSER_S)

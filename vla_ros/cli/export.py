@@ -144,7 +144,8 @@ def _bags(args: argparse.Namespace, python: str, progress: Progress) -> dict[str
 
 def _bag_options(args: argparse.Namespace) -> BagOptions:
     from vla_ros.data.bag_frames import parse_remaps
-    from vla_ros.data.lerobot.from_bags import ROLES, BagOptions
+    from vla_ros.data.lerobot.from_bags import BagOptions
+    from vla_ros.data.lerobot.streams import ROLES
 
     cameras = {}
     for item in args.camera:

@@ -1,4 +1,4 @@
-"""The frames of a bag: what its cameras saw, judged first, then read one by one.
+"""The frames of a bag: judged first, then read one by one.
 
 :func:`scan` reads every stamp and says in one line why a bag cannot be replayed;
 :func:`read_frames` yields each frame with what belongs to it, by the stamps of capture.
@@ -18,7 +18,7 @@ import numpy as np
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 
-# Which topic of a bag is what: by its usual name, by its type, or as the user says.
+# Roles of topics: by the usual name, by the type, or as the user gives them.
 
 
 IMAGE = "sensor_msgs/msg/Image"
@@ -91,7 +91,7 @@ def pick(
     if "image" not in found:
         taken = {topic.name for topic in found.values()}
         found["image"] = _only_camera([t for t in there.values() if t.name not in taken], there)
-    if roles is ROLES:  # one node hears them all
+    if roles is ROLES:  # one node subscribes to them all
         _check_transport(found)
     return TopicRoles(found)
 
@@ -164,7 +164,7 @@ def header_stamp(bag: Bag, message: BagMessage) -> int:
 
 
 def restamped(data: bytes, stamp_ns: int) -> bytes:
-    """The same message with another stamp in its header."""
+    """The message with another stamp in its header."""
     out = bytearray(data)
     struct.pack_into(f"{'<' if data[1] & 1 else '>'}iI", out, 4, *divmod(stamp_ns, SECOND))
     return bytes(out)
@@ -181,7 +181,7 @@ def require(picked: TopicRoles, needs: Sequence[str]) -> None:
 
 
 def lookup(bag: Bag, picked: TopicRoles, role: str) -> HeldMessages | StreamedImages:
-    """What finds the companion of a frame. BagError: the bag has no topic of this role."""
+    """A finder of frames' companions. BagError: the bag has no topic of this role."""
     require(picked, [role])
     name = picked.topics[role].name
     return (
@@ -205,7 +205,7 @@ class HeldMessages:
 
 
 class StreamedImages:
-    """Images, read along with the frames; ``nearest`` must be asked in the order of stamps."""
+    """Images, read along with the frames; ``nearest`` takes stamps in their order."""
 
     def __init__(self, bag: Bag, role: str, name: str) -> None:
         self._role = role
@@ -233,7 +233,7 @@ def _nearest(
 
 
 _LOOP_NS = SECOND  # further back than this is no late frame: time itself went back
-_PICTURES = (b"\xff\xd8\xff", b"\x89PNG")
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +254,14 @@ class BagFrames:
 
     @property
     def rate_hz(self) -> float:
-        """Of the camera, by the median distance of two frames; 0 for a single one."""
+        """Rate of the camera, by the median distance of two frames; 0 for a single one."""
         stamps = np.array([t.stamp_ns for t in self.times], dtype=np.int64)
         return float(SECOND / np.median(np.diff(stamps))) if len(stamps) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BagFrame:
-    """What is shown together: the parts, the camera's image last.
+    """Messages that are shown together: the parts, the camera's image last.
 
     ``image_ns`` is the image's stamp; ``stamp_ns``, the older one of both cameras, is what the
     policy names the frame by.
@@ -329,7 +329,7 @@ def _check_image(
 ) -> None:
     content = bag.decode(message)
     if picked.compressed:
-        if not bytes(content.data[:4]).startswith(_PICTURES):
+        if not bytes(content.data[:4]).startswith(_IMAGES):
             raise BagError(
                 f"{message.topic}: compressed as {str(content.format)[:40]!r}: only JPEG and PNG"
                 " can be read"
@@ -342,7 +342,7 @@ def _check_image(
         )
     if len(content.data) != content.step * content.height:
         raise BagError(
-            f"{message.topic}: an image has {len(content.data)} bytes, its step x height say"
+            f"{message.topic}: an image has {len(content.data)} bytes, its step x height is"
             f" {content.step * content.height}"
         )
 

@@ -138,7 +138,7 @@ class BagFile:
         return storage
 
     def set_run(self, run: RunInfo) -> None:
-        """Say what the bag is of; the last word counts."""
+        """Note the run that the bag holds; the last one counts."""
         self._writer.set_custom_data(KEY, run.text())
         (self.path / FILE).write_text(run.text() + "\n", encoding="utf-8")
 
@@ -156,7 +156,7 @@ class BagFile:
         self._pending = True
 
     def flush(self) -> None:
-        """What was written so far survives the end of this process."""
+        """Hand everything to the operating system: it survives the end of this process."""
         if self._pending and self._storage.chunk.msgs:
             self._storage.close_chunk()
         self._storage.bio.flush()
@@ -258,7 +258,7 @@ class BagSink:
             self._warn(f"{self.dropped} messages not recorded so far: {why}")
 
     def set_run(self, run: RunInfo) -> None:
-        """Say what the bag is of; the last word counts."""
+        """Note the run that the bag holds; the last one counts."""
         with self._bell:
             self._run, self._new_run = run, True
             self._bell.notify()
@@ -311,7 +311,7 @@ class BagSink:
             self.bytes += len(record.data)
 
     def _take(self) -> tuple[list[Record], RunInfo | None, bool]:
-        """What is to be written; waits for it, but not past the next flush."""
+        """The queue, a new run, whether to stop; waits for them, but not past the next flush."""
         with self._bell:
             if not (self._queue or self._stopping or self._new_run):
                 self._bell.wait(self._limits.flush_s)

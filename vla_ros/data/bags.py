@@ -93,7 +93,7 @@ class UnfinishedMcap(McapReader):
     def messages(
         self, connections: Collection[Connection], start: int | None = None, stop: int | None = None
     ) -> Generator[Message, None, None]:
-        """In order of time; the file may have them slightly out of it."""
+        """Messages in order of time; the file may have them slightly out of it."""
         held: list[tuple[int, int, Message]] = []
         size = 0
         own = copy.copy(self)  # several scans may be under way: each needs its own position
@@ -111,7 +111,7 @@ class UnfinishedMcap(McapReader):
 
 
 def _records(file: BinaryIO) -> list[int]:
-    """Where the complete records before the summary begin, and where the last of them ends."""
+    """Offsets of the complete records before the summary, and the end of the last."""
     size = file.seek(0, 2)
     found = [len(_MAGIC)]
     while found[-1] + 9 <= size:
@@ -121,9 +121,6 @@ def _records(file: BinaryIO) -> list[int]:
             break
         found.append(found[-1] + 9 + length)
     return found
-
-
-# The one error of this package.
 
 
 class BagError(UserError):
@@ -156,7 +153,7 @@ class BagTopic:
 class Bag:
     """An open bag: a folder or one of its files. BagError: it cannot be read, and why.
 
-    ``notes``: what the reader should know about it, one line each (it was cut off, ...).
+    ``notes``: remarks for the user, one line each (it was cut off, ...).
     """
 
     def __init__(self, path: Path) -> None:
@@ -200,8 +197,8 @@ class Bag:
             return self._open_files(files)
 
     def _open_files(self, files: list[Path]) -> list[Any]:
-        """In order of time. Of a split bag names do not tell it: rosbag2 writes bag_9 and bag_10,
-        from Lyrical on 9_bag_<date> and 10_bag_<date>."""
+        """Readers in order of time, which a split bag's names do not give: rosbag2 writes bag_9 and
+        bag_10, from Lyrical on 9_bag_<date> and 10_bag_<date>."""
         return sorted(map(self._open_file, files), key=lambda reader: reader.start_time)
 
     def _open_file(self, file: Path) -> Any:
@@ -248,13 +245,13 @@ class Bag:
 
     @cached_property
     def topics(self) -> tuple[BagTopic, ...]:
-        """In order of their names. BagError: a topic with messages of several types."""
+        """Topics in order of their names. BagError: a topic with messages of several types."""
         counts: dict[str, BagTopic] = {}
         for connection in self._connections():
             name, kind = connection.topic, connection.msgtype
             if not _sound(name, kind, connection.msgcount):
-                told = f"{name!r} of type {kind!r}, {connection.msgcount!r} messages"
-                raise BagError(f"{self.path}: its metadata is damaged: topic {told}")
+                found = f"{name!r} of type {kind!r}, {connection.msgcount!r} messages"
+                raise BagError(f"{self.path}: its metadata is damaged: topic {found}")
             before = counts.get(name)
             if before is not None and before.kind != kind:
                 raise BagError(f"{self.path}: {name} has messages of {before.kind} and {kind}")
@@ -263,7 +260,7 @@ class Bag:
         return tuple(counts[name] for name in sorted(counts))
 
     def messages(self, topics: Iterable[str]) -> Iterator[BagMessage]:
-        """Of these topics, in the order in which they were recorded.
+        """Messages of these topics, in the order in which they were recorded.
 
         BagError: the bag is damaged in the middle.
         """
@@ -291,7 +288,7 @@ class Bag:
 
     @cached_property
     def run(self) -> RunInfo | None:
-        """What `vla-ros record` wrote about the run; None for a bag of another recorder."""
+        """The run, as `vla-ros record` noted it; None for a bag of another recorder."""
         texts = []
         for reader in self._readers:
             storage = getattr(reader, "storage", reader)
@@ -323,7 +320,7 @@ def _own(reader: Any) -> Any:
 
 
 def _redefined(connection: Connection) -> bool:
-    """Whether it is a message of ours by its name, and another by its fields."""
+    """Whether a message is ours by its name, and another by its fields."""
     kind, digest = connection.msgtype, connection.digest
     if not digest or not isinstance(kind, str) or not kind.startswith(f"{PACKAGE}/"):
         return False

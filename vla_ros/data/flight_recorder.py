@@ -74,13 +74,13 @@ class FlightRecorder:
     """Writes ``flight_<time>_<reason>`` into ``folder`` for every event, and takes the oldest of
     them away, also those of earlier runs, where there are too many.
 
-    ``say`` gets one line for every bag written or not; it is called from other threads.
+    ``log`` gets one line for every bag written or not; it is called from other threads.
     """
 
     def __init__(
-        self, folder: Path, limits: FlightLimits, clock: Clock, say: Callable[[str], None]
+        self, folder: Path, limits: FlightLimits, clock: Clock, log: Callable[[str], None]
     ) -> None:
-        self.folder, self._limits, self._clock, self._say = folder, limits, clock, say
+        self.folder, self._limits, self._clock, self._log = folder, limits, clock, log
         self._ring = MessageRing(limits.seconds + limits.after_s, limits.bytes)
         self._pending: list[tuple[int, Path, RunInfo]] = []  # due at this steady time
         self._writers: list[threading.Thread] = []
@@ -139,9 +139,9 @@ class FlightRecorder:
                 bag.abandon()
                 raise
         except Exception as error:  # the edge of the thread: a disk may fail in any way
-            self._say(f"flight record {path} not written: {type(error).__name__}: {error}")
+            self._log(f"flight record {path} not written: {type(error).__name__}: {error}")
             return
-        self._say(f"flight record written: {path}, {len(records)} messages ({run.reason})")
+        self._log(f"flight record written: {path}, {len(records)} messages ({run.reason})")
         self._tidy(path)
 
     def _tidy(self, newest: Path) -> None:
@@ -157,4 +157,4 @@ class FlightRecorder:
                 oldest = kept.pop(0)
                 self._done.discard(oldest)
                 shutil.rmtree(oldest, ignore_errors=True)
-                self._say(f"flight record taken away, as the oldest of too many: {oldest}")
+                self._log(f"flight record taken away, as the oldest of too many: {oldest}")

@@ -1,4 +1,4 @@
-"""What a bag says the policy said: the recorded side of a comparison, and the episodes."""
+"""The recorded side of a comparison: the commands and chunks of a bag, and its episodes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Recorded:
 
 
 def read_recorded(bag: Bag, picked: TopicRoles) -> Recorded:
-    """Everything but the frames. BagError: a message that is not what its type says."""
-    said: list[RunCommand] = []
+    """The whole of a bag but its frames. BagError: a message that is not what its type says."""
+    commands: list[RunCommand] = []
     tokens: dict[int, tuple[int, ...]] = {}
     tasks: list[Task] = []
     depth = 1
@@ -48,26 +48,26 @@ def read_recorded(bag: Bag, picked: TopicRoles) -> Recorded:
         if role == "instruction":
             tasks.append(Task(message.stamp_ns, str(content.data).strip()))
         elif role == "policy/action":
-            said.append(_said(content, message.stamp_ns, bag))
+            commands.append(_recorded_command(content, message.stamp_ns, bag))
             depth = int(content.pipeline_depth)
         elif len(content.tokens):
             stamp = stamp_ns(content.observation_stamp)
             tokens[stamp] = tuple(int(token) for token in content.tokens)
-    epochs = {s.latest_ns: s.epoch for s in reversed(said) if s.latest_ns}
-    return Recorded(_run(bag, said, tokens, depth), tuple(tasks), epochs)
+    epochs = {s.latest_ns: s.epoch for s in reversed(commands) if s.latest_ns}
+    return Recorded(_run(bag, commands, tokens, depth), tuple(tasks), epochs)
 
 
 def _run(
-    bag: Bag, said: list[RunCommand], tokens: dict[int, tuple[int, ...]], depth: int
+    bag: Bag, commands: list[RunCommand], tokens: dict[int, tuple[int, ...]], depth: int
 ) -> PolicyRun | None:
-    if not said:
+    if not commands:
         return None
     info = bag.run or RunInfo()
-    own = [s.decoding for s in said if s.kind is CommandKind.POLICY]
+    own = [s.decoding for s in commands if s.kind is CommandKind.POLICY]
     return PolicyRun(
-        tuple(said),
+        tuple(commands),
         tokens,
-        frames=len({s.latest_ns for s in said if s.latest_ns}),
+        frames=len({s.latest_ns for s in commands if s.latest_ns}),
         policy=info.policy,
         decoding=info.decoding or (own[0] if own else ""),
         checkpoint=info.checkpoint,
@@ -78,18 +78,18 @@ def _run(
     )
 
 
-def _said(message: Any, at_ns: int, bag: Bag) -> RunCommand:
+def _recorded_command(message: Any, at_ns: int, bag: Bag) -> RunCommand:
     count, width = len(message.action), len(message.names)
     if count != width:
         raise BagError(f"{bag.path}: a recorded action has {count} numbers, not {width}")
     try:
-        return said_of(message, at_ns)
+        return command_of(message, at_ns)
     except ValueError:
         raise BagError(f"{bag.path}: a recorded command has the kind {message.kind}") from None
 
 
-def said_of(message: Any, at_ns: int) -> RunCommand:
-    """An ActionCommand of rosbags or of rclpy. ValueError: a kind that nobody knows."""
+def command_of(message: Any, at_ns: int) -> RunCommand:
+    """The command of an ActionCommand, of rosbags or of rclpy. ValueError: an unknown kind."""
     return RunCommand(
         kind=CommandKind(int(message.kind)),
         observed_ns=stamp_ns(message.observation_stamp),
@@ -111,7 +111,7 @@ def stamp_ns(time: Any) -> int:
     return int(time.sec) * SECOND + int(time.nanosec)
 
 
-# The chunks of a bag: what was asked when, what each continued, and what was said.
+# The chunks of a bag: their observations, what each continued, and their actions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class Chunk:
     to continue, or None. ``digest`` of the instruction. ``conditioning_delay``: in periods."""
 
     observed_ns: int
+    published_ns: int
     at_ns: int
     epoch: int
     digest: int
@@ -132,9 +133,15 @@ class Chunk:
     tokens: tuple[int, ...] = ()
     conditioning_delay: int = 0
 
+    def due(self, moment_ns: int) -> tuple[float, ...]:
+        """The action that is due at that moment, or the one nearest to it."""
+        first_ns = self.observed_ns + self.conditioning_delay * self.period_ns
+        index = round((moment_ns - first_ns) / self.period_ns) if self.period_ns else 0
+        return self.rows[min(max(index, 0), len(self.rows) - 1)]
+
 
 def chunk_of(message: Any, at_ns: int) -> Chunk:
-    """An ActionChunk of rosbags or of rclpy. ValueError: it is cut."""
+    """The chunk of an ActionChunk, of rosbags or of rclpy. ValueError: it is cut."""
     numbers, width = [float(x) for x in message.actions], int(message.width)
     if not width or len(numbers) != width * int(message.length):
         raise ValueError(f"{len(numbers)} numbers, not {message.length} rows of {width}")
@@ -143,6 +150,7 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
     continued = (before, int(message.previous_index), int(message.delay_steps)) if before else None
     return Chunk(
         observed_ns=stamp_ns(message.observation_stamp),
+        published_ns=stamp_ns(message.header.stamp),
         at_ns=at_ns,
         epoch=int(message.epoch),
         digest=int(message.instruction_hash),
@@ -158,7 +166,7 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
 
 
 def read_chunks(bag: Bag, picked: TopicRoles) -> tuple[Chunk, ...]:
-    """All of them, in the order of their answers. BagError: there are none, or damaged ones."""
+    """All chunks, in the order of their answers. BagError: there are none, or damaged ones."""
     name = picked.name("policy/action_chunk")
     found = []
     for message in bag.messages([name] if name else []):
@@ -172,31 +180,31 @@ def read_chunks(bag: Bag, picked: TopicRoles) -> tuple[Chunk, ...]:
 
 
 def run_of_chunks(chunks: Iterable[Chunk], like: PolicyRun | None, frames: int) -> PolicyRun:
-    """Every action of every chunk as if it had been published, so that runs can be compared.
+    """The run in which every action of every chunk is published, so that runs can be compared.
 
-    ``like`` says whose they are. Of a frame that was asked twice the second answer counts.
+    ``like`` is a run of the same policy. Of two answers to a frame the second counts.
     """
-    said: list[RunCommand] = []
+    commands: list[RunCommand] = []
     tokens: dict[int, tuple[int, ...]] = {}
     for chunk in chunks:
         tokens |= {chunk.observed_ns: chunk.tokens} if chunk.tokens else {}
-        said += [
+        commands += [
             RunCommand(
                 kind=CommandKind.POLICY,
                 observed_ns=chunk.observed_ns,
                 latest_ns=chunk.observed_ns,
-                published_ns=chunk.observed_ns + place * chunk.period_ns,
+                published_ns=chunk.observed_ns + index * chunk.period_ns,
                 at_ns=chunk.at_ns,
                 action=row,
                 epoch=chunk.epoch,
-                chunk_index=place,
+                chunk_index=index,
                 decoding=chunk.decoding,
                 names=chunk.names,
                 units=chunk.units,
             )
-            for place, row in enumerate(chunk.rows)
+            for index, row in enumerate(chunk.rows)
         ]
-    return replace(like or PolicyRun(()), said=tuple(said), tokens=tokens, frames=frames)
+    return replace(like or PolicyRun(()), commands=tuple(commands), tokens=tokens, frames=frames)
 
 
 def instructions_of(
@@ -216,7 +224,7 @@ def instructions_of(
     return found
 
 
-# When a replay resets the policy and gives it its task: at the frames at which it was done.
+# When a replay resets the policy and gives it its instruction: at the frames of the recording.
 
 
 @dataclass(frozen=True, slots=True)

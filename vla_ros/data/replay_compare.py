@@ -1,4 +1,4 @@
-"""Whether a policy said the same again: runs, their comparison, golden files, the report."""
+"""Comparison of two runs of a policy on the same frames: runs, golden files, the report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from vla_ros.core.clock import MS, Distribution, Window
 from vla_ros.core.types import INFERENCE_STAGES, STAGES, CommandKind
 from vla_ros.data.bags import BagError
 
-# The nouns of a comparison: what a policy said about the frames of a run, and how fast.
-
-
 #: Which frame, and which action of the chunk that it gave.
 Key = tuple[int, int]
 
@@ -26,7 +23,7 @@ class RunCommand:
     """One command. ``action``: its numbers, ``names`` and ``units`` what they are. Stamps in ns,
     stages in ms.
 
-    ``at_ns``: when it was recorded or received, on a clock that runs evenly.
+    ``at_ns``: when it was recorded or received, on a steady clock.
     """
 
     kind: CommandKind
@@ -58,13 +55,13 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """Everything a policy said in one run, in the order it said it.
+    """The commands of a policy in one run, in their order.
 
     ``tokens``: of every frame that was answered with tokens, by its stamp. ``answer_ms``: from
     showing a frame to its answer, by the steady clock; empty for recorded runs.
     """
 
-    said: tuple[RunCommand, ...]
+    commands: tuple[RunCommand, ...]
     tokens: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     frames: int = 0
     answer_ms: Distribution = Distribution()
@@ -79,26 +76,26 @@ class PolicyRun:
     @property
     def actions(self) -> dict[Key, RunCommand]:
         """The policy's own actions by frame; neither holding still nor stopping is one."""
-        return {s.key: s for s in self.said if s.kind is CommandKind.POLICY}
+        return {s.key: s for s in self.commands if s.kind is CommandKind.POLICY}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers of an action are; of a run without actions those of one end effector."""
+        """Names of an action's numbers; of a run without actions those of one end effector."""
         return self._first.names if self._first else END_EFFECTOR_DELTA.names
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Of :attr:`names`."""
+        """Units of the numbers in :attr:`names`."""
         return self._first.units if self._first else END_EFFECTOR_DELTA.units
 
     @property
     def _first(self) -> RunCommand | None:
-        return next((s for s in self.said if s.kind is CommandKind.POLICY), None)
+        return next((s for s in self.commands if s.kind is CommandKind.POLICY), None)
 
     @property
     def rate_hz(self) -> float:
         """Actions of the policy a second, from the first to the last."""
-        times = [s.at_ns for s in self.said if s.kind is CommandKind.POLICY]
+        times = [s.at_ns for s in self.commands if s.kind is CommandKind.POLICY]
         span = times[-1] - times[0] if len(times) > 1 else 0
         return (len(times) - 1) * 1e9 / span if span > 0 else 0.0
 
@@ -116,8 +113,8 @@ class ActionDifference:
     replayed: float
 
     def __str__(self) -> str:
-        place = f"frame {self.frame} (stamp {self.stamp_ns / 1e9:.6f}), {self.dimension}"
-        return f"{place}: {self.recorded:.9g} before, {self.replayed:.9g} now"
+        where = f"frame {self.frame} (stamp {self.stamp_ns / 1e9:.6f}), {self.dimension}"
+        return f"{where}: {self.recorded:.9g} before, {self.replayed:.9g} now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ class Comparison:
     """``compared`` actions are in both runs; ``missing`` ones only in the first, although the
     frame was shown; ``extra`` ones only in the second. ``tail``: missing only because a pipeline
     was not yet that far when its episode ended. Differences in m, rad and gripper 0..1, of the
-    numbers that ``names`` says.
+    numbers in ``names``.
     """
 
     compared: int
@@ -167,10 +164,10 @@ def compare(
     were the last of an episode. Raises BagError where the actions are not of the same numbers.
     """
     names = _names(before, now)
-    place = {stamp: i for i, stamp in enumerate(shown)}
+    index = {stamp: i for i, stamp in enumerate(shown)}
     first, second = before.actions, now.actions
-    expected = {key: said for key, said in first.items() if key[0] in place}
-    both = sorted(expected.keys() & second.keys(), key=lambda key: (place[key[0]], key[1]))
+    expected = {key: command for key, command in first.items() if key[0] in index}
+    both = sorted(expected.keys() & second.keys(), key=lambda key: (index[key[0]], key[1]))
     largest = [0.0] * len(names)
     difference: ActionDifference | None = None
     for key in both:
@@ -180,9 +177,9 @@ def compare(
             off = 0.0 if both_nan else abs(new[i] - old[i])
             largest[i] = max(largest[i], off)
             if off and difference is None:
-                difference = ActionDifference(place[key[0]], key[0], key[1], name, old[i], new[i])
+                difference = ActionDifference(index[key[0]], key[0], key[1], name, old[i], new[i])
     lost = expected.keys() - second.keys()
-    tail = {key for key in lost if key[0] in _unanswered(place, ends, now.pipeline_depth)}
+    tail = {key for key in lost if key[0] in _unanswered(index, ends, now.pipeline_depth)}
     tokens, equal = _tokens(before, now)
     return Comparison(
         compared=len(both),
@@ -207,10 +204,10 @@ def _names(before: PolicyRun, now: PolicyRun) -> tuple[str, ...]:
     return before.names
 
 
-def _unanswered(place: dict[int, int], ends: Collection[int], depth: int) -> set[int]:
+def _unanswered(index: dict[int, int], ends: Collection[int], depth: int) -> set[int]:
     """The frames still in a pipeline of this depth when their episode ends."""
-    last = {place[stamp] for stamp in ends if stamp in place} | {len(place) - 1}
-    return {stamp for stamp, i in place.items() if any(0 <= end - i < depth - 1 for end in last)}
+    last = {index[stamp] for stamp in ends if stamp in index} | {len(index) - 1}
+    return {stamp for stamp, i in index.items() if any(0 <= end - i < depth - 1 for end in last)}
 
 
 def _tokens(before: PolicyRun, now: PolicyRun) -> tuple[int, int]:
@@ -223,7 +220,7 @@ def _tokens(before: PolicyRun, now: PolicyRun) -> tuple[int, int]:
     return count, equal
 
 
-# Golden files: what a policy said about the frames of a bag, kept to compare with later.
+# Golden files: a policy's actions for the frames of a bag, kept to compare with later.
 #
 # JSON, readable and comparable by eye; numbers are written so that they are read back exactly.
 
@@ -234,8 +231,8 @@ FORMAT = "vla_ros golden actions 1"
 def save_golden(path: Path, run: PolicyRun, bag: str) -> None:
     """Write the policy's actions and tokens. BagError: the file cannot be written."""
     actions = [
-        {"stamp_ns": key[0], "chunk_index": key[1], "action": list(said.action)}
-        for key, said in run.actions.items()
+        {"stamp_ns": key[0], "chunk_index": key[1], "action": list(command.action)}
+        for key, command in run.actions.items()
     ]
     content = {
         "format": FORMAT,
@@ -278,10 +275,10 @@ def load_golden(path: Path) -> PolicyRun:
     try:
         names = tuple(map(str, content["names"]))
         units = tuple(map(str, content["units"]))
-        said = tuple(_said(row, names, units) for row in content["actions"])
+        commands = tuple(_golden_command(row, names, units) for row in content["actions"])
         tokens = {int(stamp): tuple(row) for stamp, row in content["tokens"].items()}
         return PolicyRun(
-            said,
+            commands,
             tokens,
             int(content["frames"]),
             policy=content["policy"],
@@ -298,7 +295,9 @@ def load_golden(path: Path) -> PolicyRun:
         raise BagError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 
-def _said(row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]) -> RunCommand:
+def _golden_command(
+    row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]
+) -> RunCommand:
     stamp, index, action = row["stamp_ns"], row["chunk_index"], row["action"]
     if not (isinstance(stamp, int) and isinstance(index, int) and isinstance(action, list)):
         raise TypeError("an action is not as it was written")
@@ -325,7 +324,7 @@ LOCKSTEP = "; in lock-step\nthe age is simulated time, the stages are not"
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One of the two runs. Rates in Hz, distributions in ms."""
+    """Figures of one of the two runs. Rates in Hz, distributions in ms."""
 
     name: str  # "recorded", "golden", "replayed"
     run: PolicyRun
@@ -337,17 +336,17 @@ class RunFigures:
     @staticmethod
     def of(name: str, run: PolicyRun) -> RunFigures:
         """The figures of a run, over the actions of the policy."""
-        own = [said for said in run.said if said.kind is CommandKind.POLICY]
+        own = [s for s in run.commands if s.kind is CommandKind.POLICY]
         pairs = zip([None, *own], own, strict=False)
         first = [s for before, s in pairs if before is None or before.observed_ns != s.observed_ns]
-        timed = [said for said in first if said.stages_ms]
+        timed = [s for s in first if s.stages_ms]
         return RunFigures(
             name=name,
             run=run,
             rate_hz=run.rate_hz,
-            age=_spread(said.age_ms for said in own if said.stages_ms),
-            inference=_spread(said.inference_ms for said in timed),
-            stages={stage: _spread(said.stages_ms[stage] for said in timed) for stage in STAGES},
+            age=_spread(s.age_ms for s in own if s.stages_ms),
+            inference=_spread(s.inference_ms for s in timed),
+            stages={stage: _spread(s.stages_ms[stage] for s in timed) for stage in STAGES},
         )
 
 
@@ -382,7 +381,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """The outcome in a few words."""
         found = self.comparison
         if found is None:
             return "nothing to compare with"
@@ -433,16 +432,22 @@ def text(report: Report) -> str:
         lines.append(_row("frame to answer", answers))
     lines.append(f"({ABOUT_TIMES}{LOCKSTEP if report.mode == 'lockstep' else ''})")
     lines.append("")
-    lines += _comparison(report)
+    found = report.comparison
+    if found is None:
+        lines.append(f"{report.verdict}: the bag has no actions; --save keeps these for later")
+    else:
+        first, *more = comparison_lines(found)
+        lines += [f"{report.verdict}   ({first})", *more]
+        if found.first is not None:
+            pairs = zip(found.names, found.max_abs_diff, strict=True)
+            lines.append("largest: " + "  ".join(f"{name} {off:.3g}" for name, off in pairs))
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join(lines)
 
 
-def _comparison(report: Report) -> list[str]:
-    found = report.comparison
-    if found is None:
-        return [f"{report.verdict}: the bag has no actions; --save keeps these for later"]
-    lines = [f"{report.verdict}   ({found.compared} actions compared)"]
+def comparison_lines(found: Comparison) -> list[str]:
+    """The comparison in numbers, for text and page: the actions compared, and what differs."""
+    lines = [f"{found.compared} actions compared"]
     if found.missing or found.extra:
         lines.append(f"only in one run: {found.missing} before, {found.extra} now")
     if found.tail:
@@ -452,8 +457,6 @@ def _comparison(report: Report) -> list[str]:
         lines.append(f"tokens that match: {rate}")
     if found.first is not None:
         lines.append(f"first difference: {found.first}")
-        pairs = zip(found.names, found.max_abs_diff, strict=True)
-        lines.append("largest: " + "  ".join(f"{name} {off:.3g}" for name, off in pairs))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What a bag says about the run it holds: who acted, with which parameters, on what weights.
+"""The run that a bag holds: its policy, parameters and weights.
 
 Kept twice: in the bag's metadata (``custom_data``, written when the bag is closed) and in a
 file beside the data from the start, so a bag that was cut off has it too.
@@ -39,7 +39,7 @@ class RunInfo:
     ended: str = ""
 
     def text(self) -> str:
-        """As one line of JSON."""
+        """The run as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
@@ -52,11 +52,11 @@ class RunInfo:
         return RunInfo(**known)
 
 
-# What a run is recorded of: its topics and their types.
+# The topics of a recording and their types.
 
 
 STATUS = "policy/status"
-#: What is recorded, by the names of the graph; the type follows, and * marks latched topics.
+#: Topics by the names of the graph, each with its type; * marks latched ones.
 TOPICS = (
     ("image", "sensor_msgs/msg/Image"),
     ("wrist_image", "sensor_msgs/msg/Image"),

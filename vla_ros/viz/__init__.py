@@ -1,1 +1,1 @@
-"""What people look at: the browser page, Rerun, reports."""
+"""Views of a run for people: the browser page, Rerun, reports."""

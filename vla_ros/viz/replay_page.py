@@ -1,7 +1,7 @@
 """The report of a replay as one page: no script, nothing loaded from anywhere.
 
 Shows the verdict, where the time went in both runs, every dimension of the actions of both runs
-over the frames, and the differences in numbers. The words are in ``replay.html.j2``.
+over the frames, and the differences in numbers. The text is in ``replay.html.j2``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from vla_ros.core.action_space import GRIPPER_UNIT
 from vla_ros.core.clock import Distribution
 from vla_ros.core.types import STAGES
-from vla_ros.data.replay_compare import Comparison, Report, RunFigures
+from vla_ros.data.replay_compare import Comparison, Report, RunFigures, comparison_lines
 from vla_ros.viz.pages import Cell, Table, TableLine, render
 
 _WORDS = {GRIPPER_UNIT: "(0 closed, 1 open)"}
@@ -49,7 +49,7 @@ class Stages:
 
     @property
     def end(self) -> float:
-        """Where it ends, px."""
+        """Its right end, px."""
         last = self.pieces[-1]
         return last.x + last.width
 
@@ -84,6 +84,7 @@ def page(report: Report) -> str:
         report=report,
         mood="none" if found is None else "good" if report.within else "bad",
         found=found,
+        comparison=comparison_lines(found) if found is not None else [],
         differences=_differences(found) if found is not None and found.largest else None,
         runs=_runs(sides),
         stages=_stages(sides),
@@ -100,7 +101,7 @@ def _differences(found: Comparison) -> Table:
 
 
 def _runs(sides: Sequence[RunFigures]) -> Table:
-    """What each run was of, and its times."""
+    """Policy and times of each run."""
     lines: list[TableLine] = []
 
     def add(label: str, values: Sequence[str], kind: str = "") -> None:
@@ -177,7 +178,7 @@ def _series(side: RunFigures, dimension: int) -> tuple[list[int], list[float]]:
     all_of = sorted(side.run.actions.items())
     found = [item for item in all_of if not math.isnan(item[1].action[dimension])]
     found = found[:: max(1, len(found) // _MOST_POINTS)]
-    return [key[0] for key, _ in found], [said.action[dimension] for _, said in found]
+    return [key[0] for key, _ in found], [command.action[dimension] for _, command in found]
 
 
 def _points(

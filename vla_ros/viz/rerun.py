@@ -1,4 +1,4 @@
-"""Facts in Rerun's words: archetypes on entities, on the time line of the ROS clock.
+"""Facts as Rerun's archetypes on entities, on the time line of the ROS clock.
 
 https://rerun.io/docs/reference/types says what each archetype is. Its viewer draws lines of
 :class:`Numbers`, lanes of :class:`SceneState`, a log of :class:`Text`.
@@ -124,7 +124,7 @@ def sdk() -> Any:
 
 
 class RerunLog:
-    """Writes what it is shown to a file or a viewer. Leave it by :meth:`close`.
+    """Writes facts to a file or a viewer. Leave it by :meth:`close`.
 
     ``jpeg``: images in this quality, 1 to 100; 0: every pixel as it was. UserError: no SDK.
     """
@@ -157,8 +157,8 @@ class RerunLog:
         return dict(self._kinds)
 
     def send_layout(self, active: bool = True) -> None:
-        """Arrange the window for what was shown until now, and color the states' lanes. Not
-        ``active``: it is what the window goes back to when asked."""
+        """Arrange the window for the facts until now, and color the states' lanes. Not ``active``:
+        as the layout that the window can go back to."""
         for path, colors in self._colors.items():
             color = np.array([_rgba(one) for one in colors.values()], np.uint32)
             lane = self._rr.StateConfiguration(values=list(colors), colors=color)
@@ -250,8 +250,8 @@ class RerunLog:
 
 @dataclass(frozen=True, slots=True)
 class RerunSummary:
-    """What came of a bag: messages shown, topics that nothing is shown of, and of each topic with
-    malformed messages how many there were and the first complaint."""
+    """Summary of a bag's export: messages shown, topics without facts, and of each topic with
+    malformed messages how many there were and the first error."""
 
     messages: int
     skipped: tuple[BagTopic, ...]
@@ -260,7 +260,7 @@ class RerunSummary:
 
 
 def show_bag(bag: Bag, log: RerunLog, progress: Callable[[int, int], None]) -> RerunSummary:
-    """Every message that something is shown of, in the order of its recording.
+    """Show every message that has facts, in the order of its recording.
 
     A message without a stamp stands at the newest stamp before it, the first ones at the first
     stamp of all. BagError: nothing of the bag can be shown, or it is damaged.

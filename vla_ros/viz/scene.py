@@ -1,4 +1,4 @@
-"""What a viewer is shown of a run: messages as facts, in no viewer's words. Free of rclpy.
+"""Messages of a run as facts for any viewer. Free of rclpy.
 
 :class:`Reader` makes the facts of messages, with :class:`Scene` for what is where in three
 dimensions; :mod:`vla_ros.viz.rerun` shows them.
@@ -18,8 +18,8 @@ from vla_ros.core.pixels import decompressed, image_of
 from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
 from vla_ros.data.replay import stamp_ns
 from vla_ros.viz.robot_model import Robot, Shape, place_of, read
+from vla_ros.viz.viewer.model import ARROW_RGB, BASE, BONES_RGB, ViewInstant, thing_shape
 from vla_ros.viz.viewer.model import STATE_COLORS as COLORS
-from vla_ros.viz.viewer.model import ViewInstant, color_of
 
 # The facts: the little that a viewer must know of a message.
 #
@@ -46,7 +46,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class SceneState:
-    """What something is from now on; ``color`` as #rrggbb."""
+    """A state from now on; ``color`` as #rrggbb."""
 
     path: str
     word: str
@@ -65,7 +65,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ScenePose:
-    """Where a thing is: ``at`` float64 [4, 4] in the world's frame."""
+    """The pose of an object: ``at`` float64 [4, 4] in the world's frame."""
 
     path: str
     at: Floats
@@ -73,7 +73,7 @@ class ScenePose:
 
 @dataclass(frozen=True, slots=True)
 class SceneSolid:
-    """What a thing looks like, from the beginning to the end; its path moves by a Place above."""
+    """The shape of an object, from beginning to end; a ScenePose above its path moves it."""
 
     path: str
     shape: Shape
@@ -93,19 +93,19 @@ class Lines:
 Fact: TypeAlias = SceneImage | Numbers | SceneState | Text | ScenePose | SceneSolid | Lines
 
 
-# The tree of transforms, as far as it was heard: where each frame is in its root.
+# The tree of transforms: where each frame is in its root.
 #
-# What tf2 does without its buffer in time: the newest transform of each frame counts.
+# As in tf2 without its buffer in time: the newest transform of each frame counts.
 
 
 class FrameTree:
-    """Not thread-safe."""
+    """Newest transforms between frames. Not thread-safe."""
 
     def __init__(self) -> None:
         self._above: dict[str, tuple[str, Floats]] = {}
 
-    def hear(self, parent: str, child: str, at: Floats) -> None:
-        """``at``: float64 [4, 4], the child in its parent. What would close a ring is left out."""
+    def set(self, parent: str, child: str, at: Floats) -> None:
+        """Set the child's pose in its parent, float64 [4, 4]; one that closes a ring is ignored."""
         if parent != child and child not in self._way(parent):
             self._above[child] = (parent, at)
 
@@ -113,7 +113,7 @@ class FrameTree:
         return frame in self._above
 
     def place(self, frame: str) -> Floats:
-        """Float64 [4, 4] in the root of its tree; a frame that nobody places is a root."""
+        """The pose in the root of its tree, float64 [4, 4]; a frame without a parent is a root."""
         at: Floats = np.eye(4)
         for name in self._way(frame):
             if name in self._above:
@@ -121,7 +121,7 @@ class FrameTree:
         return at
 
     def below(self, frame: str) -> Iterator[str]:
-        """The frame, where it was heard, and all that hang on it."""
+        """The frame, where it has a transform, and all that hang on it."""
         for name in self._above:
             if frame in self._way(name):
                 yield name
@@ -139,10 +139,6 @@ class FrameTree:
 
 
 WORLD = "world"
-_CUBE = Shape("box", (0.042,) * 3, np.eye(4), (0, 0, 0))  # of what nobody says the size of
-_PLATE = Shape("cylinder", (0.075, 0.009), np.eye(4), (0, 0, 0))
-_ARROW, _BONES = (220, 40, 160), (60, 70, 80)
-_BASE = "base_link"  # the frame of displacements, as far as the robot has one of that name
 _NOTHING: Floats = np.zeros((0, 2, 3))
 
 
@@ -153,17 +149,17 @@ class Scene:
         self.control_rate_hz = 0.0
         self._frames = FrameTree()
         self._robot: Robot | None = None
-        self._told = ""
+        self._urdf = ""
         self._now = ViewInstant(0)
         self._links: dict[str, Floats] = {}
         self._known: set[str] = set()
         self._arrow_shown = False
 
     def robot(self, urdf: str) -> Iterator[Fact]:
-        """Its shapes, and where they are while no joint was heard."""
-        if urdf == self._told:
+        """Its shapes, and their poses before the first joint position."""
+        if urdf == self._urdf:
             return
-        self._told = urdf
+        self._urdf = urdf
         try:
             self._robot = read(urdf)
         except ValueError as error:
@@ -188,7 +184,7 @@ class Scene:
             if self._robot.shapes.get(link):
                 yield ScenePose(f"{WORLD}/robot/{link}", at)
         if not any(self._robot.shapes.values()):
-            yield Lines(f"{WORLD}/robot", self._robot.bones(self._links), _BONES)
+            yield Lines(f"{WORLD}/robot", self._robot.bones(self._links), BONES_RGB)
 
     def transforms(self, message: Any) -> Iterator[Fact]:
         """Each frame that moved, and all that hang on it."""
@@ -198,13 +194,13 @@ class Scene:
             t, q = one.transform.translation, one.transform.rotation
             at = place_of((t.x, t.y, t.z), (q.x, q.y, q.z, q.w))
             if np.isfinite(at).all():
-                self._frames.hear(str(one.header.frame_id).strip("/"), child, at)
+                self._frames.set(str(one.header.frame_id).strip("/"), child, at)
                 moved |= dict.fromkeys(self._frames.below(child))
         for frame in moved:
             yield ScenePose(f"{WORLD}/tf/{frame}", self._frames.place(frame))
 
     def things(self, message: Any) -> Iterator[Fact]:
-        """vla_ros/NamedPoses: the hand and what lies about."""
+        """The hand and the objects of a vla_ros/NamedPoses."""
         above = self._frames.place(str(message.header.frame_id).strip("/"))
         poses = {
             str(name): above @ _matrix(pose)
@@ -215,8 +211,7 @@ class Scene:
             path = f"{WORLD}/things/{name}"
             if path not in self._known:
                 self._known.add(path)
-                shape = _PLATE if "plate" in name else _CUBE
-                yield SceneSolid(f"{path}/shape", replace(shape, color=color_of(name)))
+                yield SceneSolid(f"{path}/shape", thing_shape(name))
             yield ScenePose(path, at)
 
     def pose(self, path: str, message: Any) -> Iterator[Fact]:
@@ -227,16 +222,16 @@ class Scene:
         yield ScenePose(f"{WORLD}/poses/{path}", at)
 
     def commanded(self, message: Any, action: Sequence[float]) -> Iterator[Fact]:
-        """Where the displacement, repeated for half a second, leads; nothing for other actions."""
+        """An arrow of the displacement, repeated for half a second; nothing for other actions."""
         step = np.array(action[:3], np.float64)
         delta = int(message.action_space) == 0 and len(step) == 3
         known = step if delta and np.isfinite(step).all() else None
-        base = self._links.get(_BASE)
+        base = self._links.get(BASE)
         arrow = replace(self._now, step=known).arrow(self.control_rate_hz, base)
         if arrow is not None:
-            yield Lines(f"{WORLD}/commanded", arrow[None], _ARROW, arrow=True)
+            yield Lines(f"{WORLD}/commanded", arrow[None], ARROW_RGB, arrow=True)
         elif self._arrow_shown:
-            yield Lines(f"{WORLD}/commanded", _NOTHING, _ARROW, arrow=True)
+            yield Lines(f"{WORLD}/commanded", _NOTHING, ARROW_RGB, arrow=True)
         self._arrow_shown = arrow is not None
 
 
@@ -246,7 +241,7 @@ def _matrix(pose: Any) -> Floats:
 
 
 # Messages as facts for a window. They may be rclpy's or those that rosbags reads from a bag: the
-# fields are the same. What a message is follows from its type, so any topic name will do; only text
+# fields are the same. The type decides how a message is read, so any topic name will do; only text
 # (std_msgs/String) goes by the end of its topic's name.
 
 
@@ -269,7 +264,7 @@ _DESCRIPTION = "robot_description"
 
 
 def stamp_of(message: Any) -> int | None:
-    """When, in ns of the ROS clock, what the message says was so; None: it does not say."""
+    """Time of a message's content, in ns of the ROS clock; None: it has no stamp."""
     for holder in (message, getattr(message, "header", None)):
         time = getattr(holder, "stamp", None)
         if time is not None:
@@ -281,12 +276,11 @@ def stamp_of(message: Any) -> int | None:
 
 
 class Reader:
-    """Remembers what the next message is to be read with: the robot, its frames, its state. Not
-    thread-safe."""
+    """Reads messages as facts; remembers the robot, its frames and its state. Not thread-safe."""
 
     def __init__(self) -> None:
         self._scene = Scene()
-        self._said: dict[str, str] = {}  # what is only told when it changes, by path
+        self._last: dict[str, str] = {}  # texts that are facts only when they change, by path
         self._read: dict[str, Callable[[str, Any], Iterator[Fact]]] = {
             "sensor_msgs/msg/Image": self._image,
             "sensor_msgs/msg/CompressedImage": self._image,
@@ -307,11 +301,11 @@ class Reader:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Types of messages that something is shown of."""
+        """Types of messages that have facts."""
         return frozenset(self._read)
 
     def read(self, topic: str, kind: str, message: Any) -> Iterator[Fact]:
-        """What a message on ``topic`` shows. BadMessage, ValueError: it is malformed."""
+        """The facts of a message on ``topic``. BadMessage, ValueError: it is malformed."""
         return self._read[kind](topic.strip("/"), message)
 
     # Images, the robot
@@ -355,8 +349,8 @@ class Reader:
             yield from self._change(f"{path}/{one.name}", text, _LEVELS.get(level, 30), path)
 
     def _change(self, key: str, text: str, level: int, path: str) -> Iterator[Fact]:
-        if self._said.get(key) != text:
-            self._said[key] = text
+        if self._last.get(key) != text:
+            self._last[key] = text
             yield Text(path, text, level)
 
     # The policy
@@ -397,8 +391,8 @@ class Reader:
         counts = tuple(float(getattr(message, name)) for name in names)
         yield Numbers(f"{path}/counts", names, counts)
         if len(message.acceptance):
-            places = tuple(f"token {i}" for i in range(len(message.acceptance)))
-            yield Numbers(f"{path}/acceptance", places, tuple(map(float, message.acceptance)))
+            tokens = tuple(f"token {i}" for i in range(len(message.acceptance)))
+            yield Numbers(f"{path}/acceptance", tokens, tuple(map(float, message.acceptance)))
         level = (
             20 if state in (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.TAKEOVER) else 30
         )
@@ -431,7 +425,7 @@ class Reader:
         yield SceneState(f"{path}/state", word, color)
         text = f"episode {message.episode}, {message.task}: {word} {message.reason}".rstrip()
         level = 30 if word == "FAILURE" else 20
-        yield from self._change(path, text, level, f"{path}/told")
+        yield from self._change(path, text, level, f"{path}/text")
 
 
 _SHOWN = ("p50", "p95", "max")

@@ -35,12 +35,12 @@ class Filming:
 
 def played(record):
     player = Player(lambda *_: Filming(record), Setup(policy="zero"), (Variant("a"),))
-    return player.play(EpisodeOrder(JOB, sentence="touch the red cube", clip=True))
+    return player.play(EpisodeOrder(JOB, instruction="touch the red cube", clip=True))
 
 
 def test_a_failed_episode_is_kept_as_a_clip_with_its_sentence(tmp_path):
     record = keep(played(FAILED), tmp_path)
-    assert (record.clip, record.sentence) == (clip_path(JOB), "touch the red cube")
+    assert (record.clip, record.instruction) == (clip_path(JOB), "touch the red cube")
     assert record.ages == ()
     with Image.open(tmp_path / record.clip) as clip:
         assert clip.n_frames == 3

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from support.evaluations import evaluation
 from vla_ros.data.episodes.records import Spread, Variant
 from vla_ros.data.episodes.rows import rows_of
-from vla_ros_lab.report.figures import available, late_figure, late_lines
+from vla_ros_lab.report.figures import late_figure, late_lines
 
 
 def variant(execution, delay, **changes):
@@ -40,11 +38,10 @@ def test_a_line_an_execution_in_the_order_of_the_delay_whatever_s():
     assert late_lines(rows([variant(e, 2) for e in ("sync", "rtc")])) == {}
 
 
-@pytest.mark.skipif(not available(), reason="matplotlib is not installed")
 def test_it_is_drawn_with_every_line_named():
     picture = late_figure(rows([variant(e, d) for e in ("sync", "async", "rtc") for d in (0, 6)]))
     assert picture.startswith("<svg")
     for words in (">sync<", ">async<", ">rtc<", "delay of a chunk, control steps"):
         assert words in picture, words
-    assert picture.count(">sync<") == 1, "who stands still has no seam"
+    assert picture.count(">sync<") == 1, "standing still there is no seam"
     assert late_figure(rows([variant("rtc", 0)])) == ""

@@ -7,15 +7,16 @@ import json
 import pytest
 
 from vla_ros.core.resources import config_path
+from vla_ros_lab.roofline.advice import PARAMETERS, Requirements, advise, from_bench
 from vla_ros_lab.roofline.bench_file import kind_of, read_bench
 from vla_ros_lab.roofline.compare import compare_decodings, compare_stages, fit_shape
-from vla_ros_lab.roofline.decodings import PARAMETERS, Requirements, advise, decodings, from_bench
+from vla_ros_lab.roofline.decodings import decodings
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.shapes import MODELS
+from vla_ros_lab.roofline.shapes import load_model
 
 DEVICES = load_devices(config_path("devices.yaml"))
-ROOF = Roofline(MODELS["openvla-7b"], DEVICES["h200"])
+ROOF = Roofline(load_model("openvla-7b"), DEVICES["h200"])
 
 
 def row(median: float, **more) -> dict:
@@ -44,7 +45,7 @@ def write(path, content):
 def half_speed(roof: Roofline = ROOF, alpha: float = 0.5) -> dict:
     """Every decoding at half of its bound."""
     rows = {}
-    for s in decodings(roof, alpha, draft=MODELS["minivla"]):
+    for s in decodings(roof, alpha, draft=load_model("minivla")):
         ms = 2e3 * s.seconds
         rows[s.name] = row(
             ms, latency_ms=s.depth * ms, passes_per_action=s.passes, acceptance=s.alpha
@@ -55,7 +56,7 @@ def half_speed(roof: Roofline = ROOF, alpha: float = 0.5) -> dict:
 def test_half_the_speed_is_half_the_efficiency(tmp_path):
     found = read_bench(write(tmp_path / "bench.json", bench(half_speed())))
     roof = ROOF.for_model(fit_shape(ROOF.model, found))
-    by_decoding = {e.name: e for e in compare_decodings(roof, found, MODELS["minivla"])}
+    by_decoding = {e.name: e for e in compare_decodings(roof, found, load_model("minivla"))}
     assert by_decoding.keys() == half_speed().keys()
     for e in by_decoding.values():
         assert e.efficiency == pytest.approx(0.5), e.name
@@ -95,7 +96,7 @@ def test_stage_marks_are_used_where_there_are_some(tmp_path):
 def test_the_measured_shape_is_taken_over(tmp_path):
     shapes = {"prompt_tokens": 300, "action_tokens": 16}
     found = read_bench(write(tmp_path / "b.json", bench({"generate": row(1)}, shapes=shapes)))
-    model = fit_shape(MODELS["openvla-7b"], found)
+    model = fit_shape(load_model("openvla-7b"), found)
     assert (model.prompt, model.action_tokens) == (300, 16)
     assert (found.checkpoint, found.dtype, found.threads) == ("random:openvla-7b", "bf16", 4)
     assert found.machine == "NVIDIA H200"

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.core.resources import config_path
-from vla_ros_lab.roofline.decodings import (
-    Candidate,
-    Requirements,
-    advise,
-    alternatives,
-    clocked,
-    decodings,
-    from_roofline,
-    head_weights,
-    judge,
-)
+from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
+from vla_ros_lab.roofline.advice import Candidate, Requirements, advise, from_roofline, judge
+from vla_ros_lab.roofline.decodings import clocked, decodings, head_weights
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.shapes import MODELS
+from vla_ros_lab.roofline.shapes import KNOWN, load_model
+from vla_ros_lab.roofline.speculation import alternatives
 
 DEVICES = load_devices(config_path("devices.yaml"))
 
 
 def of(model: str, device: str, **options):
-    return {s.name: s for s in decodings(Roofline(MODELS[model], DEVICES[device]), **options)}
+    return {s.name: s for s in decodings(Roofline(load_model(model), DEVICES[device]), **options)}
 
 
 def play(seconds: float, depth: int, camera_hz: float, frames: int) -> tuple[float, np.ndarray]:
@@ -58,19 +52,19 @@ def test_behind_a_camera_as_in_a_simulation(seconds, depth):
     assert run.worst_s - ages.max() < 0.1 / 30
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", KNOWN)
 @pytest.mark.parametrize("device", ["h200", "orin-64"])
 def test_every_model_has_decodings(model, device):
-    found = of(model, device, draft=MODELS["minivla"])
+    found = of(model, device, draft=load_model("minivla"))
     assert found
     for s in found.values():
         assert sum(s.shares.values()) == pytest.approx(1.0)
         assert s.rate_hz * s.latency_s == pytest.approx(s.depth)
         assert s.worst_s >= s.seconds - 1e-12
-    kind = MODELS[model].kind
+    kind = load_model(model).kind
     assert ("autoregressive" in found) == (kind == "tokens")
     if kind == "tokens":
-        tokens, chunks = MODELS[model].action_tokens, MODELS[model].chunk > 1
+        tokens, chunks = load_model(model).action_tokens, load_model(model).chunk > 1
         assert ("actionflow" in found) == (not chunks), "no pipeline takes chunks"
         assert chunks or found["actionflow"].depth == tokens == 7
         assert found["speculative_hit"].passes == 1
@@ -78,10 +72,10 @@ def test_every_model_has_decodings(model, device):
 
 
 def test_a_draft_model_costs_what_it_drafts():
-    found = of("openvla-7b", "h200", alpha=0.5, draft=MODELS["minivla"])
+    found = of("openvla-7b", "h200", alpha=0.5, draft=load_model("minivla"))
     free, dear = found["speculative_temporal"], found["speculative_model"]
     assert dear.passes == free.passes == 4.0
-    small = Roofline(MODELS["minivla"], DEVICES["h200"])
+    small = Roofline(load_model("minivla"), DEVICES["h200"])
     start = small.projector().seconds + small.prefill().seconds
     steps = 13.5 - 1  # drafted tokens at 0.5; the draft's prefill gives the first
     assert dear.seconds - free.seconds == pytest.approx(start + steps * small.decode().seconds)
@@ -97,23 +91,23 @@ def test_the_fused_decoding_lies_between_hit_and_miss(alpha):
 
 
 def test_operators_one_by_one_are_never_faster_than_one_fused_kernel():
-    for model in MODELS.values():
+    for model in map(load_model, KNOWN):
         whole = Roofline(model, DEVICES["h200"]).stages()
         each = Roofline(model, DEVICES["h200"], accounting="operator").stages()
         assert all(e.seconds >= w.seconds * (1 - 1e-12) for w, e in zip(whole, each, strict=True))
 
 
 def test_peak_rates_are_a_lower_bound():
-    roof = Roofline(MODELS["openvla-7b"], DEVICES["orin-64"])
-    peak = Roofline(MODELS["openvla-7b"], DEVICES["orin-64"], rates="peak")
+    roof = Roofline(load_model("openvla-7b"), DEVICES["orin-64"])
+    peak = Roofline(load_model("openvla-7b"), DEVICES["orin-64"], rates="peak")
     assert peak.decode().seconds < roof.decode().seconds
     assert peak.prefill().bound == "compute"
     assert roof.decode().bound == "memory"
 
 
 def test_a_model_that_does_not_fit_says_so():
-    assert not Roofline(MODELS["openvla-7b"].with_images(1), small_device()).fits()
-    assert Roofline(MODELS["openvla-7b"], DEVICES["rtx-4090"]).fits()
+    assert not Roofline(load_model("openvla-7b").with_images(1), small_device()).fits()
+    assert Roofline(load_model("openvla-7b"), DEVICES["rtx-4090"]).fits()
 
 
 def small_device():
@@ -127,7 +121,7 @@ def small_device():
 
 def test_on_a_fast_device_the_fresh_decodings_win_and_the_pipeline_is_too_old():
     limits = Requirements(camera_hz=30, control_hz=20, max_age_s=0.15)
-    found = of("openvla-7b", "h200", draft=MODELS["minivla"]).values()
+    found = of("openvla-7b", "h200", draft=load_model("minivla")).values()
     verdicts = advise(from_roofline(found), limits)
     names = [v.candidate.name for v in verdicts]
     assert names == [
@@ -194,10 +188,7 @@ def test_limits_that_are_none(values):
 
 @pytest.mark.parametrize(("model", "hidden"), [("openvla-7b", 4096), ("small", 256)])
 def test_a_draft_head_is_counted_as_training_makes_it(model, hidden):
-    torch = pytest.importorskip("torch")
-    from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
-
     with torch.device("meta"):
         head = OneShotHead(HeadConfig((0, 1, 2), hidden, 7, width=one_shot_width(hidden)))
     real = sum(parameter.numel() for parameter in head.parameters())
-    assert head_weights(MODELS[model]) == pytest.approx(real, rel=0.06)
+    assert head_weights(load_model(model)) == pytest.approx(real, rel=0.06)

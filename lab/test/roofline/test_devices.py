@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
 from vla_ros.core.resources import config_path
+from vla_ros.engine.layers.tuner import multiplies_integers
 from vla_ros_lab.roofline import devices
 from vla_ros_lab.roofline.devices import load_devices, measure
 
@@ -84,21 +83,14 @@ def test_no_table(tmp_path):
         load_devices(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("with_torch", [True, False])
-def test_this_machine_measured(monkeypatch, with_torch):
-    if with_torch:
-        torch = pytest.importorskip("torch")
-        from vla_ros.engine.layers.tuner import multiplies_integers
-    else:
-        monkeypatch.setitem(sys.modules, "torch", None)
+def test_this_machine_measured():
     device = measure(8e6, threads=1, gpu=False, budget_s=0.05)
-    assert set(device.compute) - {"int8w"} == ({"fp32", "bf16"} if with_torch else {"fp32"})
-    if with_torch:
-        integers = multiplies_integers(torch.device("cpu"))
-        assert ("int8w" in device.compute) == integers
-        # int8 that is made wider is multiplied as bfloat16
-        assert device.computes("int8w") == ("int8w" if integers else "bf16")
-        assert device.flops("int8w") == device.flops(device.computes("int8w"))
+    assert set(device.compute) - {"int8w"} == {"fp32", "bf16"}
+    integers = multiplies_integers(torch.device("cpu"))
+    assert ("int8w" in device.compute) == integers
+    # int8 that is made wider is multiplied as bfloat16
+    assert device.computes("int8w") == ("int8w" if integers else "bf16")
+    assert device.flops("int8w") == device.flops(device.computes("int8w"))
     # between a microcontroller and the fastest server there is
     assert 1e8 < device.flops("fp32") < 1e15
     assert 1e8 < device.bandwidth() < 1e13
@@ -108,8 +100,6 @@ def test_this_machine_measured(monkeypatch, with_torch):
 
 
 def test_measuring_leaves_torch_as_it_was():
-    import torch
-
     before = torch.get_num_threads()
     measure(4e6, threads=1, gpu=False, budget_s=0.01)
     assert torch.get_num_threads() == before

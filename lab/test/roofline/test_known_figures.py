@@ -6,10 +6,11 @@ import pytest
 
 from vla_ros.core.resources import config_path
 from vla_ros_lab.roofline import published
-from vla_ros_lab.roofline.decodings import decodings, speedup
+from vla_ros_lab.roofline.decodings import decodings
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.shapes import MODELS
+from vla_ros_lab.roofline.shapes import load_model
+from vla_ros_lab.roofline.speculation import speedup
 from vla_ros_lab.roofline.work import parse_precision
 
 DEVICES = load_devices(config_path("devices.yaml"))
@@ -58,16 +59,16 @@ def test_why_the_report_measured_a_loss():
 
 
 def test_what_the_remarks_on_the_report_say():
-    target = published.genz_times(MODELS["openvla-7b"])
-    ratio = published.genz_times(MODELS["minivla"]).decode / target.decode
+    target = published.genz_times(load_model("openvla-7b"))
+    ratio = published.genz_times(load_model("minivla")).decode / target.decode
     text = " ".join(published.NOT_REPRODUCED)
     assert speedup(0.275, 6, ratio) == pytest.approx(0.95, abs=0.005)
     assert speedup(0.275, 6, 38.0 / 415.7) == pytest.approx(0.89, abs=0.005)
     six = target.vision + target.prefill + 6 * target.decode
     assert 1e3 / six == pytest.approx(43, abs=0.5)
-    decimal = Roofline(MODELS["openvla-7b"], published._device(1e9)).decode().ms
+    decimal = Roofline(load_model("openvla-7b"), published._device(1e9)).decode().ms
     assert decimal == pytest.approx(3.38, abs=0.01)
-    each = Roofline(MODELS["openvla-7b"], published.DEVICE, accounting="operator").vision().ms
+    each = Roofline(load_model("openvla-7b"), published.DEVICE, accounting="operator").vision().ms
     assert each == pytest.approx(0.45, abs=0.01)
     for figure in ("0.95", "0.89", "43 Hz", "3.38", "0.45"):
         assert figure in text
@@ -86,7 +87,7 @@ BY_HAND = {
 
 
 def of(device: str, dtype: str = "bf16"):
-    roof = Roofline(MODELS["openvla-7b"], DEVICES[device], parse_precision(dtype))
+    roof = Roofline(load_model("openvla-7b"), DEVICES[device], parse_precision(dtype))
     return roof, {s.name: s for s in decodings(roof)}
 
 
@@ -137,7 +138,7 @@ def test_a_miss_costs_a_tenth_of_a_millisecond():
 @pytest.mark.parametrize(("views", "measured_ms"), [(1, 20.0), (2, 27.3), (3, 36.8)])
 def test_pi0_on_a_4090_stays_below_what_was_measured(views, measured_ms):
     """realtime-vla reaches 20.0, 27.3, 36.8 ms: a bound must be lower, and not by far."""
-    roof = Roofline(MODELS["pi0"].with_images(views), DEVICES["rtx-4090"])
+    roof = Roofline(load_model("pi0").with_images(views), DEVICES["rtx-4090"])
     flow, naive = decodings(roof)
     assert 0.75 * measured_ms < flow.seconds * 1e3 < measured_ms
     assert flow.seconds < naive.seconds
@@ -148,12 +149,12 @@ def test_the_prefix_takes_the_share_of_a_chunk_that_was_measured(name, share):
     """vla.cpp (arXiv 2606.08094) measured 52 % for SmolVLA and 75 % for pi0 on an RTX 5070: what
     comes before the solver, vision included. A roofline has no gaps between kernels, which the
     many small steps of SmolVLA suffer most from, so its prefix weighs more here."""
-    naive = decodings(Roofline(MODELS[name], DEVICES["rtx-4090"]))[1]
+    naive = decodings(Roofline(load_model(name), DEVICES["rtx-4090"]))[1]
     assert 1 - naive.shares["decode"] == pytest.approx(share, abs=0.1)
 
 
 def test_how_dense_prefix_and_steps_are():
     """256 to 530 operations a byte before the solver and about 50 in it (the same paper)."""
-    roof = Roofline(MODELS["pi0"], DEVICES["rtx-4090"])
+    roof = Roofline(load_model("pi0"), DEVICES["rtx-4090"])
     assert roof.prefix(naive=True).intensity == pytest.approx(530, rel=0.1)
     assert roof.expert_step(naive=True).intensity == pytest.approx(50, rel=0.2)

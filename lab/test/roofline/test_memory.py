@@ -18,11 +18,11 @@ from vla_ros.engine.options import EngineOptions
 from vla_ros_lab.roofline import roofline as stages
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import LONGEST_TEXT, RUNTIME, Roofline, memory_of
-from vla_ros_lab.roofline.shapes import MODELS, load_model, shape_of
+from vla_ros_lab.roofline.shapes import load_model, shape_of
 from vla_ros_lab.roofline.work import Precision, parse_precision, precision_of_weights
 
 DEVICES = load_devices(config_path("devices.yaml"))
-OPENVLA = MODELS["openvla-7b"]
+OPENVLA = load_model("openvla-7b")
 
 
 def test_the_weights_are_the_bytes_of_the_checkpoint():
@@ -73,7 +73,7 @@ def test_a_pass_holds_no_more_than_is_counted():
     with Watch():
         x = torch.zeros(rows, model.config.text.hidden_size)
         runner.logits(prefill_layout(rows, (rows - 1,)), x, None)
-    counted = memory_of(MODELS["small"], parse_precision("fp32")).activations / 4
+    counted = memory_of(load_model("small"), parse_precision("fp32")).activations / 4
     assert 0.3 * counted < largest < counted
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from vla_ros.core.resources import config_path
+from vla_ros_lab.roofline import plots
 from vla_ros_lab.roofline.decodings import decodings
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.roofline import Roofline
-from vla_ros_lab.roofline.shapes import MODELS
-
-pytest.importorskip("matplotlib")
-from vla_ros_lab.roofline import plots
+from vla_ros_lab.roofline.shapes import load_model
 
 YELLOW = np.array([0xFF, 0xD9, 0x2F])  # an operating point's
 
@@ -49,7 +46,9 @@ def test_the_landscape_reaches_up_to_a_dear_draft(tmp_path):
 
 def test_rate_against_age(tmp_path):
     devices = load_devices(config_path("devices.yaml"))
-    found = decodings(Roofline(MODELS["openvla-7b"], devices["h200"]), draft=MODELS["minivla"])
+    found = decodings(
+        Roofline(load_model("openvla-7b"), devices["h200"]), draft=load_model("minivla")
+    )
     path = plots.plot_rate_age(tmp_path / "r.png", found, 30.0, "a test")
     shown = pixels(path)
     orange = np.array([0xD5, 0x5E, 0x00])  # actionflow, filled, somewhere in the upper half

@@ -9,7 +9,8 @@ import pytest
 
 from vla_ros.cli.main import main
 from vla_ros.core.resources import config_path
-from vla_ros_lab.roofline.decodings import Requirements, advise, decodings, from_roofline
+from vla_ros_lab.roofline.advice import Requirements, advise, from_roofline
+from vla_ros_lab.roofline.decodings import decodings
 from vla_ros_lab.roofline.devices import load_devices
 from vla_ros_lab.roofline.fleet import fleet_of
 from vla_ros_lab.roofline.roofline import Roofline

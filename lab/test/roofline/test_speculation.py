@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros_lab.roofline.decodings import (
+from vla_ros_lab.roofline.speculation import (
     best_gamma,
     break_even,
     expected_tokens,

@@ -21,18 +21,14 @@ from vla_ros_lab.cli.roofline import (
 )
 
 if TYPE_CHECKING:
-    from vla_ros_lab.roofline.decodings import (
-        Candidate,
-        CandidateVerdict,
-        DecodingTime,
-        Requirements,
-    )
+    from vla_ros_lab.roofline.advice import Candidate, CandidateVerdict, Requirements
+    from vla_ros_lab.roofline.decodings import DecodingTime
     from vla_ros_lab.roofline.fleet import Fleet
     from vla_ros_lab.roofline.roofline import Roofline
 
 DESCRIPTION = """\
 Name the ways of decoding that give a command for every control tick on observation young enough:
-the lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
+the lossless ones first, the freshest first. A lossy one changes the policy's actions; it is marked.
 And how many such robots one `vla-ros serve` has time for, by the same bound.
 From the roofline of a device, or, with --bench, from what was measured there."""
 
@@ -68,7 +64,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
     from vla_ros_lab.roofline import report
-    from vla_ros_lab.roofline.decodings import Requirements, advise, by_executed
+    from vla_ros_lab.roofline.advice import Requirements, advise, by_executed
 
     check_draft_options(args)
     with user_errors(ValueError):
@@ -77,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
     verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
         raise UserError(f"{source}: there is nothing to choose from")
-    print(f"{source}\n{report.verdict_table(verdicts, limits)}\n")
+    print(f"{source}\n{report.limits_line(limits)}\n\n{report.VERDICTS.table(verdicts)}\n")
     best = verdicts[0]
     by_part = by_executed(best.candidate, limits)
     if by_part:
         ms = best.candidate.seconds * 1e3
         print(f"{best.candidate.name}: a chunk of {best.candidate.chunk} actions in {ms:.1f} ms")
-        print(f"{report.executed_table(by_part)}\n")
+        print(f"{report.EXECUTED.table(by_part)}\n")
     print(_conclusion(best, limits) if best.meets else _nothing(limits))
     fleet = fleet_with(verdicts, limits)
     if fleet is not None:
@@ -98,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
             },
             "best": best.candidate.name if best.meets else None,
             "best_is_lossless": best.candidate.lossless if best.meets else None,
-            "decodings": report.verdicts(verdicts),
-            "executed": report.verdicts(by_part),
+            "decodings": list(map(report.VERDICTS.json, verdicts)),
+            "executed": list(map(report.VERDICTS.json, by_part)),
             "fleet": None if fleet is None else fleet.as_json(),
         }
         print_json(rounded(result))
@@ -110,8 +106,9 @@ FleetWith = Callable[[Sequence["CandidateVerdict"], "Requirements"], "Fleet | No
 
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], FleetWith]:
-    """Where they are from, what there is, and how many robots it serves (of a roofline)."""
-    from vla_ros_lab.roofline.decodings import decodings, from_bench, from_roofline, refused
+    """Source of the candidates, the candidates, and the fleet of a roofline."""
+    from vla_ros_lab.roofline.advice import from_bench, from_roofline
+    from vla_ros_lab.roofline.decodings import decodings, refused
     from vla_ros_lab.roofline.fleet import fleet_of
 
     bench = bench_of(args.bench)
@@ -119,7 +116,7 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], F
         given = [name for name in CALCULATED if getattr(args, name) not in (None, False)]
         if given:
             option = given[0].replace("_", "-")
-            raise UserError(f"--bench says what was measured: leave out --{option}")
+            raise UserError(f"--bench has what was measured: leave out --{option}")
         where = bench.machine or bench.device
         source = f"measured: {bench.checkpoint} on {where} ({bench.path})"
         return source, from_bench(bench), lambda verdicts, limits: None
@@ -149,7 +146,7 @@ def _conclusion(best: CandidateVerdict, limits: Requirements) -> str:
     limited = f"control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
     line = f"best: {best.parameters} {limited}"
     if not best.candidate.lossless:
-        line += "\nIt is LOSSY, it changes what the policy says: no lossless one meets the limits."
+        line += "\nIt is LOSSY, it changes the policy's actions: no lossless one meets the limits."
     return line
 
 

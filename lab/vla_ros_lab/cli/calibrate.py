@@ -42,9 +42,9 @@ def episodes(args: argparse.Namespace, executed: int) -> tuple[list[Said], str]:
 
 
 def _kept(folder: Path) -> list[Said]:
-    from vla_ros.data.episodes.store import read_spoken
+    from vla_ros.data.episodes.store import read_tokens
 
-    return [one.tokens.tolist() for one in read_spoken(folder)]
+    return [one.tokens.tolist() for one in read_tokens(folder)]
 
 
 def _in_bag(path: Path) -> list[Said]:
@@ -95,7 +95,7 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
         with user_errors(RunnerFailed):
             played = play(DirectRunner, plan.setup, plan.variants, orders, args.workers)
             for number, one in enumerate(played, 1):
-                job, said = one.record.job, [list(row) for row in one.record.said]
+                job, said = one.record.job, [list(row) for row in one.record.tokens]
                 if said:
                     found[job.task, job.seed, job.initial_state] = said
                 progress.update("play", "episodes", number, len(orders))

@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _episodes(args: argparse.Namespace) -> list[Tokens]:
-    from vla_ros.data.episodes.store import read_spoken
+    from vla_ros.data.episodes.store import read_tokens
 
-    spoken = read_spoken(args.directory, args.variant)
+    spoken = read_tokens(args.directory, args.variant)
     found = [one.tokens for one in spoken if one.success or not args.solved]
     if len({tokens.shape[1] for tokens in found}) > 1:
         raise UserError(f"{args.directory}: actions of different lengths: name one --variant")

@@ -32,7 +32,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         " such as int8 or decoder=int4,head=fp8")  # fmt: skip
     add("--prompt-tokens", type=int, metavar="N", help="of the whole prompt, images included")
     add("--images", type=int, metavar="N", help="cameras the model sees")
-    add("--chunk", type=int, metavar="C", help="a policy that says C actions, token by token")
+    add("--chunk", type=int, metavar="C", help="a policy that decodes C actions, token by token")
     add("--alpha", type=float, default=0.5, help="acceptance of drafts, 0 to 1 (0.5)")
     add("--head", action="store_true", help="a draft head was trained: vla-ros train --head")
     add(
@@ -72,7 +72,7 @@ def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelS
     except ValueError as error:
         if bench is None or args.model:
             raise UserError(str(error)) from None
-        raise UserError(f"{bench.path} is of {measured!r}: say --model; {error}") from None
+        raise UserError(f"{bench.path} is of {measured!r}: give --model; {error}") from None
     with user_errors(ValueError):
         if args.images is not None:
             if args.images < 1:
@@ -88,10 +88,10 @@ def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelS
 
 
 def _check_chunk_options(args: argparse.Namespace, model: ModelShape) -> None:
-    """What is about chunks fits the model's."""
+    """Refuse options about chunks that do not fit the model."""
     if args.coverage is not None and not (args.head and model.kind == "tokens" and model.chunk > 1):
         raise UserError(
-            "--coverage is about the recursive head of a policy that says chunks token by token:"
+            "--coverage is about the recursive head of a policy that decodes chunks token by token:"
             " give --head, and --chunk or such a policy"
         )
     if args.executed is not None and not 1 <= args.executed <= model.chunk:
@@ -116,7 +116,7 @@ def draft_of(args: argparse.Namespace, model: ModelShape) -> ModelShape | None:
             draft = draft.with_chunk(args.chunk)
         if draft.chunk != model.chunk:
             raise ValueError(
-                f"{name} says {draft.chunk} action(s), {model.name} {model.chunk}: it cannot draft"
+                f"{name} makes {draft.chunk} action(s), {model.name} {model.chunk}: it cannot draft"
             )
         return draft.with_prompt(draft.images * draft.vision_tokens + model.text_tokens)
 
@@ -240,11 +240,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros_lab.roofline import report
-    from vla_ros_lab.roofline.shapes import MODELS
+    from vla_ros_lab.roofline.shapes import KNOWN, load_model
 
     known = devices_of(args)
-    print(report.model_list(MODELS.values()), report.device_list(known.values()), sep="\n\n")
-    return {"models": list(MODELS), "devices": list(known)}
+    models = report.model_list(map(load_model, KNOWN))
+    print(models, report.device_list(known.values()), sep="\n\n")
+    return {"models": list(KNOWN), "devices": list(known)}
 
 
 def _reproduce(args: argparse.Namespace) -> dict[str, Any]:
@@ -257,9 +258,11 @@ def _reproduce(args: argparse.Namespace) -> dict[str, Any]:
     }
     print("The ETH report's inputs: H100 NVL, 3958 GB/s, 989 TFLOPS, bf16, 281 tokens, gamma 6\n")
     for title, found in figures.items():
-        print(f"{title.replace('_', ' ').capitalize()}\n{report.figure_table(found)}\n")
+        print(f"{title.replace('_', ' ').capitalize()}\n{report.FIGURES.table(found)}\n")
     print(f"Where a figure is not what a roofline gives\n{report.not_reproduced()}")
-    result: dict[str, Any] = {name: report.figures(f) for name, f in figures.items()}
+    result: dict[str, Any] = {
+        name: list(map(report.FIGURES.json, f)) for name, f in figures.items()
+    }
     result["remarks"] = list(published.NOT_REPRODUCED)
     if args.plots:
         result["plots"] = sections.published_plots(args.plots)
@@ -289,7 +292,7 @@ def _device_of_bench(bench: BenchFile, args: argparse.Namespace) -> str:
             "pcie" in machine and name.endswith("sxm")
         ):
             return name
-    raise UserError(f"{bench.path} was measured on {bench.machine!r}: say which --device that is")
+    raise UserError(f"{bench.path} was measured on {bench.machine!r}: give --device")
 
 
 def _all_devices(
@@ -320,7 +323,7 @@ def _all_devices(
     if covered and args.coverage is None:
         print(
             f"assumed: the head's coverage is {min(covered):.2f} to {max(covered):.2f}, from"
-            " --alpha; say --coverage if you know it"
+            " --alpha; give --coverage if you know it"
         )
     for line in refused.values():
         print(f"left out: {line}")
@@ -344,8 +347,8 @@ def _one_device(
 
     roof = roofline_of(args, model, device_of(name, args, model, bench), bench)
     found = decodings(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
-    print(report.heading(roof), report.stage_table(roof.stages()), sep="\n\n")
-    print(f"\n{report.decoding_table(found, args.camera_hz)}")
+    print(report.heading(roof), report.STAGES.table(roof.stages()), sep="\n\n")
+    print(f"\n{report.decoding_columns(args.camera_hz, found[0]).table(found)}")
     result = report.roofline(roof, found, args.camera_hz)
     result |= sections.left_out(model)
     if model.chunk > 1:

@@ -2,7 +2,7 @@
 
 Everything is read from what the verbs write: ``training.json`` beside a checkpoint, the
 ``summary.json`` of an evaluation, and bags of `vla-ros record`, whose metadata name the checkpoint
-that ran. They are joined by its SHA-256; names and places of folders say nothing.
+that ran. They are joined by its SHA-256; names and paths of folders do not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUCCESS, _FAILURE = 2, 3  # of EpisodeStatus.msg
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a checkpoint was made. ``parent``: SHA-256 of the one it went on from, "" unknown.
+    """The training of a checkpoint. ``parent``: SHA-256 of the one it went on from, "" unknown.
     ``corrections``: frames of ``frames`` in which a person had taken over. ``loss``: of episodes
     held out, None where none were."""
 
@@ -48,7 +48,7 @@ class Training:
 class ChainEvaluation:
     """An evaluation. ``age_ms``: median and 95 % of the observation's age when it acted, None in
     lock-step and where it never did. ``won``, ``lost`` against the checkpoint ``before``, where it
-    was told to compare."""
+    was compared."""
 
     folder: Path
     where: str
@@ -130,7 +130,7 @@ def read_chain(folders: Sequence[Path]) -> Chain:
 
 
 def read_bag(folder: Path) -> tuple[str, ChainBag] | None:
-    """The SHA-256 of the checkpoint that ran, and what was done. None: no checkpoint is named in
+    """The SHA-256 of the checkpoint that ran, and its commands. None: no checkpoint is named in
     it. vla_ros.data.bags.BagError: it is damaged."""
     with Bag(folder) as bag:
         run = bag.run
@@ -156,10 +156,10 @@ def read_bag(folder: Path) -> tuple[str, ChainBag] | None:
             kinds.append(int(content.kind))
             stamps.append(message.stamp_ns)
             if kinds[-1] == CommandKind.POLICY:
-                said, seen = (
-                    stamp_ns(s) for s in (content.header.stamp, content.observation_stamp)
+                published, observed = map(
+                    stamp_ns, (content.header.stamp, content.observation_stamp)
                 )
-                ages.append((said - seen) / 1e6)
+                ages.append((published - observed) / 1e6)
     ended = [state for state in outcomes.values() if state in (_SUCCESS, _FAILURE)]
     period_s = _period_s(run.parameters, stamps)
     taken = PolicyState.TAKEOVER
@@ -175,7 +175,7 @@ def read_bag(folder: Path) -> tuple[str, ChainBag] | None:
 
 
 def _period_s(parameters: Mapping[str, Mapping[str, Any]], stamps: Sequence[int]) -> float:
-    """The control period: as the policy node was told, else the median between commands."""
+    """The control period: the policy node's parameter, else the median between commands."""
     rate = float(parameters.get("policy", {}).get("control_rate_hz", 0.0) or 0.0)
     if rate:
         return 1.0 / rate
@@ -189,10 +189,10 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder")
-        for place, below, names in os.walk(folder):
+        for at, below, names in os.walk(folder):
             below.sort()
             for name in (TRAINING, SUMMARY, RUN_FILE):
-                path = (Path(place) / name).resolve()
+                path = (Path(at) / name).resolve()
                 if name in names and path not in seen:
                     seen.add(path)
                     yield path
@@ -228,7 +228,7 @@ def _judged(path: Path, of: Callable[[str], Generation]) -> None:
     sha256 = content.get("checkpoint_sha256")
     if not sha256 or not content.get("episodes"):
         return  # no checkpoint, or the summary of something else
-    real = content["mode"] == "realtime"  # in lock-step the world waits, and ages say nothing
+    real = content["mode"] == "realtime"  # in lock-step the world waits, and ages mean nothing
     age = (content.get("observation_age_ms") or {}) if real else {}
     against = content.get("against") or {}
     one = of(sha256)
@@ -254,11 +254,11 @@ def _count(found: dict[str, Generation]) -> None:
         if one.parent and one.parent not in found:
             found[one.parent] = Generation(one.parent)
     for one in found.values():
-        behind, place = 0, one
+        behind, older = 0, one
         seen = {one.sha256}
-        while place.parent and place.parent not in seen:
-            seen.add(place.parent)
-            place, behind = found[place.parent], behind + 1
+        while older.parent and older.parent not in seen:
+            seen.add(older.parent)
+            older, behind = found[older.parent], behind + 1
         one.number = behind
         one.name = one.name or _named_by(one.ran) or "unknown"
 

@@ -11,7 +11,7 @@ from vla_ros.core.console import Table as Lines
 from vla_ros.data.episodes.rows import Successes, pooled
 from vla_ros.viz.pages import Bar, Cell, Table, TableLine, cell, render
 from vla_ros_lab.loop.chain import Chain, ChainEvaluation, Generation
-from vla_ros_lab.report.figures import INK, SIZE, available, panels, success_axis, svg, title
+from vla_ros_lab.report.figures import INK, SIZE, panels, success_axis, svg, title
 from vla_ros_lab.roofline.plots import COLORS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _DASH = "–"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a generation's records say together; None where nobody measured it.
+    """Figures of a generation's records together; None where nothing was measured.
 
     ``person``: a person's share of the time in which the robot was moved, ``takeovers`` a minute of
     that time; ``age_ms`` median and 95 % over its bags, else over its evaluation."""
@@ -38,7 +38,7 @@ class Figures:
 
 
 def figures(one: Generation) -> Figures:
-    """Of its largest evaluation, and of all bags in which it ran."""
+    """Figures of its largest evaluation, and of all bags in which it ran."""
     policy_s, person_s = sum(r.policy_s for r in one.ran), sum(r.person_s for r in one.ran)
     moved = policy_s + person_s
     age = pooled(r.age_ms for r in one.ran)
@@ -68,7 +68,7 @@ def write_page(path: Path, chain: Chain, command: str) -> None:
         trainings=_trainings(found),
         runs=_runs(chain.generations),
         picture=svg(drawn(found), "Success and takeovers by generation")
-        if available() and len(found) > 1
+        if len(found) > 1
         else None,
         left_out=chain.left_out,
         command=command,
@@ -93,7 +93,7 @@ def terminal_table(chain: Chain) -> Lines:
             f"{100 * solved.rate:.1f}" if solved else _DASH,
             f"{f.judged.won}:{f.judged.lost}" if f.judged and f.judged.before else _DASH,
             _percent(f.person),
-            _said(f.takeovers, ".1f"),
+            _formatted(f.takeovers, ".1f"),
             *(f"{v:.0f}" for v in f.age_ms or ()),
             *([_DASH] * 2 if f.age_ms is None else []),
         ))  # fmt: skip
@@ -101,7 +101,7 @@ def terminal_table(chain: Chain) -> Lines:
 
 
 def as_json(chain: Chain) -> dict[str, Any]:
-    """The same for a program."""
+    """The chain for a program."""
     return {"generations": list(map(_json, chain.generations)), "left_out": list(chain.left_out)}
 
 
@@ -173,8 +173,8 @@ def _generation(one: Generation, f: Figures) -> Iterable[Cell]:
     yield cell(f"{f.takeovers:.1f}/min" if f.takeovers is not None else _DASH)
     for age in f.age_ms or (None, None):
         yield cell(f"{age:.0f} ms" if age is not None else _DASH)
-    said = f"{f.robot.successes} of {f.robot.episodes} episodes" if f.robot else ""
-    yield Cell(f"{f.minutes:.1f} min" if f.minutes else _DASH, "l", said)
+    episodes = f"{f.robot.successes} of {f.robot.episodes} episodes" if f.robot else ""
+    yield Cell(f"{f.minutes:.1f} min" if f.minutes else _DASH, "l", episodes)
 
 
 def _trainings(found: _Found) -> Table:
@@ -187,7 +187,7 @@ def _trainings(found: _Found) -> Table:
             cell(f"{made.steps:,}"),
             cell(f"{made.frames:,}" if made.frames else _DASH),
             cell(f"{made.corrections:,}"),
-            cell(_said(made.loss, ".3f")),
+            cell(_formatted(made.loss, ".3f")),
             Cell(", ".join(made.data), "w"),
         ))
         for one, _ in found
@@ -228,11 +228,11 @@ def drawn(found: _Found) -> Figure:
     success_axis(left)
     title(left, "Solved, with 95 % interval")
     judged = [(i, f.judged.outcome) for i, (_, f) in enumerate(found) if f.judged]
-    places = [i for i, _ in judged]
+    at = [i for i, _ in judged]
     rates = [outcome.rate for _, outcome in judged]
     low = [outcome.rate - outcome.interval[0] for _, outcome in judged]
     high = [outcome.interval[1] - outcome.rate for _, outcome in judged]
-    left.errorbar(places, rates, yerr=(low, high), fmt="-o", color=INK, lw=1.8, ms=5, capsize=3)
+    left.errorbar(at, rates, yerr=(low, high), fmt="-o", color=INK, lw=1.8, ms=5, capsize=3)
     title(right, "A person: share of the moving time, %")
     shares = [(i, 100 * f.person) for i, (_, f) in enumerate(found) if f.person is not None]
     right.bar([i for i, _ in shares], [share for _, share in shares], width=0.5, color=COLORS[0])
@@ -257,5 +257,5 @@ def _percent(share: float | None) -> str:
     return _DASH if share is None else f"{100 * share:.1f}"
 
 
-def _said(value: float | None, form: str) -> str:
+def _formatted(value: float | None, form: str) -> str:
     return _DASH if value is None else format(value, form)

@@ -1,7 +1,6 @@
 """The report of an evaluation: one HTML file with everything in it, which loads nothing.
 
-What is said is in ``report.html.j2``; here is what it is said of. The figures need matplotlib;
-without it the report has its tables, and a line that says so.
+The text is in ``report.html.j2``, the figures are :mod:`vla_ros_lab.report.figures`'.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from vla_ros.core import origin
-from vla_ros.data.episodes.beside import ComparedEvaluation, lines, own, place
+from vla_ros.data.episodes.beside import ComparedEvaluation, lines, number_of, own
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Spread, Variant
 from vla_ros.data.episodes.rows import (
@@ -34,7 +33,7 @@ from vla_ros.data.episodes.rows import (
 )
 from vla_ros.sim.episode import Mode
 from vla_ros.viz.pages import Bar, Cell, Table, TableLine, cell, render
-from vla_ros_lab.report.figures import available
+from vla_ros_lab.report.figures import age_figure, late_figure, sweep_figure, times_figure
 
 # The tables of the report: success, the variants' figures, acceptance of drafts, every task.
 
@@ -102,12 +101,13 @@ def _ms(spread: Spread) -> Cell:
 
 
 def _staleness(row: VariantRow) -> Cell:
-    """Of single actions that were made for the moment of their image it is the age."""
-    return _ms(row.staleness if row.begun.count or row.told.count else Spread())
+    """Staleness; none of single actions that were made for the moment of their image: it is their
+    age."""
+    return _ms(row.staleness if row.begun.count or row.conditioning_delay.count else Spread())
 
 
 def _thousandths(spread: Spread) -> Cell:
-    """Of m and rad."""
+    """Thousandths of m and rad."""
     words = f"{1e3 * spread.p50:.1f} / {1e3 * spread.p95:.1f}"
     return Cell(words if spread.count else NONE)
 
@@ -124,7 +124,7 @@ _COLUMNS: tuple[tuple[str, Callable[[VariantRow], Cell]], ...] = (
     ("new actions\na second", lambda r: Cell(f"{r.rate_hz:.1f}" if r.rate_hz else NONE)),
     ("age, ms\np50 / p95", lambda r: _ms(r.age)),
     ("staleness, ms\np50 / p95", _staleness),
-    ("delay told,\nperiods p50 / p95", lambda r: _ms(r.told)),
+    ("conditioning delay,\nperiods p50 / p95", lambda r: _ms(r.conditioning_delay)),
     ("inference, ms\np50 / p95", lambda r: _ms(r.inference)),
     ("passes\nan action", lambda r: Cell(_passes(r.drafts))),
     ("drafts\naccepted, %", lambda r: Cell(percent(r.drafts.acceptance_all))),
@@ -176,17 +176,17 @@ def _passes(drafts: Drafts) -> str:
 
 
 def task_tables(
-    rows: Sequence[VariantRow], other: str, sentences: Mapping[str, str] | None = None
+    rows: Sequence[VariantRow], other: str, instructions: Mapping[str, str] | None = None
 ) -> list[Table]:
-    """Success of every task, grouped, a few variants side by side in each table. A task is called
-    by what the policy was told (``sentences``, by the task), its name behind it."""
+    """Success of every task, grouped, a few variants side by side in each table. A task is named by
+    the policy's instruction (``instructions``, by the task), its name behind it."""
     tasks = names(row.tasks for row in rows)
     parts = [rows[i : i + _ABREAST] for i in range(0, len(rows), _ABREAST)]
-    return [_task_table(part, tasks, other, sentences or {}) for part in parts]
+    return [_task_table(part, tasks, other, instructions or {}) for part in parts]
 
 
 def _task_table(
-    rows: Sequence[VariantRow], tasks: Sequence[str], other: str, sentences: Mapping[str, str]
+    rows: Sequence[VariantRow], tasks: Sequence[str], other: str, instructions: Mapping[str, str]
 ) -> Table:
     heads = (Cell("task", "w"), *(Cell(plain(row.variant.label), "b") for row in rows))
     width = 76 if len(rows) > 2 else 180  # px of a bar
@@ -200,9 +200,9 @@ def _task_table(
             lines.append(TableLine((Cell(plain(group), "w"), *bars), "g"))
         for task in members:
             bars = (_bar(row.tasks.get(task), width=width) for row in rows)
-            told = sentences.get(task, "")
-            called = Cell(told, "w", plain(task)) if told else Cell(plain(task), "w")
-            lines.append(TableLine((called, *bars)))
+            own = instructions.get(task, "")
+            name = Cell(own, "w", plain(task)) if own else Cell(plain(task), "w")
+            lines.append(TableLine((name, *bars)))
     if len(tasks) > 1:
         lines.append(
             TableLine((Cell("all", "w"), *(_bar(row.all, width=width) for row in rows)), "t")
@@ -214,13 +214,12 @@ def beside_table(row: VariantRow, suite: str, others: Sequence[ComparedEvaluatio
     """Success of every task in other evaluations and in this one, the last column."""
     found = [*others, own(row, suite)]
     heads = (Cell("task", "w"), *(Cell(plain(one.name), "b") for one in found))
-    told = {place(task): plain(task) for task in row.tasks}
-    return Table(heads, tuple(
-        TableLine(
-            (Cell(told.get(task, task), "w"), *map(_bar, outcomes)), "t" if task == "all" else ""
-        )
-        for task, outcomes in lines(found)
-    ))  # fmt: skip
+    names_of = {number_of(task): plain(task) for task in row.tasks}
+    found_lines = []
+    for task, outcomes in lines(found):
+        cells = (Cell(names_of.get(task, task), "w"), *map(_bar, outcomes))
+        found_lines.append(TableLine(cells, "t" if task == "all" else ""))
+    return Table(heads, tuple(found_lines))
 
 
 # The tables of what failed, and by what failures are counted.
@@ -230,7 +229,7 @@ _REASONS = 7  # columns of reasons; the rest is summed up
 
 
 def kind_of(reason: str) -> str:
-    """What failures are counted by: the reason up to its details, numbers left out."""
+    """Kind of a failure: the reason up to its details, numbers left out."""
     head = reason.split(":")[0]
     return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "…", head)).strip() or "no reason"
 
@@ -251,8 +250,8 @@ def failure_table(
     for kind, count in kinds.most_common():
         own = [record for record in failed if kind_of(record.reason) == kind]
         each = Counter(group_of(record.job.task, other) for record in own)
-        said = own[0].error or own[0].reason
-        example = "" if said == kind else said[:160]
+        why = own[0].error or own[0].reason
+        example = "" if why == kind else why[:160]
         cells = [cell(kind, "w"), cell(count), *(cell(each[g] or NONE) for g in groups)]
         lines.append(TableLine((*cells, cell(example, "w"))))
     if len(kinds) > 1:
@@ -292,14 +291,14 @@ _LARGEST = 1_000_000  # bytes of an image
 
 @dataclass(frozen=True, slots=True)
 class ReportImage:
-    """One strip or clip, as a data URL, and the words below it. ``name``: the episode's, whole.
+    """One strip or clip, as a data URL, and its ``caption``. ``name``: the episode's, whole.
     ``heading``: of a group that it begins."""
 
     name: str
     source: str
     task: str
     instruction: str
-    said: str
+    caption: str
     heading: str = ""
 
 
@@ -320,7 +319,7 @@ def strips(directory: Path, records: Sequence[Record], other: str) -> list[Repor
             continue
         seen.add(record.job.task)
         own = group_of(record.job.task, other) if several else ""
-        found.append(_picture(record, source, plain(own) if own != group else ""))
+        found.append(_image(record, source, plain(own) if own != group else ""))
         group = own
     return found
 
@@ -338,17 +337,17 @@ def clips(directory: Path, records: Sequence[Record]) -> list[ReportImage]:
     found: list[ReportImage] = []
     for _, record in ordered:
         if len(found) < CLIPS and (source := _embedded(directory, record.clip)):
-            picture = _picture(record, source, "")
-            found.append(replace(picture, said=f"{plain(record.job.variant)}, {picture.said}"))
+            image = _image(record, source, "")
+            found.append(replace(image, caption=f"{plain(record.job.variant)}, {image.caption}"))
     return found
 
 
-def _picture(record: Record, source: str, heading: str) -> ReportImage:
+def _image(record: Record, source: str, heading: str) -> ReportImage:
     end = "solved" if record.success else f"not solved: {plain(kind_of(record.reason))}"
-    said = f"initial state {record.job.initial_state}: {end}, {record.steps} steps"
+    caption = f"initial state {record.job.initial_state}: {end}, {record.steps} steps"
     job = record.job
-    told = record.sentence or job.instruction
-    return ReportImage(job.key(), source, plain(job.task), plain(told), said, heading)
+    instruction = plain(record.instruction or job.instruction)
+    return ReportImage(job.key(), source, plain(job.task), instruction, caption, heading)
 
 
 def _embedded(directory: Path, name: str) -> str:
@@ -376,11 +375,11 @@ _ROUTES = {"ros": "through the ROS graph", "direct": "straight on the policy, wi
 
 @dataclass(frozen=True, slots=True)
 class ReportFigure:
-    """A drawing under a heading; ``kind`` says which words explain it: late, age, sweep,
+    """A figure under a heading; ``kind`` names the text that explains it: late, age, sweep,
     times."""
 
     heading: str
-    picture: Markup
+    svg: Markup
     kind: str
 
 
@@ -436,10 +435,11 @@ def html(
         success=group_table(rows) if rows else None,
         figures_of=variant_table(rows, compare),
         compare=compare,
-        drawable=available(),
-        figures=_figures(rows) if rows and available() else [],
+        figures=_figures(rows) if rows else [],
         acceptance=acceptance_table(rows),
-        tasks=task_tables(rows, other, {r.job.task: r.sentence for r in records if r.sentence}),
+        tasks=task_tables(
+            rows, other, {r.job.task: r.instruction for r in records if r.instruction}
+        ),
         beside=beside_table(rows[0], other, beside) if rows and beside else None,
         total=total,
         clips=clips(directory, records),
@@ -451,7 +451,7 @@ def html(
         strips=strips(directory, records, other),
         command=command,
         facts=_facts(setup),
-        variants=[_said(variant) for variant in variants],
+        variants=[_fields(variant) for variant in variants],
     )
 
 
@@ -467,15 +467,13 @@ def _count(number: int, thing: str) -> str:
 
 
 def _uneven(rows: Sequence[VariantRow]) -> str:
-    """How many episodes each variant has; "" where all have the same number."""
+    """Numbers of episodes by variant; "" where all have the same number."""
     if len({row.all.episodes for row in rows}) < 2:
         return ""
     return ", ".join(f"{row.variant.label} {row.all.episodes}" for row in rows)
 
 
 def _figures(rows: Sequence[VariantRow]) -> list[ReportFigure]:
-    from vla_ros_lab.report.figures import age_figure, late_figure, sweep_figure, times_figure
-
     drawn = [ReportFigure("Chunks that come late", late_figure(rows), "late")]
     drawn.append(ReportFigure("Age of the observation", age_figure(rows), "age"))
     drawn += [
@@ -484,11 +482,11 @@ def _figures(rows: Sequence[VariantRow]) -> list[ReportFigure]:
         for sweep in sweeps(rows, kind)
     ]
     drawn.append(ReportFigure("Time", times_figure(rows), "times"))
-    return [figure for figure in drawn if figure.picture]
+    return [figure for figure in drawn if figure.svg]
 
 
 def _facts(setup: Setup) -> dict[str, str]:
-    """Code, machine, and every field of the setup that says something."""
+    """Code, machine, and every field of the setup that is not empty."""
     facts = {
         "code": origin.code(),
         "machine": origin.machine(setup.device),
@@ -509,7 +507,7 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-def _said(variant: Variant) -> str:
+def _fields(variant: Variant) -> str:
     """ "label: field=value ..." of the fields that are not the defaults."""
     given = [
         f"{f.name}={_plain(getattr(variant, f.name))}"

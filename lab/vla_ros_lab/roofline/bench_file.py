@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "bf16"}
-#: rows that exist to be compared with, and rows that are bounds: nobody would choose them
+#: rows that exist to be compared with, and rows that are bounds: neither is a choice
 REFERENCES = (
     *("generate", "naive_pipe", "vanilla_speculative"),
     *("naive", "transformers", "lerobot"),  # of flow policies
@@ -41,7 +41,7 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchFile:
-    """A benchmark. ``prompt`` and ``action_tokens`` 0 where the file does not say."""
+    """A benchmark. ``prompt`` and ``action_tokens`` 0 where the file has none."""
 
     path: str
     rows: Mapping[str, BenchRow]
@@ -109,19 +109,19 @@ def _bench(path: str, content: Any) -> BenchFile:
 
 
 def _row(name: str, content: Any, tokens: int) -> BenchRow:
-    place = f"decodings.{name}"
-    row = _mapping(place, content)
+    where = f"decodings.{name}"
+    row = _mapping(where, content)
 
     def number(key: str, default: float | None) -> float:
         given = row.get(key)
         return (
-            default if given is None and default is not None else _number(f"{place}.{key}", given)
+            default if given is None and default is not None else _number(f"{where}.{key}", given)
         )
 
     median = number("median_ms", None)
     if not median > 0:
-        raise ValueError(f"{place}.median_ms is {median:g}")
-    stages = _mapping(f"{place}.stages_ms", row.get("stages_ms") or {})
+        raise ValueError(f"{where}.median_ms is {median:g}")
+    stages = _mapping(f"{where}.stages_ms", row.get("stages_ms") or {})
     return BenchRow(
         name,
         median_ms=median,
@@ -131,20 +131,20 @@ def _row(name: str, content: Any, tokens: int) -> BenchRow:
         acceptance=None if row.get("acceptance") is None else number("acceptance", None),
         lossless=bool(row.get("lossless", True)),
         chunk=max(round(number("actions_per_call", 1.0)), 1),
-        stages_ms={str(k): _number(f"{place}.stages_ms.{k}", v) for k, v in stages.items()},
+        stages_ms={str(k): _number(f"{where}.stages_ms.{k}", v) for k, v in stages.items()},
     )
 
 
-def _mapping(place: str, value: Any) -> Mapping[str, Any]:
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{place} is {_short(value)}, not an object with entries")
+        raise ValueError(f"{where} is {_short(value)}, not an object with entries")
     return value
 
 
-def _number(place: str, value: Any) -> float:
+def _number(where: str, value: Any) -> float:
     """A finite number, 0 or more. Below 1e9: milliseconds, tokens and threads all are."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise ValueError(f"{place} is {_short(value)}, not a number of 0 or more")
+        raise ValueError(f"{where} is {_short(value)}, not a number of 0 or more")
     return float(value)
 
 
@@ -154,21 +154,21 @@ def _short(value: Any) -> str:
 
 
 def _latency(name: str, measured: Any, median: float, tokens: int) -> float:
-    """What was measured; null where fewer frames were timed than the row's pipeline is deep."""
+    """The measured latency; null where fewer frames were timed than the row's pipeline is deep."""
     if measured is not None:
         return _number(f"decodings.{name}.latency_ms", measured)
     if name in PIPELINED and tokens:
         return tokens * median
     raise ValueError(
-        f"decodings.{name}.latency_ms is null, so nobody knows how deep its pipeline is:"
+        f"decodings.{name}.latency_ms is null, so the depth of its pipeline is unknown:"
         " measure again with more frames (--timed)"
     )
 
 
 def kind_of(bench: BenchFile) -> str:
-    """How the measured checkpoint makes actions: ``tokens`` or ``parallel``, as its shape says.
+    """Kind of the measured checkpoint, as its shape has it: ``tokens`` or ``parallel``.
 
-    Where the checkpoint is not here its rows say it: no OFT checkpoint runs a token decoding,
+    Where the checkpoint is not here its rows decide: no OFT checkpoint runs a token decoding,
     while the bench makes an OFT head of its own for the row ``parallel`` of a token checkpoint.
     """
     from vla_ros_lab.roofline.shapes import load_model

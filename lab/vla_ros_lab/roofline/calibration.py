@@ -1,4 +1,4 @@
-"""HeteroSpec's bins, fitted on what a policy said; and a table of what is in them.
+"""HeteroSpec's bins, fitted on a policy's tokens; and a table of them.
 
 Every round is played on one fixed tree: were it to follow the uncertainty already, how many levels
 stand would follow from how many are offered. Rounds that fail count too; the paper fits on fully
@@ -77,7 +77,7 @@ def fit(
     plan = plan_states(all_, budget)
     fixed = TreePlan(tuple(tree.cut(levels) for tree in plan.trees), plan.expected)
     played = [r for r in rounds(frames, following(fixed)) if len(r.tree)]
-    # Only what is known before the round names the bin; the calibration says how.
+    # Only what is known before the round decides on the bin.
     blank = Calibration((), budget, levels)
     states = tuple(
         _bins([r for r in played if r.known == known], all_[known], blank)
@@ -99,7 +99,7 @@ def following(plan: TreePlan) -> Choose:
 def counted(
     ranks: Sequence[Sequence[int]], prior: Marginals | None = None, weight: float = 0.0
 ) -> list[list[float]]:
-    """Per place and rank the share of rows that have it; falling, as of a likeliest-first list."""
+    """Share of rows by position and rank; falling, as of a likeliest-first list."""
     if not len(ranks):
         raise ValueError("no frame has another before it: give episodes of two frames or more")
     found: Floats = np.stack([(np.asarray(ranks) == rank).sum(0) for rank in range(WIDTH)], 1)
@@ -125,15 +125,15 @@ def _bins(played: Sequence[DraftRound], all_: Marginals, how: Calibration) -> Bi
 def table(
     fitted: FittedCalibration, frames: Sequence[DraftedFrame], nodes: Sequence[Sequence[int]]
 ) -> list[BinRow]:
-    """What is in the bins, on any frames, played on the fixed trees; ``nodes`` per state and bin
+    """A row for every bin, on any frames, played on the fixed trees; ``nodes`` per state and bin
     are those of the bin's own tree."""
     played = [r for r in rounds(frames, following(fitted.base)) if len(r.tree)]
     calibration, rows = fitted.calibration, []
     for known, state in enumerate(calibration.states):
         here = [r for r in played if r.known == known]
-        places = [calibration.bin(known, r.offered) for r in here]
+        bins = [calibration.bin(known, r.offered) for r in here]
         for number in range(len(state.rounds)):
-            inside = [r for r, place in zip(here, places, strict=True) if place == number]
+            inside = [r for r, own in zip(here, bins, strict=True) if own == number]
             if inside:
                 share = len(inside) / len(played)
                 rows.append(_row(calibration, inside, number, share, nodes[known][number]))

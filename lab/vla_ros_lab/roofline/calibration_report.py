@@ -1,4 +1,4 @@
-"""What a calibration is worth on episodes that it was not fitted on, as tables and as JSON."""
+"""The figures of a calibration on episodes that it was not fitted on, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEADS = ("an action", "passes", "cost in\npasses", "drafts\nverified", "accepted\na draft",
          "saved at equal\npasses, %")  # fmt: skip
-#: what the engine takes drafts to cost, and the least that a GPU's roofline says
+#: costs of drafts as the engine takes them, and the least by a GPU's roofline
 MACHINES = (
     RivalCosts("a GPU, as the engine takes it: a draft 0.08 of a pass, each node 0.01",
           GPU.prompt, GPU.alone),

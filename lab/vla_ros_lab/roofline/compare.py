@@ -8,12 +8,12 @@ from vla_ros_lab.roofline.bench_file import BenchFile, BenchRow
 from vla_ros_lab.roofline.decodings import (
     DecodingTime,
     decodings,
-    least,
     speculative_head,
     speculative_tree,
 )
 from vla_ros_lab.roofline.roofline import Roofline
 from vla_ros_lab.roofline.shapes import ModelShape, as_parallel
+from vla_ros_lab.roofline.speculation import least
 
 #: rows that do the arithmetic of another decoding
 SAME_WORK = {
@@ -31,7 +31,7 @@ SAME_WORK = {
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Milliseconds possible and measured. ``how`` says where the measured figure is from."""
+    """Milliseconds possible and measured. ``how`` names the source of the measured figure."""
 
     name: str
     possible_ms: float

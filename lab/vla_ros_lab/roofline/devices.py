@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vla_ros.core.origin import processor
 from vla_ros_lab.roofline.work import COMPUTE
 
@@ -45,7 +43,7 @@ class Device:
     notes: str = ""
 
     def computes(self, dtype: str) -> str:
-        """In which format it multiplies what would be in this one, where it can."""
+        """The format in which it multiplies numbers of this one."""
         return "bf16" if dtype == "int8w" and dtype not in self.compute else dtype
 
     def flops(self, dtype: str, rates: str = "achieved") -> float:
@@ -69,7 +67,7 @@ def load_devices(path: Path) -> dict[str, Device]:
     """The table of devices, by name.
 
     Raises:
-        ValueError: a missing or wrong entry, with its place.
+        ValueError: a missing or wrong entry, with its key.
     """
     import yaml
 
@@ -101,28 +99,27 @@ def _device(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
     )
 
 
-def _size(place: str, value: Any) -> float:
+def _size(key: str, value: Any) -> float:
     if not 0 <= float(value) < math.inf:
-        raise ValueError(f"{place} is {value}: give a size in GB, or 0 where it is unknown")
+        raise ValueError(f"{key} is {value}: give a size in GB, or 0 where it is unknown")
     return float(value)
 
 
-def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
+def _rate(key: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
     if not isinstance(values, list) or len(values) != 4:
-        raise ValueError(f"{place} is {values}: give [peak, its source, achieved, its source]")
+        raise ValueError(f"{key} is {values}: give [peak, its source, achieved, its source]")
     peak, peak_from, achieved, achieved_from = values
     for source in (peak_from, achieved_from):
         if source not in sources:
-            raise ValueError(f"{place}: source {source!r} is not in sources")
+            raise ValueError(f"{key}: source {source!r} is not in sources")
     if not 0 < achieved <= peak < math.inf:
-        raise ValueError(f"{place}: achieved {achieved} must be above 0 and at most peak {peak}")
+        raise ValueError(f"{key}: achieved {achieved} must be above 0 and at most peak {peak}")
     return Rate(peak * unit, achieved * unit, sources[peak_from], sources[achieved_from])
 
 
 # The machine this runs on, as a device: a few seconds of matrix products and reads.
 #
-# Numpy alone is enough; where torch is installed its formats and, if there is one, its GPU are
-# measured too. Each figure is the best of several runs: what is reachable, not what is usual.
+# Each figure is the best of several runs: what is reachable, not what is usual.
 
 
 BUDGET_S = 0.8  # for each figure
@@ -137,14 +134,12 @@ def measure(
     Args:
         working_set: bytes read in a decode pass. The read rate is measured on an array of this
             size (4 MB to 512 MB), because what fits the cache is read faster than memory.
-        threads: of torch; None takes the better of one and all. Numpy's are its own business.
+        threads: of torch; None takes the better of one and all.
         gpu: prefer the GPU where torch has one.
         budget_s: seconds for each figure.
     """
-    try:
-        import torch
-    except ImportError:
-        return _with_numpy(_clip(working_set), budget_s)
+    import torch
+
     if gpu and torch.cuda.is_available():
         return _with_cuda(torch, budget_s)
     before = torch.get_num_threads()
@@ -179,28 +174,15 @@ def _measured_rate(value: float, how: str) -> Rate:
     return Rate(value, value, "measured just now: no data sheet was asked", how)
 
 
-def _with_numpy(size: int, budget_s: float) -> Device:
-    n, width = 1024, 2048
-    a = np.ones((n, n), np.float32)
-    out = np.empty_like(a)
-    flops = 2 * n**3 / _best(lambda: np.matmul(a, a, out=out), budget_s)
-    matrix = np.ones((size // (4 * width), width), np.float32)
-    vector = np.ones(width, np.float32)
-    bytes_s = matrix.nbytes / _best(lambda: matrix @ vector, budget_s)
-    compute = {"fp32": _measured_rate(flops, f"numpy, {n} x {n} product")}
-    return _this_device(compute, bytes_s, matrix.nbytes, "numpy")
-
-
 def _numbers(torch: Any, *shape: int, dtype: Any, device: str = "cpu") -> Any:
-    """As weights have them. Ones take less power to multiply, so a GPU's clock would stay higher
+    """Random numbers, as weights are: ones take less power, so a GPU's clock would stay higher
     than it does at work."""
     generator = torch.Generator(device).manual_seed(0)
     return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
 
 
 def _readers(torch: Any, matrix: Any, vector: Any) -> tuple[Callable[[], Any], ...]:
-    """What reads a matrix once, on every device the same: the fastest of them says how fast it can
-    be read."""
+    """Functions that read a matrix once, the same on every device: the fastest is its rate."""
     return partial(torch.mv, matrix, vector), matrix.sum
 
 

@@ -1,5 +1,5 @@
-"""How many robots one server has time for, by the roofline of a batch: apart, since it joins the
-bound on passes to the rules by which `vla-ros serve` lets robots in.
+"""Number of robots that one server has time for, by the roofline of a batch and by the rules of
+`vla-ros serve`.
 
 A batch of n robots reads the weights once; arithmetic, caches and activations are n times as many.
 """
@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vla_ros.runtime.scheduler import BatchCosts, capacity
-from vla_ros_lab.roofline.decodings import CandidateVerdict, DecodingTime, Requirements
+from vla_ros_lab.roofline.advice import CandidateVerdict, Requirements
+from vla_ros_lab.roofline.decodings import DecodingTime
 from vla_ros_lab.roofline.roofline import Roofline
 
 MOST = 256  # robots
@@ -52,7 +53,7 @@ def fleet_of(
     limits: Requirements,
     times: Callable[[Roofline], Iterable[DecodingTime]],
 ) -> Fleet | None:
-    """With the first decoding that meets the limits alone and is batched; None: there is none.
+    """The fleet of the first decoding that meets the limits alone and is batched; None: none does.
 
     ``times`` are those of every decoding on a roofline. A robot asks for every frame that it acts
     on, of a chunk for every S-th command; of its age limit the wait for the frame and for the ticks

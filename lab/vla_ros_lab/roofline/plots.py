@@ -1,4 +1,4 @@
-"""Images of a roofline, as PNG. The only file here that needs matplotlib.
+"""Figures of a roofline, as PNG.
 
 Colors are Okabe and Ito's (2008), which color-blind readers can tell apart.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_ros_lab.roofline.decodings import DecodingTime, break_even, landscape
+from vla_ros_lab.roofline.decodings import DecodingTime
+from vla_ros_lab.roofline.speculation import break_even, landscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,69 +1,28 @@
-"""A roofline as plain values for JSON: lists, numbers and strings only."""
+"""A roofline as values for JSON, and as text for a person."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from vla_ros.core.console import Table, text_of
+from vla_ros.engine.decoding.draft_heads import LEVELS
 from vla_ros.engine.decoding.draft_tree import Budget
-from vla_ros_lab.roofline.compare import Efficiency
-from vla_ros_lab.roofline.decodings import (
-    LEVELS,
-    MISSED,
-    PHASES,
-    CandidateVerdict,
-    DecodingTime,
-    HeadTime,
-    Requirements,
-    ServedRate,
-    break_even,
-    expected_tokens,
-    fused,
-    speedup,
-)
+from vla_ros_lab.roofline.advice import Requirements
+from vla_ros_lab.roofline.decodings import PHASES, DecodingTime, HeadTime, ServedRate
 from vla_ros_lab.roofline.devices import Device
-from vla_ros_lab.roofline.published import NOT_REPRODUCED, Figure
-from vla_ros_lab.roofline.roofline import Memory, Roofline, StageTime
+from vla_ros_lab.roofline.published import NOT_REPRODUCED
+from vla_ros_lab.roofline.roofline import Memory, Roofline
 from vla_ros_lab.roofline.shapes import ModelShape
+from vla_ros_lab.roofline.speculation import MISSED, break_even, expected_tokens, fused, speedup
 from vla_ros_lab.roofline.work import COMPUTE, PARTS
 
 
-def stage(found: StageTime) -> dict[str, Any]:
-    return {
-        "stage": found.name,
-        "flop": found.flops,
-        "bytes": found.bytes,
-        "flop_per_byte": found.intensity,
-        "bound": found.bound,
-        "ms": found.ms,
-    }
-
-
-def decoding(found: DecodingTime, camera_hz: float) -> dict[str, Any]:
-    clock = found.clocked(camera_hz)
-    return {
-        "ms": found.seconds * 1e3,
-        "rate_hz": found.rate_hz,
-        "latency_ms": found.latency_s * 1e3,
-        "passes": found.passes,
-        "draft_passes": found.draft_passes,
-        "depth": found.depth,
-        "chunk": found.chunk,
-        "alpha": found.alpha,
-        "coverage": found.coverage,
-        "camera_hz": camera_hz,
-        "clocked_rate_hz": clock.rate_hz,
-        "clocked_latency_ms": clock.latency_s * 1e3,
-        "clocked_worst_ms": clock.worst_s * 1e3,
-        "share": found.shares,
-    }
-
-
-def roofline(roof: Roofline, found: Iterable[DecodingTime], camera_hz: float) -> dict[str, Any]:
+def roofline(roof: Roofline, found: Sequence[DecodingTime], camera_hz: float) -> dict[str, Any]:
     """Model, device, stages and decodings."""
+    columns = decoding_columns(camera_hz, found[0])
     return {
         "model": roof.model.name,
         "device": roof.device.name,
@@ -76,8 +35,8 @@ def roofline(roof: Roofline, found: Iterable[DecodingTime], camera_hz: float) ->
         "memory_gb": memory(roof.memory()),
         "device_gb": roof.device.memory_gb or None,
         "fits": roof.fits(),
-        "stages": [stage(s) for s in roof.stages()],
-        "decodings": {s.name: decoding(s, camera_hz) for s in found},
+        "stages": [STAGES.json(s) for s in roof.stages()],
+        "decodings": {s.name: columns.json(s) for s in found},
     }
 
 
@@ -88,7 +47,7 @@ def memory(found: Memory) -> dict[str, float]:
 
 
 def speculation(c: float, gamma: int, alpha: float, tokens: int) -> dict[str, Any]:
-    """What a draft of relative cost c is worth, unfused and fused into the prefill."""
+    """Gain by a draft of relative cost c, unfused and fused into the prefill."""
     return {
         "c": c,
         "gamma": gamma,
@@ -98,55 +57,6 @@ def speculation(c: float, gamma: int, alpha: float, tokens: int) -> dict[str, An
         "break_even_alpha": break_even(gamma, c),
         "expected_passes_fused": fused(alpha, tokens, gamma).passes,
     }
-
-
-def efficiencies(found: Iterable[Efficiency]) -> dict[str, Any]:
-    return {
-        e.name: {
-            "possible_ms": e.possible_ms,
-            "measured_ms": e.measured_ms,
-            "efficiency": e.efficiency,
-        }
-        for e in found
-    }
-
-
-def figures(found: Iterable[Figure]) -> list[dict[str, Any]]:
-    return [
-        {
-            "figure": f.name,
-            "unit": f.unit,
-            "published": f.published,
-            "ours": f.ours,
-            "off": f.off,
-            "within_10_percent": f.reproduced,
-            "note": f.note,
-        }
-        for f in found
-    ]
-
-
-def verdicts(found: Sequence[CandidateVerdict]) -> list[dict[str, Any]]:
-    return [
-        {
-            "decoding": v.candidate.name,
-            "lossless": v.candidate.lossless,
-            "meets": v.meets,
-            "missing": list(v.missing),
-            "ms": v.candidate.seconds * 1e3,
-            "answers_hz": v.answers_hz,
-            "commands_hz": v.commands_hz,
-            "usual_observation_ms": v.usual_s * 1e3,
-            "oldest_observation_ms": v.age_s * 1e3,
-            "executed": v.executed,
-            "parameters": v.parameters,
-            "note": v.candidate.note,
-        }
-        for v in found
-    ]
-
-
-# A roofline as text that a person can read.
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -182,8 +92,164 @@ def hz(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table and a key of JSON: its ``value`` of a row, and the value's text. ``head``
+    "": of JSON alone; ``key`` "": of the table alone."""
+
+    head: str
+    key: str
+    value: Callable[[Any], Any]
+    text: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of one kind of row."""
+
+    columns: tuple[Column, ...]
+
+    def table(self, rows: Iterable[Any]) -> str:
+        """The rows as text."""
+        own = [column for column in self.columns if column.head]
+        lines = [[column.text(column.value(row)) for column in own] for row in rows]
+        return table([column.head for column in own], lines)
+
+    def json(self, row: Any) -> dict[str, Any]:
+        """A row as values."""
+        return {column.key: column.value(row) for column in self.columns if column.key}
+
+
+def _ms(value: float) -> str:
+    return ms(value / 1e3)
+
+
+def _plain(digits: int, unit: str = "") -> Callable[[float], str]:
+    return lambda value: f"{value:.{digits}f}{unit}"
+
+
+STAGES = Columns((
+    Column("stage", "stage", lambda s: s.name),
+    Column("arithmetic", "flop", lambda s: s.flops, lambda v: scaled(v, "FLOP")),
+    Column("traffic", "bytes", lambda s: s.bytes, lambda v: scaled(v, "B")),
+    Column("FLOP/B", "flop_per_byte", lambda s: s.intensity, _plain(1)),
+    Column("bound by", "bound", lambda s: s.bound),
+    Column("ms", "ms", lambda s: s.ms, _ms),
+))  # fmt: skip
+FIGURES = Columns((
+    Column("figure", "figure", lambda f: f.name),
+    Column("", "unit", lambda f: f.unit),
+    Column("", "published", lambda f: f.published),
+    Column("", "ours", lambda f: f.ours),
+    Column("published", "", lambda f: f"{f.published:g} {f.unit}".strip()),
+    Column("ours", "", lambda f: f"{f.ours:.3g} {f.unit}".strip()),
+    Column("off", "off", lambda f: f.off, lambda v: f"{100 * v:+.1f} %"),
+    Column("within 10 %", "within_10_percent", lambda f: f.reproduced,
+           lambda v: "yes" if v else "NO"),
+    Column("how", "note", lambda f: f.note),
+))  # fmt: skip
+_AGES = (
+    Column("observation ms", "usual_observation_ms", lambda v: v.usual_s * 1e3, _plain(0)),
+    Column("at worst", "oldest_observation_ms", lambda v: v.age_s * 1e3, _plain(0)),
+)
+VERDICTS = Columns((
+    Column("meets", "meets", lambda v: v.meets, lambda v: "yes" if v else "no"),
+    Column("decoding", "decoding", lambda v: v.candidate.name),
+    Column("", "lossless", lambda v: v.candidate.lossless),
+    Column("ms", "ms", lambda v: v.candidate.seconds * 1e3, _ms),
+    Column("answers/s", "answers_hz", lambda v: v.answers_hz, lambda v: hz(v)),
+    Column("commands/s", "commands_hz", lambda v: v.commands_hz, lambda v: hz(v)),
+    *_AGES,
+    Column("remark", "", lambda v: "; ".join(filter(None, (*v.missing, v.candidate.note)))
+           or v.parameters),
+    Column("", "missing", lambda v: list(v.missing)),
+    Column("", "executed", lambda v: v.executed),
+    Column("", "parameters", lambda v: v.parameters),
+    Column("", "note", lambda v: v.candidate.note),
+))  # fmt: skip
+EXECUTED = Columns((
+    Column("executed of a chunk", "", lambda v: v.executed),
+    Column("commands/s", "", lambda v: v.commands_hz, lambda v: hz(v)),
+    *_AGES,
+    Column("meets", "", lambda v: "yes" if v.meets else "; ".join(v.missing)),
+))  # fmt: skip
+
+
+def decoding_columns(camera_hz: float, plain: DecodingTime) -> Columns:
+    """Columns of a decoding: free-running, beside the ``plain`` one, and behind the camera."""
+    camera = f"{camera_hz:g} Hz"
+    return Columns((
+        Column("decoding", "", lambda s: s.name),
+        Column("passes", "passes", lambda s: s.passes, _plain(2)),
+        Column("deep", "depth", lambda s: s.depth),
+        Column("ms", "ms", lambda s: s.seconds * 1e3, _ms),
+        Column("Hz", "rate_hz", lambda s: s.rate_hz, hz),
+        Column("latency ms", "latency_ms", lambda s: s.latency_s * 1e3, _ms),
+        Column(f"x {plain.name[:4]}.", "", lambda s: plain.seconds / s.seconds, _plain(2)),
+        Column(f"Hz at {camera}", "clocked_rate_hz", lambda s: s.clocked(camera_hz).rate_hz, hz),
+        Column("latency ms", "clocked_latency_ms",
+               lambda s: s.clocked(camera_hz).latency_s * 1e3, _ms),
+        Column("worst ms", "clocked_worst_ms", lambda s: s.clocked(camera_hz).worst_s * 1e3, _ms),
+        Column("", "draft_passes", lambda s: s.draft_passes),
+        Column("", "chunk", lambda s: s.chunk),
+        Column("", "alpha", lambda s: s.alpha),
+        Column("", "coverage", lambda s: s.coverage),
+        Column("", "camera_hz", lambda s: camera_hz),
+        Column("", "share", lambda s: s.shares),
+    ))  # fmt: skip
+
+
+def served_columns(
+    given: Mapping[str, ServedRate], first: DecodingTime, camera_hz: float
+) -> Columns:
+    """Columns of a policy whose answers are chunks: a chunk's time, actions a second, and the age
+    of their observation."""
+    executed = given[first.name].executed
+    return Columns((
+        Column(f"{executed} of {first.chunk} executed", "", lambda s: s.name),
+        Column("ms a chunk", "", lambda s: s.seconds, ms),
+        Column("actions/s", "", lambda s: given[s.name].executed * s.rate_hz, hz),
+        Column("", "executed", lambda s: given[s.name].executed),
+        Column(f"actions/s at {camera_hz:g} Hz", "actions_hz",
+               lambda s: given[s.name].actions_hz, hz),
+        Column("observation ms", "observation_ms", lambda s: given[s.name].age_s * 1e3, _ms),
+        Column("at worst", "oldest_observation_ms", lambda s: given[s.name].worst_s * 1e3, _ms),
+    ))  # fmt: skip
+
+
+def efficiency_columns(title: str) -> Columns:
+    """Columns of what is possible beside what was measured."""
+    return Columns((
+        Column(title, "", lambda e: e.name),
+        Column("possible ms", "possible_ms", lambda e: e.possible_ms, _ms),
+        Column("measured ms", "measured_ms", lambda e: e.measured_ms, _ms),
+        Column("reached", "efficiency", lambda e: e.efficiency, lambda v: f"{100 * v:.0f} %"),
+        Column("measured by", "", lambda e: e.how),
+    ))  # fmt: skip
+
+
+def coverage_columns(plain: DecodingTime) -> Columns:
+    """Columns of a recursive head by its coverage."""
+    return Columns((
+        Column("coverage", "coverage", lambda s: s.coverage, _plain(2)),
+        Column("levels", "levels", lambda s: s.draft_levels),
+        Column("passes", "passes", lambda s: s.passes, _plain(2)),
+        Column("head's", "head_passes", lambda s: s.draft_passes, _plain(1)),
+        Column("ms", "ms", lambda s: s.seconds * 1e3, _ms),
+        Column(f"x {plain.name[:4]}.", "", lambda s: plain.seconds / s.seconds, _plain(2)),
+    ))  # fmt: skip
+
+
+def limits_line(limits: Requirements) -> str:
+    """The limits of an advice."""
+    return (
+        f"camera {limits.camera_hz:g} Hz, control {limits.control_hz:g} Hz, observation at most"
+        f" {limits.max_age_s * 1e3:g} ms old when a command is issued"
+    )
+
+
 def heading(roof: Roofline) -> str:
-    """What is calculated for what."""
+    """Model, device, formats and memory of a roofline."""
     model, device, precision = roof.model, roof.device, roof.precision
     formats = ", ".join(
         f"{part} {getattr(precision, part)}" for part in ("vision", "decoder", "head", "kv")
@@ -206,50 +272,15 @@ def heading(roof: Roofline) -> str:
 
 
 def memory_line(memory: Memory) -> str:
-    """What takes how much."""
+    """Sizes of the parts of memory."""
     parts = (
         (memory.weights, "weights"),
         (memory.cache, "cache"),
         (memory.activations, "activations"),
         (memory.runtime, "CUDA and graphs (assumed)"),
     )
-    said = ", ".join(f"{scaled(size, 'B')} {what}" for size, what in parts)
-    return f"{scaled(memory.total, 'B')}: {said}"
-
-
-def stage_table(stages: Iterable[StageTime]) -> str:
-    """One line a stage."""
-    rows = [
-        (
-            s.name,
-            scaled(s.flops, "FLOP"),
-            scaled(s.bytes, "B"),
-            f"{s.intensity:.1f}",
-            s.bound,
-            ms(s.seconds),
-        )
-        for s in stages
-    ]
-    return table(("stage", "arithmetic", "traffic", "FLOP/B", "bound by", "ms"), rows)
-
-
-def decoding_table(found: Sequence[DecodingTime], camera_hz: float) -> str:
-    """One line a decoding, free-running and behind the camera, and the share of each phase."""
-    plain = found[0]
-    rows = []
-    for s in found:
-        clock = s.clocked(camera_hz)
-        rows.append((
-            s.name, f"{s.passes:.2f}", f"{s.depth}", ms(s.seconds), hz(s.rate_hz), ms(s.latency_s),
-            f"{plain.seconds / s.seconds:.2f}", hz(clock.rate_hz), ms(clock.latency_s),
-            ms(clock.worst_s),
-        ))  # fmt: skip
-    camera = f"{camera_hz:g} Hz"
-    heads = (
-        "decoding", "passes", "deep", "ms", "Hz", "latency ms", f"x {plain.name[:4]}.",
-        f"Hz at {camera}", "latency ms", "worst ms",
-    )  # fmt: skip
-    return table(heads, rows)
+    sizes = ", ".join(f"{scaled(size, 'B')} {what}" for size, what in parts)
+    return f"{scaled(memory.total, 'B')}: {sizes}"
 
 
 def share_table(found: Iterable[DecodingTime]) -> str:
@@ -282,40 +313,9 @@ def device_table(roofs: Iterable[Roofline], found: Iterable[Sequence[DecodingTim
     return table(heads, rows)
 
 
-def figure_table(figures: Iterable[Figure]) -> str:
-    """Published beside ours."""
-    rows = [
-        (
-            f.name,
-            f"{f.published:g} {f.unit}".strip(),
-            f"{f.ours:.3g} {f.unit}".strip(),
-            f"{100 * f.off:+.1f} %",
-            "yes" if f.reproduced else "NO",
-            f.note,
-        )
-        for f in figures
-    ]
-    return table(("figure", "published", "ours", "off", "within 10 %", "how"), rows)
-
-
 def not_reproduced() -> str:
-    """Why some published figures are not what a roofline gives."""
+    """Reasons why some published figures are not those of a roofline."""
     return "\n".join(f"- {line}" for line in NOT_REPRODUCED)
-
-
-def efficiency_table(title: str, found: Iterable[Efficiency]) -> str:
-    """Possible beside measured."""
-    rows = [
-        (
-            e.name,
-            ms(e.possible_ms / 1e3),
-            ms(e.measured_ms / 1e3),
-            f"{100 * e.efficiency:.0f} %",
-            e.how,
-        )
-        for e in found
-    ]
-    return table((title, "possible ms", "measured ms", "reached", "measured by"), rows)
 
 
 def model_list(models: Iterable[ModelShape]) -> str:
@@ -343,70 +343,8 @@ def device_list(devices: Iterable[Device]) -> str:
     return "\n\n".join(blocks)
 
 
-def executed_table(verdicts: Sequence[CandidateVerdict]) -> str:
-    """What executing so much of every chunk gives."""
-    rows = [
-        (
-            f"{v.executed}", hz(v.commands_hz), f"{v.usual_s * 1e3:.0f}", f"{v.age_s * 1e3:.0f}",
-            "yes" if v.meets else "; ".join(v.missing),
-        )
-        for v in verdicts
-    ]  # fmt: skip
-    heads = ("executed of a chunk", "commands/s", "observation ms", "at worst", "meets")
-    return table(heads, rows)
-
-
-def verdict_table(verdicts: Sequence[CandidateVerdict], limits: Requirements) -> str:
-    """Advice, best first."""
-    rows = [
-        (
-            "yes" if v.meets else "no", v.candidate.name, ms(v.candidate.seconds),
-            hz(v.answers_hz), hz(v.commands_hz), f"{v.usual_s * 1e3:.0f}", f"{v.age_s * 1e3:.0f}",
-            "; ".join(filter(None, (*v.missing, v.candidate.note))) or v.parameters,
-        )
-        for v in verdicts
-    ]  # fmt: skip
-    heads = (
-        "meets",
-        "decoding",
-        "ms",
-        "answers/s",
-        "commands/s",
-        "observation ms",
-        "at worst",
-        "remark",
-    )
-    limit = (
-        f"camera {limits.camera_hz:g} Hz, control {limits.control_hz:g} Hz, observation at most"
-        f" {limits.max_age_s * 1e3:g} ms old when a command is issued"
-    )
-    return f"{limit}\n\n{table(heads, rows)}"
-
-
-# Tables of policies whose answers are chunks: what is executed of them, what a head is worth.
-
-
-def served_table(
-    found: Sequence[DecodingTime], given: Mapping[str, ServedRate], camera_hz: float
-) -> str:
-    """One line a decoding: a chunk's time, actions a second, and how old their observation is."""
-    rows = [
-        (
-            s.name, ms(s.seconds), hz(given[s.name].executed * s.rate_hz),
-            hz(given[s.name].actions_hz), ms(given[s.name].age_s), ms(given[s.name].worst_s),
-        )
-        for s in found
-    ]  # fmt: skip
-    executed = given[found[0].name].executed
-    heads = (
-        f"{executed} of {found[0].chunk} executed", "ms a chunk", "actions/s",
-        f"actions/s at {camera_hz:g} Hz", "observation ms", "at worst",
-    )  # fmt: skip
-    return table(heads, rows)
-
-
 def head_line(head: HeadTime, given: DecodingTime, assumed: bool) -> str:
-    """What a level costs, and where the coverage comes from."""
+    """Costs of a level, and the source of the coverage."""
     level, taps = head.level, head.taps
     lines = [
         f"recursive head, {head.width} wide: a level reads {scaled(level.bytes, 'B')},"
@@ -418,18 +356,6 @@ def head_line(head: HeadTime, given: DecodingTime, assumed: bool) -> str:
     if assumed:
         lines.append(
             f"  assumed: coverage {given.coverage:.2f}, as the head misses {MISSED:g} of what the"
-            f" last chunk misses at alpha {given.alpha:g}; say --coverage if you know it"
+            f" last chunk misses at alpha {given.alpha:g}; give --coverage if you know it"
         )
     return "\n".join(lines)
-
-
-def coverage_table(rows: Sequence[DecodingTime], plain: DecodingTime) -> str:
-    """One line a coverage; the last is what the decoding above was calculated with."""
-    cells = [
-        (
-            f"{s.coverage:.2f}", f"{s.draft_levels}", f"{s.passes:.2f}", f"{s.draft_passes:.1f}",
-            ms(s.seconds), f"{plain.seconds / s.seconds:.2f}",
-        )
-        for s in rows
-    ]  # fmt: skip
-    return table(("coverage", "levels", "passes", "head's", "ms", f"x {plain.name[:4]}."), cells)

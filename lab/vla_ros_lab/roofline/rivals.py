@@ -1,4 +1,4 @@
-"""What HeteroSpec is worth beside others that draft from the same alternatives, on known tokens.
+"""HeteroSpec beside others that draft from the same alternatives, on known tokens.
 
 Replayed, not run: greedy verification changes no token, so passes, accepted length and verified
 tokens are what they would be. What is fitted is fitted on other episodes than it is judged by.
@@ -31,7 +31,7 @@ BOUNDS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
 
 @dataclass(frozen=True, slots=True)
 class RivalCosts:
-    """Of drafts behind a prompt and behind a token, in passes, on one kind of machine."""
+    """Costs of drafts behind a prompt and behind a token, in passes, on one kind of machine."""
 
     name: str
     prompt: Cost
@@ -149,11 +149,8 @@ def _on_base_shape(fitted: FittedCalibration) -> BinPlan:
     return BinPlan(tuple(trees), ())
 
 
-# Chains
-
-
 def _chain(bound: float | None) -> Choose:
-    """The likeliest token of every level, while the entropy says that it is taken often enough.
+    """The likeliest token of every level, while by the entropy it is taken often enough.
 
     AdaEDL (Agrawal et al.): drafting ends where 1 - sqrt(slope * H) falls below ``bound``; H is of
     the chances that the drafter has.
@@ -171,13 +168,11 @@ def _chain(bound: float | None) -> Choose:
 
 
 def best_chain(tuned_on: Sequence[DraftedFrame], costs: RivalCosts | None = None) -> Choose:
-    """With the bound that costs least on other frames; without costs, a node a hundredth."""
+    """Chains with the bound that costs least on other frames; without costs, a node is a
+    hundredth."""
     known = costs or RivalCosts("", Cost(0.0, 0.01), Cost(0.0, 0.01))
     spent = {b: counted("", rounds(tuned_on, _chain(b)), known).cost or 0.0 for b in BOUNDS}
     return _chain(min(spent, key=spent.__getitem__))
-
-
-# Tokens saved
 
 
 def saved(sweep: Sequence[Replayed], one: Replayed) -> float | None:

@@ -19,7 +19,7 @@ Ops = list[Op]
 
 
 def repeat(ops: Ops, times: int) -> Ops:
-    """The same operators for so many layers."""
+    """The operators of so many layers."""
     return [op for _ in range(times) for op in ops]
 
 
@@ -36,7 +36,7 @@ def vision(model: ModelShape) -> Ops:
         segments = (Segment(tokens, causal=False),) * model.images
         block = [
             linear("qkv", "vision", rows, width, 3 * width),
-            attention("vision", segments, tower.heads, tower.heads, width // tower.heads),
+            attention("vision", segments, width, width),
             linear("output", "vision", rows, width, width),
             linear("mlp up", "vision", rows, width, tower.mlp),
             linear("mlp down", "vision", rows, tower.mlp, width),
@@ -62,11 +62,11 @@ def layer(decoder: DecoderShape, segments: tuple[Segment, ...], part: str = "dec
     Touvron et al., "Llama 2", 2023; grouped key/value heads: Ainslie et al., "GQA", 2023.
     """
     rows = sum(s.new for s in segments)
-    heads, kv_heads, dim = decoder.heads, decoder.kv_heads, decoder.head_dim
+    queries, keys = decoder.queries, decoder.keys
     return [
-        linear("qkv", part, rows, decoder.hidden, (heads + 2 * kv_heads) * dim),
-        attention(part, segments, heads, kv_heads, dim),
-        linear("output", part, rows, heads * dim, decoder.hidden),
+        linear("qkv", part, rows, decoder.hidden, queries + 2 * keys),
+        attention(part, segments, queries, keys),
+        linear("output", part, rows, queries, decoder.hidden),
         linear(
             "gate and up" if decoder.gated else "up",
             part,
@@ -79,7 +79,7 @@ def layer(decoder: DecoderShape, segments: tuple[Segment, ...], part: str = "dec
 
 
 def head(decoder: DecoderShape, rows: int) -> Ops:
-    """The language model's head on ``rows`` tokens: those whose logits somebody needs."""
+    """The language model's head on ``rows`` tokens: those whose logits are needed."""
     if not decoder.vocab or not rows:
         return []
     return [linear("lm head", "head", rows, decoder.hidden, decoder.vocab)]
@@ -123,18 +123,16 @@ def parallel(model: ModelShape) -> Ops:
 
 
 def flow_prefix(model: ModelShape, naive: bool = False) -> Ops:
-    """The prefix of a flow model: it fills the cache, and its head is never asked.
+    """The prefix of a flow model: it fills the cache, and its head is never run.
 
-    Of the last layer keys and values are all that anybody reads (realtime-vla, arXiv 2510.26742);
+    Of the last layer only keys and values are read (realtime-vla, arXiv 2510.26742);
     ``naive``: the whole of it is run all the same.
     """
     hidden = model.expert is not None and model.expert.reads_hidden
     shape, whole = model.decoder, (Segment(model.prompt, causal=hidden),)
     if naive or hidden:
         return decoder_pass(shape, whole, 0)
-    last = linear(
-        "k and v", "decoder", model.prompt, shape.hidden, 2 * shape.kv_heads * shape.head_dim
-    )
+    last = linear("k and v", "decoder", model.prompt, shape.hidden, 2 * shape.keys)
     return [*repeat(layer(shape, whole), shape.layers - 1), last]
 
 
@@ -156,7 +154,7 @@ def expert_step(model: ModelShape, naive: bool = False) -> Ops:
     own = layer(shape, (Segment(rows, behind, causal=False),), "expert")
     ops = repeat(own, shape.layers - expert.cross_layers)
     cross = [
-        linear("q", "expert", rows, shape.hidden, shape.heads * shape.head_dim),
+        linear("q", "expert", rows, shape.hidden, shape.queries),
         _cross_attention(shape, rows, _crossed(model)),
         *own[2:],
     ]
@@ -185,14 +183,14 @@ def _remade(model: ModelShape) -> Ops:
     """Keys and values of the cross attention, and what depends on the time alone."""
     expert = model.expert
     assert expert is not None
-    kv = expert.decoder.kv_heads * expert.decoder.head_dim
-    made = linear("k and v of the prefix", "expert", _crossed(model), expert.cross_width, 2 * kv)
+    keys = expert.decoder.keys
+    made = linear("k and v of the prefix", "expert", _crossed(model), expert.cross_width, 2 * keys)
     time = linear("time", "expert", 1, 1, expert.timed_weights)
     return repeat([made], expert.cross_layers) + ([time] if expert.timed_weights else [])
 
 
 def _refine(model: ModelShape) -> Ops:
-    """What the prompt goes through between the decoder and the expert; its attention is small."""
+    """Layers of the prompt between the decoder and the expert; their attention is small."""
     pairs = model.expert.refine if model.expert is not None else ()
     return [linear("refine", "expert", model.prompt, i, o) for i, o in pairs]
 
@@ -207,9 +205,9 @@ def _cross_attention(shape: DecoderShape, rows: int, prompt: int) -> Op:
     return Op(
         "attention",
         "expert",
-        flops=4.0 * rows * prompt * shape.heads * shape.head_dim,
-        kv=2.0 * prompt * shape.kv_heads * shape.head_dim,
-        activations=2.0 * rows * shape.heads * shape.head_dim,
+        flops=4.0 * rows * prompt * shape.queries,
+        kv=2.0 * prompt * shape.keys,
+        activations=2.0 * rows * shape.queries,
     )
 
 
@@ -228,7 +226,7 @@ def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
     return sum(op.weights * widths[op.part] for op in ops) + table
 
 
-# What a model needs in memory: the one count behind `roofline`, `advise` and `doctor`.
+# Memory of a model: the one count behind `roofline` and `advise`.
 
 
 LONGEST_TEXT = 192  # prompt tokens besides the images that the engine keeps room for
@@ -251,16 +249,16 @@ class Memory:
         return self.weights + self.cache + self.activations + self.runtime
 
     def fits(self, device_bytes: float) -> bool:
-        """Whether a device has room for it; 0: nobody knows how much it has, so True."""
+        """Whether a device has room for it; True where its size is unknown (0)."""
         return not device_bytes or self.total <= device_bytes
 
 
 def memory_of(model: ModelShape, precision: Precision, frames: int = 1) -> Memory:
-    """What one policy takes. ``frames`` are decoded at a time: the depth of the pipeline."""
+    """Memory of one policy. ``frames`` are decoded at a time: the depth of the pipeline."""
     widths = {part: WEIGHT_BYTES[getattr(precision, part)] for part in PARTS}
     widths["table"] = WEIGHT_BYTES[precision.table]
     longest = model.images * model.vision_tokens + LONGEST_TEXT + model.action_tokens
-    entries = 2.0 * model.decoder.layers * model.decoder.kv_heads * model.decoder.head_dim
+    entries = 2.0 * model.decoder.layers * model.decoder.keys
     held = [_pass(model.decoder, longest, model.action_tokens)]
     held += [_tower(tower, model.images) for tower in model.towers]
     return Memory(
@@ -277,7 +275,7 @@ def _pass(decoder: DecoderShape, rows: int, logits: int) -> float:
 
 
 def _tower(tower: TowerShape, images: int) -> float:
-    """The same of a vision block: residual, normed rows, the MLP before and after its GELU."""
+    """Elements alive in a vision block: residual, normed rows, MLP before and after its GELU."""
     return images * (tower.patches + tower.prefix) * (2.0 * tower.width + 2.0 * tower.mlp)
 
 
@@ -371,7 +369,7 @@ class Roofline:
         return self.time("prefill", flow_prefix(self.model, naive))
 
     def expert_once(self) -> StageTime:
-        """What is the same in all steps, once a chunk."""
+        """Operators that are the same in all steps, once a chunk."""
         return self.time("expert, once", expert_once(self.model))
 
     def expert_step(self, naive: bool = False) -> StageTime:
@@ -395,7 +393,7 @@ class Roofline:
         return (*front, self.prefill(), self.decode(), self.head(), *packed)
 
     def memory(self, frames: int = 1) -> Memory:
-        """What a policy takes, with so many frames decoded at a time."""
+        """Memory of a policy, with so many frames decoded at a time."""
         return memory_of(self.model, self.precision, frames)
 
     def fits(self, frames: int = 1) -> bool:

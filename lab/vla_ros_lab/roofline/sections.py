@@ -1,30 +1,31 @@
-"""The parts of a roofline behind its tables: what a draft is worth, a benchmark beside the bound,
-images. Each prints its part and returns it for the line of JSON."""
+"""The parts of a roofline behind its tables: drafts, chunks, a benchmark beside the bound, figures.
+Each prints its part and returns it for the line of JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.core.errors import UserError
 from vla_ros_lab.roofline import report
 
 if TYPE_CHECKING:
     from vla_ros_lab.roofline.bench_file import BenchFile
     from vla_ros_lab.roofline.decodings import DecodingTime
+    from vla_ros_lab.roofline.plots import Point
     from vla_ros_lab.roofline.roofline import Roofline
     from vla_ros_lab.roofline.shapes import ModelShape
 
 
 def published_plots(folder: Path) -> list[str]:
     from vla_ros_lab.roofline import published
-    from vla_ros_lab.roofline.shapes import MINIVLA, OPENVLA
+    from vla_ros_lab.roofline.plots import Point
 
-    target, draft = published.genz_times(OPENVLA), published.genz_times(MINIVLA)
+    target, draft = published.both_times()
     measured = published.MEASURED_TARGET_HZ / published.MEASURED_DRAFT_HZ
     points = [
-        ("calculated", published.ALPHA, draft.decode / target.decode),
-        ("measured", published.ALPHA, measured),
+        Point("calculated", published.ALPHA, draft.decode / target.decode),
+        Point("measured", published.ALPHA, measured),
     ]
     subtitle = "OpenVLA-7B with MiniVLA as draft on an H100 NVL, figures of the ETH report"
     return draw(folder, points, published.GAMMA, subtitle, (), 30.0)
@@ -38,8 +39,8 @@ def cost(roof: Roofline, draft: ModelShape | None) -> float:
 def speculation(
     roof: Roofline, draft: ModelShape | None, alpha: float, gamma: int | None
 ) -> dict[str, Any]:
-    from vla_ros_lab.roofline.decodings import best_gamma, break_even, fused, speedup
     from vla_ros_lab.roofline.report import ms, table
+    from vla_ros_lab.roofline.speculation import best_gamma, break_even, fused, speedup
 
     tokens = roof.model.action_tokens
     gamma, c = gamma or tokens - 1, cost(roof, draft)
@@ -76,47 +77,37 @@ def left_out(model: ModelShape) -> dict[str, Any]:
 def chunks(
     found: tuple[DecodingTime, ...], camera_hz: float, executed: int | None
 ) -> dict[str, Any]:
-    """How many actions a second a chunk gives, and how old they are."""
+    """Actions a second that a chunk gives, and their age."""
     from vla_ros_lab.roofline.decodings import served
-    from vla_ros_lab.roofline.report import served_table
 
     given = {s.name: served(s, camera_hz, executed) for s in found}
-    print(f"\n{served_table(found, given, camera_hz)}")
-    return {
-        name: {
-            "executed": one.executed, "actions_hz": one.actions_hz,
-            "observation_ms": one.age_s * 1e3, "oldest_observation_ms": one.worst_s * 1e3,
-        }
-        for name, one in given.items()
-    }  # fmt: skip
+    columns = report.served_columns(given, found[0], camera_hz)
+    print(f"\n{columns.table(found)}")
+    return {s.name: columns.json(s) for s in found}
 
 
 def recursive_head(
     roof: Roofline, found: tuple[DecodingTime, ...], alpha: float, coverage: float | None
 ) -> dict[str, Any]:
-    """What the head costs, and what it is worth by coverage."""
+    """Costs of the head, and its gain by coverage."""
     from vla_ros_lab.roofline.decodings import head_time, recursive_decoding
-    from vla_ros_lab.roofline.report import coverage_table, head_line
 
     times = {s.name: s for s in found}
     given = times["speculative_head"]
     head = head_time(roof)
-    print(f"\n{head_line(head, given, coverage is None)}")
+    print(f"\n{report.head_line(head, given, coverage is None)}")
     rows = [recursive_decoding(roof, alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    print(coverage_table([*rows, given], times["autoregressive"]))
+    columns = report.coverage_columns(times["autoregressive"])
+    print(columns.table([*rows, given]))
     return {
         "width": head.width,
-        "level": report.stage(head.level),
-        "taps": report.stage(head.taps),
+        "level": report.STAGES.json(head.level),
+        "taps": report.STAGES.json(head.taps),
         "levels": given.draft_levels,
         "coverage": given.coverage,
         "coverage_assumed": coverage is None,
-        "by_coverage": [
-            {"coverage": s.coverage, "levels": s.draft_levels, "passes": s.passes,
-             "head_passes": s.draft_passes, "ms": s.seconds * 1e3}
-            for s in rows
-        ],
-    }  # fmt: skip
+        "by_coverage": [columns.json(s) for s in rows],
+    }
 
 
 def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
@@ -125,37 +116,34 @@ def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[
     by_decoding = compare_decodings(roof, bench, draft)
     by_stage = compare_stages(roof, bench)
     print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
-    print(report.efficiency_table("decoding", by_decoding))
+    decodings, stages = map(report.efficiency_columns, ("decoding", "stage"))
+    print(decodings.table(by_decoding))
     if by_stage:
-        print(f"\n{report.efficiency_table('stage', by_stage)}")
+        print(f"\n{stages.table(by_stage)}")
     return {
-        "decodings": report.efficiencies(by_decoding),
-        "stages": report.efficiencies(by_stage),
+        "decodings": {e.name: decodings.json(e) for e in by_decoding},
+        "stages": {e.name: stages.json(e) for e in by_stage},
     }
 
 
-def operating_points(
-    roof: Roofline, draft: ModelShape | None, alpha: float
-) -> list[tuple[str, float, float]]:
-    points = [("temporal", alpha, 0.0)]
-    return [*points, (draft.name, alpha, cost(roof, draft))] if draft else points
+def operating_points(roof: Roofline, draft: ModelShape | None, alpha: float) -> list[Point]:
+    """The operating points of the temporal drafter and of a draft model."""
+    from vla_ros_lab.roofline.plots import Point
+
+    points = [Point("temporal", alpha, 0.0)]
+    return [*points, Point(draft.name, alpha, cost(roof, draft))] if draft else points
 
 
 def draw(
-    folder: Path, points: list[tuple[str, float, float]], gamma: int, subtitle: str,
+    folder: Path, points: Sequence[Point], gamma: int, subtitle: str,
     found: tuple[DecodingTime, ...], camera_hz: float,
 ) -> list[str]:  # fmt: skip
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError("--plots needs matplotlib: pip install ./lab in the checkout") from None
     from vla_ros_lab.roofline import plots
 
-    marks = [plots.Point(*point) for point in points]
     paths = []
-    if marks:
-        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, marks, subtitle))
-        paths.append(plots.plot_break_even(folder / "break_even.png", marks, subtitle))
+    if points:
+        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, points, subtitle))
+        paths.append(plots.plot_break_even(folder / "break_even.png", points, subtitle))
     if found:
         paths.append(plots.plot_rate_age(folder / "rate_age.png", found, camera_hz, subtitle))
     for path in paths:

@@ -65,7 +65,7 @@ class Precision:
 
     @property
     def table(self) -> str:
-        """Of the word embeddings, which this engine keeps as they are."""
+        """Format of the word embeddings, which this engine keeps as they are."""
         return "bf16" if self.head in ("int8w", "int4w") else self.head
 
     def compute(self, op: Op) -> str:
@@ -102,8 +102,8 @@ def parse_precision(text: str) -> Precision:
 
 
 def precision_of_weights(text: str) -> Precision:
-    """``weights`` as the engine takes it, such as ``decoder=int4,head=int8``: what it stores and
-    computes so. The action expert of a flow policy goes with the head.
+    """Formats of the engine's option ``weights``, such as ``decoder=int4,head=int8``, as it stores
+    and computes them. The action expert of a flow policy goes with the head.
 
     Raises:
         ValueError: an unknown part or format.
@@ -146,23 +146,21 @@ class Segment:
         return self.new * self.past + own
 
 
-def attention(
-    part: str, segments: tuple[Segment, ...], heads: int, kv_heads: int, head_dim: int
-) -> Op:
+def attention(part: str, segments: tuple[Segment, ...], queries: int, keys: int) -> Op:
     """Scores and weighted values of one layer, fused: scores never leave the chip.
 
-    4 d operations a query-key pair and head (Dao et al., "FlashAttention", 2022, section 3);
-    the cache is read for the past tokens and written for the new ones. Without a cache (vision)
-    keys and values count as activations.
+    ``queries`` and ``keys`` are the widths of all heads. 4 d operations a query-key pair and head
+    (Dao et al., "FlashAttention", 2022, section 3); the cache is read for the past tokens and
+    written for the new ones. Without a cache (vision) keys and values count as activations.
     """
     pairs = sum(s.pairs for s in segments)
-    entries = 2.0 * sum(s.new + s.past for s in segments) * kv_heads * head_dim
-    queries = 2.0 * sum(s.new for s in segments) * heads * head_dim  # read, and results written
+    entries = 2.0 * sum(s.new + s.past for s in segments) * keys
+    rows = 2.0 * sum(s.new for s in segments) * queries  # queries read, results written
     cached = part != "vision"
     return Op(
         "attention",
         part,
-        flops=4.0 * pairs * heads * head_dim,
+        flops=4.0 * pairs * queries,
         kv=entries if cached else 0.0,
-        activations=queries + (0.0 if cached else entries),
+        activations=rows + (0.0 if cached else entries),
     )

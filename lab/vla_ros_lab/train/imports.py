@@ -142,7 +142,8 @@ def import_bag(
     BagError, UserError: it makes no rows, or its actions are not seven numbers.
     """
     from vla_ros.data.bags import Bag
-    from vla_ros.data.lerobot.from_bags import BagOptions, BagRows, said
+    from vla_ros.data.lerobot.from_bags import BagOptions, BagRows
+    from vla_ros.data.lerobot.pairing import dropped_lines
 
     with Bag(path) as bag:
         rows = BagRows(bag, BagOptions())
@@ -156,7 +157,7 @@ def import_bag(
         )
         found = (replace(row, images=row.arrays()) for row in rows.rows())
         done = _written(source, found, len(rows), out, progressed)
-    return replace(done, notes=(*done.notes, *bag.notes, *said(rows.dropped)))
+    return replace(done, notes=(*done.notes, *bag.notes, *dropped_lines(rows.dropped)))
 
 
 def _written(

@@ -36,7 +36,7 @@ def test_a_folder_without_statistics_of_its_state_is_evaluated(tmp_path: Path) -
     [
         ("gammma=3", "no engine option gammma"),
         ("state_normalization=maybe", "state_normalization is 'maybe': give one of auto, identity"),
-        ("dtype=bfloat16", "--engine-option dtype: another flag, or the checkpoint, says it"),
+        ("dtype=bfloat16", "--engine-option dtype: another flag, or the checkpoint, sets it"),
         ("drafter=head", "--engine-option drafter: another flag"),
         ("state_normalization", "--engine-option 'state_normalization': give name=value"),
     ],

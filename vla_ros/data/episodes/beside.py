@@ -1,7 +1,7 @@
 """Success beside other evaluations, task by task: base against perturbed, new against before.
 
 Apart from the tables of one evaluation since these figures come from others' `summary.json`. Tasks
-are matched by their place: libero_object_swap/3 is libero_object/3 perturbed.
+are matched by their number: libero_object_swap/3 is libero_object/3 perturbed.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ _SAME = ("environment", "policy", "checkpoint_sha256", "mode", "seed")
 
 @dataclass(frozen=True, slots=True)
 class ComparedEvaluation:
-    """The first variant of an evaluation: ``tasks`` by their place in the suite."""
+    """The first variant of an evaluation: ``tasks`` by their number in the suite."""
 
     name: str
     tasks: Mapping[str, Successes]
     all: Successes
 
 
-def place(task: str) -> str:
+def number_of(task: str) -> str:
     """A task's number in its suite; the name of one without."""
     return task.rpartition("/")[2]
 
 
 def own(row: VariantRow, name: str) -> ComparedEvaluation:
-    """This evaluation's, like the others'."""
+    """The first variant of this evaluation, to stand beside others."""
     return ComparedEvaluation(
-        name, {place(task): outcome for task, outcome in row.tasks.items()}, row.all
+        name, {number_of(task): outcome for task, outcome in row.tasks.items()}, row.all
     )
 
 
 def read_beside(folder: Path, setup: Setup) -> ComparedEvaluation:
-    """What ``folder`` holds. UserError: no finished evaluation, or one that cannot be compared."""
+    """The evaluation in ``folder``. UserError: none that is finished, or one that cannot be
+    compared."""
     path = folder / SUMMARY
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        tasks = {place(name): _outcome(one) for name, one in found["by_task"].items()}
+        tasks = {number_of(name): _outcome(one) for name, one in found["by_task"].items()}
         whole = _outcome(found)
     except FileNotFoundError:
         raise UserError(
@@ -99,7 +100,7 @@ class PairedVerdict:
 
     @property
     def worse(self) -> bool:
-        """It solved fewer: also where chance may have done it, nothing speaks for it."""
+        """It solved fewer, be it by chance."""
         return self.lost > self.won
 
     def __str__(self) -> str:
@@ -116,8 +117,8 @@ class PairedVerdict:
 
 
 def read_before(folder: Path, setup: Setup, jobs: Iterable[Job]) -> EarlierEvaluation:
-    """UserError: no evaluation, one of another world, or none of whose episodes is among ``jobs``,
-    which are to be played."""
+    """The evaluation in ``folder``. UserError: none, one of another world, or one without an
+    episode of ``jobs``, which are to be played."""
     there, variants = read_run(folder)
     for name in _WORLD:
         if getattr(there, name) != getattr(setup, name):

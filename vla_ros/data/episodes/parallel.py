@@ -1,4 +1,4 @@
-"""Many jobs at once: in processes of this machine. What a process dies of is its job's failure.
+"""Many jobs at once: in processes of this machine. A process that dies is its job's failure.
 
 Processes are fresh interpreters, since OpenGL and torch do not survive a fork. They leave Ctrl-C
 to their parent and end with it.
@@ -113,19 +113,19 @@ class _Worker:
             self.connection.send(order)
 
     def receive(self) -> PlayedEpisode:
-        """What came of the job; RunnerFailed."""
+        """The result of the job; RunnerFailed."""
         assert self.order is not None
         order, self.order = self.order, None
         try:
-            said = self.connection.recv()
+            result = self.connection.recv()
         except (EOFError, OSError):
             self.lost = True
             self.process.join(_END_S)
             text = f"the process of the episode ended with exit code {self.process.exitcode}"
             return PlayedEpisode(Record(order.job, False, text, error=text))
-        if isinstance(said, PlayedEpisode):
-            return said
-        raise RunnerFailed(str(said))
+        if isinstance(result, PlayedEpisode):
+            return result
+        raise RunnerFailed(str(result))
 
 
 def _work(

@@ -23,7 +23,7 @@ from vla_ros.sim.versions import so101_world, tabletop_world
 
 EVALUATION = range(1_000_000)
 TRAINING = range(1_000_000, 2_000_000)
-VALIDATION = range(2_000_000, 3_000_000)  # success while training: looked at, never trained on
+VALIDATION = range(2_000_000, 3_000_000)  # success while training: never trained on
 
 _COLLECTION = 100_000  # demonstrations a collection may have
 _COLLECTIONS = range(5)
@@ -69,7 +69,7 @@ class PlanError(UserError, ValueError):
 class Plan:
     """``episodes`` of each of ``tasks`` for each of ``variants``.
 
-    ``instruction`` is said instead of every task's own instruction where it is not empty.
+    ``instruction`` replaces every task's own instruction where it is not empty.
     """
 
     setup: Setup
@@ -157,7 +157,8 @@ class World:
 
 
 def world_of(environment: str, suite: str = "") -> World:
-    """What it offers. SimError: there is no such environment or suite, or it is not installed."""
+    """The world of an environment. SimError: there is none, no such suite, or it is not
+    installed."""
     EnvConfig(environment, suite=suite)
     if environment == TABLETOP:
         return World(TASKS, tabletop_world())
@@ -170,5 +171,5 @@ def world_of(environment: str, suite: str = "") -> World:
 
 
 def config_of(setup: Setup) -> EnvConfig:
-    """What builds the environment of a setup."""
+    """The config of a setup's environment."""
     return EnvConfig(setup.environment, setup.image_size, setup.wrist, setup.suite, setup.nudge_m)

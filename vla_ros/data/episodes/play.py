@@ -34,7 +34,7 @@ from vla_ros.core.types import (
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
-from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_spoken
+from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_tokens
 from vla_ros.data.episodes.tally import EpisodeTally, is_an_end, reason_of
 from vla_ros.data.episodes.variants import DRAFTING
 from vla_ros.engine.options import EngineOptions, Value, parse_options
@@ -74,8 +74,8 @@ DRAFTING_OPTIONS = (
     "relaxed_distance",
     "calibration",
 )
-#: Options of the engine that a setup or a variant says in a field of its own.
-SAID = {
+#: Options of the engine that have a field of their own in a setup or a variant.
+FIELDS = {
     *DRAFTING_OPTIONS, "checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment",
     "seed", "num_threads", "decoding", "rtc_mode", "center_crop", "preprocessing", "action_dim",
     "camera_roles",
@@ -89,8 +89,8 @@ def parse_words(words: Sequence[str]) -> dict[str, Value]:
         name, equals, _ = word.partition("=")
         if not equals:
             raise ValueError(f"--engine-option {word!r}: give name=value")
-        if name in SAID:
-            raise ValueError(f"--engine-option {name}: another flag, or the checkpoint, says it")
+        if name in FIELDS:
+            raise ValueError(f"--engine-option {name}: another flag, or the checkpoint, sets it")
     return parse_options(dict(word.split("=", 1) for word in words))
 
 
@@ -132,7 +132,7 @@ def decoding_options(variant: Variant) -> dict[str, Value]:
 
 
 def chunking_of(variant: Variant, limits: Limits, info: PolicyInfo) -> Chunking:
-    """How chunks are executed, in lock-step, where inference makes nothing older. ValueError where
+    """Execution of chunks in lock-step, where inference makes nothing older. ValueError where
     the policy cannot be fresh so."""
     chunking = Chunking(
         Execution(variant.execution),
@@ -149,7 +149,7 @@ def chunking_of(variant: Variant, limits: Limits, info: PolicyInfo) -> Chunking:
 
 
 def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
-    """What the gate holds the policy to; otherwise the node's defaults. Joints: their ends."""
+    """Limits of the gate; otherwise the node's defaults. Joints: their ends."""
     gate: dict[str, Any] = dict(UNGATED) if setup.ungated else {}
     if spec.action_space.kind.joints:
         low, high = zip(*spec.motion_range, strict=True)
@@ -165,7 +165,7 @@ def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
     )
 
 
-# A simulated robot's own state as a checkpoint was taught it, without the graph and through it.
+# A simulated robot's own state in a checkpoint's layout, without the graph and through it.
 
 
 def robot_state(seen: SimObservation, size: int) -> Floats | None:
@@ -215,7 +215,7 @@ class RunnerFailed(RuntimeError):
     """No episode of this variant can be played: one line that says why and what to do."""
 
 
-_UNSEEN = np.zeros((0, 0, 3), np.uint8)  # stands where an image comes when it is looked at
+_UNSEEN = np.zeros((0, 0, 3), np.uint8)  # in place of an image until the policy needs it
 
 
 class WorldClock:
@@ -254,14 +254,14 @@ class DirectRunner:
             self._world = None
 
     def play(self, job: Job, variant: Variant, strip: FrameStrip | None = None) -> Record:
-        """See :class:`vla_ros.data.episodes.play.Runner`."""
+        """Play one episode, as :meth:`Runner.play`."""
         assert self._world is not None, "enter the runner first"
-        brain = self._brain(variant)
-        stage = _Stage(brain, strip)
+        loop = self._loop(variant)
+        stage = _Stage(loop, strip)
         request = EpisodeRequest(
             job.task, job.initial_state, job.seed, self._setup.max_steps, job.instruction
         )
-        runner = EpisodeRunner(self._world, stage, brain.clock, request, EpisodeOptions())
+        runner = EpisodeRunner(self._world, stage, loop.clock, request, EpisodeOptions())
         stage.command_to = runner.offer
         stage.over = runner.stop
         runner.request(request)
@@ -271,8 +271,8 @@ class DirectRunner:
             self._acting = None  # what broke must not go on acting
         return record
 
-    def _brain(self, variant: Variant) -> PolicyLoop:
-        """What acts under ``variant``: loaded when the variant comes, kept until another does."""
+    def _loop(self, variant: Variant) -> PolicyLoop:
+        """The policy of ``variant``: loaded when the variant comes, kept until another does."""
         if self._acting is not None and self._acting[0] == variant:
             return self._acting[1]
         self._acting = None  # before the next is loaded: both may not fit
@@ -280,19 +280,19 @@ class DirectRunner:
         try:
             limits = limits_of(self._setup, variant, self._world.spec)
             acts = self._acts or policy_spec(self._setup, variant, self._world.spec)
-            brain = PolicyLoop(acts, variant, limits, self._world.spec.gripper_range)
+            loop = PolicyLoop(acts, variant, limits, self._world.spec.gripper_range)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
-        self._acting = (variant, brain)
-        return brain
+        self._acting = (variant, loop)
+        return loop
 
 
 class PolicyLoop:
     """A loaded policy behind its control loop, as the policy node has it: the loop's sink, and its
     corrector.
 
-    ``publish_to`` is the episode's, ``asked`` what the last frame took, in ms, and gave. ``look``
-    gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
+    ``publish_to`` is the episode's, ``last`` the time of the last frame, in ms, and its inference.
+    ``look`` gives a frame its images: only the policy needs them, so no others are rendered.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class PolicyLoop:
         self.state_dim = policy.info.state_dim
         self._policy, self._server = policy, Server(policy, self.clock)
         self._sequence = 0
-        self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
+        self.last: tuple[float, Inference | None] | None = None  # since the last step
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
         self.look: Callable[[Observation], Observation] = lambda observation: observation
@@ -340,7 +340,7 @@ class PolicyLoop:
         except Exception as error:
             self.error = last_line(error)
             raise  # the episode's runner ends it with this
-        self.asked = ((self.clock.steady_ns() - began) / MS, result.inference)
+        self.last = ((self.clock.steady_ns() - began) / MS, result.inference)
         if result.error is ErrorKind.INVALID:
             self.control.invalid(result.epoch, result.error_text)
         elif result.error is not ErrorKind.NONE:
@@ -379,57 +379,57 @@ class PolicyLoop:
 
 
 class _Stage:
-    """One episode: shows the world to the brain, and counts. It is the runner's Outlet."""
+    """One episode: shows the world to the loop, and counts. It is the runner's Outlet."""
 
-    def __init__(self, brain: PolicyLoop, strip: FrameStrip | None) -> None:
-        self._brain = brain
+    def __init__(self, loop: PolicyLoop, strip: FrameStrip | None) -> None:
+        self._loop = loop
         self._strip = strip
         self._kept_step = -1  # after which the strip's last frame was seen
         self._tally = EpisodeTally()
-        self._clamped = brain.control.loop.counters.actions_clamped
-        self._began_ns = self._ended_ns = brain.clock.steady_ns()
+        self._clamped = loop.control.loop.counters.actions_clamped
+        self._began_ns = self._ended_ns = loop.clock.steady_ns()
         self._view: EpisodeView | None = None
         self._answer: Command | None = None
         self.command_to: Callable[[Command], None] = lambda command: None
         self.over: Callable[[], None] = lambda: None
         self._seen: tuple[int, SimObservation] | None = None  # the newest frame and its stamp
-        brain.publish_to, brain.look = self._publish, self._look
-        brain.asked, brain.error = None, ""
+        loop.publish_to, loop.look = self._publish, self._look
+        loop.last, loop.error = None, ""
 
     def clock(self, stamp_ns: int) -> None:
         self._step_done()
-        self._brain.clock.stamp_ns = stamp_ns
+        self._loop.clock.stamp_ns = stamp_ns
 
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
         self._seen = (stamp_ns, observation)
         if self._view is not None and self._view.state is EpisodeState.RUNNING:
             self._measure(stamp_ns, observation)
-            self._brain.control.offer(self._frame(stamp_ns, observation))
+            self._loop.control.offer(self._frame(stamp_ns, observation))
 
     def _measure(self, stamp_ns: int, seen: SimObservation) -> None:
-        """Where a robot is that is told joint positions: its first command is held to that."""
-        control, space = self._brain.control, self._brain.control.loop.limits.space
+        """Measured joint positions, which the first command of joints is held to."""
+        control, space = self._loop.control, self._loop.control.loop.limits.space
         if space.kind.joints:
             found: dict[int, float] = {}
-            for place, name in enumerate(space.names):
+            for index, name in enumerate(space.names):
                 position = float(seen.joint_positions[seen.joint_names.index(name)])
-                grips = place in space.grippers
-                ends = self._brain.gripper_range
+                grips = index in space.grippers
+                ends = self._loop.gripper_range
                 value = opening_of(position, ends) if grips else position
                 if value is not None:
-                    found[place] = value
+                    found[index] = value
             values = np.array(list(found.values()))
-            control.measure(values, stamp_ns, moment(self._brain.clock), list(found))
+            control.measure(values, stamp_ns, moment(self._loop.clock), list(found))
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
-        self._brain.begin(instruction)
+        self._loop.begin(instruction)
 
     def changed(self, view: EpisodeView) -> None:
         self._view = view
         if view.state is EpisodeState.RUNNING:
-            self._began_ns = self._brain.clock.steady_ns()
+            self._began_ns = self._loop.clock.steady_ns()
         elif view.state in (EpisodeState.SUCCESS, EpisodeState.FAILURE):
-            self._ended_ns = self._brain.clock.steady_ns()
+            self._ended_ns = self._loop.clock.steady_ns()
             self.over()
 
     def rejected(self, reason: str) -> None:
@@ -438,7 +438,7 @@ class _Stage:
     def _look(self, frame: Observation) -> Observation:
         assert self._seen is not None
         stamp_ns, seen = self._seen
-        assert frame.stamp_ns == stamp_ns, "only the newest frame can be looked at"
+        assert frame.stamp_ns == stamp_ns, "only the newest frame has images"
         self._keep(seen)
         return replace(frame, image=seen.images[AGENTVIEW], wrist_image=seen.images.get(WRIST))
 
@@ -452,10 +452,10 @@ class _Stage:
         """The frame without its images, which :meth:`_look` gives it."""
         return Observation(
             stamp_ns=stamp_ns,
-            received_ns=self._brain.clock.now_ns(),
-            received_steady_ns=self._brain.clock.steady_ns(),
+            received_ns=self._loop.clock.now_ns(),
+            received_steady_ns=self._loop.clock.steady_ns(),
             image=_UNSEEN,
-            proprio=robot_state(observation, self._brain.state_dim),
+            proprio=robot_state(observation, self._loop.state_dim),
             poses=observation.poses,
         )
 
@@ -464,22 +464,22 @@ class _Stage:
         self.command_to(command)
 
     def _step_done(self) -> None:
-        """The world's time goes on when a step has executed the answer to its frame. What the
-        policy says to the last frame of an episode is executed by no step, and not counted."""
+        """The world's time goes on when a step has executed the answer to its frame. The answer to
+        the last frame of an episode is executed by no step, and not counted."""
         if self._answer is None:
             return
         answer, self._answer = self._answer, None
-        if self._brain.asked is not None:
-            spent_ms, said = self._brain.asked
-            self._brain.asked = None
-            self._tally.asked(spent_ms)
-            if said is not None:
-                self._tally.inference(said)
-        self._tally.command(answer, self._brain.clock.stamp_ns)
+        if self._loop.last is not None:
+            spent_ms, inference = self._loop.last
+            self._loop.last = None
+            self._tally.spent(spent_ms)
+            if inference is not None:
+                self._tally.inference(inference)
+        self._tally.command(answer, self._loop.clock.stamp_ns)
 
     def record(self, job: Job) -> Record:
-        """What came of the episode."""
-        view, control = self._view, self._brain.control
+        """The record of the episode."""
+        view, control = self._view, self._loop.control
         assert view is not None
         if self._seen is not None:
             with contextlib.suppress(SimError):  # an episode that broke: the world went on unseen
@@ -493,10 +493,10 @@ class _Stage:
             reason=reason_of(success, view.reason, safety.state, safety.reason, self._tally.moved),
             max_steps=view.max_steps,
             wall_s=(self._ended_ns - self._began_ns) / SECOND,
-            decoding=self._brain.decoding,
-            pipeline_depth=self._brain.pipeline_depth,
+            decoding=self._loop.decoding,
+            pipeline_depth=self._loop.pipeline_depth,
             clamped=control.loop.counters.actions_clamped - self._clamped,
-            error=self._brain.error or broke,
+            error=self._loop.error or broke,
         )
 
 
@@ -510,11 +510,11 @@ MakeRunner = Callable[[Setup, tuple[Variant, ...]], Runner]
 @dataclass(frozen=True, slots=True)
 class EpisodeOrder:
     """A job, where its strip of frames belongs in the evaluation's directory, or "", the
-    instruction that the policy is told, and whether a failure is to be kept as a clip."""
+    policy's instruction, and whether a failure is to be kept as a clip."""
 
     job: Job
     strip: str = ""
-    sentence: str = ""
+    instruction: str = ""
     clip: bool = False
 
 
@@ -529,9 +529,9 @@ class PlayedEpisode:
 
 
 def keep(played: PlayedEpisode, directory: Path, tokens: bool = False) -> Record:
-    """Write the images, and with ``tokens`` what was said, into the evaluation's directory.
+    """Write the images, and with ``tokens`` the tokens, into the evaluation's directory.
 
-    Returns the record, which no longer carries what was said. Of clips the first ones are kept.
+    Returns the record without its tokens. Of clips the first ones are kept.
     """
     clips = directory / clip_path(played.record.job)
     if played.clip and clips.parent.is_dir() and len(list(clips.parent.iterdir())) >= LIMIT:
@@ -545,8 +545,8 @@ def keep(played: PlayedEpisode, directory: Path, tokens: bool = False) -> Record
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     if tokens:
-        write_spoken(played.record, directory)
-    return replace(played.record, said=(), ages=())
+        write_tokens(played.record, directory)
+    return replace(played.record, tokens=(), ages=())
 
 
 class Player:
@@ -565,19 +565,19 @@ class Player:
             self._runner = runner.__enter__()
         strip = FrameStrip() if order.strip or order.clip else None
         record = self._runner.play(order.job, self._variants[order.job.variant], strip)
-        picture = clip = b""
+        image = clip = b""
         if strip is not None and order.strip:
-            picture = _bytes(strip.save, Path(order.strip).suffix)
+            image = _bytes(strip.save, Path(order.strip).suffix)
         if strip is not None and order.clip and not record.success:
-            make = functools.partial(save_clip, strip.frames, record.ages, order.sentence)
+            make = functools.partial(save_clip, strip.frames, record.ages, order.instruction)
             clip = _bytes(make, ".webp")
         record = replace(
             record,
-            sentence=order.sentence,
-            strip=order.strip if picture else "",
+            instruction=order.instruction,
+            strip=order.strip if image else "",
             clip=clip_path(order.job) if clip else "",
         )
-        return PlayedEpisode(record, picture, clip)
+        return PlayedEpisode(record, image, clip)
 
     def close(self) -> None:
         """End what the runner had open."""

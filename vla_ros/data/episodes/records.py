@@ -73,12 +73,11 @@ class Variant:
     ``delay_frames`` (lock-step): the policy acts on the observation of that many control steps
     ago; of chunks, each is there that many steps after its observation. ``execution``: how chunks
     are executed (:mod:`vla_ros.runtime.control.queue`), ``rtc_mode`` what guides those that
-    continue
-    each other. ``image_delay_ms`` (real time): every image reaches the policy so much later, its
-    stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age limit
-    allows: all of it, as long as the limit grows with the chunk. The others are
-    options of the engine, see docs/reference/parameters.md; ``decoding`` is empty for a policy
-    without a model. An adaptive draft learns from episode to episode, so with it a lossy
+    continue each other. ``image_delay_ms`` (real time): every image reaches the policy so much
+    later, its stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age
+    limit allows: all of it, as long as the limit grows with the chunk. The others are options of
+    the engine, see docs/reference/parameters.md; ``decoding`` is empty for a policy without a
+    model. An adaptive draft learns from episode to episode, so with it a lossy
     acceptance is no function of the job alone: in lock-step it is off.
     """
 
@@ -108,8 +107,8 @@ class Variant:
                 offered = ", ".join(known)
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give one of {offered}")
         if not 0 <= self.image_delay_ms <= MAX_DELAY_MS:
-            said = f"image_delay_ms is {self.image_delay_ms:g}: must be 0 to {MAX_DELAY_MS:g}"
-            raise ValueError(said)
+            most = f"must be 0 to {MAX_DELAY_MS:g}"
+            raise ValueError(f"image_delay_ms is {self.image_delay_ms:g}: {most}")
 
 
 def _flag(default: Any, text: str, **more: Any) -> Any:
@@ -119,7 +118,7 @@ def _flag(default: Any, text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all episodes of an evaluation share; one that is resumed must have the same.
+    """Settings that all episodes of an evaluation share; one that is resumed must have the same.
 
     ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
     has one, ``embodiment`` "" where it has one robot, ``engine_options`` the engine's others, as
@@ -207,7 +206,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What came of a job. An episode that could not be played is a failure with its reason.
+    """The result of a job. An episode that could not be played is a failure with its reason.
 
     ``reason``: why it ended: "success", "step limit", "out of reach", "policy FAULT: ...",
     "no progress: ...". ``rate_hz``: new actions of the policy executed per second of wall time.
@@ -224,13 +223,13 @@ class Record:
     ``held``: steps without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
     command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
-    same of the action tokens, int64, "" without a model. Of chunks: ``begun`` is the place of the
-    first executed action of each, ``seam`` how far that action is from what the chunk before said
-    for the same step, where it said something; ``jerk``, of all policies, the second difference of
-    the executed actions. Both are norms of the first six numbers, in m and rad.
-    ``sentence``: what the policy was told ("": nothing was).
+    same of the action tokens, int64, "" without a model. Of chunks: ``begun`` is the index of the
+    first executed action of each, ``seam`` how far that action is from the one that the chunk
+    before had for the same step, where it had one; ``jerk``, of all policies, the second difference
+    of the executed actions. Both are norms of the first six numbers, in m and rad.
+    ``instruction``: the policy's ("": none).
     ``strip`` and ``clip``: images, relative to the evaluation's directory, or "". ``error``: what
-    broke, "" where nothing did. ``said``: the tokens of every answered frame, in order, see
+    broke, "" where nothing did. ``tokens``: those of every answered frame, in order, see
     :mod:`vla_ros.data.episodes.store`; ``ages``: of the observation behind every step, ms, NaN
     where it held. Both are no part of the record's line.
     """
@@ -259,11 +258,11 @@ class Record:
     begun: Spread = Spread()
     seam: Spread = Spread()
     jerk: Spread = Spread()
-    sentence: str = ""
+    instruction: str = ""
     strip: str = ""
     clip: str = ""
     error: str = ""
-    said: tuple[tuple[int, ...], ...] = ()
+    tokens: tuple[tuple[int, ...], ...] = ()
     ages: tuple[float, ...] = field(default=(), compare=False)
 
 
@@ -271,7 +270,7 @@ class Record:
 
 
 #: of a record: its tokens have a file of their own, and its ages stand in the clip
-_APART = ("said", "ages")
+_APART = ("tokens", "ages")
 _ANOTHER = "written by another version; play it again into another directory"
 
 
@@ -295,19 +294,9 @@ def setup_from_json(values: Mapping[str, Any]) -> Setup:
 
 
 def record_from_json(values: Mapping[str, Any]) -> Record:
-    changed = dict(values)
-    changed["job"] = _from(Job, values["job"])
-    for name in (
-        "age_ms",
-        "staleness_ms",
-        "inference_ms",
-        "conditioning_delay",
-        "begun",
-        "seam",
-        "jerk",
-    ):
-        if name in values:
-            changed[name] = _from(Spread, values[name])
+    changed = {**values, "job": _from(Job, values["job"])}
+    spreads = [one.name for one in fields(Record) if isinstance(one.default, Spread)]
+    changed |= {name: _from(Spread, values[name]) for name in spreads if name in values}
     return _from(Record, changed)
 
 

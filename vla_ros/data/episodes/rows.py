@@ -100,8 +100,8 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What some episodes drafted: as in a record, summed. ``passes`` an action, shared by all that
-    they serve, None unknown."""
+    """Draft tokens of some episodes: as in a record, summed. ``passes`` an action, shared by all
+    that they serve, None unknown."""
 
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
@@ -115,7 +115,7 @@ class Drafts:
 
     @property
     def acceptance_all(self) -> float | None:
-        """The same over all dimensions."""
+        """Share of accepted tokens over all dimensions."""
         return sum(self.accepted) / sum(self.drafted) if sum(self.drafted) else None
 
     @staticmethod
@@ -136,7 +136,7 @@ class VariantRow:
     ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
     executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
     of the solved episodes; a policy that fails often repeats itself, which is easy to draft.
-    ``told``: delays that the policy was told, in control periods.
+    ``conditioning_delay``: that the policy was conditioned on, in control periods.
     ``decoding``: how its frames were decoded, which "auto" leaves open.
     """
 
@@ -154,7 +154,7 @@ class VariantRow:
     drafts: Drafts
     solved: Drafts
     same: tuple[int, int]
-    told: Spread = Spread()
+    conditioning_delay: Spread = Spread()
     begun: Spread = Spread()
     seam: Spread = Spread()
     jerk: Spread = Spread()
@@ -211,7 +211,7 @@ def _row(
         drafts=Drafts.of(records),
         solved=Drafts.of([r for r in records if r.success]),
         same=(sum(first[_key(r)] == r.action_digest for r in both), len(both)),
-        told=pooled(r.conditioning_delay for r in records),
+        conditioning_delay=pooled(r.conditioning_delay for r in records),
         begun=pooled(r.begun for r in records),
         seam=pooled(r.seam for r in records),
         jerk=pooled(r.jerk for r in records),
@@ -232,7 +232,8 @@ def plain(name: str) -> str:
 
 
 def difficulty(name: str) -> int:
-    """Of a family or a task: easier ones have a smaller number; what has no family the same."""
+    """Rank of a family or a task: easier ones have a smaller number, those without a family the
+    largest."""
     group = group_of(name) or name
     return FAMILIES.index(group) if group in FAMILIES else len(FAMILIES)
 
@@ -247,7 +248,7 @@ def _sums(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A number that can be swept: its field, and how a title, an axis and a point call it."""
+    """A number that can be swept: its field, and its label in a title, on an axis, at a point."""
 
     field: str
     title: str
@@ -278,25 +279,25 @@ class Sweep:
         return tuple(value(self.kind, row.variant) for row in self.rows)
 
     @property
-    def places(self) -> tuple[float, ...]:
-        """Where the points stand on an axis: the values, or evenly where they double."""
+    def positions(self) -> tuple[float, ...]:
+        """Positions of the points on an axis: the values, or evenly where they double."""
         if self.kind is REPLAN:
             return tuple(float(i) for i in range(len(self.rows)))
         return self.values
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """How the axis calls the values."""
+        """Labels of the values on the axis."""
         shown = [f"{v:g}" for v in self.values]
         return tuple("all" if v == "inf" else v for v in shown)
 
     def label(self, row: VariantRow) -> str:
-        """How a point of the curve is called."""
+        """Label of a point of the curve."""
         return self.kind.point.format(self.labels[self.rows.index(row)])
 
     @property
     def name(self) -> str:
-        """What the variants share."""
+        """The decoding that the variants share."""
         first = self.rows[0].variant
         return first.decoding or first.label
 
@@ -381,7 +382,9 @@ def _figures(row: VariantRow, records: Sequence[Record]) -> dict[str, Any]:
         "variant": row.variant.label,
         "observation_age_ms": _spread(row.age),
         "staleness_ms": _spread(row.staleness) if row.staleness.count else None,
-        "conditioning_delay": _spread(row.told) if row.told.count else None,
+        "conditioning_delay": _spread(row.conditioning_delay)
+        if row.conditioning_delay.count
+        else None,
         "begun": _spread(row.begun) if row.begun.count else None,
         "seam": _spread(row.seam, 6) if row.seam.count else None,
         "jerk": _spread(row.jerk, 6) if row.jerk.count else None,

@@ -85,7 +85,7 @@ class Store:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Those of this run and of the runs before, in the order they came."""
+        """Records of this run and of the runs before, in the order they came."""
         return tuple(self._variants.values())
 
     def add(self, record: Record) -> None:
@@ -107,12 +107,12 @@ class Store:
         path = self._directory / RUN
         if path.exists():
             setup, variants, commands = _read(path)
-            if said := _differences(to_json(setup), to_json(self._setup)):
-                raise StoreError(f"{self._directory} holds an evaluation with {said}")
+            if difference := _differences(to_json(setup), to_json(self._setup)):
+                raise StoreError(f"{self._directory} holds an evaluation with {difference}")
             for label, variant in self._variants.items():
                 before = variants.get(label, variant)
-                if said := _differences(to_json(before), to_json(variant)):
-                    raise StoreError(f"{self._directory} holds '{label}' with {said}")
+                if difference := _differences(to_json(before), to_json(variant)):
+                    raise StoreError(f"{self._directory} holds '{label}' with {difference}")
             self._variants = {**variants, **self._variants}
             self.commands = list(dict.fromkeys([*commands, *self.commands]))
         content = {
@@ -172,7 +172,7 @@ def _parse(content: bytes, path: Path) -> list[Record]:
 
 
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What ``there`` has and ``wanted`` has otherwise, in words; "" where they agree."""
+    """Fields of ``there`` that differ in ``wanted``, as text; "" where they agree."""
     return ", ".join(
         f"{name} {there[name]!r} (now {wanted[name]!r})"
         for name in sorted(there)
@@ -180,7 +180,7 @@ def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     )
 
 
-# What a policy said, frame by frame: an .npz an episode in the folder `tokens` of an evaluation.
+# A policy's tokens, frame by frame: an .npz an episode in the folder `tokens` of an evaluation.
 #
 # Each holds ``tokens`` int32 [frames, K], in the order of the frames, and ``success``, bool. What
 # an evaluation's lines keep of them is a digest only; these are for studies of drafts.
@@ -198,27 +198,27 @@ class EpisodeTokens:
     success: bool
 
 
-def write_spoken(record: Record, directory: Path) -> Path | None:
-    """Write what was said in an episode into the evaluation's directory; None: nothing was."""
-    if not record.said:
+def write_tokens(record: Record, directory: Path) -> Path | None:
+    """Write the tokens of an episode into the evaluation's directory; None: there are none."""
+    if not record.tokens:
         return None
     name = re.sub(r"[^A-Za-z0-9._=,-]+", "_", record.job.key()).strip("_")
     path = directory / FOLDER / f"{name[:200]}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, tokens=np.asarray(record.said, np.int32), success=record.success)
+    np.savez_compressed(path, tokens=np.asarray(record.tokens, np.int32), success=record.success)
     return path
 
 
-def read_spoken(directory: Path, variant: str = "") -> list[EpisodeTokens]:
+def read_tokens(directory: Path, variant: str = "") -> list[EpisodeTokens]:
     """The episodes of an evaluation, or of one of its variants, by name. UserError, OSError."""
     start = re.sub(r"[^A-Za-z0-9._=,-]+", "_", f"{variant}/") if variant else ""
     paths = sorted(p for p in (directory / FOLDER).glob("*.npz") if p.name.startswith(start))
     if not paths:
         raise UserError(f"{directory / FOLDER} holds no tokens: play with `eval --keep-tokens`")
-    return [_read_tokens(path) for path in paths]
+    return [_tokens_of(path) for path in paths]
 
 
-def _read_tokens(path: Path) -> EpisodeTokens:
+def _tokens_of(path: Path) -> EpisodeTokens:
     try:
         with np.load(path, allow_pickle=False) as archive:
             tokens: npt.NDArray[Any] = archive["tokens"]
@@ -230,8 +230,8 @@ def _read_tokens(path: Path) -> EpisodeTokens:
     return EpisodeTokens(path.stem, tokens, success)
 
 
-# A clip of an episode that failed: an animated WebP with the step, the observation age and
-# the instruction burnt in, so that an image passed on says what it shows.
+# A clip of an episode that failed: an animated WebP with the step, the observation age and the
+# instruction burnt in, so that they go along with an image that is passed on.
 
 
 SIDE = 256  # px, the longer side
@@ -244,7 +244,7 @@ _QUALITY = 60
 
 
 def clip_path(job: Job) -> str:
-    """Where an episode's clip belongs, relative to the evaluation's directory."""
+    """Path of an episode's clip, relative to the evaluation's directory."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{job.task}_{job.initial_state}")[:120]
     return f"clips/{job.number:05d}_{name}.webp"
 
@@ -286,16 +286,16 @@ def _drawn(frame: Image.Image, words: str, instruction: str) -> Image.Image:
     size = round(frame.width * scale), round(frame.height * scale)
     font = ImageFont.load_default(_FONT)
     lines = textwrap.wrap(instruction, max(12, size[0] // 7))[:2]
-    picture = Image.new("RGB", (size[0], size[1] + _BAND * len(lines)), "black")
-    picture.paste(frame.resize(size, Image.Resampling.BICUBIC), (0, _BAND * len(lines)))
-    draw = ImageDraw.Draw(picture)
-    for place, line in enumerate(lines):
-        draw.text((4, 2 + place * _BAND), line, fill="white", font=font)
+    image = Image.new("RGB", (size[0], size[1] + _BAND * len(lines)), "black")
+    image.paste(frame.resize(size, Image.Resampling.BICUBIC), (0, _BAND * len(lines)))
+    draw = ImageDraw.Draw(image)
+    for row, line in enumerate(lines):
+        draw.text((4, 2 + row * _BAND), line, fill="white", font=font)
     if words:
         _, _, right, _ = draw.textbbox((0, 0), words, font=font)
-        draw.rectangle((0, picture.height - _BAND, right + 8, picture.height), fill="black")
-        draw.text((4, picture.height - _BAND + 2), words, fill="white", font=font)
-    return picture
+        draw.rectangle((0, image.height - _BAND, right + 8, image.height), fill="black")
+        draw.text((4, image.height - _BAND + 2), words, fill="white", font=font)
+    return image
 
 
 # A strip of frames: one small image that shows an episode from its begin to its end.
@@ -363,7 +363,7 @@ class FrameStrip:
 
     @property
     def frames(self) -> dict[int, Image.Image]:
-        """What is kept, by the step after which it was seen; the last frame is among them."""
+        """Frames kept, by the step after which each was seen; the last is among them."""
         last = {} if self._last is None else {self._last[0]: self._last[1]}
         return {**self._kept, **last}
 
@@ -389,5 +389,5 @@ class FrameStrip:
         seen = self.frames
         steps = np.array(sorted(seen))
         wanted = np.linspace(steps[0], steps[-1], self._frames)
-        nearest = {int(steps[np.abs(steps - place).argmin()]) for place in wanted}
+        nearest = {int(steps[np.abs(steps - step).argmin()]) for step in wanted}
         return [seen[step] for step in sorted(nearest)]

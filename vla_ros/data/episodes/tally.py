@@ -20,15 +20,15 @@ from vla_ros.core.types import (
 )
 from vla_ros.data.episodes.records import Job, Record, Spread
 
-# How smoothly chunks follow each other, by what was said and executed. Not thread-safe.
+# How smoothly chunks follow each other. Not thread-safe.
 
 
 _REMEMBERED = 4096  # chunks; more than an episode has steps
 
 
 class Seams:
-    """Tell it every inference before the commands that execute it; see
-    :class:`vla_ros.data.episodes.records.Record` for what comes out."""
+    """Seams and jerks of an episode, as a :class:`Record` has them. Give it every inference before
+    the commands that execute it."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -38,9 +38,9 @@ class Seams:
         self._last: Command | None = None
         self._moves: list[Floats] = []  # the last three
 
-    def inference(self, said: Inference) -> None:
-        if len(said.actions) > 1:
-            self._chunks[said.stamp_ns] = said.actions
+    def inference(self, inference: Inference) -> None:
+        if len(inference.actions) > 1:
+            self._chunks[inference.stamp_ns] = inference.actions
             while len(self._chunks) > _REMEMBERED:
                 del self._chunks[next(iter(self._chunks))]
 
@@ -58,33 +58,34 @@ class Seams:
         self.begun.append(command.chunk_index)
         if before is None or before.kind is not CommandKind.POLICY:
             return
-        old, place = self._chunks.get(before.stamp_ns), before.chunk_index + 1
-        if old is not None and place < len(old):
+        old, index = self._chunks.get(before.stamp_ns), before.chunk_index + 1
+        if old is not None and index < len(old):
             new = self._chunks[command.stamp_ns][command.chunk_index]
-            self.seams.append(float(np.linalg.norm((new - old[place])[:GRIPPER])))
+            self.seams.append(float(np.linalg.norm((new - old[index])[:GRIPPER])))
 
 
-NO_DECODING = "none"  # what a policy without a model says of itself
-#: how an episode that nobody solved ends in the words of sim/episode.py -> in a record's
+NO_DECODING = "none"  # that of a policy without a model
+#: how an unsolved episode ends in sim/episode.py -> in a record
 _ENDS = (("not solved within", "step limit"), ("the task can no longer be solved", "out of reach"))
 
 
 class EpisodeTally:
-    """Tell it every command that a control step executed and every inference, in order."""
+    """Counts of one episode: give it every command that a control step executed and every
+    inference, in order."""
 
     def __init__(self) -> None:
         self._actions = hashlib.sha256()
         self._tokens = hashlib.sha256()
-        self._said: list[tuple[int, ...]] = []
+        self._frames_tokens: list[tuple[int, ...]] = []
         self._ages_ms: list[float] = []
         self._each_ms: list[float] = []  # the same, NaN for every step that held
         self._staleness_ms: list[float] = []
         self._inference_ms: list[float] = []
-        self._told: list[float] = []
+        self._delays: list[float] = []
         self._drafted: list[int] = []
         self._accepted: list[int] = []
         self._seams = Seams()
-        self._passes = self._frames = self._actions_said = self._steps = self._moved = 0
+        self._passes = self._frames = self._actions_made = self._steps = self._moved = 0
 
     def command(self, command: Command, executed_ns: int) -> None:
         """One control step executed ``command`` when the clock of its stamps was there."""
@@ -105,22 +106,22 @@ class EpisodeTally:
         self._steps += 1
         self._each_ms.append(math.nan)
 
-    def asked(self, spent_ms: float) -> None:
+    def spent(self, spent_ms: float) -> None:
         """The policy took in a frame, which kept it busy for so long."""
         self._inference_ms.append(spent_ms)
 
-    def inference(self, said: Inference) -> None:
+    def inference(self, inference: Inference) -> None:
         """The policy answered one frame."""
         self._frames += 1
-        self._seams.inference(said)
-        self._told.append(said.conditioning_delay)
-        self._passes += said.target_passes
-        self._actions_said += len(said.actions)
-        self._drafted = add_per_dimension(self._drafted, said.drafted)
-        self._accepted = add_per_dimension(self._accepted, said.accepted)
-        if said.tokens:
-            self._said.append(tuple(said.tokens))
-            self._tokens.update(np.asarray(said.tokens, np.int64).tobytes())
+        self._seams.inference(inference)
+        self._delays.append(inference.conditioning_delay)
+        self._passes += inference.target_passes
+        self._actions_made += len(inference.actions)
+        self._drafted = add_per_dimension(self._drafted, inference.drafted)
+        self._accepted = add_per_dimension(self._accepted, inference.accepted)
+        if inference.tokens:
+            self._frames_tokens.append(tuple(inference.tokens))
+            self._tokens.update(np.asarray(inference.tokens, np.int64).tobytes())
 
     @property
     def steps(self) -> int:
@@ -145,7 +146,7 @@ class EpisodeTally:
         clamped: int = 0,
         error: str = "",
     ) -> Record:
-        """What came of it; see :class:`Record`."""
+        """The record of the episode."""
         return Record(
             job=job,
             success=success,
@@ -157,22 +158,22 @@ class EpisodeTally:
             age_ms=Spread.of(self._ages_ms),
             staleness_ms=Spread.of(self._staleness_ms),
             inference_ms=Spread.of(self._inference_ms),
-            conditioning_delay=Spread.of(self._told) if any(self._told) else Spread(),
+            conditioning_delay=Spread.of(self._delays) if any(self._delays) else Spread(),
             decoding="" if decoding == NO_DECODING else decoding,
             drafted=tuple(self._drafted),
             accepted=tuple(self._accepted),
             passes=self._passes,
             frames=self._frames,
-            served=self._actions_said * max(1, pipeline_depth),
+            served=self._actions_made * max(1, pipeline_depth),
             held=self._steps - self._moved,
             clamped=clamped,
             action_digest=self._actions.hexdigest(),
-            token_digest=self._tokens.hexdigest() if self._said else "",
+            token_digest=self._tokens.hexdigest() if self._frames_tokens else "",
             begun=Spread.of(self._seams.begun),
             seam=Spread.of(self._seams.seams),
             jerk=Spread.of(self._seams.jerks),
             error=error,
-            said=tuple(self._said),
+            tokens=tuple(self._frames_tokens),
             ages=tuple(self._each_ms),
         )
 
@@ -183,26 +184,26 @@ def add_per_dimension(total: Iterable[int], more: Iterable[int]) -> list[int]:
     ``more`` has a count per token; the tokens of a chunk of actions go by their dimension.
     """
     out = list(total)
-    for place, count in enumerate(more):
-        dimension = place % ACTION_DIM
+    for index, count in enumerate(more):
+        dimension = index % ACTION_DIM
         out += [0] * (dimension + 1 - len(out))
         out[dimension] += count
     return out
 
 
-def is_an_end(said: str) -> bool:
-    """Whether the simulation said so of an episode that was played to its end, in vain."""
-    return any(said.startswith(start) for start, _ in _ENDS)
+def is_an_end(reason: str) -> bool:
+    """Whether the simulation ends an episode so that was played to its end, in vain."""
+    return any(reason.startswith(start) for start, _ in _ENDS)
 
 
-def reason_of(success: bool, said: str, state: PolicyState, why: str, moved: int) -> str:
-    """A record's ``reason``: ``said`` by the simulation, with what ails the policy.
+def reason_of(success: bool, ended: str, state: PolicyState, why: str, moved: int) -> str:
+    """A record's ``reason``: how it ``ended`` in the simulation, and what is wrong with the policy.
 
     ``state`` and ``why`` are the policy's at the end, ``moved`` the steps it acted in.
     """
     if success:
         return "success"
-    end = next((short for start, short in _ENDS if said.startswith(start)), said)
+    end = next((short for start, short in _ENDS if ended.startswith(start)), ended)
     if state is PolicyState.FAULT:
         return f"policy FAULT: {why}"
     if state is PolicyState.HOLD:

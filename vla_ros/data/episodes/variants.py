@@ -20,15 +20,15 @@ UNCERTAIN = ("temporal_tree", "head")
 
 def _values(each: type, default: tuple[Any, ...], letter: str, text: str) -> Any:
     """A field of :class:`Choices` that lists values; its flag joins them by commas."""
-    said = {"each": each, "text": text, "metavar": f"{letter},.."}
-    return field(default=default, metadata=said)
+    flag = {"each": each, "text": text, "metavar": f"{letter},.."}
+    return field(default=default, metadata=flag)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What is asked for of each option of a variant: all its values, or one for every variant.
+    """Values of each option of a variant: all of them, or one for every variant.
 
-    ``draft`` drafts where a model shall and no ``draft_checkpoint`` is named; "": nobody does.
+    ``draft`` drafts where a model shall and no ``draft_checkpoint`` is named; "": none.
     """
 
     decoding: tuple[str, ...] = _values(str, (), "D", "vla: how tokens are decoded (auto)")
@@ -106,7 +106,7 @@ class Choices:
                     yield self._drafting(decoding, drafter, acceptance, distance)
 
     def _drafters(self, decoding: str) -> tuple[str, ...]:
-        """Those asked for that belong to a decoding; one of its own where none does."""
+        """The chosen drafters that belong to a decoding; one of its own where none does."""
         if decoding == MODEL_DRAFTED:
             return ("model",)
         if decoding == HETEROSPEC:

@@ -17,7 +17,8 @@ from typing import Any
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Image
-from vla_ros.data.lerobot.wire import Array, Message, receive, send
+from vla_ros.data.lerobot import wire
+from vla_ros.data.lerobot.wire import Array, Message
 from vla_ros.policies.load import lerobot_python
 
 IMAGES = "observation.images."
@@ -26,7 +27,7 @@ ACTION = "action"
 #: Neither begins with "observation" or "action": LeRobot's policies take those for inputs.
 OBSERVATION_AGE = "timing.observation_age_s"
 ACTION_OBSERVATION_AGE = "timing.action_observation_age_s"
-#: What the policy said for the moment, executed or not; whether it said anything; how long it took.
+#: The policy's action for the moment, executed or not; whether there is one; how long it took.
 POLICY_ACTION = "policy.action"
 ANSWERED = "policy.answered"
 DELAY = "timing.delay_s"
@@ -52,7 +53,7 @@ class Columns:
     numbers: tuple[DatasetColumn, ...]
 
     def features(self, videos: bool) -> dict[str, Any]:
-        """As LeRobotDataset.create takes them."""
+        """Features for LeRobotDataset.create."""
         kind, axes = ("video" if videos else "image"), ["height", "width", "channels"]
         found: dict[str, Any] = {
             IMAGES + name: {"dtype": kind, "shape": [*size, 3], "names": axes}
@@ -119,7 +120,7 @@ def python_of(given: str = "") -> str:
 
 
 class LeRobot:
-    """A conversation with LeRobot's Python. Use it as a context manager."""
+    """A process of LeRobot's Python, and the pipe to it. Use it as a context manager."""
 
     def __init__(self, python: str) -> None:
         self._python = python
@@ -154,22 +155,22 @@ class LeRobot:
             self._process.wait()
         self._log.close()
 
-    def ask(
+    def send(
         self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
     ) -> None:
         """Send one message. UserError: it has failed; its last words."""
         assert self._process.stdin is not None
         try:
-            send(self._process.stdin, Message(kind, fields, arrays or {}))
+            wire.send(self._process.stdin, Message(kind, fields, arrays or {}))
         except OSError:
-            self.hear("")  # raises with what it said before it died
+            self.receive("")  # raises with its last message
             raise UserError(self._exit_reason()) from None
 
-    def hear(self, *wanted: str) -> Message:
-        """The next answer, one of ``wanted``. UserError: it failed, and why."""
+    def receive(self, *wanted: str) -> Message:
+        """The next message of one of the kinds ``wanted``. UserError: it failed, and why."""
         assert self._process.stdout is not None
         try:
-            message = receive(self._process.stdout)
+            message = wire.receive(self._process.stdout)
         except EOFError:
             message = None
         if message is None:
@@ -182,7 +183,7 @@ class LeRobot:
         if message.kind == "failed":
             raise UserError(f"LeRobot refused: {message.fields['line']}")
         if message.kind not in wanted:
-            return self.hear(*wanted)
+            return self.receive(*wanted)
         return message
 
     def _exit_reason(self) -> str:
@@ -196,14 +197,12 @@ class LeRobot:
 # Rows into a new LeRobotDataset, by LeRobot's own code.
 
 
-OURS = (
-    Path("meta") / "vla_ros.json"
-)  # what we add: where it came from, and what LeRobot has no word for
+OURS = Path("meta") / "vla_ros.json"  # where it came from, and what LeRobot has no field for
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenDataset:
-    """What there is in the new data set; ``version`` of its format."""
+    """Size of the new data set; ``version`` of its format."""
 
     episodes: int
     frames: int
@@ -219,10 +218,10 @@ def write(
     rows: Iterable[DatasetRow],
     videos: bool,
     note: Callable[[], dict[str, Any]],
-    shown: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> WrittenDataset:
-    """Write ``rows`` into ``out``, which must not be there; ``shown`` (episodes, frames) is told on
-    the way, ``note`` is asked at the end for what goes into meta/vla_ros.json.
+    """Write ``rows`` into ``out``, which must not be there; ``progress`` gets episodes and
+    frames on the way, ``note`` gives the content of meta/vla_ros.json at the end.
 
     The folder appears when it is whole. UserError: LeRobot refused, or nothing came.
     """
@@ -241,20 +240,20 @@ def write(
                 "videos": videos,
                 "threads": 2,
             }
-            there.ask("create", request)
+            there.send("create", request)
             episodes = 0
             last: int | None = None
             for frames, row in enumerate(rows, 1):
                 if last is not None and row.episode != last:
                     episodes = _save(there)
                 last = row.episode
-                there.ask("frame", {"task": row.task}, row.arrays())
-                shown(episodes, frames)
+                there.send("frame", {"task": row.task}, row.arrays())
+                progress(episodes, frames)
             if last is None:
                 raise UserError("there is not one frame to write")
             _save(there)
-            there.ask("end", {})
-            done = there.hear("done").fields
+            there.send("end", {})
+            done = there.receive("done").fields
         (scratch / OURS).write_text(json.dumps(note(), indent=1) + "\n", encoding="utf-8")
         scratch.rename(out)
     finally:
@@ -269,8 +268,8 @@ def refuse_existing(out: Path) -> None:
 
 
 def _save(there: LeRobot) -> int:
-    there.ask("save", {})
-    return int(there.hear("saved").fields["episodes"])
+    there.send("save", {})
+    return int(there.receive("saved").fields["episodes"])
 
 
 # A LeRobotDataset's rows, by LeRobot's own code.
@@ -295,7 +294,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a data set says about itself. ``ours``: meta/vla_ros.json, {} where another wrote it."""
+    """The description of a data set. ``ours``: meta/vla_ros.json, {} where another wrote it."""
 
     fps: float
     episodes: int
@@ -309,14 +308,14 @@ class Info:
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder is a LeRobotDataset, of whatever version."""
+    """Whether a folder is a LeRobotDataset of any version."""
     return (folder / _INFO).is_file()
 
 
 class Reader:
-    """An open data set: ask ``info`` first, then take the ``rows``. A context manager.
+    """An open data set: its ``info``, then its ``rows``. A context manager.
 
-    UserError: LeRobot cannot read it, and what it said.
+    UserError: LeRobot cannot read it, with its message.
     """
 
     def __init__(self, python: str, folder: Path) -> None:
@@ -334,39 +333,39 @@ class Reader:
 
     def _open(self) -> Info:
         try:
-            self._lerobot.ask("read", {"root": str(self._folder.absolute())})
-            said = self._lerobot.hear("meta").fields
+            self._lerobot.send("read", {"root": str(self._folder.absolute())})
+            meta = self._lerobot.receive("meta").fields
         except UserError as error:
             self._lerobot.close(0.0)
             raise UserError(f"{self._folder}: {error}") from None
         ours = self._folder / OURS
         return Info(
-            fps=float(said["fps"]),
-            episodes=int(said["episodes"]),
-            frames=int(said["frames"]),
-            features={name: _feature(name, one) for name, one in said["features"].items()},
+            fps=float(meta["fps"]),
+            episodes=int(meta["episodes"]),
+            frames=int(meta["frames"]),
+            features={name: _feature(name, one) for name, one in meta["features"].items()},
             ours=json.loads(ours.read_text(encoding="utf-8")) if ours.is_file() else {},
         )
 
     def rows(self, names: tuple[str, ...]) -> Iterator[DatasetRow]:
         """Every frame, with these columns, in the order of the data set."""
-        self._lerobot.ask("go", {"features": list(names)})
-        while (message := self._lerobot.hear("frame", "done")).kind == "frame":
+        self._lerobot.send("go", {"features": list(names)})
+        while (message := self._lerobot.receive("frame", "done")).kind == "frame":
             images = {n: a for n, a in message.arrays.items() if self.info.features[n].image}
             numbers = {n: a for n, a in message.arrays.items() if n not in images}
             episode, task = int(message.fields["episode"]), str(message.fields["task"])
             yield DatasetRow(episode, task, images, numbers)
 
 
-def _feature(name: str, said: Mapping[str, Any]) -> Feature:
-    names = said.get("names") or ()
+def _feature(name: str, described: Mapping[str, Any]) -> Feature:
+    names = described.get("names") or ()
     if isinstance(names, Mapping):  # older sets: {"motors": [...]}
         names = [
             one
             for group in names.values()
             for one in (group if isinstance(group, list) else [group])
         ]
-    return Feature(name, str(said["dtype"]), tuple(said["shape"]), tuple(map(str, names)))
+    return Feature(name, str(described["dtype"]), tuple(described["shape"]), tuple(map(str, names)))
 
 
 def short(camera: str) -> str:

@@ -1,4 +1,4 @@
-"""What runs in LeRobot's Python: LeRobot's own code writes a data set, or reads one.
+"""The process in LeRobot's Python: LeRobot's own code writes a data set, or reads one.
 
 It imports of ours the wire alone. Standard output is the pipe; what libraries print goes to
 standard error.
@@ -39,7 +39,7 @@ def main() -> int:
         serve = _write if first.kind == "create" else _read
         serve(LeRobotDataset, first, requests, out)
     except BrokenPipeError:
-        return 1  # whoever asked is gone
+        return 1  # the other end is gone
     except Exception as error:  # LeRobot raises whatever its libraries raise
         import traceback
 
@@ -51,18 +51,18 @@ def main() -> int:
 
 def _write(dataset_class: Any, first: Message, requests: BinaryIO, out: BinaryIO) -> None:
     """Frames into a new data set; after each episode and at the end, how much there is."""
-    asked = first.fields
+    request = first.fields
     features = {
-        name: {**one, "shape": tuple(one["shape"])} for name, one in asked["features"].items()
+        name: {**one, "shape": tuple(one["shape"])} for name, one in request["features"].items()
     }
     dataset = dataset_class.create(
-        repo_id=asked["repo_id"],
-        fps=asked["fps"],
+        repo_id=request["repo_id"],
+        fps=request["fps"],
         features=features,
-        root=asked["root"],
-        robot_type=asked["robot_type"],
-        use_videos=asked["videos"],
-        image_writer_threads=asked["threads"],
+        root=request["root"],
+        robot_type=request["robot_type"],
+        use_videos=request["videos"],
+        image_writer_threads=request["threads"],
     )
     while (message := receive(requests)) is not None:
         if message.kind == "frame":
@@ -82,7 +82,7 @@ def _write(dataset_class: Any, first: Message, requests: BinaryIO, out: BinaryIO
 
 
 def _read(dataset_class: Any, first: Message, requests: BinaryIO, out: BinaryIO) -> None:
-    """What the data set is; then, once it was asked to go on, every frame of it."""
+    """Send the data set's description; then, on request, every frame of it."""
     root = Path(first.fields["root"])
     backend = first.fields.get("video_backend") or "pyav"
     dataset = dataset_class(root.name, root=root, video_backend=backend, return_uint8=True)

@@ -129,7 +129,7 @@ class EvalLog:
         steps = self._answered_steps() if self._lockstep else self._clocked_steps()
         for inference in self._inferences():
             tally.inference(inference)
-            tally.asked(sum(inference.timeline.durations_ms().values()))
+            tally.spent(sum(inference.timeline.durations_ms().values()))
         for received, executed_ns in steps:
             if received is None:
                 tally.idle()

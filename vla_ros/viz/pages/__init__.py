@@ -25,7 +25,7 @@ def _environment(folder: Path) -> Environment:
     return Environment(
         loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
-        undefined=StrictUndefined,  # a name that nobody gave is an error, not nothing
+        undefined=StrictUndefined,  # a missing name is an error, not nothing
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -58,7 +58,7 @@ class Bar:
         return _HIGH
 
     def x(self, value: float) -> float:
-        """Where a share lies, px."""
+        """Position of a share, px."""
         return 0.5 + min(max(value, 0.0), 1.0) * (self.width - 1)
 
 
@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def background(self) -> str:
-        """A color that is always light enough for black text."""
+        """A color that is always light enough for dark text."""
         part = min(max(self.shade or 0.0, 0.0), 1.0)
         red, green, blue = (round(255 - part * (255 - end)) for end in (140, 185, 222))
         return f"rgb({red},{green},{blue})"

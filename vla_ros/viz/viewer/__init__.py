@@ -1,5 +1,5 @@
-"""A page in the browser that shows a running policy and speaks to it: what it says, and viser.
+"""A page in the browser that shows a running policy and commands it.
 
-``window``: viser's widgets. ``page``, ``strips``, ``pictures``: what is said, drawn and shown in
-them. ``stage``: the scene of ``space`` and ``robot``. ``server``, ``guard``: who may see it.
+``window``: viser's widgets behind a guard. ``model``: text, charts and images in them. ``stage``:
+the scene. ``guard``: who may see it.
 """

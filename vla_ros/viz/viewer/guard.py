@@ -1,4 +1,4 @@
-"""Who may see the page. It commands a robot, so a stranger's web page must not reach it.
+"""Access to the page. It commands a robot, so a stranger's web page must not reach it.
 
 A browser lets any page open a web socket to this machine; what it cannot do is lie about
 where that page came from. So a request whose Origin is another host than it asks for is refused, on
@@ -26,7 +26,7 @@ _ASK = (
 
 @dataclass(frozen=True, slots=True)
 class GuardAnswer:
-    """What is sent in place of the page."""
+    """The response in place of the page."""
 
     status: HTTPStatus
     headers: Mapping[str, str]

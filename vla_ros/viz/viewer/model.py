@@ -1,4 +1,4 @@
-"""What the page in the browser shows: words, strip charts, the scene's past, camera images.
+"""The content of the page in the browser: text, strip charts, the scene's past, camera images.
 
 Free of ROS and of the browser; not thread-safe. Times are nanoseconds of the steady clock.
 """
@@ -22,9 +22,10 @@ from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
 from vla_ros.runtime.monitor.seen import CommandSeen, StatusSeen
 from vla_ros.sim.env import SimError
 from vla_ros.sim.libero.suites import find_package, tasks_of
+from vla_ros.viz.robot_model import Shape
 
 LOG_LINES = 10
-SILENT_NS = 3 * SECOND  # a policy says once a second how it is
+SILENT_NS = 3 * SECOND  # a policy publishes its status once a second
 _LONGEST = 160  # characters of a log line
 
 #: A state's color; white text is readable on each.
@@ -53,7 +54,7 @@ class Banner:
 
 @dataclass(frozen=True, slots=True)
 class SimulationState:
-    """What a simulation says of its episode."""
+    """A simulation's report on its episode."""
 
     environment: str
     task: str
@@ -73,23 +74,23 @@ class LogLine:
 
 
 class Page:
-    """Give it what is heard, ask it what to show."""
+    """Status, log and facts of a run, as the page shows them."""
 
     def __init__(self) -> None:
         self.status: StatusSeen | None = None
         self.instruction = ""
         self.world: SimulationState | None = None
-        self.note = ""  # what every image of this simulation must be labelled with
+        self.note = ""  # label of every image of this simulation
         self.passes: float | None = None  # of the target model, an action
         self._heard_ns = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
-        self._sentences: dict[str, None] = {}  # in the order in which they were first heard
+        self._instructions: dict[str, None] = {}  # in the order in which they first came
 
     def hear_status(self, status: StatusSeen, instruction: str, steady_ns: int) -> None:
-        """The policy says how it is and what it was told."""
+        """The policy's status and its instruction."""
         self.status, self.instruction, self._heard_ns = status, instruction, steady_ns
         if instruction:
-            self._sentences[instruction] = None
+            self._instructions[instruction] = None
 
     def hear_inference(self, target_passes: int, actions: int) -> None:
         """One answer of the policy: ``actions`` of it share its passes."""
@@ -100,10 +101,10 @@ class Page:
         self._log.append(line)
 
     def banner(self, steady_ns: int) -> Banner:
-        """Silence counts: what was said last need not be so any more."""
+        """The state; silence counts, since the last status need not hold any more."""
         status = self.status
         if status is None:
-            return Banner("NO POLICY", "nothing was heard of a policy yet", UNHEARD)
+            return Banner("NO POLICY", "no policy has published its status yet", UNHEARD)
         silent_ns = steady_ns - self._heard_ns
         if silent_ns > SILENT_NS:
             was = f"silent for {silent_ns / SECOND:.0f} s; it was {status.state.name}"
@@ -127,22 +128,22 @@ class Page:
         return tuple(found)
 
     def suggestions(self, tasks: Iterable[str]) -> tuple[str, ...]:
-        """Instructions to choose from: the world's tasks, then what was said before."""
-        return tuple(dict.fromkeys([*tasks, *self._sentences]))
+        """Instructions to choose from: the world's tasks, then earlier ones."""
+        return tuple(dict.fromkeys([*tasks, *self._instructions]))
 
     # As HTML
 
     def banner_html(self, steady_ns: int) -> str:
         """State, reason and instruction, escaped."""
         banner = self.banner(steady_ns)
-        told = escape(self.instruction) or "<i>nothing: it stands still</i>"
+        instruction = escape(self.instruction) or "<i>none: it stands still</i>"
         return (
             f'<div id="vla-state" style="background:{banner.color};color:#fff;padding:10px 12px;'
             f'border-radius:6px;margin:0 8px 8px;font-family:sans-serif">'
             f'<div id="vla-word" style="font-size:22px;font-weight:700">{banner.word}</div>'
             f'<div id="vla-reason" style="font-size:13px">{escape(banner.reason)}</div>'
-            f'<div style="font-size:13px;margin-top:6px">told: '
-            f'<b id="vla-told">{told}</b></div></div>'
+            f'<div style="font-size:13px;margin-top:6px">instruction: '
+            f'<b id="vla-instruction">{instruction}</b></div></div>'
         )
 
     def facts_html(self) -> str:
@@ -170,12 +171,12 @@ class Page:
 def _decoding(status: StatusSeen, passes: float | None) -> str:
     if status.decoding in ("", "none"):
         return "none: no model"
-    told = f", {passes:.2g} passes an action" if passes is not None else ""
-    return f"{status.decoding}{told}"
+    spent = f", {passes:.2g} passes an action" if passes is not None else ""
+    return f"{status.decoding}{spent}"
 
 
 def _end_of(checkpoint: str) -> str:
-    """The end of a long path says more than its begin."""
+    """The end of a long path, which tells checkpoints apart."""
     return checkpoint if len(checkpoint) <= 40 else "…" + checkpoint[-39:]
 
 
@@ -260,7 +261,7 @@ class Strips:
         self._names: tuple[str, ...] = END_EFFECTOR_DELTA.names
 
     def set_bounds(self, low: Sequence[float], high: Sequence[float]) -> None:
-        """Of every number of an action but the grippers', in order."""
+        """Limits of every number of an action but the grippers', in order."""
         self._low, self._high = tuple(low), tuple(high)
 
     def add(self, command: CommandShown, steady_ns: int) -> None:
@@ -394,17 +395,17 @@ def _top(values: Floats) -> float:
 
 
 def _round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten in ten steps: an axis must not twitch."""
+    """The next step of an axis, 5 times a power of ten apart: it must not twitch."""
     step = 10.0 ** math.floor(math.log10(value)) / 2
     return math.ceil(value / step) * step
 
 
-# What the three-dimensional part shows at an instant, and the last seconds of it.
+# The three-dimensional part at an instant, and the last seconds of it.
 #
 # Not thread-safe. Times are nanoseconds of the steady clock; lengths are metres in the world frame.
 
 
-HISTORY_SECONDS = 30  # that can be looked back
+HISTORY_SECONDS = 30  # that the slider reaches back
 _EVERY_NS = SECOND // 10
 _AHEAD_S = 0.5  # the arrow ends where the command, repeated so long, would bring the hand
 
@@ -419,6 +420,10 @@ CUBE_RGB = {
 }
 _OTHER = (150, 140, 190)
 _NOT_THINGS = ("gripper", "finger")  # of the robot, which is shown by its joints
+_CUBE_M = 0.042  # edge: the tabletop's cubes
+_PLATE = (0.075, 0.009)  # radius, height
+BASE = "base_link"  # the frame of displacements, as far as the robot has one of that name
+ARROW_RGB, BONES_RGB = (220, 40, 160), (60, 70, 80)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +437,7 @@ class ViewInstant:
     step: Floats | None = None
 
     def things(self) -> dict[str, Floats]:
-        """What lies about: all but the hand."""
+        """Poses of the objects: all but the hand."""
         return {
             name: pose
             for name, pose in self.poses.items()
@@ -471,9 +476,12 @@ class ViewHistory:
         return min(self._kept, key=lambda one: abs(one.steady_ns - then))
 
 
-def color_of(name: str) -> tuple[int, int, int]:
-    """By the words in a thing's name."""
-    return next((rgb for word, rgb in CUBE_RGB.items() if word in name), _OTHER)
+def thing_shape(name: str) -> Shape:
+    """Shape and color of an object, by the words in its name: nothing else is known of it."""
+    color = next((rgb for word, rgb in CUBE_RGB.items() if word in name), _OTHER)
+    if "plate" in name:
+        return Shape("cylinder", _PLATE, np.eye(4), color)
+    return Shape("box", (_CUBE_M,) * 3, np.eye(4), color)
 
 
 # Camera images with their age burnt in, so that a still image cannot pass for a live one.
@@ -486,15 +494,15 @@ _SHOWN = 320  # pixels of the longer side: a page is no microscope
 
 
 def age_text(age_ms: float) -> str:
-    """Of an image, for a person. A clock that is not ours shows as an age below zero."""
+    """Age of an image, for a person. A clock that is not ours shows as an age below zero."""
     if age_ms < 0:
         return f"{age_ms:.0f} ms: clocks differ"
     return f"{age_ms:.0f} ms" if age_ms < _LONG_MS else f"{age_ms / 1e3:.0f} s"
 
 
 def burnt(image: Image, age_ms: float, max_age_ms: float) -> Image:
-    """Uint8 [height, width, 3], at most 320 pixels a side, the age in its lower left corner: red
-    where it is above ``max_age_ms`` (0: there is no limit)."""
+    """The image, uint8 [height, width, 3], at most 320 pixels a side, with the age in its lower
+    left corner: red where it is above ``max_age_ms`` (0: there is no limit)."""
     picture = Pillow.fromarray(image)
     picture.thumbnail((_SHOWN, _SHOWN))
     draw = ImageDraw.Draw(picture)
@@ -511,7 +519,7 @@ def burnt(image: Image, age_ms: float, max_age_ms: float) -> Image:
 
 
 def side_by_side(pictures: Sequence[Image]) -> Image:
-    """In one row, as high as the lowest, four pixels of white between."""
+    """The images in one row, as high as the lowest, four pixels of white between."""
     height = min(picture.shape[0] for picture in pictures)
     row: list[Image] = []
     for picture in pictures:
@@ -526,8 +534,8 @@ def side_by_side(pictures: Sequence[Image]) -> Image:
 
 
 @functools.cache
-def sentences_of(environment: str, suite: str = "") -> tuple[str, ...]:
-    """In the order of the tasks, each once; () for an environment that nobody knows here."""
+def instructions_of(environment: str, suite: str = "") -> tuple[str, ...]:
+    """The instructions in the order of the tasks, each once; () for an unknown environment."""
     if environment == "tabletop":
         from vla_ros.sim.tasks import TASKS
 

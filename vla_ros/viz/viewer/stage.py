@@ -9,12 +9,7 @@ import numpy as np
 
 from vla_ros.core.types import Floats
 from vla_ros.viz.robot_model import Robot, Shape, wxyz_of
-from vla_ros.viz.viewer.model import ViewInstant, color_of
-
-_CUBE_M = 0.042  # edge of what nobody says the size of: the tabletop's cubes
-_PLATE = (0.075, 0.009)  # radius, height
-_ARROW = (220, 40, 160)
-_BASE = "base_link"  # the frame of displacements, as far as the robot has one of that name
+from vla_ros.viz.viewer.model import ARROW_RGB, BASE, BONES_RGB, ViewInstant, thing_shape
 
 
 class Stage:
@@ -50,19 +45,20 @@ class Stage:
             for index, shape in enumerate(shapes):
                 self._add_shape(f"/robot/{link}/{index}", shape)
 
-    def _add_shape(self, name: str, shape: Shape) -> None:
-        place = {"position": shape.at[:3, 3], "wxyz": wxyz_of(shape.at[:3, :3])}
+    def _add_shape(self, name: str, shape: Shape) -> Any:
+        given = {
+            "color": shape.color,
+            "position": shape.at[:3, 3],
+            "wxyz": wxyz_of(shape.at[:3, :3]),
+        }
         if shape.kind == "box":
-            self._scene.add_box(name, color=shape.color, dimensions=shape.size, **place)
-        elif shape.kind == "cylinder":
-            radius, length = shape.size
-            self._scene.add_cylinder(
-                name, radius=radius, height=length, color=shape.color, radial_segments=16, **place
+            return self._scene.add_box(name, dimensions=shape.size, **given)
+        if shape.kind == "cylinder":
+            radius, height = shape.size
+            return self._scene.add_cylinder(
+                name, radius=radius, height=height, radial_segments=16, **given
             )
-        else:
-            self._scene.add_icosphere(
-                name, radius=shape.size[0], color=shape.color, subdivisions=2, **place
-            )
+        return self._scene.add_icosphere(name, radius=shape.size[0], subdivisions=2, **given)
 
     def show(self, instant: ViewInstant, rate_hz: float) -> None:
         """Everything as it was then."""
@@ -73,26 +69,15 @@ class Stage:
             self._show_bones(self._robot.bones(places))
         for name, pose in instant.things().items():
             if name not in self._things:
-                self._things[name] = self._add_thing(name)
+                self._things[name] = self._add_shape(f"/things/{name}", thing_shape(name))
             _put(self._things[name], pose)
-        self._show_arrow(instant.arrow(rate_hz, places.get(_BASE)))
+        self._show_arrow(instant.arrow(rate_hz, places.get(BASE)))
 
     def _show_bones(self, bones: Floats) -> None:
         if self._bones is None:
-            self._bones = self._scene.add_line_segments(
-                "/bones", bones, (60, 70, 80), thickness=0.012
-            )
+            self._bones = self._scene.add_line_segments("/bones", bones, BONES_RGB, thickness=0.012)
         else:
             self._bones.points = bones
-
-    def _add_thing(self, name: str) -> Any:
-        color = color_of(name)
-        if "plate" in name:
-            radius, height = _PLATE
-            return self._scene.add_cylinder(
-                f"/things/{name}", radius=radius, height=height, color=color
-            )
-        return self._scene.add_box(f"/things/{name}", color=color, dimensions=(_CUBE_M,) * 3)
 
     def _show_arrow(self, arrow: Floats | None) -> None:
         if arrow is None:
@@ -104,7 +89,7 @@ class Stage:
             self._arrow = self._scene.add_arrows(
                 "/commanded",
                 points,
-                _ARROW,
+                ARROW_RGB,
                 shaft_radius=0.006,
                 head_radius=0.016,
                 head_length=0.03,

@@ -1,8 +1,8 @@
-"""The page in the browser: viser's widgets, and what is asked through them.
+"""The page in the browser: viser's widgets, and the requests made through them.
 
-What is shown is said by :class:`vla_ros.viz.viewer.model.Page` and
-:class:`vla_ros.viz.viewer.model.Strips`;
-this file only puts it there, and only what has changed. ``ask`` is called from viser's threads.
+The content is that of :class:`vla_ros.viz.viewer.model.Page` and
+:class:`vla_ros.viz.viewer.model.Strips`; this file only puts it there, and only what has changed.
+``ask`` is called from viser's threads.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from websockets.http11 import Request, Response
 
 from vla_ros.core.types import Image
 from vla_ros.viz.viewer.guard import PageGuard
-from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
-from vla_ros.viz.viewer.model import Chart
+from vla_ros.viz.viewer.model import HISTORY_SECONDS, Chart
 from vla_ros.viz.viewer.stage import Stage
 
 # viser's server with a guard in front of every request, web sockets included.
@@ -36,19 +35,20 @@ from vla_ros.viz.viewer.stage import Stage
 # the `websockets` package, which asks a function about every request: here it asks the guard first.
 
 
-_PORTS = 50  # tried after the one that was asked for
+_PORTS = 50  # tried after the one given
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class GuardedServer(viser.ViserServer):
-    """Raises OSError where no port is free, RuntimeError where viser cannot be guarded."""
+    """viser's server behind a guard. OSError: no port is free; RuntimeError: viser cannot be
+    guarded."""
 
     def __init__(self, host: str, port: int, guard: PageGuard) -> None:
         port = free_port(host, port)
         quiet = contextlib.redirect_stdout(io.StringIO())  # it prints a table of addresses
-        with _guarded(guard) as asked, quiet:
+        with _guarded(guard) as served, quiet:
             super().__init__(host=host, port=port, verbose=False)
-        if not asked.is_set():
+        if not served.is_set():
             self.stop()
             raise RuntimeError(
                 f"viser {viser.__version__} serves in a way that cannot be guarded: use viser 1.1"
@@ -78,7 +78,7 @@ def free_port(host: str, port: int) -> int:
 def _guarded(guard: PageGuard) -> Iterator[threading.Event]:
     """While viser starts, `websockets` serves what passes the guard. The event says that it did."""
     serve = websockets.asyncio.server.serve
-    asked = threading.Event()
+    served = threading.Event()
 
     def guarded(*args: Any, process_request: Any = None, **options: Any) -> Any:
         def process(connection: Any, request: Request) -> Any:
@@ -86,18 +86,18 @@ def _guarded(guard: PageGuard) -> Iterator[threading.Event]:
             answer = guard.judge(request.path, headers)
             if answer is not None:
                 body = answer.body.encode()
-                told = Headers({**answer.headers, "Content-Length": str(len(body))})
+                headers_out = Headers({**answer.headers, "Content-Length": str(len(body))})
                 status = http.HTTPStatus(answer.status)
-                return Response(status.value, status.phrase, told, body)
+                return Response(status.value, status.phrase, headers_out, body)
             return process_request(connection, request)
 
-        asked.set()
+        served.set()
         return serve(*args, process_request=process, **options)
 
     with _ONE_AT_A_TIME:
         websockets.asyncio.server.serve = guarded  # type: ignore[assignment,misc]
         try:
-            yield asked
+            yield served
         finally:
             websockets.asyncio.server.serve = serve  # type: ignore[misc]
 
@@ -116,25 +116,25 @@ STOP_MARK = """<div id="vla-stop-mark"></div><style>
 
 
 class PageAction(Enum):
-    """What somebody at the page may ask for."""
+    """Requests that can be made at the page."""
 
     STOP = "stop"
     RESUME = "resume"
     RECOVER = "recover"
     RESET = "reset"
-    SAY = "say"
+    INSTRUCT = "instruct"
     RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One press. ``text``: the instruction of SAY."""
+    """One press of a button. ``text``: the instruction of INSTRUCT."""
 
-    wish: PageAction
+    action: PageAction
     text: str = ""
 
 
-#: How often a button that is held says so again.
+#: How often a button that is held repeats its request.
 HOLD_HZ = 20.0
 #: Of a hand: the label of a button, its place among x y z rx ry rz, which way.
 DIRECTIONS = tuple(
@@ -147,7 +147,7 @@ TURN = 4.0  # rad/s for each m/s
 
 @dataclass(frozen=True, slots=True)
 class JogRequest:
-    """A person's word by the page's buttons: velocities x y z rx ry rz in m/s and rad/s, or how far
+    """Motion by the page's buttons: velocities x y z rx ry rz in m/s and rad/s, or how far
     the gripper is to be open, 0 to 1."""
 
     velocity: tuple[float, ...] = ()
@@ -206,24 +206,24 @@ class PageWindow:
         stop.on_click(lambda _: self._ask(PageRequest(PageAction.STOP)))
         key = gui.add_command("Stop the robot", hotkey="escape", description="STOP")
         key.on_trigger(lambda _: self._ask(PageRequest(PageAction.STOP)))
-        self._picture = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
-        self._say(gui)
+        self._image = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
+        self._instruct(gui)
         others = gui.add_button_group("", ("Resume", "Recover", "Reset"))
         others.on_click(
             lambda event: self._ask(PageRequest(PageAction(event.target.value.lower())))
         )
         self._facts = gui.add_html("")
-        self._ago = gui.add_slider("3-D, s ago", 0.0, float(SECONDS), 0.1, 0.0)
+        self._ago = gui.add_slider("3-D, s ago", 0.0, float(HISTORY_SECONDS), 0.1, 0.0)
         self._takeover(gui)
         self._log = gui.add_html("")
 
-    def _say(self, gui: Any) -> None:
+    def _instruct(self, gui: Any) -> None:
         with gui.add_form(None) as form:
             self._tasks = gui.add_dropdown("task", (NO_TASK,))
             self._text = gui.add_text("instruction", "")
-            say = gui.add_button("Say it", hint="Enter does the same")
-        say.on_click(lambda _: form.submit())
-        form.on_submit(lambda _: self._ask(PageRequest(PageAction.SAY, self._text.value)))
+            send = gui.add_button("Send", hint="Enter does the same")
+        send.on_click(lambda _: form.submit())
+        form.on_submit(lambda _: self._ask(PageRequest(PageAction.INSTRUCT, self._text.value)))
 
         @self._tasks.on_update
         def _(_: Any) -> None:
@@ -264,12 +264,12 @@ class PageWindow:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody looks: else nothing need be drawn."""
+        """Whether a browser is connected: else nothing need be drawn."""
         return bool(self._server.get_clients())
 
     @property
     def seconds_ago(self) -> float:
-        """How far back the three-dimensional part is to look."""
+        """Age of the scene that the three-dimensional part is to show."""
         return float(self._ago.value)
 
     def show_words(self, banner: str, facts: str, log: str) -> None:
@@ -283,13 +283,13 @@ class PageWindow:
                 self._shown[name] = text
                 handle.content = text
 
-    def show_picture(self, picture: Image) -> None:
+    def show_image(self, image: Image) -> None:
         """All cameras, uint8 [height, width, 3]."""
-        self._picture.image = picture
+        self._image.image = image
 
-    def show_tasks(self, sentences: Sequence[str]) -> None:
-        """What there is to choose from."""
-        options = (NO_TASK, *sentences)
+    def show_tasks(self, instructions: Sequence[str]) -> None:
+        """Instructions to choose from."""
+        options = (NO_TASK, *instructions)
         if options != tuple(self._tasks.options):
             chosen = self._tasks.value
             self._tasks.options = options
@@ -334,8 +334,8 @@ class PageWindow:
                 order=float(order),
             )
 
-    def tell(self, text: str, good: bool) -> None:
-        """What became of a wish, at everybody's page for a few seconds."""
+    def notify(self, text: str, good: bool) -> None:
+        """The outcome of a request, in every browser for a few seconds."""
         for client in self._server.get_clients().values():
             client.add_notification(
                 "done" if good else "not done",

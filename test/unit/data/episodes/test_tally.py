@@ -88,7 +88,7 @@ def test_seams_jerk_and_staleness_are_in_record_summary_and_report(tmp_path):
     single = replace(record(alone), job=JOB)
     page = html(tmp_path, Setup(checkpoint="c"), (variant,), [single], "vla-ros eval")
     assert "seam jump, 10" not in page, "of single actions there are no seams"
-    assert "delay told" not in page, "it was told of none"
+    assert "conditioning delay" not in page, "it was told of none"
 
 
 def test_the_delay_that_a_policy_was_told_is_in_record_summary_and_report(tmp_path):
@@ -103,5 +103,5 @@ def test_the_delay_that_a_policy_was_told_is_in_record_summary_and_report(tmp_pa
     variant = Variant("v", "actionflow")
     assert summary(Setup(checkpoint="c"), (variant,), [found])["conditioning_delay"]["p50"] == 6.0
     page = html(tmp_path, Setup(checkpoint="c"), (variant,), [found], "vla-ros eval")
-    for words in ("delay told", "6.0 / 6.0", "staleness, ms", "1.0 / 1.0"):
+    for words in ("conditioning delay", "6.0 / 6.0", "staleness, ms", "1.0 / 1.0"):
         assert words in page, words

@@ -47,7 +47,7 @@ def test_a_bag_of_ours(tmp_path):
     held = action(START + 3 * T, [0.0] * 7, kind=CommandKind.HELD)
     found, rows = rows_of(write_bag(tmp_path / "bag", [*ours(), held]))
     assert (len(found), found.episodes, found.fps) == (6, 2, 20)
-    assert found.dropped == {"HELD, which no policy said": 1}
+    assert found.dropped == {"HELD, which is no policy's": 1}
     for i, row in enumerate(rows):
         np.testing.assert_array_equal(row.images["main"], picture(i))
         np.testing.assert_array_equal(row.numbers["action"], np.float32([i / 100] * 7))
@@ -62,7 +62,7 @@ def test_a_bag_of_ours(tmp_path):
     assert columns.numbers[0].names == ("x", "y", "z", "rx", "ry", "rz", "gripper")
 
 
-def test_a_persons_actions_are_marked_and_belong_to_the_episode_that_he_helped(tmp_path):
+def test_a_persons_actions_are_marked_and_belong_to_the_episode_that_they_helped(tmp_path):
     kinds = [CommandKind.POLICY] * 2 + [CommandKind.TAKEOVER] * 2 + [CommandKind.POLICY] * 3
     epochs = [1, 1, 1, 1, 2, 2, 3]  # given back, and later a reset
     entries = [task(START - T, "reach")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.data.lerobot.from_bags import (
+from vla_ros.data.lerobot.pairing import (
     DUE,
     NEWEST,
     OBSERVATION,
@@ -32,7 +32,7 @@ def film(*at_ms: int) -> Stamps:
 
 def test_the_image_that_an_action_rests_on():
     told = RecordedCommand(
-        said_ns=180 * MS, at_ns=181 * MS, observed_ns=50 * MS, latest_ns=150 * MS
+        published_ns=180 * MS, at_ns=181 * MS, observed_ns=50 * MS, latest_ns=150 * MS
     )
     cameras = {"main": film(0, 50, 100, 150)}
     assert pair(told, cameras, OBSERVATION, 1.0, 0.025).images == {"main": 1}

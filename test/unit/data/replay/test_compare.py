@@ -61,9 +61,9 @@ def test_the_same_run_is_identical():
 @given(at=st.integers(0, 9), off=st.floats(1e-12, 1.0))
 def test_one_number_that_differs_is_found(at, off):
     now = run(range(10))
-    commands = list(now.said)
+    commands = list(now.commands)
     commands[at] = said(at, 0.25 + off)
-    found = compare(run(range(10)), replace(now, said=tuple(commands)), range(10))
+    found = compare(run(range(10)), replace(now, commands=tuple(commands)), range(10))
     assert not found.identical
     assert found.largest == abs(0.25 + off - 0.25)
     assert found.first.frame == at
@@ -133,7 +133,7 @@ def test_a_golden_file_gives_back_every_bit(tmp_path):
     )
     save_golden(tmp_path / "golden.json", made, "bag")
     found = load_golden(tmp_path / "golden.json")
-    assert [s.action for s in found.said] == [s.action for s in made.said]
+    assert [s.action for s in found.commands] == [s.action for s in made.commands]
     assert compare(found, made, range(3)).identical
     (tmp_path / "other.json").write_text('{"format": "something else"}')
     (tmp_path / "cut.json").write_text((tmp_path / "golden.json").read_text()[:-20])

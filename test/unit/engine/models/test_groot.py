@@ -26,7 +26,6 @@ from vla_ros.engine.load import inspect
 from vla_ros.engine.models.groot import GrootModel
 from vla_ros.engine.models.groot_head import HeadConfig, head_json, parse_head
 from vla_ros.engine.models.qwen3_vl import parse_qwen3_vl
-from vla_ros_lab.roofline.shapes import MODELS
 
 NAME = "groot-n1.7-small"
 PLACE = Placement(torch.device("cpu"), torch.float32)
@@ -270,14 +269,3 @@ def test_a_drawn_model_is_the_one_that_is_written(tmp_path: Path) -> None:
         for model in (made, read)
     ]
     assert torch.equal(*chunks)
-
-
-def test_the_rooflines_published_shape_is_the_presets() -> None:
-    from dataclasses import replace
-
-    from vla_ros_lab.roofline.shapes import flow_shape_of
-
-    ours = flow_shape_of(PRESETS["groot-n1.7"], "groot-n1.7")
-    known = MODELS["groot-n1.7"]
-    same = replace(known, text_tokens=ours.text_tokens, source=ours.source)
-    assert same == ours

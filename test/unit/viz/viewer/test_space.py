@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from vla_ros.core.clock import SECOND
-from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
 from vla_ros.viz.viewer.model import (
+    HISTORY_SECONDS,
     OLD,
     ViewHistory,
     ViewInstant,
     age_text,
     burnt,
-    color_of,
     side_by_side,
+    thing_shape,
 )
 
 
@@ -24,12 +24,12 @@ def at(x):
 
 def test_looking_back_finds_the_instant_of_then():
     past = ViewHistory()
-    for i in range(SECONDS * 20 + 40):
+    for i in range(HISTORY_SECONDS * 20 + 40):
         past.add(ViewInstant(i * SECOND // 20, poses={"red_cube": at(i / 20)}))
     now = past.now.poses["red_cube"][0, 3]
     assert past.at(0.0) is past.now
     assert past.at(5.0).poses["red_cube"][0, 3] == pytest.approx(now - 5.0, abs=0.06)
-    assert past.at(1e6).poses["red_cube"][0, 3] == pytest.approx(now - SECONDS, abs=0.2)
+    assert past.at(1e6).poses["red_cube"][0, 3] == pytest.approx(now - HISTORY_SECONDS, abs=0.2)
 
 
 def test_the_arrow_leads_where_half_a_second_of_the_command_would():
@@ -44,7 +44,7 @@ def test_the_arrow_leads_where_half_a_second_of_the_command_would():
     assert ViewInstant(0, poses={"gripper": at(0.0)}, step=np.zeros(3)).arrow(20.0) is None
     assert ViewInstant(0, step=step).arrow(20.0) is None
     assert list(instant.things()) == ["red_cube"]
-    assert color_of("red_cube") != color_of("blue_cube")
+    assert thing_shape("red_cube").color != thing_shape("blue_cube").color
 
 
 def test_the_age_is_burnt_in_and_red_where_it_is_too_high():

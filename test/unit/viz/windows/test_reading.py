@@ -206,10 +206,10 @@ def test_transforms_make_a_tree_and_never_a_ring():
     def at(x):
         return place_of((x, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 
-    frames.hear("a", "b", at(1.0))
-    frames.hear("b", "c", at(2.0))
-    frames.hear("c", "a", at(4.0))
-    frames.hear("d", "d", at(4.0))
+    frames.set("a", "b", at(1.0))
+    frames.set("b", "c", at(2.0))
+    frames.set("c", "a", at(4.0))
+    frames.set("d", "d", at(4.0))
     assert frames.place("c")[0, 3] == 3.0
     assert frames.place("a")[0, 3] == 0.0
     assert set(frames.below("b")) == {"b", "c"}

@@ -22,7 +22,7 @@ from std_srvs.srv import Trigger
 from vla_ros.core.clock import MS, SECOND, Window
 from vla_ros.core.types import PolicyState
 from vla_ros.data.bag_frames import BagFrame, FramePart, restamped
-from vla_ros.data.replay import Chunk, EpisodeBegin, chunk_of, run_of_chunks, said_of
+from vla_ros.data.replay import Chunk, EpisodeBegin, chunk_of, command_of, run_of_chunks
 from vla_ros.data.replay_compare import PolicyRun, RunCommand
 from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
 from vla_ros.ros.bringup.graph import GraphFailed
@@ -177,7 +177,7 @@ class PolicyLink(Peer):
     # From the policy
 
     def _on_command(self, message: ActionCommand) -> None:
-        command = said_of(message, time.monotonic_ns())
+        command = command_of(message, time.monotonic_ns())
         with self.bell:
             again = self._lockstep and command.latest_ns in self._answered
             if not again:  # the answer to a frame that was shown twice comes twice

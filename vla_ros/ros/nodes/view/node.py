@@ -54,7 +54,7 @@ from vla_ros.viz.viewer.model import (
     Strips,
     ViewHistory,
     burnt,
-    sentences_of,
+    instructions_of,
     side_by_side,
 )
 from vla_ros.viz.viewer.window import JogRequest, PageAction, PageRequest, PageWindow
@@ -91,13 +91,13 @@ class PageRequests:
 
     def fulfil(self, ask: PageRequest) -> None:
         """Send a request; its outcome is reported later."""
-        if ask.wish is PageAction.SAY:
+        if ask.action is PageAction.INSTRUCT:
             self._instruct(ask.text.strip())
-        elif ask.wish is PageAction.RESET and self._episode.service_is_ready():
+        elif ask.action is PageAction.RESET and self._episode.service_is_ready():
             request = ResetEpisode.Request(task="", initial_state=-1)
             self._call(self._episode, request, "reset")
         else:
-            self._trigger(ask.wish)
+            self._trigger(ask.action)
 
     def push(self, push: JogRequest) -> None:
         """Publish a person's velocity or opening, in the frame of the policy's actions."""
@@ -368,9 +368,9 @@ class ViewNode(Node):
             return
         self._window.show_words(page.banner_html(now), page.facts_html(), page.log_html())
         if images := self._burnt():
-            self._window.show_picture(side_by_side(images))
+            self._window.show_image(side_by_side(images))
         environment = page.world.environment if page.world else ""
-        self._window.show_tasks(page.suggestions(sentences_of(environment, self._suite)))
+        self._window.show_tasks(page.suggestions(instructions_of(environment, self._suite)))
         rate_hz = page.status.control_rate_hz if page.status else 0.0
         self._window.stage.show(self._past.at(self._window.seconds_ago), rate_hz)
         if self._drawings % CHARTS_EVERY == 0:
@@ -421,11 +421,11 @@ class ViewNode(Node):
             if isinstance(ask, JogRequest):
                 self._requests.push(ask)
                 continue
-            self.get_logger().info(f"asked at the page: {ask.wish.value} {ask.text}".rstrip())
+            self.get_logger().info(f"asked at the page: {ask.action.value} {ask.text}".rstrip())
             self._requests.fulfil(ask)
 
     def _show_report(self, text: str, good: bool) -> None:
-        self._window.tell(text, good)
+        self._window.notify(text, good)
         if good:  # two calls: rclpy holds a line of code to one severity
             self.get_logger().info(text)
         else:
