@@ -34,11 +34,10 @@ from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.groot import FAMILIES as GROOTS
-from vla_ros.engine.families.lerobot import lerobot_type
 from vla_ros.engine.families.openvla import write_random
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.families.turbovla import write_turbovla
+from vla_ros.engine.io.files import text_in
 from vla_ros.engine.io.flow_config import (
     steps_of,
 )
@@ -156,7 +155,7 @@ def groots(name: str) -> Change:
 
     def write(folder: Path) -> None:
         folder.mkdir()
-        family.write(folder, name, 1)
+        family.write(folder, family.presets[name], 1)
 
     return write
 
@@ -515,7 +514,7 @@ def turbovlas(folder: Path) -> None:
         vision=replace(small.vision, width=64, heads=1),
         text=replace(small.text, width=64, heads=1),
     )
-    write_turbovla(written, config, 1)
+    write_folder(written, config, 1)
     raw = json.loads((written / CONFIG).read_text())
     raw.pop("shapes")
     folder.mkdir()
@@ -684,7 +683,7 @@ def ready(name: str, where: Path) -> Path:
 def load(name: str, where: Path) -> Any:
     """The policy of a folder, or CheckpointError: token policies as an engine."""
     folder, options = ready(name, where), dict(FOLDERS[name].options)
-    if lerobot_type(folder) in (
+    if text_in(folder / "config.json", "type") in (
         "pi05",
         "pi0_fast",
     ):  # no folder says it; the golden ones are of LeRobot 0.6

@@ -170,13 +170,11 @@ def _token_policies(folder: Path) -> None:
 
 def _flow_policies(folder: Path) -> None:
     """The small one of every family, in its authors' layout."""
-    from vla_ros.engine.families.registry import all_presets, family_of
+    from vla_ros.engine.families.registry import all_presets, write_folder
 
-    for name in [
-        n for n, c in all_presets().items() if n.endswith("-small") and c.kind != "tokens"
-    ]:
-        (folder / "flows" / name).mkdir(parents=True)
-        family_of(f"random:{name}").write(folder / "flows" / name, name, seed=0)
+    for name, config in all_presets().items():
+        if name.endswith("-small") and config.kind != "tokens":
+            write_folder(folder / "flows" / name, config, seed=0)
 
 
 def _bags(folder: Path) -> None:

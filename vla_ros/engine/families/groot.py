@@ -19,12 +19,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 from vla_ros.core.action_space import ActionKind, action_space_of, joints
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
-from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
+from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.embodiment import Embodiment, Group
 from vla_ros.engine.io.field_table import Fields
@@ -35,7 +36,7 @@ from vla_ros.engine.io.fields import (
     GROOT_N16,
     GROOT_N17,
 )
-from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.files import naming, read_json, write_json
 from vla_ros.engine.io.groot import (
     CROP,
     N15_ROWS,
@@ -49,8 +50,7 @@ from vla_ros.engine.io.groot import (
 )
 from vla_ros.engine.io.images.framing import Framing, framed
 from vla_ros.engine.io.processors import TextTokenizer
-from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder
+from vla_ros.engine.io.weights import INDEX, Expected, Weights, sha256_of_folder
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.eagle import (
     EAGLE_N15,
@@ -192,19 +192,18 @@ PRESETS = {
 
 
 def read_config(
-    version: Version, directory: Path, options: LoadOptions
+    version: Version, directory: Path, embodiment: str | None
 ) -> tuple[GrootConfig, Embodiment]:
-    """All of a folder but weights and tokenizer. CheckpointError, also where the robot does not fit
-    the model."""
+    """Config and robot of a folder. CheckpointError, also where the robot does not fit the
+    model."""
     path = directory / "config.json"
     read = read_metadata if version.kind == N15 else read_processor
-    robot = read(directory, options.embodiment, version.rows)
+    robot = read(directory, embodiment, version.rows)
     if version.kind == N16:
         framing = replace(robot.framing, final=smart_side(robot.framing.side))
         robot = replace(robot, framing=framing)
-    try:
+    with naming(path):
         backbone, head = version.parse(Fields(read_json(path)), robot)
-        head = _with_steps(head, options.steps)
         if version.kind == N15:  # whose metadata does not say them
             framing = replace(robot.framing, side=backbone.vision.image_size)
             robot = replace(robot, framing=framing, horizon=head.action_horizon)
@@ -217,16 +216,9 @@ def read_config(
         wrong = [f"{name} {has} of {most}" for name, has, most in fits if has > most]
         if wrong:
             raise CheckpointError(f"{robot.tag} is wider than the model: {', '.join(wrong)}")
-    except CheckpointError as error:
-        said = str(error)
-        raise CheckpointError(said if said.startswith(str(path)) else f"{path}: {said}") from None
     sizes = (robot.horizon, robot.state_dim, robot.action_dim)
     config = GrootConfig(version.kind, backbone, head, robot.tag, robot.row, *sizes, robot.cameras)
     return config, robot
-
-
-def _with_steps(head: HeadConfig, steps: int | None) -> HeadConfig:
-    return head if steps is None else replace(head, num_inference_timesteps=steps)
 
 
 Tokenizer = Callable[[str], list[int]]
@@ -291,15 +283,6 @@ class GrootPreparation(Preparation):
         return self._robot.reanchored(rows, first, then, now)
 
 
-def read_tokenizer(config: GrootConfig, directory: Path, given: str | None) -> Tokenizer:
-    """The tokenizer of a folder, or of the path that was given. CheckpointError."""
-    backbone = config.backbone
-    if isinstance(backbone, EagleConfig):
-        vocab, token = backbone.text.vocab_size, backbone.image_token
-        return EagleTokenizer(directory, given, vocab, token)
-    return TextTokenizer(directory, given, "", backbone.text.vocab_size)
-
-
 def check_discrete(config: GrootConfig, directory: Path) -> None:
     """The gate: integers of ``discrete.json``, where there is one, against those computed here."""
     path, computed = directory / FILE, config.discrete()
@@ -315,83 +298,131 @@ def check_discrete(config: GrootConfig, directory: Path) -> None:
             same_integers(str(path), name.replace("_", " "), stored, values)
 
 
+_SHARDS = 2
+
+
 class GrootFamily(FlowFamily[GrootConfig]):
     """One version of GR00T in NVIDIA's folders: ``model_type`` in config.json says which."""
 
+    name_key = "model_type"
     takes = frozenset({"tokenizer", "steps", "embodiment"})
+    weights_file = ""
+    special = _SPECIAL
 
     def __init__(self, version: Version) -> None:
-        self.version, self.kinds = version, (version.kind,)
+        self.version, self.kinds, self.names = version, (version.kind,), (version.model_type,)
         self.presets = {n: config for n, config in PRESETS.items() if config.kind == version.kind}
-
-    def owns(self, directory: Path) -> bool:
-        path = directory / "config.json"
-        if not path.is_file():
-            return False
-        try:
-            return read_json(path).get("model_type") == self.version.model_type
-        except CheckpointError:
-            return False
 
     def config(self, source: Path | str, options: LoadOptions) -> GrootConfig:
         if isinstance(source, Path):
-            return read_config(self.version, source, options)[0]
-        config = self.presets[source.removeprefix(PREFIX)]
+            return self.chosen(read_config(self.version, source, options.embodiment)[0], options)
+        config = super().config(source, options)
         choose(options.embodiment, [config.embodiment], Path(source))
-        return replace(config, head=_with_steps(config.head, options.steps))
+        return config
 
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config, robot = read_config(self.version, directory, options)
-        tokenizer = read_tokenizer(config, directory, options.tokenizer)
+    def read_config(self, directory: Path) -> GrootConfig:
+        return read_config(self.version, directory, None)[0]
+
+    def chosen(self, config: GrootConfig, options: LoadOptions) -> GrootConfig:
+        if options.steps is None:
+            return config
+        return replace(config, head=replace(config.head, num_inference_timesteps=options.steps))
+
+    def expected(self, config: GrootConfig) -> Expected:
+        return config.expected()
+
+    def units(self, directory: Path, config: GrootConfig, options: LoadOptions) -> Embodiment:
+        return read_config(self.version, directory, options.embodiment)[1]
+
+    def words(
+        self, directory: Path, config: GrootConfig, options: LoadOptions, units: Embodiment
+    ) -> Tokenizer:
+        backbone = config.backbone
+        if isinstance(backbone, EagleConfig):
+            return EagleTokenizer(
+                directory, options.tokenizer, backbone.text.vocab_size, backbone.image_token
+            )
+        return TextTokenizer(directory, options.tokenizer, "", backbone.text.vocab_size)
+
+    def weights(self, directory: Path, config: GrootConfig) -> Any:
         check_discrete(config, directory)
-        expected = config.expected()
-        weights = quantized_weights(directory, expected) or FileWeights(directory, expected)
-        return self._opened(config, weights, robot, tokenizer)
+        return super().weights(directory, config)
 
-    def random(self, config: GrootConfig, seed: int, device: torch.device) -> Opened:
-        """Weights of the published size, drawn as they are read."""
-        words = cached(f"groot-tokenizer-{self.presets_version}", _write_tokenizer)
-        weights = DrawnRows(config, seed, device)
-        tokenizer = read_tokenizer(config, words, None)
-        return self._opened(config, weights, random_robot(config), tokenizer)
-
-    def _opened(
-        self, config: GrootConfig, weights: Weights, robot: Embodiment, tokenizer: Tokenizer
+    def opened(
+        self,
+        config: GrootConfig,
+        weights: Weights,
+        units: Embodiment,
+        words: Tokenizer,
+        directory: Path,
+        options: LoadOptions,
     ) -> Opened:
-        """Places of joints where the folder says that actions are relative to these, or else what
+        """Joint positions where the folder says that actions are relative to these, or else what
         their number says."""
-        names = robot.action_names
-        space = action_space_of(robot.action_dim, names)
-        if robot.relative:
+        names = units.action_names
+        space = action_space_of(units.action_dim, names)
+        if units.relative:
             space = joints(ActionKind.JOINT_POSITION, names)
 
         def preparation(_: torch.device) -> GrootPreparation:
-            return GrootPreparation(config, robot, self.version.prompt, tokenizer)
+            return GrootPreparation(config, units, self.version.prompt, words)
 
         def build(taken: Weights, to: Placement) -> GrootModel:
             rows = cast(RowWeights, taken)  # weights in their formats still give rows
             return GrootModel(config, rows, to.like, to.capture)
 
-        return Opened(config, weights, robot, tokenizer, space, preparation, build)
+        return Opened(config, weights, units, words, space, preparation, build)
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        """NVIDIA's folder with random float32 weights in shards, and a small tokenizer."""
-        directory.mkdir(parents=True, exist_ok=True)
-        config = self.presets[preset]
-        robot = random_robot(config)
+    def random_units(self, config: GrootConfig) -> Embodiment:
+        """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's
+        units, the last one a gripper about 0.5."""
+        of_n15, side = config.kind == N15, config.image_size
+        low, high, joint = (
+            np.array(values, np.float32 if of_n15 else np.float64)
+            for values in (
+                [-0.1] * (config.action_dim - 1) + [0.25],
+                [0.1] * (config.action_dim - 1) + [0.75],
+                [3.0] * config.state_dim,
+            )
+        )
+        framing = {
+            N15: Framing(side, CROP, letterbox=False),
+            N16: Framing(side - 4, 0.95, side),  # as 256 is brought to 252: another one in between
+            N17: Framing(side, 230 / 256),
+        }
+        group = partial(Group, clip=not of_n15)
+        return Embodiment(
+            tag=config.embodiment,
+            row=config.row,
+            cameras=config.cameras,
+            state=(group("joints", -joint, joint),),
+            actions=(group("motion", low[:-1], high[:-1]), group("gripper", low[-1:], high[-1:])),
+            horizon=config.horizon,
+            framing=framing[config.kind],
+            formal=not of_n15,
+        )
+
+    def drawn(self, config: GrootConfig, seed: int, device: torch.device) -> DrawnRows:
+        return DrawnRows(config, seed, device)
+
+    def write_config(self, directory: Path, config: GrootConfig, units: Embodiment) -> None:
         write_json(directory / "config.json", config_json(self.version, config))
-        if config.kind == N15:
-            write_metadata(directory, robot)
-        else:
-            write_processor(directory, robot)
-        _write_tokenizer(directory)
+        (write_metadata if config.kind == N15 else write_processor)(directory, units)
         discrete = json.dumps(config.discrete())
         (directory / FILE).write_text(discrete + "\n", encoding="utf-8")
-        drawn = DrawnRows(config, seed, torch.device("cpu"))
-        write_shards(directory, {name: drawn.take(name) for name in drawn.shapes})
 
-    def expected(self, config: GrootConfig) -> Expected:
-        return config.expected()
+    def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
+        """Write the weights in shards, as transformers' ``save_pretrained`` does."""
+        names, files = list(tensors), dict[str, str]()
+        for number in range(_SHARDS):
+            file = f"model-{number + 1:05d}-of-{_SHARDS:05d}.safetensors"
+            part = names[number::_SHARDS]
+            metadata = {"format": "pt"}
+            save_file({n: tensors[n].contiguous() for n in part}, str(directory / file), metadata)
+            files |= dict.fromkeys(part, file)
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": files}
+        write_json(directory / INDEX, index)
 
     def weight_bytes(self, config: GrootConfig, dtype: torch.dtype) -> int:
         """Of the stacks with a row for each robot one row is held, in float32."""
@@ -414,37 +445,6 @@ class GrootFamily(FlowFamily[GrootConfig]):
 
 
 FAMILIES = N17_FAMILY, N16_FAMILY, N15_FAMILY = tuple(map(GrootFamily, VERSIONS))
-_SHARDS = 2
-
-
-def random_robot(config: GrootConfig) -> Embodiment:
-    """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's units,
-    the last one a gripper about 0.5."""
-    of_n15, side = config.kind == N15, config.image_size
-    low, high, joint = (
-        np.array(values, np.float32 if of_n15 else np.float64)
-        for values in (
-            [-0.1] * (config.action_dim - 1) + [0.25],
-            [0.1] * (config.action_dim - 1) + [0.75],
-            [3.0] * config.state_dim,
-        )
-    )
-    framing = {
-        N15: Framing(side, CROP, letterbox=False),
-        N16: Framing(side - 4, 0.95, side),  # as 256 is brought to 252: another one in between
-        N17: Framing(side, 230 / 256),
-    }
-    group = partial(Group, clip=not of_n15)
-    return Embodiment(
-        tag=config.embodiment,
-        row=config.row,
-        cameras=config.cameras,
-        state=(group("joints", -joint, joint),),
-        actions=(group("motion", low[:-1], high[:-1]), group("gripper", low[-1:], high[-1:])),
-        horizon=config.horizon,
-        framing=framing[config.kind],
-        formal=not of_n15,
-    )
 
 
 class DrawnRows(DrawnWeights):
@@ -470,27 +470,6 @@ class DrawnRows(DrawnWeights):
             return torch.zeros(shape, device=self._device)
         gain = 0.3 if "action_decoder.layer2" in name else 1.0
         return self.normal(f"{name} {row}", shape, gain * shape[0] ** -0.5)
-
-
-def write_shards(directory: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """As transformers' ``save_pretrained`` does."""
-    from safetensors.torch import save_file
-
-    names = list(tensors)
-    places: dict[str, str] = {}
-    for number in range(_SHARDS):
-        file = f"model-{number + 1:05d}-of-{_SHARDS:05d}.safetensors"
-        part = names[number::_SHARDS]
-        metadata = {"format": "pt"}
-        save_file({n: tensors[n].contiguous() for n in part}, str(directory / file), metadata)
-        places |= dict.fromkeys(part, file)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": places}
-    write_json(directory / "model.safetensors.index.json", index)
-
-
-def _write_tokenizer(directory: Path) -> None:
-    write_tokenizer(directory / "tokenizer.json", more=_SPECIAL)
 
 
 def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:

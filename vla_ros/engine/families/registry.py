@@ -100,6 +100,11 @@ def family_of_kind(kind: str) -> Family[Any]:
     return _imported(row[1]) if row is not None else _others()[kind]
 
 
+def write_folder(directory: Path, config: PolicyConfig, seed: int) -> None:
+    """Write a folder of ``config`` in its authors' own layout, with random weights."""
+    family_of_kind(config.kind).write(directory, config, seed)
+
+
 def config_of(source: Path | str, options: LoadOptions = LoadOptions()) -> PolicyConfig:
     """What it wants of a robot; reads no weights. CheckpointError, ValueError in one line."""
     family = family_of(source)

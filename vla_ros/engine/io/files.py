@@ -76,6 +76,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def text_in(path: Path, key: str) -> str | None:
+    """The text ``key`` of a JSON file; None: there is no such file, it is damaged, or has none."""
+    try:
+        found = read_json(path).get(key) if path.is_file() else None
+    except CheckpointError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A CheckpointError from inside the block names the file that it is about."""
+    try:
+        yield
+    except CheckpointError as error:
+        text = str(error)
+        raise CheckpointError(text if str(path) in text else f"{path}: {text}") from None
+
+
 @contextmanager
 def open_tensors(path: Path) -> Iterator[safe_open]:
     """A safetensors file whose header fits its length; tensors are read when asked for."""

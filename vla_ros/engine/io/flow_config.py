@@ -22,7 +22,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import LEROBOT, LLAMA, PADDED, ROBOT, SIGLIP, SMOLVLM2_500M
-from vla_ros.engine.io.files import AGAIN, read_json
+from vla_ros.engine.io.files import AGAIN, naming, read_json
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
 V = TypeVar("V")
@@ -150,11 +150,8 @@ def read_flow_config(directory: Path) -> FlowConfig:
     """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
     refuse_foreign_flow(directory)
     path = directory / "config.json"
-    raw = read_json(path)
-    try:
-        config = parse_flow_config(raw, directory)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
+    with naming(path):
+        config = parse_flow_config(read_json(path), directory)
     return replace(config, cameras=robots_cameras(directory, config.cameras))
 
 

@@ -27,7 +27,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, ModelConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import BY_LEROBOT, STRATEGIES
-from vla_ros.engine.io.files import read_json, some
+from vla_ros.engine.io.files import naming, read_json, some
 from vla_ros.engine.io.flow_config import (
     ACTION,
     FAST,
@@ -69,11 +69,8 @@ def read_preprocessor(directory: Path, config: ModelConfig) -> ModelConfig:
     path = directory / FILE
     if not path.exists():
         return config
-    try:
+    with naming(path):
         return apply_preprocessor(config, read_json(path))
-    except CheckpointError as error:
-        said = str(error)
-        raise CheckpointError(said if str(path) in said else f"{path}: {said}") from error
 
 
 def apply_preprocessor(config: ModelConfig, raw: dict[str, Any]) -> ModelConfig:

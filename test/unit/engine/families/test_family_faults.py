@@ -15,7 +15,7 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.registry import all_presets, config_of, family_of
+from vla_ros.engine.families.registry import all_presets, config_of, family_of, write_folder
 from vla_ros.engine.load import inspect
 
 CLOCK = SystemClock()
@@ -48,7 +48,7 @@ def said(answer: Inference) -> tuple[object, ...]:
 @pytest.fixture(params=SMALL)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     name = request.param
-    family_of(f"random:{name}").write(tmp_path / name, name, seed=1)
+    write_folder(tmp_path / name, all_presets()[name], seed=1)
     return Path(tmp_path / name)
 
 

@@ -20,13 +20,12 @@ from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.lerobot import (
+    PI0,
     PRESETS,
     expected_tensors,
-    random_processors,
-    save_folder,
-    write_random_flow,
+    write_config,
 )
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.engine.io.fields import SMOLVLM2_500M
 from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config, read_flow_config
 from vla_ros.engine.io.processors import Scaler
@@ -48,7 +47,7 @@ KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 @pytest.fixture(scope="module", params=KINDS)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flow") / request.param
-    write_random_flow(folder, PRESETS[request.param], seed=1)
+    write_folder(folder, PRESETS[request.param], seed=1)
     return folder
 
 
@@ -300,7 +299,7 @@ def test_names_of_other_versions_are_the_same_tensors(tmp_path: Path) -> None:
     """transformers before and after 5.10 name the tower differently; the published pi0 has only
     PaliGemma's head; openpi leaves out the first word."""
     folder = tmp_path / "pi0"
-    write_random_flow(folder, PRESETS["pi0-small"], seed=1)
+    write_folder(folder, PRESETS["pi0-small"], seed=1)
     want = torch.cat([load(folder).model.embed_tokens.flatten()[:9], tower_of(folder)])
 
     def rename(tensors: dict[str, torch.Tensor]) -> None:
@@ -330,7 +329,8 @@ def test_three_cameras_fit_the_model_and_an_empty_one_is_none() -> None:
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
 def test_every_key_of_lerobots_own_config_is_written(kind: str, tmp_path: Path) -> None:
     """What other programs read, such as converters, may be any of them."""
-    save_folder(tmp_path, PRESETS[f"{kind}-small"], {}, random_processors(PRESETS[f"{kind}-small"]))
+    config = PRESETS[f"{kind}-small"]
+    write_config(tmp_path, config, PI0.random_units(config))
     written = json.loads((tmp_path / "config.json").read_text())
     theirs = json.loads((GOLDEN / kind / "config.json").read_text())
     assert set(theirs) - set(written) == set()
@@ -350,7 +350,7 @@ def test_the_width_of_smolvlas_expert_is_a_share_of_its_language_models(tmp_path
 
 def of_pi05(folder: Path, **said: object) -> Path:
     """A folder of pi0.5 as LeRobot writes it: nothing says how the prompt has the state."""
-    write_random_flow(folder, PRESETS["pi05-small"], seed=1)
+    write_folder(folder, PRESETS["pi05-small"], seed=1)
 
     def change(content: Any) -> None:
         del content["state_in_prompt"]

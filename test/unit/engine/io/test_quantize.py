@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 def folder(tmp_path: Path, preset: str) -> Path:
     source = tmp_path / "it"
-    family_of(f"random:{preset}").write(source, preset, 1)
+    write_folder(source, all_presets()[preset], 1)
     return source
 
 

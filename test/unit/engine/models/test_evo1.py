@@ -20,14 +20,13 @@ from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.evo1 import (
+    FAMILY,
     PRESETS,
-    Evo1Family,
-    chosen,
     evo1_config_json,
     parse_evo1_config,
     square_of,
-    write_evo1,
 )
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.models.evo1 import (
     TIME_INDEX,
     CrossBlock,
@@ -42,12 +41,11 @@ from vla_ros_lab.bench.flow import NaiveRow, OwnRow, inputs_of
 
 SMALL = PRESETS["evo1-small"]
 CPU = torch.device("cpu")
-FAMILY = Evo1Family()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_evo1(tmp_path / "it", SMALL, seed=1)
+    write_folder(tmp_path / "it", SMALL, seed=1)
     return tmp_path / "it"
 
 
@@ -174,7 +172,7 @@ def test_noise_is_uniform_and_only_where_there_are_actions() -> None:
 
 
 def test_an_embodiment_is_one_of_the_checkpoints(tmp_path: Path) -> None:
-    write_evo1(tmp_path, replace(SMALL, embodiments=3), seed=1)
+    write_folder(tmp_path, replace(SMALL, embodiments=3), seed=1)
     answers = []
     for name in ("", "0", "2"):
         engine = engine_of(str(tmp_path), embodiment=name)
@@ -182,7 +180,7 @@ def test_an_embodiment_is_one_of_the_checkpoints(tmp_path: Path) -> None:
     assert np.array_equal(answers[0], answers[1])
     assert not np.allclose(answers[1], answers[2], atol=1e-3)
     assert "'3' is unknown: this checkpoint has 0, 1, 2" in refused(tmp_path, embodiment="3")
-    assert chosen(SMALL, LoadOptions(steps=3)).steps == 3
+    assert FAMILY.chosen(SMALL, LoadOptions(steps=3)).steps == 3
 
 
 def test_an_instruction_that_is_too_long_is_refused() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.registry import all_presets, write_folder
 
 
 def made(folder: Path, preset: str) -> Path:
     folder.mkdir()
-    family_of(f"random:{preset}").write(folder, preset, seed=0)
+    write_folder(folder, all_presets()[preset], seed=0)
     return folder
 
 

@@ -18,7 +18,7 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import LoadOptions, Placement
-from vla_ros.engine.families.groot import PRESETS, DrawnRows, random_robot, write_shards
+from vla_ros.engine.families.groot import N17_FAMILY, PRESETS, DrawnRows
 from vla_ros.engine.families.registry import config_of, family_of
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.weights import FileWeights
@@ -36,7 +36,7 @@ STACK = "action_head.action_encoder.W1.W"
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("groot") / "model"
-    family_of(f"random:{NAME}").write(folder, NAME, seed=1)
+    N17_FAMILY.write(folder, PRESETS[NAME], seed=1)
     return folder
 
 
@@ -256,9 +256,9 @@ def test_a_drawn_model_is_the_one_that_is_written(tmp_path: Path) -> None:
     config = PRESETS[NAME]
     drawn = DrawnRows(config, 1, torch.device("cpu"))
     assert torch.equal(drawn.take(STACK)[2], drawn.take_row(STACK, 2))
-    robot = random_robot(config)
+    robot = N17_FAMILY.random_units(config)
     assert (robot.state_dim, robot.action_dim) == (config.state_dim, config.action_dim)
-    write_shards(tmp_path, {n: drawn.take(n) for n in drawn.shapes})
+    N17_FAMILY.save(tmp_path, {n: drawn.take(n) for n in drawn.shapes})
     read = GrootModel(config, FileWeights(tmp_path, config.expected()), PLACE.like)
     made = GrootModel(config, drawn, PLACE.like)
     given = made.example(6, torch.Generator().manual_seed(2))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image as PILImage
 
 from vla_ros.core.types import Image
@@ -276,3 +277,20 @@ def uploaded(image: Image, device: torch.device) -> torch.Tensor:
         held = torch.empty(image.shape, dtype=torch.uint8, pin_memory=cuda)
         np.copyto(held.numpy(), image)
         return held.to(device, non_blocking=True)
+
+
+def stretched(
+    image: Image, size: int, device: torch.device, levels: torch.Tensor | None = None
+) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, size, size] from 0 to 255, made on the device and there:
+    stretched, bicubic with antialiasing, rounded to 256 values, as PIL does it. ``levels`` float32
+    [256]: the values that bytes stand for."""
+    refuse_unless_image(image)
+    pixels = uploaded(image, device).permute(2, 0, 1)[None]
+    pixels = pixels.float() if levels is None else levels[pixels.int()]
+    if image.shape[:2] != (size, size):
+        pixels = F.interpolate(
+            pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
+        )
+        pixels = pixels.clamp(0, 255).round()
+    return pixels[0]
