@@ -114,7 +114,7 @@ def conventions_of(
     somebody's own choice; the scale is used only where the statistics cannot be in metres.
     ``embodiment``: the robot among those of a flow policy, or "".
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
-    its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
+    its units are. The rest of it is checked by :func:`~vla_ros.engine.load.inspect`.
     """
     from vla_ros.engine.families.openvla import PRESETS
     from vla_ros.engine.families.registry import family_of, source_of

@@ -127,15 +127,12 @@ def run(args: argparse.Namespace) -> int:
 def _is_single_pass(checkpoint: str | None) -> bool:
     """Whether it says its chunk in one pass: OpenVLA-OFT's architecture, BitVLA."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.families.openvla import preset_of, read_layout
-    from vla_ros.engine.families.registry import source_of
+    from vla_ros.engine.families.registry import config_of, source_of
 
     if checkpoint is None:
         return False
     try:
-        source = source_of(checkpoint)
-        found = preset_of(source) if isinstance(source, str) else read_layout(source).config
-        return found.parallel
+        return bool(getattr(config_of(source_of(checkpoint)), "parallel", False))
     except (CheckpointError, OSError):
         return False  # said in one line where it is loaded
 

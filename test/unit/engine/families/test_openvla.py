@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
 from vla_ros.engine.families.openvla import (
+    FAMILY,
     PRESETS,
     load_checkpoint,
-    parameters,
     read_layout,
     write_random,
 )
@@ -144,7 +144,7 @@ def test_openvla_7bs_own_config_describes_openvla_7b() -> None:
     assert config == PRESETS["openvla-7b"]
     assert (config.patches, config.feature_width) == (256, 2176)
     assert config.towers == BACKBONES["dinosiglip-vit-so-224px"]
-    assert 7.4e9 < parameters(config) < 7.6e9
+    assert 7.4e9 < FAMILY.parameters(config) < 7.6e9
 
 
 def test_v01_and_minivla_are_told_apart() -> None:

@@ -17,7 +17,7 @@ from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, Engine, EngineOptions, load_engine
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.openvla import write_random
-from vla_ros.engine.families.registry import all_presets, family_of
+from vla_ros.engine.families.registry import all_presets, family_of, write_folder
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take
 from vla_ros.engine.layers.fp8 import Fp8
