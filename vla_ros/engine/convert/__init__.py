@@ -34,7 +34,7 @@ from vla_ros.engine.io.weights import INDEX
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What a release does not say itself; see ``vla-ros convert --help``."""
+    """Options for what a release does not have; see ``vla-ros convert --help``."""
 
     tokenizer: Path | None = None
     base: Path | None = None
@@ -46,7 +46,7 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was read, in one line, and what came of it; ``layout``: None of a flow policy."""
+    """A summary of what was read, and what came of it; ``layout``: None of a flow policy."""
 
     summary: str
     layout: CheckpointLayout | None

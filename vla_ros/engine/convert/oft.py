@@ -38,7 +38,7 @@ _NOT_BUILT = {
 
 @dataclass(frozen=True, slots=True)
 class OftRobot:
-    """What openvla-oft's constants say of a robot. ``state``: values of proprio."""
+    """openvla-oft's constants of a robot. ``state``: values of proprio."""
 
     name: str
     chunk: int

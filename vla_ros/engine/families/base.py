@@ -1,4 +1,4 @@
-"""What a family of policies is to the rest of the engine.
+"""Families of policies, as the rest of the engine sees them.
 
 A *family* knows its folders and its presets of random weights, and how one is loaded. Where the
 networks are built of weights that are taken one by one (:class:`FlowFamily`: all but OpenVLA's)
@@ -273,7 +273,7 @@ class FlowFamily(Family[C]):
 
     @abstractmethod
     def units(self, directory: Path, config: C, options: LoadOptions) -> Any:
-        """What a folder has of a robot's units. CheckpointError in one line."""
+        """The units of a folder. CheckpointError in one line."""
 
     @abstractmethod
     def words(self, directory: Path, config: C, options: LoadOptions, units: Any) -> Any:

@@ -96,20 +96,20 @@ def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
     fields.choice("type", "", (KIND,))
     EVO1.check(raw)
     vision, text, shuffle = _shapes(fields)
-    said = EVO1.parse(fields, Evo1Config)
-    action_dim = feature_length(fields, "output_features", ACTION, said["action_width"])
+    values = EVO1.parse(fields, Evo1Config)
+    action_dim = feature_length(fields, "output_features", ACTION, values["action_width"])
     if raw.get("postprocess_action_dim") is not None:
         fields.only("postprocess_action_dim", action_dim)
     config = Evo1Config(
         vision,
         text,
-        state_dim=feature_length(fields, "input_features", STATE, said["state_width"]),
+        state_dim=feature_length(fields, "input_features", STATE, values["state_width"]),
         action_dim=action_dim,
         cameras=camera_names(fields),
         shuffle=shuffle,
-        embodiment=fields.whole("default_embodiment_id", 0, 0, said["embodiments"] - 1),
+        embodiment=fields.whole("default_embodiment_id", 0, 0, values["embodiments"] - 1),
         gripper=_gripper(fields, action_dim),
-        **said,
+        **values,
     )
     _check(config, fields)
     return config
@@ -185,11 +185,11 @@ def evo1_config_json(config: Evo1Config) -> dict[str, Any]:
     return EVO1.write(config, given) | (EVO1_GRIPPER.write(gripper) if gripper else {})
 
 
-# ---------------------------------------------------------------- units, images and prompts
+# Units, images and prompts.
 
 
 def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
-    """Both processors' JSON and statistics; CheckpointError in one line where they do not fit."""
+    """The scaling of a folder's processors and their statistics. CheckpointError in one line."""
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     known = {*PLUMBING, NORMALIZER, UNNORMALIZER, PAD_STATE, PAD_ACTION, ACTION_STEP}
     if strange := sorted({*before, *after} - known):
@@ -208,15 +208,15 @@ def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
 
 
 def prompt_of(config: Evo1Config, task: str) -> str:
-    """What is tokenized: the places of all images, those of absent cameras too, and the task."""
+    """The prompt: positions of all images, those of absent cameras too, and the task."""
     image = IMAGE_START + IMAGE_TOKEN * config.view_tokens + IMAGE_END
-    places = "".join(f"Image-{i + 1}: {image}\n" for i in range(config.slots))
-    return places + task.strip()
+    images = "".join(f"Image-{i + 1}: {image}\n" for i in range(config.slots))
+    return images + task.strip()
 
 
 class Evo1Preparation(Preparation):
-    """As LeRobot's processors and its embedder go (``internvl3_embedder.py``, ``modeling_evo1.py``,
-    ``processor_evo1.py``)."""
+    """Between units and an Evo-1, as LeRobot's processors and its embedder do it
+    (``internvl3_embedder.py``, ``modeling_evo1.py``, ``processor_evo1.py``)."""
 
     def __init__(
         self,
@@ -246,12 +246,12 @@ class Evo1Preparation(Preparation):
         wanted, found = config.slots * config.view_tokens, ids.count(self._image_token)
         if found != wanted:
             raise ValueError(
-                f"the tokenizer makes {found} places of images of the prompt, wanted {wanted}"
+                f"the tokenizer makes {found} positions of images of the prompt, wanted {wanted}"
             )
         self._ids = torch.tensor(ids)
 
     def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
-        """Cameras that are there take the first places, whichever are absent."""
+        """Inputs; cameras that are there take the first slots, whichever are absent."""
         config = self._config
         pixels = stacked(images, lambda one: square_of(one, config.vision.image_size, self._device))
         scaled = self._processors.state.normalize(state)
@@ -259,7 +259,7 @@ class Evo1Preparation(Preparation):
         return Inputs((pixels - self._mean) / self._std, self._ids, padded)
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units; a gripper that is only open or closed says one of its two values."""
+        """Actions in units; a gripper that is only open or closed has one of its two values."""
         values = self._processors.action.restore(chunk[:, : self._config.action_dim])
         gripper = self._config.gripper
         if gripper is not None:
@@ -285,7 +285,7 @@ def _levels(device: torch.device) -> torch.Tensor:
     return (values / 255.0 * 255.0).clamp(0, 255).to(torch.uint8).float().to(device)
 
 
-# ---------------------------------------------------------------- the family, and random weights
+# The family, and random weights.
 
 
 _TOWER = TowerConfig(

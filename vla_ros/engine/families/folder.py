@@ -1,8 +1,8 @@
-"""What a checkpoint's folder is, from its names, its JSON and the headers of its weights.
+"""The description of a checkpoint's folder, by its names, its JSON and its weights' headers.
 
 Apart from the loaders, since nothing here imports torch or reads a tensor: an answer takes a
-second where a policy of gigabytes takes minutes. What only the weights themselves can tell (a
-tensor's shape, NaN) is left to loading, and to `vla-ros doctor --checkpoint FOLDER --full`.
+second where a policy of gigabytes takes minutes. What is in the weights themselves (a tensor's
+shape, NaN) is left to loading, and to `vla-ros doctor --checkpoint FOLDER --full`.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from vla_ros.engine.models.cameras import roles_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAUNCH = "ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:="
-#: What is chosen through the node's engine_options.
+#: Choices that the node takes through its engine_options.
 _OPTIONS = ("state_normalization", "state_in_prompt")
 _COMMAND = re.compile(r"`([^`]+)`")
-#: ``model_type`` of NVIDIA's folders: kind, fields, the file that says its robots
+#: ``model_type`` of NVIDIA's folders: kind, fields, the file of its robots
 _GROOTS: dict[str, tuple[str, FieldTable, str]] = {
     "Gr00tN1d7": ("groot-n1.7", GROOT_N17, "processor_config.json"),
     "Gr00tN1d6": ("groot-n1.6", GROOT_N16, "processor_config.json"),
@@ -79,40 +79,40 @@ class FolderDescription:
 
     @contextmanager
     def finding(self) -> Iterator[None]:
-        """What is raised inside is something that it lacks."""
+        """A CheckpointError from inside the block is something that it lacks."""
         try:
             yield
         except CheckpointError as error:
-            said = " ".join(str(error).split())
-            self.lacks.append(said)
-            if not self.next and (command := _COMMAND.search(said)):
+            reason = " ".join(str(error).split())
+            self.lacks.append(reason)
+            if not self.next and (command := _COMMAND.search(reason)):
                 self.next = command[1]
 
 
 def describe(name: str) -> FolderDescription:
-    """What ``name`` is: a folder, ``shipped:<name>``, or a commit on the hub. CheckpointError:
-    there is no such place."""
+    """The description of a folder, of ``shipped:<name>``, or of a commit on the hub.
+    CheckpointError: there is none."""
     directory = shipped(name) if name.startswith(SHIPPED) else folder_of(name)
     found = FolderDescription(directory)
     with found.finding():
-        _tell(found)
+        _fill(found)
     if not found.lacks and not found.next:
         found.next = LAUNCH + name + _chosen(found.needs)
     return found
 
 
 def _chosen(needs: Iterable[str]) -> str:
-    """What a launch is told for what somebody must choose: parameters of the node, as YAML."""
-    said = {need.partition(": ")[0]: "..." for need in needs if ": one of" in need}
+    """The launch arguments for what must be chosen: parameters of the node, as YAML."""
+    chosen = {need.partition(": ")[0]: "..." for need in needs if ": one of" in need}
     if any(need.startswith("state_normalization: ") for need in needs):
-        said["state_normalization"] = "identity"
-    words = [f"{name}={said.pop(name)}" for name in _OPTIONS if name in said]
-    pairs = [f"{name}: {value}" for name, value in said.items()]
+        chosen["state_normalization"] = "identity"
+    words = [f"{name}={chosen.pop(name)}" for name in _OPTIONS if name in chosen]
+    pairs = [f"{name}: {value}" for name, value in chosen.items()]
     pairs += [f"engine_options: [{', '.join(words)}]"] * bool(words)
     return f" parameters:='{{{', '.join(pairs)}}}'" if pairs else ""
 
 
-def _tell(found: FolderDescription) -> None:
+def _fill(found: FolderDescription) -> None:
     path = found.directory / "config.json"
     raw = read_json(path) if path.is_file() else {}
     kind, model = raw.get("type"), raw.get("model_type")
@@ -130,7 +130,6 @@ def _tell(found: FolderDescription) -> None:
         _tokens(found, raw)
 
 
-# ------------------------------------------------------------------------------------------------
 # Flow policies
 
 
@@ -164,14 +163,14 @@ def _flow(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
     with found.finding():
         _statistics(found, kind)
     with found.finding():
-        _words(found, kind, raw)
+        _check_tokenizer(found, kind, raw)
     if kind == FAST:
         with found.finding():
             fast_folder(directory, None, str(raw.get("action_tokenizer_name") or FAST_TOKENIZER))
 
 
 def _cameras(cameras: tuple[str, ...]) -> str:
-    """Which of the robot's cameras each is taken for, or that somebody must say it."""
+    """The robot's camera that each is taken for, or the choice that must be made."""
     try:
         pairs = zip(cameras, roles_of(cameras), strict=True)
         return "cameras " + ", ".join(f"{name} ({role})" for name, role in pairs)
@@ -220,8 +219,8 @@ def _statistics(found: FolderDescription, kind: str) -> None:
             found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
 
 
-def _words(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
-    """Where its tokenizer is. LeRobot's folders name it only."""
+def _check_tokenizer(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
+    """Refuse a folder without a tokenizer: LeRobot's only name theirs. CheckpointError."""
     directory = found.directory
     name = str(raw.get("vlm_model_name") or "")
     if kind in KINDS:
@@ -241,7 +240,7 @@ def _words(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
 
 
 def _groot(
-    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldTable, says: str
+    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldTable, robots_file: str
 ) -> None:
     directory = found.directory
     found.family = kind
@@ -251,11 +250,13 @@ def _groot(
         lists.check(raw)
     with found.finding():
         places = (directory, directory / "processor")
-        place = next((p for p in places if (p / says).is_file()), None)
+        place = next((p for p in places if (p / robots_file).is_file()), None)
         if place is None:
-            raise CheckpointError(f"no {says} in {directory} or its folder processor: {AGAIN}")
-        known = read_json(place / says)
-        if says == "processor_config.json":
+            raise CheckpointError(
+                f"no {robots_file} in {directory} or its folder processor: {AGAIN}"
+            )
+        known = read_json(place / robots_file)
+        if robots_file == "processor_config.json":
             robots = Fields(known).part("processor_kwargs").part("modality_configs").raw
             statistics = place / "statistics.json"
             if not statistics.is_file():
@@ -301,7 +302,6 @@ def _turbovla(found: FolderDescription, raw: Mapping[str, Any]) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------
 # Token policies
 
 
@@ -336,12 +336,11 @@ def _of_tokens(config: ModelConfig) -> str:
     return f"cameras {camera}{state}; chunks of {config.chunk}, {how}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Weights
 
 
 def _weights(directory: Path) -> str:
-    """How many tensors and bytes; CheckpointError where a file is not there or not whole."""
+    """The number of tensors and their bytes. CheckpointError: a file is missing or not whole."""
     single, index = directory / WEIGHTS, directory / INDEX
     if single.exists():
         files = [single]

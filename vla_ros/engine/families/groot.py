@@ -2,7 +2,7 @@
 
 Source: NVIDIA/Isaac-GR00T, branches n1.5 to n1.7, and its layout of folders. The versions differ in
 their backbone (:mod:`~vla_ros.engine.models.eagle`, :mod:`~vla_ros.engine.models.qwen3_vl`), their
-prompt and where a folder says what a robot is (:mod:`vla_ros.engine.io.groot`): :data:`VERSIONS`.
+prompt and the files that describe a robot (:mod:`vla_ros.engine.io.groot`): :data:`VERSIONS`.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConf
     GROOT_N15.check(fields.raw)
     GROOT_N15_BACKBONE.check(front.raw, "backbone_cfg.")
     GROOT_N15_HEAD.check(back.raw, "action_head_cfg.")
-    said: dict[str, Any] = {"max_state_dim": 64, "max_num_embodiments": 32, **back.raw}
-    said["action_horizon"] = fields.whole("action_horizon", back.whole("action_horizon", 16))
-    said |= {"max_action_dim": back.whole("action_dim", 32), "use_alternate_vl_dit": False}
-    whole = Fields(said, "action_head_cfg")
+    written: dict[str, Any] = {"max_state_dim": 64, "max_num_embodiments": 32, **back.raw}
+    written["action_horizon"] = fields.whole("action_horizon", back.whole("action_horizon", 16))
+    written |= {"max_action_dim": back.whole("action_dim", 32), "use_alternate_vl_dit": False}
+    whole = Fields(written, "action_head_cfg")
     head = parse_head(whole, whole.whole("num_target_vision_tokens", 32, least=0))
     blocks, wide = back.part("diffusion_model_cfg"), head.backbone_embedding_dim
     if blocks.whole("cross_attention_dim", wide) != wide:
@@ -120,9 +120,9 @@ def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConf
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What differs between the versions: ``model_type`` of config.json, ``rows`` of robots that no
-    file says, ``parse`` of config.json (CheckpointError), and the ``prompt`` for an instruction and
-    so many images of so many tokens."""
+    """A version of GR00T: ``model_type`` of config.json, ``rows`` of robots that no file has,
+    ``parse`` of config.json (CheckpointError), and the ``prompt`` for an instruction and so many
+    images of so many tokens."""
 
     kind: str
     model_type: str
@@ -136,13 +136,12 @@ VERSIONS = (
     Version(N16, "Gr00tN1d6", N16_ROWS, _parse_n16, task_first),
     Version(N15, "gr00t_n1_5", N15_ROWS, _parse_n15, images_first),
 )
-#: Special tokens of the small tokenizer; that of an image's place has the vocabulary's own length
-#: as its id.
+#: Special tokens of the small tokenizer; an image's has the vocabulary's own length as its id.
 _SPECIAL = (IMAGE_PAD, "<|vision_start|>", "<|vision_end|>", "<IMG_CONTEXT>", "<img>", "</img>")
 _IMAGE_PAD, _IMG_CONTEXT = 577, 577 + 3  # the ids of the first and of <IMG_CONTEXT>
 _TEXT = TextConfig("qwen3", TEXT_VOCAB + 8, 64, 152, 4, 4, 2, 16, rope_theta=1e6, tied=True)
-_EYES = Qwen3VLVisionConfig(48, 4, 4, 104, 64, 96, 16, 2, 10, (0, 2))
-_QWEN = Qwen3VLConfig(_EYES, replace(_TEXT, rope_theta=5e6), (3, 3, 2), _IMAGE_PAD)
+_VISION = Qwen3VLVisionConfig(48, 4, 4, 104, 64, 96, 16, 2, 10, (0, 2))
+_QWEN = Qwen3VLConfig(_VISION, replace(_TEXT, rope_theta=5e6), (3, 3, 2), _IMAGE_PAD)
 _TOWER = TowerConfig(48, 4, 4, 104, image_size=84, patch=14)
 _EAGLE_N16 = EagleConfig("backbone.model.", _TOWER, _TEXT, 5, 2, _IMG_CONTEXT)
 _EAGLE_N15 = EagleConfig(
@@ -247,12 +246,12 @@ class GrootPreparation(Preparation):
         """Tokenize once. CheckpointError where the tokenizer does not know images."""
         config = self._config
         views, token = len(config.cameras), config.backbone.image_token
-        said = formalize(text) if self._robot.formal else text
-        ids = self._tokenizer(self._prompt(said, views, config.view_tokens))
-        places, wanted = ids.count(token), views * config.view_tokens
-        if places != wanted:
+        task = formalize(text) if self._robot.formal else text
+        ids = self._tokenizer(self._prompt(task, views, config.view_tokens))
+        found, wanted = ids.count(token), views * config.view_tokens
+        if found != wanted:
             raise CheckpointError(
-                f"the tokenizer gives {places} places of {wanted} for images (id {token}): it"
+                f"the tokenizer gives {found} positions of {wanted} for images (id {token}): it"
                 " does not belong to this model"
             )
         if len(ids) > config.longest:
@@ -263,7 +262,7 @@ class GrootPreparation(Preparation):
         self._ids = torch.tensor(ids)
 
     def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
-        """InvalidAction where a camera is said to be absent: these models know no such thing."""
+        """Inputs of all cameras. InvalidAction: one is absent, which these models do not know."""
         pixels = []
         for name, image in zip(self._config.cameras, images, strict=True):
             if image is None:
@@ -273,18 +272,18 @@ class GrootPreparation(Preparation):
         return Inputs(torch.stack(pixels), self._ids, shown)
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units, and absolute where the model gives them relative to the state."""
+        """Actions in units, absolute where the model gives them relative to the state."""
         return self._robot.unnormalize(chunk, state)
 
     def reanchored(
         self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
     ) -> torch.Tensor:
-        """Also where every row has statistics of its own: those of its new place."""
+        """Rows of the old chunk for the new one, in which every row may have other statistics."""
         return self._robot.reanchored(rows, first, then, now)
 
 
 def check_discrete(config: GrootConfig, directory: Path) -> None:
-    """The gate: integers of ``discrete.json``, where there is one, against those computed here."""
+    """Compare the integers of ``discrete.json``, where there is one, with those computed here."""
     path, computed = directory / FILE, config.discrete()
     if not path.is_file():
         return
@@ -357,8 +356,8 @@ class GrootFamily(FlowFamily[GrootConfig]):
         directory: Path,
         options: LoadOptions,
     ) -> Opened:
-        """Joint positions where the folder says that actions are relative to these, or else what
-        their number says."""
+        """A policy of joint positions where its actions are relative to these, else of the space
+        that their number stands for."""
         names = units.action_names
         space = action_space_of(units.action_dim, names)
         if units.relative:
@@ -425,7 +424,7 @@ class GrootFamily(FlowFamily[GrootConfig]):
         write_json(directory / INDEX, index)
 
     def weight_bytes(self, config: GrootConfig, dtype: torch.dtype) -> int:
-        """Of the stacks with a row for each robot one row is held, in float32."""
+        """Bytes of its weights; of stacks with a row for each robot one row is held, in float32."""
         held = 0
         for name, shape in config.expected().must.items():
             stack = name.endswith((".W", ".b"))
@@ -434,7 +433,7 @@ class GrootFamily(FlowFamily[GrootConfig]):
         return held
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_config(self.version, directory, options)[1].ends()
+        return read_config(self.version, directory, options.embodiment)[1].ends()
 
     def sha256(self, directory: Path) -> str:
         """Over all of a folder that decides what it says, in its root or in ``processor/``."""
@@ -475,7 +474,10 @@ class DrawnRows(DrawnWeights):
 def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
     """A config.json that is read back."""
     head, layers = head_json(config.head), config.backbone.text.layers
-    said: dict[str, Any] = {"architectures": [version.model_type], "model_type": version.model_type}
+    written: dict[str, Any] = {
+        "architectures": [version.model_type],
+        "model_type": version.model_type,
+    }
     if config.kind == N15:
         wide = config.head.backbone_embedding_dim
         more = {
@@ -483,7 +485,7 @@ def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
             "num_target_vision_tokens": config.head.num_target_vision_tokens,
             "diffusion_model_cfg": {**head["diffusion_model_cfg"], "cross_attention_dim": wide},
         }
-        said |= {
+        written |= {
             "architectures": ["GR00T_N1_5"],
             "action_dim": config.action_width,
             "action_horizon": config.head.action_horizon,
@@ -499,5 +501,5 @@ def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
         if config.kind == N16:
             del head["vl_self_attention_cfg"]  # which N1.6 has not
         model = EAGLE if config.kind == N16 else QWENS[0]
-        said |= {"model_name": model, "select_layer": layers, **head}
-    return {**said, "shapes": config.backbone.shapes_json()}
+        written |= {"model_name": model, "select_layer": layers, **head}
+    return {**written, "shapes": config.backbone.shapes_json()}

@@ -274,7 +274,7 @@ def write_steps(
     max_text: int,
     eps: float = 1e-8,
 ) -> None:
-    """Both processors of a policy of ``kind`` with their statistics, as LeRobot makes them."""
+    """Write both processors of a policy of ``kind`` with their statistics, as LeRobot does."""
     from safetensors.torch import save_file
 
     normalize = step_json(NORMALIZER, eps=eps, norm_map=dict(modes))

@@ -100,7 +100,7 @@ from vla_ros.engine.options import TOKENS, EngineOptions
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 SMALL_VOCAB = 960  # 704 text tokens, then 256 action tokens
 LARGE = 300_000_000  # parameters from which weights are not written to disk
-STATE = 8  # LIBERO's: place, rotation vector, two fingers
+STATE = 8  # LIBERO's: position, rotation vector, two fingers
 _NORMS = ("norm.weight", "norm1.weight", "norm2.weight", "layernorm.weight")
 _LOUD = 0.05  # of BitVLA's embeddings; norms come before everything that reads them
 
@@ -149,7 +149,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """What a directory holds, known from its JSON files and the headers of its weights."""
+    """The content of a directory, known from its JSON files and the headers of its weights."""
 
     directory: Path
     config: ModelConfig
@@ -165,8 +165,8 @@ class CheckpointLayout:
 
 
 def unused_names(config: ModelConfig) -> tuple[str, ...]:
-    """What names of tensors begin with that the family's checkpoints carry and never read."""
-    if config.text.ternary:  # all BitVLA says is what its action head makes of states
+    """Prefixes of tensors that the family's checkpoints carry and that are never read."""
+    if config.text.ternary:  # BitVLA's answer is what its action head makes of states
         return (*vision_unused(config), LANGUAGE + "lm_head.weight")
     out: list[str] = []
     for name, tower in zip(("featurizer", "fused_featurizer"), config.towers, strict=False):
@@ -273,7 +273,7 @@ def load_checkpoint(
 
 
 def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
-    """The same with weights in other formats; ValueError where they cannot be.
+    """``checkpoint`` with weights in other formats; ValueError where they cannot be.
 
     To the bit what a directory that was quantized ahead of time is read back as.
     """
@@ -392,8 +392,8 @@ def _drawn(
 
 
 def _spread(name: str, shape: Shape) -> float:
-    """Loud image features: frames that differ must say different things. Values of the action head
-    within [-1, 1] almost always, as a trained one's are."""
+    """Loud image features: frames that differ must give different actions. Values of the action
+    head within [-1, 1] almost always, as a trained one's are."""
     gain = 4.0 if name.startswith(("projector.", PROJECTOR)) else 1.0
     gain = 0.2 if name == "action_head.model.fc2.weight" else gain
     return gain * inputs_of(shape) ** -0.5
@@ -406,7 +406,7 @@ def draw_bitvla(config: ModelConfig, seed: int, like: torch.Tensor) -> Checkpoin
 
 
 def _write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
-    """What `vla-ros convert` makes of a release of BitVLA's authors, with drawn weights."""
+    """Write what `vla-ros convert` makes of a release of BitVLA's authors, with drawn weights."""
     from safetensors.torch import save_file
 
     (tower,) = config.towers
@@ -433,8 +433,7 @@ def _write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a checkpoint's data set: what scales its actions, and the robot's state where the network
-    takes one."""
+    """The scaling of a data set's actions, and of the robot's state where the network takes one."""
 
     action: Normalizer
     state: Normalizer | None
@@ -553,8 +552,10 @@ class OpenVLAFamily(Family[ModelConfig]):
     def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
         if not place.formats:
             return
-        read = isinstance(source, Path)
-        config = read_layout(source).config if read else self.config(source, LoadOptions())
+        if isinstance(source, Path):
+            config = read_layout(source).config
+        else:
+            config = self.config(source, LoadOptions())
         if config.text.ternary:
             raise CheckpointError(TERNARY)
         super().refuse_formats(source, place)

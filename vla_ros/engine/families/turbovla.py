@@ -68,24 +68,24 @@ def parse_turbovla_config(raw: Mapping[str, Any]) -> TurboVLAConfig:
     fields = Fields(raw)
     fields.choice("name", NAME, (NAME,))
     TURBOVLA.check(raw)
-    said = TURBOVLA.parse(fields, TurboVLAConfig)
+    values = TURBOVLA.parse(fields, TurboVLAConfig)
     tower, bert = _shapes(fields.part("shapes"))
-    side = said.pop("vision.image_size")
+    side = values.pop("vision.image_size")
     if side % tower.patch:
         raise CheckpointError(f"vision.image_size {side} does not divide by {tower.patch}")
-    said |= {
-        "cameras": CAMERAS[: said.pop("views")],
-        "max_text": min(said["max_text"], bert.positions),
+    values |= {
+        "cameras": CAMERAS[: values.pop("views")],
+        "max_text": min(values["max_text"], bert.positions),
         "lengths": _lengths(fields.part("text")),
     }
-    config = TurboVLAConfig(replace(tower, image_size=side), bert, **said)
+    config = TurboVLAConfig(replace(tower, image_size=side), bert, **values)
     _check(config)
     return config
 
 
 def _shapes(own: Fields) -> tuple[TowerConfig, BertShape]:
-    eyes, words = own.part("vision"), own.part("text")
-    given: dict[str, Any] = {n: eyes.whole(n, getattr(DINOV3_B, n)) for n in TOWER_SIZES}
+    vision_sizes, words = own.part("vision"), own.part("text")
+    given: dict[str, Any] = {n: vision_sizes.whole(n, getattr(DINOV3_B, n)) for n in TOWER_SIZES}
     tower = replace(DINOV3_B, **given)
     plain = BertShape()
     return tower, BertShape(**{n: words.whole(n, size) for n, size in asdict(plain).items()})
@@ -124,7 +124,7 @@ def _check(config: TurboVLAConfig) -> None:
 
 def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
     """The config.json that :func:`parse_turbovla_config` reads back, in the authors' words."""
-    eyes = {name: getattr(config.vision, name) for name in TOWER_SIZES}
+    vision_sizes = {name: getattr(config.vision, name) for name in TOWER_SIZES}
     words = {
         "padding_length": config.text_length or None,
         "padding_length_by_instruction": dict(config.lengths),
@@ -132,12 +132,11 @@ def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
     given = {
         "text": words,
         "vision": {"num_views": len(config.cameras)},
-        "shapes": {"vision": eyes, "text": asdict(config.text)},
+        "shapes": {"vision": vision_sizes, "text": asdict(config.text)},
     }
     return TURBOVLA.write(config, given)
 
 
-# ------------------------------------------------------------------------------------------------
 # Statistics, images and prompts.
 
 
@@ -157,7 +156,7 @@ def data_sets_in(directory: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def read_scalers(directory: Path, config: TurboVLAConfig, key: str | None) -> TurboVLAScalers:
-    """Of one data set. CheckpointError in one line: which, or what it lacks."""
+    """The scalers of one data set. CheckpointError in one line: which, or what it lacks."""
     found = data_sets_in(directory)
     names = ", ".join(sorted(found))
     if key is None and len(found) > 1:
@@ -192,8 +191,9 @@ def specials_of(words: TextTokenizer) -> Specials:
 
 
 class TurboVLAPreparation(Preparation):
-    """As the authors' evaluation on LIBERO has it, but that images of another size are
-    stretched, which it refuses, and a prompt that is too long is refused, which it cuts."""
+    """Between units and a TurboVLA, as the authors' evaluation on LIBERO does it, but that images
+    of another size are stretched, which it refuses, and a prompt that is too long is refused,
+    which it cuts."""
 
     def __init__(
         self,
@@ -229,14 +229,13 @@ class TurboVLAPreparation(Preparation):
         )
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units; a gripper is open, 1, where its value is below 0, else closed, 0."""
+        """Actions in units; a gripper is open, 1, where its value is below 0, else closed, 0."""
         values = self._scalers.action.restore(chunk)
         gripper = torch.where(chunk[:, -1] < 0, 1.0, 0.0)
         values[:, -1] = torch.where(chunk[:, -1].isfinite(), gripper, torch.nan)
         return values
 
 
-# ------------------------------------------------------------------------------------------------
 # The family, and random weights.
 
 SMALL = TurboVLAConfig(

@@ -136,7 +136,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def state_of(path: Path) -> tuple[int, int, int]:
-    """What tells that a file is no longer the one that it was."""
+    """The state of a file, which changes when it is written to."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -153,7 +153,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def names_in(directory: Path) -> str:
-    """What a directory holds, for a message."""
+    """The names in a directory, for a message."""
     return some(sorted(path.name for path in directory.iterdir()), 20) or "nothing"
 
 

@@ -1,4 +1,4 @@
-"""Between images, states and actions and the model's numbers, as a checkpoint's files say it.
+"""A checkpoint's processors: between images, states and actions and the model's numbers.
 
 ``preprocessor_config.json`` of a token policy: how it wants its images. Sources: openvla
 ``prismatic/extern/hf/processing_prismatic.py``, BitVLA ``image_processing_siglip.py``. OpenVLA's
@@ -9,7 +9,7 @@ mean of 0.485 became 0.484375.
 
 ``policy_preprocessor.json`` and ``policy_postprocessor.json`` of a LeRobot folder name the steps
 between a robot and the model, and the safetensors files with the data set's statistics. Steps that
-this engine does not know are refused: leaving one out would change what the policy says. Source:
+this engine does not know are refused: leaving one out would change the policy. Source:
 lerobot 0.6.1 ``normalize_processor.py``, ``relative_action_processor.py`` and ``processor_pi0.py``,
 ``processor_pi05.py``, ``processor_smolvla.py``.
 """
@@ -62,7 +62,7 @@ MODES = {
 
 
 def read_preprocessor(directory: Path, config: ModelConfig) -> ModelConfig:
-    """``config`` with what the directory's preprocessor says; as it is where there is none.
+    """``config`` with what the directory's preprocessor has; as it is where there is none.
 
     CheckpointError names the file and the field that this engine cannot follow.
     """
@@ -148,8 +148,8 @@ def _tower(fields: Fields, tower: TowerConfig, index: int, count: int) -> TowerC
 
 
 def _resize(fields: Fields, tower: TowerConfig, index: int, count: int) -> tuple[bool, str] | None:
-    """What a tower's stored resize says: both sides or the shorter one, and the interpolation; None
-    where the file has none."""
+    """A tower's stored resize: both sides or the shorter one, and the interpolation; None where the
+    file has none."""
     part = _part(fields, "tvf_resize_params", index, count)
     if not part.raw:
         return None
@@ -210,7 +210,7 @@ class Scaler:
         return torch.where(spread == 0, 0.0, values / spread)
 
     def ends(self) -> tuple[torch.Tensor, ...]:
-        """Where nearly all of the data lie, in units: from [n] and to [n]; () where none says."""
+        """Bounds of nearly all of the data, in units: from [n] and to [n]; () where unknown."""
         if self.mode == "IDENTITY":
             return ()
         if self.mode == "MEAN_STD":
@@ -374,7 +374,7 @@ def scaler_of(
 def _chosen(
     directory: Path, sets: Mapping[str, dict[str, torch.Tensor]], unnorm_key: str | None
 ) -> dict[str, torch.Tensor]:
-    """Those of the data set that was chosen, or of the only one. None is guessed."""
+    """Statistics of the data set that was chosen, or of the only one. None is guessed."""
     if "" in sets:
         if unnorm_key is not None:
             raise CheckpointError(
@@ -461,19 +461,26 @@ class TextTokenizer:
         return int(found)
 
 
-def _find(directory: Path, given: str | None, name: str) -> Path:
-    """``tokenizer.json`` at the path given, in the checkpoint, or where its name is a folder."""
-    places = [directory, directory / "tokenizer"]
-    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
-        places.append(directory / name)
+def tokenizer_folders(directory: Path, given: str | None, name: str = "") -> list[Path]:
+    """The folders in which a tokenizer may be: that of the path given; else the checkpoint's own,
+    and where its ``name`` is a folder."""
     if given:
         chosen = Path(given).expanduser()
-        places = [chosen if chosen.is_dir() else chosen.parent]
-    for place in places:
-        if (place / "tokenizer.json").is_file():
-            return place / "tokenizer.json"
+        return [chosen if chosen.is_dir() else chosen.parent]
+    folders = [directory, directory / "tokenizer"]
+    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
+        folders.append(directory / name)
+    return folders
+
+
+def _find(directory: Path, given: str | None, name: str) -> Path:
+    """``tokenizer.json`` in the first of these folders that has one."""
+    folders = tokenizer_folders(directory, given, name)
+    for folder in folders:
+        if (folder / "tokenizer.json").is_file():
+            return folder / "tokenizer.json"
     raise CheckpointError(
-        f"no tokenizer.json in {places[0]}: copy that of {name or 'the language model'} there,"
+        f"no tokenizer.json in {folders[0]}: copy that of {name or 'the language model'} there,"
         " or name its folder with the option 'tokenizer'"
     )
 

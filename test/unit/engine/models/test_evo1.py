@@ -130,7 +130,7 @@ def test_the_rows_that_are_kept_and_where_they_stand() -> None:
     assert kept_rows(ids, 9, 6).tolist() == list(range(13))
     assert kept_rows(ids, 9, 4).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12]
     assert kept_rows(ids, 9, 2).tolist() == [0, 1, 2, 3, 4, 7, 8, 11, 12]
-    with pytest.raises(ValueError, match="6 places for 8 rows"):
+    with pytest.raises(ValueError, match="6 positions for 8 rows"):
         kept_rows(ids, 9, 8)
 
 

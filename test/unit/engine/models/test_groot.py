@@ -204,7 +204,7 @@ def test_a_tokenizer_of_another_model_is_refused(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_text(path.read_text().replace("<|image_pad|>", "<|image_pat|>"))
     engine = load_engine(EngineOptions(checkpoint=str(folder)))
-    with pytest.raises(CheckpointError, match="gives 0 places of 18 for images"):
+    with pytest.raises(CheckpointError, match="gives 0 positions of 18 for images"):
         engine.reset("pick")
     path.unlink()
     refused(folder, "no tokenizer.json in")
