@@ -28,6 +28,7 @@ from golden.flow.cases import CASES, PI_SHAPES
 from golden.flow.seeded import weight
 from support.config_fields import stored
 from support.engine import tiny_config
+from support.folders import CONFIG, WEIGHTS, Change, both, edit, tensors, without
 from support.releases import adapter, oft_release, prismatic_run
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
@@ -47,11 +48,9 @@ from vla_ros.engine.options import TOKENS
 FLOW = Path(__file__).resolve().parents[1] / "golden" / "flow"
 EVO1 = FLOW.parent / "evo1"
 TOKENIZER = FLOW / "tokenizer"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 TEXT = "model.paligemma_with_expert.paligemma.model.language_model."
 PLACE = Placement(torch.device("cpu"), torch.float32)
-Change = Callable[[Path], object]
 _CLASSES = {
     "pi0": "PI0Config", "pi05": "PI05Config", "smolvla": "SmolVLAConfig",
     "pi0_fast": "PI0FastConfig",
@@ -71,34 +70,8 @@ class HubFolder:
     base: Change | None = None
 
 
-def edit(name: str, change: Callable[[Any], object]) -> Change:
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return apply
-
-
-def tensors(change: Callable[[dict[str, torch.Tensor]], object], name: str = WEIGHTS) -> Change:
-    def apply(folder: Path) -> None:
-        found = {n: t.clone() for n, t in load_file(folder / name).items()}
-        change(found)
-        save_file({n: t.contiguous().clone() for n, t in found.items()}, str(folder / name))
-
-    return apply
-
-
 def set_fields(**fields: Any) -> Change:
     return edit(CONFIG, lambda raw: raw.update(fields))
-
-
-def both(*changes: Change) -> Change:
-    def apply(folder: Path) -> None:
-        for change in changes:
-            change(folder)
-
-    return apply
 
 
 def lerobots(name: str) -> Change:
@@ -326,15 +299,6 @@ def renamed_step(now: str, then: str) -> Change:
         it["registry_name"] = then
 
     return edit(BEFORE, change)
-
-
-def without(*names: str) -> Change:
-    def apply(folder: Path) -> None:
-        for name in names:
-            for path in folder.glob(name):
-                path.unlink()
-
-    return apply
 
 
 def inside(*names: str) -> Change:

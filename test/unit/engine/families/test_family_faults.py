@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from support.folders import refused
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
@@ -54,15 +55,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def weights_in(folder: Path) -> Path:
     return max(folder.glob("*.safetensors"), key=lambda p: p.stat().st_size)
-
-
-def refused(folder: Path, **options: Any) -> str:
-    with pytest.raises((CheckpointError, ValueError)) as caught:
-        engine_of(str(folder), **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 900
-    return message
 
 
 def test_a_chunk_from_the_folder_that_replays(folder: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unit.engine.families.test_family_faults import engine_of, refused, seen, step
+from support.folders import refused
+from unit.engine.families.test_family_faults import engine_of, seen, step
 from unit.engine.models.test_vlm_with_expert import Again
 from vla_ros.core.types import Executing
 from vla_ros.engine import EngineOptions, InvalidAction

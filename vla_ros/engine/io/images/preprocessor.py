@@ -146,14 +146,14 @@ class Preprocessor:
 
     def _torch(self, image: Image, squares: TorchSquares) -> Callable[[_Square], torch.Tensor]:
         taken = libero_picture(image) if self._libero else image
-        image = uploaded(taken, self._device).permute(2, 0, 1).float()
+        pixels = uploaded(taken, self._device).permute(2, 0, 1).float()
 
         def square(wanted: _Square) -> torch.Tensor:
             size, fill, interpolation = wanted
             if self._libero:
-                made = squares.lanczos3(image, size)
+                made = squares.lanczos3(pixels, size)
             else:
-                made = squares.fit(image, size, self._config.resize, fill, interpolation)
+                made = squares.fit(pixels, size, self._config.resize, fill, interpolation)
             return squares.center_crop(made) if self._crop else made
 
         return square
