@@ -25,7 +25,7 @@ from vla_ros.engine.families.lerobot import STATE_DIM, save_weights, step_json
 from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import BY_LEROBOT, EVO1, EVO1_GRIPPER
+from vla_ros.engine.io.fields import EVO1, EVO1_GRIPPER
 from vla_ros.engine.io.files import naming, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
@@ -40,8 +40,8 @@ from vla_ros.engine.io.flow_config import (
     feature_length,
     features_json,
     own_shapes,
+    read_steps,
     robots_cameras,
-    steps_of,
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import stretched
@@ -190,15 +190,8 @@ def evo1_config_json(config: Evo1Config) -> dict[str, Any]:
 
 def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
     """The scaling of a folder's processors and their statistics. CheckpointError in one line."""
-    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     known = {*PLUMBING, NORMALIZER, UNNORMALIZER, PAD_STATE, PAD_ACTION, ACTION_STEP}
-    if strange := sorted({*before, *after} - known):
-        raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
-        )
-    for name, steps in ((NORMALIZER, before), (UNNORMALIZER, after)):
-        if name not in steps:
-            raise CheckpointError(f"{directory} has no processor step {name}")
+    before, after = read_steps(directory, (NORMALIZER, UNNORMALIZER), known)
     state, action = config.state_dim, config.action_dim
     return Processors(
         scaler_of(directory, before[NORMALIZER], "STATE", STATE, state, config.state_width),

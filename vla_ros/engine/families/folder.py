@@ -18,7 +18,6 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig, parse_config
 from vla_ros.engine.io.field_table import Fields, FieldTable
 from vla_ros.engine.io.fields import (
-    BY_LEROBOT,
     EVO1,
     FAST_TOKENIZER,
     GROOT_N15,
@@ -27,10 +26,11 @@ from vla_ros.engine.io.fields import (
     LEROBOT,
     TURBOVLA,
 )
-from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
+from vla_ros.engine.io.files import AGAIN, header, read_json, tokenizer_folders, weight_map
 from vla_ros.engine.io.flow_config import (
     ACTION,
     FAST,
+    IDENTITY,
     KINDS,
     NORMALIZER,
     POSTPROCESSOR,
@@ -43,7 +43,10 @@ from vla_ros.engine.io.flow_config import (
     fast_folder,
     feature_length,
     known_steps,
+    no_action_statistics,
+    normalization_mode,
     read_flow_config,
+    read_steps,
     relative_actions,
     robots_cameras,
     steps_of,
@@ -181,35 +184,20 @@ def _cameras(cameras: tuple[str, ...]) -> str:
 
 def _statistics(found: FolderDescription, kind: str) -> None:
     directory = found.directory
-    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    if kind in KINDS and (strange := sorted({*before, *after} - known_steps(kind))):
-        raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
-        )
-    for steps, step, feature, which in (
-        (after, UNNORMALIZER, ACTION, "ACTION"),
-        (before, NORMALIZER, STATE, "STATE"),
+    known = known_steps(kind) if kind in KINDS else None
+    before, after = read_steps(directory, (UNNORMALIZER, NORMALIZER), known)
+    for step, feature, which in (
+        (after[UNNORMALIZER], ACTION, "ACTION"),
+        (before[NORMALIZER], STATE, "STATE"),
     ):
-        if step not in steps:
-            raise CheckpointError(f"{directory} has no processor step {step}")
-        scaled = steps[step].part("config").items("normalize_observation_keys")
-        if feature == STATE and scaled and STATE not in scaled:
-            raise (
-                steps[step]
-                .part("config")
-                .wrong("normalize_observation_keys", f"{STATE} among them, or null")
-            )
-        file = steps[step].text("state_file", "")
+        mode = normalization_mode(step, which, feature)
+        file = step.text("state_file", "")
         stored = header(directory / Path(file).name) if file else {}
-        mode = steps[step].part("config").part("norm_map").raw.get(which, "IDENTITY")
-        if mode == "IDENTITY":
+        if mode == IDENTITY:
             continue
         sets = by_data_set(stored, feature)
         if not sets and feature == ACTION:
-            raise CheckpointError(
-                f"{directory} has no statistics of its actions for {mode}: copy the"
-                " policy_*.safetensors of its training run there"
-            )
+            raise no_action_statistics(directory, mode)
         if not sets:
             found.needs.append(
                 "state_normalization: identity, since there are no statistics of the state (where"
@@ -226,10 +214,8 @@ def _check_tokenizer(found: FolderDescription, kind: str, raw: Mapping[str, Any]
     if kind in KINDS:
         step = steps_of(directory / PREPROCESSOR).get(TOKENIZER)
         name = "" if step is None else step.part("config").text("tokenizer_name", "")
-    places = [directory, directory / "tokenizer"]
-    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
-        places.append(directory / name)
-    if any((place / "tokenizer.json").is_file() for place in places):
+    folders = tokenizer_folders(directory, None, name)
+    if any((folder / "tokenizer.json").is_file() for folder in folders):
         return
     whose = name or "its language model"
     raise CheckpointError(

@@ -31,6 +31,7 @@ from vla_ros.engine.io.flow_config import (
     ACTION_TOKENIZER,
     FAST,
     FAST_PROMPT,
+    MODES,
     NEW_LINE,
     NORMALIZER,
     POSTPROCESSOR,
@@ -46,7 +47,6 @@ from vla_ros.engine.io.flow_config import (
     read_flow_config,
 )
 from vla_ros.engine.io.processors import (
-    MODES,
     Processors,
     Scaler,
     StatisticsChoice,

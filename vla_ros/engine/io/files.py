@@ -95,6 +95,18 @@ def naming(path: Path) -> Iterator[None]:
         raise CheckpointError(text if str(path) in text else f"{path}: {text}") from None
 
 
+def tokenizer_folders(directory: Path, given: str | None, name: str = "") -> list[Path]:
+    """The folders in which a tokenizer may be: that of the path given; else the checkpoint's own,
+    and where its ``name`` is a folder."""
+    if given:
+        chosen = Path(given).expanduser()
+        return [chosen if chosen.is_dir() else chosen.parent]
+    folders = [directory, directory / "tokenizer"]
+    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
+        folders.append(directory / name)
+    return folders
+
+
 @contextmanager
 def open_tensors(path: Path) -> Iterator[safe_open]:
     """A safetensors file whose header fits its length; tensors are read when asked for."""

@@ -13,7 +13,7 @@ down (lerobot issue 2863).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +21,16 @@ from typing import Any, TypeVar
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import LEROBOT, LLAMA, PADDED, ROBOT, SIGLIP, SMOLVLM2_500M
-from vla_ros.engine.io.files import AGAIN, naming, read_json
+from vla_ros.engine.io.fields import (
+    BY_LEROBOT,
+    LEROBOT,
+    LLAMA,
+    PADDED,
+    ROBOT,
+    SIGLIP,
+    SMOLVLM2_500M,
+)
+from vla_ros.engine.io.files import AGAIN, naming, read_json, tokenizer_folders
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
 V = TypeVar("V")
@@ -42,6 +50,15 @@ STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 FAST_PROMPT = "pi0_fast_prepare_state_tokenizer_processor_step"
 ACTION_TOKENIZER = "action_tokenizer_processor"
 FAST_PROCESSOR = "processor_config.json"
+IDENTITY = "IDENTITY"
+#: Statistics that a mode of normalization needs.
+MODES = {
+    IDENTITY: (),
+    "MEAN_STD": ("mean", "std"),
+    "MIN_MAX": ("min", "max"),
+    "QUANTILES": ("q01", "q99"),
+    "QUANTILE10": ("q10", "q90"),
+}
 PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
@@ -347,6 +364,43 @@ def steps_of(path: Path) -> dict[str, Fields]:
     return {_OLD_STEPS.get(name, name): step for name, step in named.items()}
 
 
+def read_steps(
+    directory: Path, needed: tuple[str, ...], known: Set[str] | None = None
+) -> tuple[dict[str, Fields], dict[str, Fields]]:
+    """The steps of both processors. CheckpointError: one is not among the ``known``, or one of
+    those ``needed`` is missing."""
+    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+    if known is not None and (strange := sorted({*before, *after} - known)):
+        raise CheckpointError(
+            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
+        )
+    if lost := [n for n in needed if n not in (after if n == UNNORMALIZER else before)]:
+        raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
+    return before, after
+
+
+def normalization_mode(step: Fields, kind: str, key: str) -> str:
+    """The mode, one of :data:`MODES`, in which a step scales the feature ``key`` of a ``kind``,
+    "STATE" or "ACTION". CheckpointError."""
+    settings, known = step.part("config"), tuple(MODES)
+    modes = settings.part("norm_map")
+    if kind == "STATE" and modes.choice("VISUAL", IDENTITY, known) != IDENTITY:
+        raise modes.wrong("VISUAL", IDENTITY)
+    mode = modes.choice(kind, IDENTITY, known)
+    scaled = settings.items("normalize_observation_keys")
+    if kind == "STATE" and scaled and key not in scaled:
+        raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
+    return mode
+
+
+def no_action_statistics(directory: Path, mode: str) -> CheckpointError:
+    """The error for actions that a folder cannot scale."""
+    return CheckpointError(
+        f"{directory} has no statistics of its actions for {mode}: copy the policy_*.safetensors of"
+        " its training run there"
+    )
+
+
 def known_steps(kind: str) -> set[str]:
     """The processors' steps that are built for a policy of this kind."""
     own = {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
@@ -360,8 +414,7 @@ def fast_folder(directory: Path, given: str | None, name: str) -> Path:
     last = Path(name).name
     folders = [directory / last, directory / name, Path(name)]
     if given:
-        chosen = Path(given).expanduser()
-        folders.insert(0, (chosen if chosen.is_dir() else chosen.parent) / last)
+        folders = [tokenizer_folders(directory, given)[0] / last, *folders]
     for folder in folders:
         if (folder / FAST_PROCESSOR).is_file() and (folder / "tokenizer.json").is_file():
             return folder

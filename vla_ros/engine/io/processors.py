@@ -26,12 +26,14 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, ModelConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import BY_LEROBOT, STRATEGIES
-from vla_ros.engine.io.files import naming, read_json, some
+from vla_ros.engine.io.fields import STRATEGIES
+from vla_ros.engine.io.files import naming, read_json, some, tokenizer_folders
 from vla_ros.engine.io.flow_config import (
     ACTION,
     FAST,
     FAST_PROMPT,
+    IDENTITY,
+    MODES,
     NORMALIZER,
     POSTPROCESSOR,
     PREPROCESSOR,
@@ -43,6 +45,9 @@ from vla_ros.engine.io.flow_config import (
     action_names,
     by_data_set,
     known_steps,
+    no_action_statistics,
+    normalization_mode,
+    read_steps,
     relative_actions,
     steps_of,
 )
@@ -50,15 +55,6 @@ from vla_ros.engine.io.flow_config import (
 FILE = "preprocessor_config.json"
 PROCESSOR = "PrismaticImageProcessor"
 SIGLIP_PROCESSORS = ("SiglipImageProcessor", "SiglipImageProcessorFast")
-IDENTITY = "IDENTITY"
-#: Statistics that a mode of normalization needs.
-MODES = {
-    IDENTITY: (),
-    "MEAN_STD": ("mean", "std"),
-    "MIN_MAX": ("min", "max"),
-    "QUANTILES": ("q01", "q99"),
-    "QUANTILE10": ("q10", "q90"),
-}
 
 
 def read_preprocessor(directory: Path, config: ModelConfig) -> ModelConfig:
@@ -251,18 +247,9 @@ def read_processors(
     directory: Path, config: FlowConfig, whose: StatisticsChoice = StatisticsChoice()
 ) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
-    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    if strange := sorted({*before, *after} - known_steps(config.kind)):
-        raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
-        )
-    lost = [
-        n
-        for n, steps in ((NORMALIZER, before), (TOKENIZER, before), (UNNORMALIZER, after))
-        if n not in steps
-    ]
-    if lost:
-        raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
+    before, after = read_steps(
+        directory, (NORMALIZER, TOKENIZER, UNNORMALIZER), known_steps(config.kind)
+    )
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
     _check_tokenizer(tokenizer, config)
     if config.kind == FAST and FAST_PROMPT not in before:
@@ -325,15 +312,7 @@ def scaler_of(
 ) -> Scaler:
     """The scaling of one feature by a step and its statistics. ``width``: the model's, where
     statistics may be padded to it (Evo-1)."""
-    settings = step.part("config")
-    modes = settings.part("norm_map")
-    modes_known = tuple(MODES)
-    if kind == "STATE" and modes.choice("VISUAL", "IDENTITY", modes_known) != "IDENTITY":
-        raise modes.wrong("VISUAL", "IDENTITY")
-    mode = modes.choice(kind, "IDENTITY", modes_known)
-    scaled = settings.items("normalize_observation_keys")
-    if kind == "STATE" and scaled and key not in scaled:
-        raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
+    mode = normalization_mode(step, kind, key)
     stored = _statistics(directory, step)
     own = _chosen(directory, by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
     if kind == "STATE" and whose.state == IDENTITY.lower():
@@ -349,10 +328,7 @@ def scaler_of(
             " as it is without a word; state_normalization identity says so, where that is right"
         )
     elif MODES[mode] and not stored:
-        raise CheckpointError(
-            f"{directory} has no statistics of its actions for {mode}: copy the"
-            " policy_*.safetensors of its training run there"
-        )
+        raise no_action_statistics(directory, mode)
     values = []
     for name in MODES[mode]:
         tensor = own.get(name)
@@ -368,7 +344,7 @@ def scaler_of(
     low, high = values or [torch.zeros(dim), torch.ones(dim)]
     if mode == "MEAN_STD" and bool((high < 0).any()):
         raise CheckpointError(f"{key}.std is {high.tolist()}: wanted nothing below 0")
-    return Scaler(mode, low, high, settings.number("eps", 1e-8))
+    return Scaler(mode, low, high, step.part("config").number("eps", 1e-8))
 
 
 def _chosen(
@@ -459,18 +435,6 @@ class TextTokenizer:
         if found is None or found >= self._vocab:
             raise CheckpointError(f"{self._path} has no token {token} below {self._vocab}")
         return int(found)
-
-
-def tokenizer_folders(directory: Path, given: str | None, name: str = "") -> list[Path]:
-    """The folders in which a tokenizer may be: that of the path given; else the checkpoint's own,
-    and where its ``name`` is a folder."""
-    if given:
-        chosen = Path(given).expanduser()
-        return [chosen if chosen.is_dir() else chosen.parent]
-    folders = [directory, directory / "tokenizer"]
-    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
-        folders.append(directory / name)
-    return folders
 
 
 def _find(directory: Path, given: str | None, name: str) -> Path:

@@ -278,13 +278,11 @@ class QuantizingWeights:
         self._making = False
 
     def take(self, name: str) -> torch.Tensor:
-        """See Weights."""
         if self._record is not None and not self._making:
             self._record.kept.add(name)
         return self._within.take(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
-        """See FileWeights."""
         if self._record is not None:
             self._record.kept.add(name)
         taken: torch.Tensor = self._within.take_row(name, row)  # type: ignore[attr-defined]
@@ -316,11 +314,9 @@ class PreparedWeights:
         self.within, self.parts, self.prepare = within, parts, prepare
 
     def take(self, name: str) -> torch.Tensor:
-        """See Weights."""
         return self.within.take(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
-        """See FileWeights."""
         taken: torch.Tensor = self.within.take_row(name, row)  # type: ignore[attr-defined]
         return taken
 

@@ -22,9 +22,8 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import EAGLE_VISION, QWEN3_TEXT
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.files import read_json, tokenizer_folders
 from vla_ros.engine.io.linear import Linear, behind_norm
-from vla_ros.engine.io.processors import tokenizer_folders
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
