@@ -24,7 +24,8 @@ from support.contracts import JOINTS, so_101
 from support.nodes import Program
 from support.ros import RosPeer
 from support.wait import wait_until
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.common import qos
@@ -83,7 +84,7 @@ def test_a_foreign_contract_is_a_running_graph(
         action_dim=6,
         state_dim=6,
     )
-    write_random_flow(tmp_path / "policy", config, seed=5)
+    write_folder(tmp_path / "policy", config, seed=5)
     own = {
         "policy": "vla",
         "checkpoint": str(tmp_path / "policy"),

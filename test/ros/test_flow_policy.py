@@ -30,9 +30,9 @@ from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.families.turbovla import write_turbovla
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import Corrector, save_corrector
@@ -50,7 +50,7 @@ AGE = 1.0  # s: a chunk of ten at 20 Hz, and a slow machine
 def write_fragile(folder: Path, config: FlowConfig = ONE_CAMERA) -> str:
     """A checkpoint that is whole and finite, and whose chunk is NaN where the first joint is
     further than 1 rad."""
-    write_random_flow(folder, config, seed=1)
+    write_folder(folder, config, seed=1)
     path = folder / "model.safetensors"
     tensors = load_file(path)
     tensors["model.state_proj.weight"][:, 0] = 3e38
@@ -128,7 +128,7 @@ def test_nan_is_a_fault_and_a_lost_worker_a_hold(start_policy, tmp_path: Path, a
 def test_a_checkpoint_that_does_not_fit_is_refused_at_configure(start_policy, tmp_path) -> None:
     """Of another width, with what is wanted and what is offered; with a NaN among its weights."""
     wide = tmp_path / "wide"
-    write_random_flow(wide, replace(ONE_CAMERA, action_dim=6), seed=1)
+    write_folder(wide, replace(ONE_CAMERA, action_dim=6), seed=1)
     rig: PolicyRig = start_policy(policy="vla", checkpoint=str(wide), warmup_count=1)
     assert not rig.ros.change_state("/policy", "configure", timeout=LOADING)
     reason = rig.expect(lambda s: "refused" in s.reason).reason
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_at_configure(start_policy, tm
     assert "joint_0 [rad]" in reason and "gripper [1]" in reason
 
     damaged = tmp_path / "damaged"
-    write_random_flow(damaged, ONE_CAMERA, seed=1)
+    write_folder(damaged, ONE_CAMERA, seed=1)
     tensors = load_file(damaged / "model.safetensors")
     tensors["model.action_out_proj.weight"][0, 0] = float("nan")
     save_file(tensors, damaged / "model.safetensors")
@@ -151,7 +151,7 @@ def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, 
     """Statistics by data set and none of the state: refused in the line that says what to give,
     and with that it answers."""
     folder = tmp_path / "it"
-    write_random_flow(folder, ONE_CAMERA, seed=1)
+    write_folder(folder, ONE_CAMERA, seed=1)
     by_data_set(without_state=True)(folder)
     said = {"policy": "vla", "checkpoint": str(folder), "num_threads": 1, "max_age_s": AGE,
             "action_scale": [0.05] * 3 + [0.5] * 3, "detect_frozen": False}  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, 
 def test_turbovla_drives_the_robot(start_policy, tmp_path: Path, arms) -> None:
     """Its chunks of six become commands, in the units of its statistics."""
     small = replace(TURBOVLA, cameras=TURBOVLA.cameras[:1], state_dim=2)
-    write_turbovla(tmp_path / "it", small, seed=1)
+    write_folder(tmp_path / "it", small, seed=1)
     rig: PolicyRig = start_policy(
         policy="vla", checkpoint=str(tmp_path / "it"), max_age_s=AGE, num_threads=1,
         action_scale=[0.05] * 3 + [0.5] * 3, detect_frozen=False,
@@ -221,7 +221,7 @@ def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
     start_policy, tmp_path: Path, arms
 ) -> None:
     late, period = 3, 50_000_000
-    write_random_flow(tmp_path / "it", ONE_CAMERA, seed=1)
+    write_folder(tmp_path / "it", ONE_CAMERA, seed=1)
     rig: PolicyRig = start_policy(
         policy="vla", checkpoint=str(tmp_path / "it"), execution="rtc", replan_interval=4,
         delay_frames=late, max_age_s=3.0, num_threads=1, action_scale=[0.001] * 6,
@@ -260,7 +260,7 @@ def test_each_action_is_corrected_by_a_newer_frame_in_a_second_worker(
     """The corrector adds the same to every action, so that a corrected command tells itself apart
     from its chunk's action. It is killed: actions go on without, then with it again."""
     folder = tmp_path / "it"
-    write_random_flow(folder, ONE_CAMERA, seed=1)
+    write_folder(folder, ONE_CAMERA, seed=1)
     corrector = Corrector(corrector_for(load_engine(EngineOptions(str(folder))).policy))
     corrector.out.bias = torch.nn.Parameter(torch.full((7,), 0.5))
     save_corrector(folder, corrector)

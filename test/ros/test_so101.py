@@ -15,7 +15,8 @@ pytest.importorskip("torch", reason="torch is not installed: no flow policy here
 from support.motion_listener import MotionListener
 from vla_ros.data.episodes.play import DirectRunner
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.ros.listeners.graph_runner import GraphRunner
 from vla_ros.sim.so101.world import MODEL_PACKAGE
 
@@ -60,7 +61,7 @@ def test_zero_is_asked_at_every_step_with_and_without_ros(ros_env: dict[str, str
 
 def test_a_smolvla_drives_it_in_degrees(ros_env: dict[str, str], tmp_path: Path) -> None:
     config = replace(PRESETS["smolvla-small"], action_dim=6, state_dim=6)
-    write_random_flow(tmp_path, config, seed=3)
+    write_folder(tmp_path, config, seed=3)
     setup = replace(
         SCRIPTED, policy="vla", checkpoint=str(tmp_path), max_steps=12, wrist=True, state=6,
         chunk=config.horizon,

@@ -28,17 +28,17 @@ from golden.flow.cases import CASES, PI_SHAPES
 from golden.flow.seeded import weight
 from support.config_fields import stored
 from support.engine import tiny_config
+from support.folders import CONFIG, WEIGHTS, Change, both, edit, tensors, without
 from support.releases import adapter, oft_release, prismatic_run
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.groot import FAMILIES as GROOTS
-from vla_ros.engine.families.lerobot import lerobot_type
 from vla_ros.engine.families.openvla import write_random
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.families.turbovla import write_turbovla
+from vla_ros.engine.io.files import text_in
 from vla_ros.engine.io.flow_config import (
     steps_of,
 )
@@ -48,11 +48,9 @@ from vla_ros.engine.options import TOKENS
 FLOW = Path(__file__).resolve().parents[1] / "golden" / "flow"
 EVO1 = FLOW.parent / "evo1"
 TOKENIZER = FLOW / "tokenizer"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 TEXT = "model.paligemma_with_expert.paligemma.model.language_model."
 PLACE = Placement(torch.device("cpu"), torch.float32)
-Change = Callable[[Path], object]
 _CLASSES = {
     "pi0": "PI0Config", "pi05": "PI05Config", "smolvla": "SmolVLAConfig",
     "pi0_fast": "PI0FastConfig",
@@ -72,34 +70,8 @@ class HubFolder:
     base: Change | None = None
 
 
-def edit(name: str, change: Callable[[Any], object]) -> Change:
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return apply
-
-
-def tensors(change: Callable[[dict[str, torch.Tensor]], object], name: str = WEIGHTS) -> Change:
-    def apply(folder: Path) -> None:
-        found = {n: t.clone() for n, t in load_file(folder / name).items()}
-        change(found)
-        save_file({n: t.contiguous().clone() for n, t in found.items()}, str(folder / name))
-
-    return apply
-
-
 def set_fields(**fields: Any) -> Change:
     return edit(CONFIG, lambda raw: raw.update(fields))
-
-
-def both(*changes: Change) -> Change:
-    def apply(folder: Path) -> None:
-        for change in changes:
-            change(folder)
-
-    return apply
 
 
 def lerobots(name: str) -> Change:
@@ -156,7 +128,7 @@ def groots(name: str) -> Change:
 
     def write(folder: Path) -> None:
         folder.mkdir()
-        family.write(folder, name, 1)
+        family.write(folder, family.presets[name], 1)
 
     return write
 
@@ -327,15 +299,6 @@ def renamed_step(now: str, then: str) -> Change:
         it["registry_name"] = then
 
     return edit(BEFORE, change)
-
-
-def without(*names: str) -> Change:
-    def apply(folder: Path) -> None:
-        for name in names:
-            for path in folder.glob(name):
-                path.unlink()
-
-    return apply
 
 
 def inside(*names: str) -> Change:
@@ -515,7 +478,7 @@ def turbovlas(folder: Path) -> None:
         vision=replace(small.vision, width=64, heads=1),
         text=replace(small.text, width=64, heads=1),
     )
-    write_turbovla(written, config, 1)
+    write_folder(written, config, 1)
     raw = json.loads((written / CONFIG).read_text())
     raw.pop("shapes")
     folder.mkdir()
@@ -684,7 +647,7 @@ def ready(name: str, where: Path) -> Path:
 def load(name: str, where: Path) -> Any:
     """The policy of a folder, or CheckpointError: token policies as an engine."""
     folder, options = ready(name, where), dict(FOLDERS[name].options)
-    if lerobot_type(folder) in (
+    if text_in(folder / "config.json", "type") in (
         "pi05",
         "pi0_fast",
     ):  # no folder says it; the golden ones are of LeRobot 0.6

@@ -10,8 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, LANGUAGE, tiny_config
-from vla_ros.engine.families.openvla import norm_stats, random_tensors, write_random
+from vla_ros.engine.families.openvla import (
+    load_checkpoint,
+    norm_stats,
+    random_tensors,
+    write_random,
+)
 from vla_ros.engine.families.random import write_tokenizer
+from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
 
 DINO = TowerConfig(
@@ -166,3 +172,8 @@ __all__ = [
     "LANGUAGE", "UNEQUAL", "Trap", "adapter", "oft_release", "oft_statistics", "plain_config",
     "prismatic_parts", "prismatic_run", "vq_vae",
 ]  # fmt: skip
+
+
+def read_back(directory: Path) -> Checkpoint:
+    """A token policy's checkpoint in float32."""
+    return load_checkpoint(str(directory), CPU, torch.float32)

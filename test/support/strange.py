@@ -10,34 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from support.engine import tiny_config
+from support.folders import CONFIG, WEIGHTS, Change, both, edit, tensors, without
 from support.releases import Trap, adapter, oft_release, plain_config, prismatic_run
 from vla_ros.engine.families.openvla import write_random
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 6965\n"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 NORM = "language_model.model.norm.weight"
-Change = Callable[[Path], object]
 
 
 def config(**changes: Any) -> Change:
     """Change fields of config.json; None removes one."""
 
-    def change(d: Path) -> None:
-        raw = json.loads((d / "config.json").read_text())
+    def change(raw: dict[str, Any]) -> None:
         for key, value in changes.items():
-            place, _, inner = key.partition("__")
+            name, _, inner = key.partition("__")
             if inner:
-                raw[place][inner] = value
+                raw[name][inner] = value
             elif value is None:
-                del raw[place]
+                del raw[name]
             else:
-                raw[place] = value
-        (d / "config.json").write_text(json.dumps(raw))
+                raw[name] = value
 
-    return change
+    return edit(CONFIG, change)
 
 
 def other(raw: object, *names: str) -> Change:
@@ -69,26 +67,15 @@ def cut(name: str, part: float) -> Change:
     return change
 
 
-def tensors(edit: Callable[[dict[str, torch.Tensor]], object]) -> Change:
-    def change(d: Path) -> None:
-        found = load_file(d / WEIGHTS)
-        edit(found)
-        save_file(found, d / WEIGHTS)
-
-    return change
-
-
 def stats(**changes: Any) -> Change:
     """Change the action statistics of the only data set; None removes one."""
 
-    def change(d: Path) -> None:
-        raw = json.loads((d / "config.json").read_text())
+    def change(raw: dict[str, Any]) -> None:
         action = raw["norm_stats"]["random"]["action"]
         for key, value in changes.items():
             action.pop(key) if value is None else action.update({key: value})
-        (d / "config.json").write_text(json.dumps(raw))
 
-    return change
+    return edit(CONFIG, change)
 
 
 def directory_in_place_of(name: str) -> Change:
@@ -102,22 +89,6 @@ def directory_in_place_of(name: str) -> Change:
 def link_to_nothing(d: Path) -> None:
     (d / WEIGHTS).unlink()
     (d / WEIGHTS).symlink_to(d / "blobs" / "gone")
-
-
-def without(*names: str) -> Change:
-    def change(d: Path) -> None:
-        for name in names:
-            (d / name).unlink()
-
-    return change
-
-
-def then(*changes: Change) -> Change:
-    def change(d: Path) -> None:
-        for each in changes:
-            each(d)
-
-    return change
 
 
 def replaced(make: Callable[[Path], object]) -> Change:
@@ -258,15 +229,15 @@ CASES: dict[str, tuple[Change, str]] = {
     "weights are a directory": (directory_in_place_of(WEIGHTS), "model.safetensors is a directory"),
     "link to nothing": (link_to_nothing, "model.safetensors is a link to nothing"),
     "index without a map": (
-        then(without(WEIGHTS), write(INDEX, "{}")), "index.json has no weight_map",
+        both(without(WEIGHTS), write(INDEX, "{}")), "index.json has no weight_map",
     ),
-    "cut index": (then(without(WEIGHTS), write(INDEX, '{"w')), "index.json is no JSON"),
+    "cut index": (both(without(WEIGHTS), write(INDEX, '{"w')), "index.json is no JSON"),
     "lost shard": (
-        then(without(WEIGHTS), write(INDEX, '{"weight_map": {"a": "gone.safetensors"}}')),
+        both(without(WEIGHTS), write(INDEX, '{"weight_map": {"a": "gone.safetensors"}}')),
         "lacks the shards gone.safetensors",
     ),
     "index that leads elsewhere": (
-        then(without(WEIGHTS), write(INDEX, '{"weight_map": {"a": "../../etc/passwd"}}')),
+        both(without(WEIGHTS), write(INDEX, '{"weight_map": {"a": "../../etc/passwd"}}')),
         "weight_map names '../../etc/passwd', no file beside it",
     ),
     "two of them": (two_files, "b.safetensors and a.safetensors both hold .*two checkpoints"),
@@ -299,9 +270,9 @@ CASES: dict[str, tuple[Change, str]] = {
     "a run of prismatic": (replaced(prismatic_run), "run of prismatic.*`vla-ros convert .*--tok"),
     "pickled weights": (only_pickled({"x": torch.ones(1)}), "pytorch_model.bin, a pickle.*convert"),
     "a pickle with code": (only_pickled(Trap()), "pytorch_model.bin, a pickle"),
-    "an adapter": (then(other(None), only_an_adapter), "LoRA adapter.*--base BASE"),
+    "an adapter": (both(other(None), only_an_adapter), "LoRA adapter.*--base BASE"),
     "an adapter and its base's config": (
-        then(without(WEIGHTS), write("adapter_config.json", "{}")), "LoRA adapter.*--base BASE",
+        both(without(WEIGHTS), write("adapter_config.json", "{}")), "LoRA adapter.*--base BASE",
     ),
     "weights for llama.cpp": (other(None, "q4.gguf"), "holds q4.gguf, weights for llama.cpp"),
     "a pipeline of diffusers": (other(None, "model_index.json"), "a pipeline of diffusers"),

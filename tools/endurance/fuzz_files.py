@@ -155,14 +155,14 @@ def _token_policies(folder: Path) -> None:
     """Every layout of them; what is quantized is the small one's."""
     import torch
 
-    from vla_ros.engine.families.openvla import PRESETS, load_random
+    from vla_ros.engine.families.openvla import PRESETS, load_checkpoint
     from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.formats import parse_formats
     from vla_ros.engine.quantize import quantize_checkpoint
 
     made = folder / "checkpoints"
     for name in [n for n in PRESETS if "small" in n]:
-        whole = load_random(PREFIX + name, 0, torch.device("cpu"), torch.float32)
+        whole = load_checkpoint(PREFIX + name, torch.device("cpu"), torch.float32)
         shutil.copytree(whole.directory, made / name)
     for kind in ("int8", "int4"):
         quantize_checkpoint(str(made / "small"), parse_formats(kind), made / kind)
@@ -170,13 +170,11 @@ def _token_policies(folder: Path) -> None:
 
 def _flow_policies(folder: Path) -> None:
     """The small one of every family, in its authors' layout."""
-    from vla_ros.engine.families.registry import all_presets, family_of
+    from vla_ros.engine.families.registry import all_presets, write_folder
 
-    for name in [
-        n for n, c in all_presets().items() if n.endswith("-small") and c.kind != "tokens"
-    ]:
-        (folder / "flows" / name).mkdir(parents=True)
-        family_of(f"random:{name}").write(folder / "flows" / name, name, seed=0)
+    for name, config in all_presets().items():
+        if name.endswith("-small") and config.kind != "tokens":
+            write_folder(folder / "flows" / name, config, seed=0)
 
 
 def _bags(folder: Path) -> None:

@@ -24,7 +24,7 @@ from vla_ros.engine.decoding.factory import fast_head
 from vla_ros.engine.decoding.flow import FlowDecoder
 from vla_ros.engine.decoding.tokens import FastDecoder, PromptDecoder
 from vla_ros.engine.families.base import LoadedPolicy
-from vla_ros.engine.families.openvla import open_checkpoint
+from vla_ros.engine.families.openvla import load_checkpoint
 from vla_ros.engine.families.registry import source_of
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.layers.pieces import Pieces, alone
@@ -191,7 +191,7 @@ def _parts(
             action,
             state,
             options,
-            lambda name: open_checkpoint(name, options.seed, *place),
+            lambda name: load_checkpoint(name, *place, options.seed),
         )
     scaler = getattr(processors, "state", None)
     if policy.group != FAST:

@@ -114,7 +114,7 @@ def conventions_of(
     explicit choices; the scale is used only where the statistics cannot be in metres.
     ``embodiment``: the robot among those of a flow policy, or "".
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or its units are
-    unknown. :func:`inspect_checkpoint` checks the rest of it.
+    unknown. :func:`~vla_ros.engine.load.inspect` checks the rest of it.
     """
     from vla_ros.engine.families.openvla import PRESETS
     from vla_ros.engine.families.registry import family_of, source_of

@@ -7,33 +7,27 @@ and actions), ``model.safetensors`` and ``tokenizer.json``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from cross_dit import CrossDiT, CrossDiTConfig, expected_tensors
-from safetensors.torch import save_file
 
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
-from vla_ros.engine.families.random import (
-    PREFIX,
-    TEXT_VOCAB,
-    DrawnWeights,
-    tokenizer_directory,
-    write_tokenizer,
-)
+from vla_ros.engine.families.random import TEXT_VOCAB
 from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.processors import Scaler, TextTokenizer
-from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights
+from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.preparation import Preparation, padded_square, stacked
 
 KIND = "cross-dit"
+Scalers = tuple[Scaler, Scaler]  # of the state and of the action
 
 
 SMALL = CrossDiTConfig(
@@ -59,7 +53,7 @@ class CrossDiTPreparation(Preparation):
     def __init__(
         self,
         config: CrossDiTConfig,
-        scalers: tuple[Scaler, Scaler],
+        scalers: Scalers,
         words: TextTokenizer,
         device: torch.device,
     ) -> None:
@@ -90,43 +84,50 @@ class CrossDiTFamily(FlowFamily[CrossDiTConfig]):
     kinds = (KIND,)
     presets = MappingProxyType({f"{KIND}-small": SMALL})
 
-    def owns(self, directory: Path) -> bool:
-        try:
-            return read_json(directory / "config.json").get("type") == KIND
-        except (CheckpointError, OSError):
-            return False
-
-    def config(self, source: Path | str, options: LoadOptions) -> CrossDiTConfig:
-        if isinstance(source, str):
-            config = self.presets[source.removeprefix(PREFIX)]
-        else:
-            config = read_config(source)
-        return config if options.steps is None else replace(config, steps=options.steps)
+    def read_config(self, directory: Path) -> CrossDiTConfig:
+        return read_config(directory)
 
     def expected(self, config: CrossDiTConfig) -> Expected:
         return expected_tensors(config)
 
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config = self.config(directory, options)
-        weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
-        words = TextTokenizer(directory, options.tokenizer, "", config.vocab)
-        return opened(config, weights, read_scalers(directory, config), words)
+    def units(self, directory: Path, config: CrossDiTConfig, options: LoadOptions) -> Scalers:
+        return read_scalers(directory, config)
 
-    def random(self, config: CrossDiTConfig, seed: int, device: torch.device) -> Opened:
-        words = TextTokenizer(tokenizer_directory(), None, "", config.vocab)
-        return opened(config, drawn_weights(config, seed, device), plain_scalers(config), words)
+    def words(
+        self, directory: Path, config: CrossDiTConfig, options: LoadOptions, units: Scalers
+    ) -> TextTokenizer:
+        return TextTokenizer(directory, options.tokenizer, "", config.vocab)
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        config = self.presets[preset]
-        drawn = drawn_weights(config, seed, torch.device("cpu"))
-        tensors = {name: drawn.take(name) for name in drawn.shapes}
+    def opened(
+        self,
+        config: CrossDiTConfig,
+        weights: Weights,
+        units: Scalers,
+        words: TextTokenizer,
+        directory: Path,
+        options: LoadOptions,
+    ) -> Opened:
+        return Opened(
+            config,
+            weights,
+            units,
+            words,
+            action_space_of(config.action_dim),
+            lambda device: CrossDiTPreparation(config, units, words, device),
+            lambda taken, to: CrossDiT(config, taken, to.like, to.capture),
+        )
+
+    def random_units(self, config: CrossDiTConfig) -> Scalers:
+        """States as they are, actions of a tenth."""
+        state = torch.zeros(config.state_dim), torch.ones(config.state_dim)
+        action = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.1)
+        return Scaler("MEAN_STD", *state), Scaler("MEAN_STD", *action)
+
+    def write_config(self, directory: Path, config: CrossDiTConfig, units: Scalers) -> None:
         written = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in HERE}
-        for name, scaler in zip(("state", "action"), plain_scalers(config), strict=True):
+        for name, scaler in zip(("state", "action"), units, strict=True):
             written |= {f"{name}_mean": scaler.low.tolist(), f"{name}_std": scaler.high.tolist()}
-        directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "config.json", {"type": KIND, **written})
-        save_file(tensors, str(directory / WEIGHTS))
-        write_tokenizer(directory / "tokenizer.json")
 
 
 CROSS_DIT = CrossDiTFamily()
@@ -150,7 +151,7 @@ def read_config(directory: Path) -> CrossDiTConfig:
     return CrossDiTConfig(**{**given, "cameras": tuple(given["cameras"])})
 
 
-def read_scalers(directory: Path, config: CrossDiTConfig) -> tuple[Scaler, Scaler]:
+def read_scalers(directory: Path, config: CrossDiTConfig) -> Scalers:
     """Of the states and of the actions. CheckpointError: a statistic is missing or too short."""
     raw = read_json(directory / "config.json")
     found = [torch.tensor(raw.get(name, [])) for name in SCALES]
@@ -159,30 +160,3 @@ def read_scalers(directory: Path, config: CrossDiTConfig) -> tuple[Scaler, Scale
         if values.shape != (size,):
             raise CheckpointError(f"{name} in {directory} has {len(values)} values, wanted {size}")
     return Scaler("MEAN_STD", *found[:2]), Scaler("MEAN_STD", *found[2:])
-
-
-def plain_scalers(config: CrossDiTConfig) -> tuple[Scaler, Scaler]:
-    """States as they are, actions of a tenth."""
-    state = torch.zeros(config.state_dim), torch.ones(config.state_dim)
-    action = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.1)
-    return Scaler("MEAN_STD", *state), Scaler("MEAN_STD", *action)
-
-
-def drawn_weights(config: CrossDiTConfig, seed: int, device: torch.device) -> DrawnWeights:
-    """Random ones for a checkpoint of ``config``."""
-    return DrawnWeights(expected_tensors(config).must, seed, device)
-
-
-def opened(
-    config: CrossDiTConfig, weights: Any, scalers: tuple[Scaler, Scaler], words: TextTokenizer
-) -> Opened:
-    """The parts of a policy, none of them loaded."""
-    return Opened(
-        config,
-        weights,
-        scalers,
-        words,
-        action_space_of(config.action_dim),
-        lambda device: CrossDiTPreparation(config, scalers, words, device),
-        lambda taken, to: CrossDiT(config, taken, to.like, to.capture),
-    )

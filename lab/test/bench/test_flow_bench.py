@@ -15,12 +15,8 @@ import torch
 
 from vla_ros.cli.main import main
 from vla_ros.engine.families.base import LoadOptions, Placement
-from vla_ros.engine.families.lerobot import (
-    PRESETS,
-    drawn_weights,
-    write_random_flow,
-)
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.lerobot import PI0, PRESETS
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.policies.load import lerobot_python
 from vla_ros_lab.bench import flow_rivals
 from vla_ros_lab.bench.flow import PlainModulation
@@ -69,7 +65,7 @@ def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(bench: Be
 def test_a_folder_and_files_that_others_read(
     bench: Bench, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    write_random_flow(tmp_path / "it", PRESETS["smolvla-small"], seed=3)
+    write_folder(tmp_path / "it", PRESETS["smolvla-small"], seed=3)
     out = tmp_path / "out"
     words = ("--rows", "flow,naive", "--output", str(out))
     found = bench(str(tmp_path / "it"), *RUN, *words)
@@ -93,7 +89,7 @@ def test_what_a_plain_program_makes_of_the_time_is_what_the_engine_keeps() -> No
     policy = family_of("random:pi05-small").load(
         "random:pi05-small", LoadOptions(), Placement(torch.device("cpu"), torch.float32)
     )
-    drawn = drawn_weights(policy.config, 0, torch.device("cpu"))
+    drawn = PI0.drawn(policy.config, 0, torch.device("cpu"))
     plain = PlainModulation(policy.config, drawn, torch.empty(0))
     model: Any = policy.model
     for step, time in enumerate(model.solver.times):

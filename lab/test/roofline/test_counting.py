@@ -14,9 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.lerobot import PRESETS as FLOW_PRESETS
-from vla_ros.engine.families.lerobot import write_random_flow
 from vla_ros.engine.families.openvla import PRESETS, expected_shapes, write_random
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig, text_json
 from vla_ros.engine.io.weights import Expected
 from vla_ros.engine.models.towers import Projector, VisionBackbone
@@ -355,5 +354,5 @@ def test_evo1_runs_what_is_counted():
 
 
 def test_a_folder_of_lerobot_is_a_model(tmp_path):
-    write_random_flow(tmp_path, FLOW_PRESETS["pi05-small"], seed=0)
+    write_folder(tmp_path, FLOW_PRESETS["pi05-small"], seed=0)
     assert load_model(str(tmp_path)).expert == load_model("random:pi05-small").expert

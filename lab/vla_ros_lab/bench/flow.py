@@ -26,7 +26,7 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions
-from vla_ros.engine.families.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
+from vla_ros.engine.families.lerobot import PI0, WEIGHTS, expected_tensors, save_weights
 from vla_ros.engine.families.registry import family_of, group_of, source_of
 from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.linear import read_linear
@@ -289,7 +289,7 @@ def weights_of(engine: EngineOptions, config: FlowConfig) -> Weights:
     if isinstance(source, Path):
         return FileWeights(source / WEIGHTS, expected_tensors(config))
     small = engine.checkpoint.endswith("-small")
-    return drawn_weights(config, engine.seed, torch.device("cpu" if small else engine.device))
+    return PI0.drawn(config, engine.seed, torch.device("cpu" if small else engine.device))
 
 
 def _file(engine: EngineOptions, config: FlowConfig, stack: ExitStack) -> str:

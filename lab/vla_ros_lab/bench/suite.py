@@ -33,7 +33,7 @@ from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.openvla import PRESETS, in_memory, open_checkpoint, policy_of
+from vla_ros.engine.families.openvla import PRESETS, in_memory, load_checkpoint, policy_of
 from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
@@ -240,7 +240,7 @@ def open_for(name: str, options: BenchOptions) -> Checkpoint:
     preset = name.removeprefix(PREFIX)
     if name.startswith(PREFIX) and preset in PRESETS:
         return in_memory(PRESETS[preset], options.engine.seed, device, dtype, options.tokens)
-    return open_checkpoint(name, options.engine.seed, device, dtype)
+    return load_checkpoint(name, device, dtype, options.engine.seed)
 
 
 def rows_for(options: BenchOptions, checkpoint: Checkpoint) -> tuple[str, ...]:

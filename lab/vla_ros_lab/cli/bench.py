@@ -133,15 +133,12 @@ def _kind(args: argparse.Namespace) -> str:
 def _is_single_pass(checkpoint: str | None) -> bool:
     """Whether it makes its chunk in one pass: OpenVLA-OFT's architecture, BitVLA."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.families.openvla import preset_of, read_layout
-    from vla_ros.engine.families.registry import source_of
+    from vla_ros.engine.families.registry import config_of, source_of
 
     if checkpoint is None:
         return False
     try:
-        source = source_of(checkpoint)
-        found = preset_of(source) if isinstance(source, str) else read_layout(source).config
-        return found.parallel
+        return bool(getattr(config_of(source_of(checkpoint)), "parallel", False))
     except (CheckpointError, OSError):
         return False  # reported in one line where it is loaded
 

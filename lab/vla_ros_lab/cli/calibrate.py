@@ -319,7 +319,7 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
 
     UserError: no policy that says tokens.
     """
-    from vla_ros.engine.families.openvla import fingerprint, read_layout
+    from vla_ros.engine.families.openvla import read_layout
     from vla_ros.engine.families.registry import family_of
     from vla_ros.engine.io.hub import resolve
     from vla_ros.engine.io.tokens import ActionTokens
@@ -328,7 +328,8 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
     if name.startswith("random:"):
         raise UserError(f"{name}: random weights do not act; name a policy")
     directory = resolve(name)
-    if family_of(directory).group != TOKENS:
+    family = family_of(directory)
+    if family.group != TOKENS:
         raise UserError(f"{name} is a flow policy, or pi0-FAST: it says no bins, none lie beside")
     refuse_unreadable(name)
     config = read_layout(directory).config
@@ -337,7 +338,7 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
     if config.vq:
         raise UserError(f"{name}'s tokens are codes, not bins beside each other: no alternatives")
     window = ActionTokens(config.action_vocab, config.bins).window
-    return window, fingerprint(directory), config.chunk
+    return window, family.sha256(directory), config.chunk
 
 
 def _output(args: argparse.Namespace) -> Path:

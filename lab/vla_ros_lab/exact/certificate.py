@@ -24,7 +24,7 @@ from vla_ros.core.console import Report
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Inference, Observation
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.openvla import open_checkpoint, policy_of
+from vla_ros.engine.families.openvla import load_checkpoint, policy_of
 from vla_ros.engine.families.registry import group_of
 from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.load import load_engine
@@ -193,7 +193,7 @@ def _loaded(group: str, options: EngineOptions) -> Engine:
     if group_of(options.checkpoint) != TOKENS:
         raise ValueError("transformers' Llama and Qwen2 are of OpenVLA and its kin alone")
     kind = torch.device(options.device), getattr(torch, options.dtype)
-    checkpoint = open_checkpoint(options.checkpoint, options.seed, *kind)
+    checkpoint = load_checkpoint(options.checkpoint, *kind, options.seed)
     return Engine(policy_of(checkpoint, options, make_model=transformers_model), options)
 
 
@@ -206,7 +206,7 @@ def _decodings(
         return
     kind = torch.device(options.device), getattr(torch, options.dtype)
     setting = BenchSetting(
-        engine, open_checkpoint(draft, options.seed, *kind) if draft else None, {}
+        engine, load_checkpoint(draft, *kind, options.seed) if draft else None, {}
     )
     for name, changed in WAYS.items():
         if group and name not in _SHORT:

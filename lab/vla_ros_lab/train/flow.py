@@ -19,7 +19,7 @@ from torch import nn
 
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER
-from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_folder
+from vla_ros.engine.families.lerobot import WEIGHTS, expected_tensors, save_weights, write_config
 from vla_ros.engine.families.random import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.io.checkpoint import LANGUAGE, Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
@@ -512,7 +512,8 @@ def write_flow(network: FlowNetwork, directory: Path) -> None:
     integers."""
     tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
     config = network.config
-    save_folder(directory, config, tensors, network.units, discrete_json(config))
+    write_config(directory, config, network.units, discrete_json(config))
+    save_weights(directory / WEIGHTS, tensors)
     write_tokenizer(directory / "tokenizer.json")
 
 

@@ -19,8 +19,9 @@ from vla_ros.cli import doctor as checks
 from vla_ros.cli import doctor as model
 from vla_ros.cli.main import main
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
 from vla_ros.engine.families.openvla import write_random
+from vla_ros.engine.families.registry import write_folder
 
 VERBS = {
     "bench": ("--timed", "1", "--warm-up", "0", "--dtype", "float32"),
@@ -90,7 +91,7 @@ def test_doctor_finds_it_and_says_what_to_do(strange: Path, request: pytest.Fixt
 
 
 def test_doctor_describes_a_folder_of_lerobot(tmp_path: Path) -> None:
-    write_random_flow(tmp_path / "it", PRESETS["pi0-small"], seed=1)
+    write_folder(tmp_path / "it", PRESETS["pi0-small"], seed=1)
     found = model.check_checkpoint(str(tmp_path / "it"))
     assert found.level is checks.Level.OK, found
     assert re.search(r"it: 1 M parameters, 0.00 GB in bf16, pi0, sha256 (\w{12})$", found.found)
@@ -124,7 +125,7 @@ def test_a_folder_of_lerobot_that_cannot_be_loaded(
     case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, (damage, words) = tmp_path / "it", BROKEN_FLOW[case]
-    write_random_flow(folder, PRESETS["smolvla-small"], seed=1)
+    write_folder(folder, PRESETS["smolvla-small"], seed=1)
     damage(folder)
     found = model.check_checkpoint(str(folder))
     assert found.level is checks.Level.FAIL

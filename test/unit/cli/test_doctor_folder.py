@@ -17,8 +17,8 @@ pytest.importorskip("torch")
 from support.hub_folders import FOLDERS, fasts, lerobots
 from vla_ros.cli.main import main
 from vla_ros.engine.families.folder import describe
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
-from vla_ros.engine.families.turbovla import write_turbovla
 from vla_ros.engine.io.files import header
 
 #: Refused for what somebody chose, or for what the weights say: the folder itself lacks nothing.
@@ -111,7 +111,7 @@ def test_pi0_fast_and_the_tokenizer_of_its_actions(tmp_path: Path) -> None:
 
 
 def test_turbovla_as_convert_writes_it(tmp_path: Path) -> None:
-    write_turbovla(tmp_path / "it", TURBOVLA, 1)
+    write_folder(tmp_path / "it", TURBOVLA, 1)
     found = describe(str(tmp_path / "it"))
     assert found.family == "TurboVLA of its authors, converted"
     assert found.lacks == []

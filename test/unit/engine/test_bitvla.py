@@ -23,11 +23,11 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.openvla import (
+    FAMILY,
     PRESETS,
     expected_shapes,
     load_checkpoint,
-    parameters,
-    write_bitvla,
+    write_random,
 )
 from vla_ros.engine.families.random import write_tokenizer
 from vla_ros.engine.io.bitvla import EMBEDDING, FileRows
@@ -54,7 +54,7 @@ def tiny() -> ModelConfig:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, config = tmp_path_factory.mktemp("bitvla") / "tiny", tiny()
     folder.mkdir()
-    write_bitvla(folder, config, 0)
+    write_random(folder, config, 0)
     return folder
 
 
@@ -179,7 +179,7 @@ def test_the_published_size_fits() -> None:
     """Bytes that stay, from the shapes: all that is ternary at two bits, the rest at bfloat16."""
     config = PRESETS["bitvla"]
     shapes = expected_shapes(config)
-    assert 2.8e9 < parameters(config) < 3.0e9
+    assert 2.8e9 < FAMILY.parameters(config) < 3.0e9
     layers = [n for n in shapes if ".layers." in n and len(shapes[n]) == 2]
     bits = {n: 2 if n in layers else 16 for n in shapes if n != EMBEDDING}
     total = sum(bits[n] / 8 * torch.Size(shapes[n]).numel() for n in bits)
@@ -346,7 +346,7 @@ def test_what_the_authors_tower_has_and_nobody_reads(folder: Path) -> None:
         tensors[tower + name] = torch.zeros(2)
     tensors["language_model.lm_head.weight"] = torch.zeros(2)
     save_file(tensors, str(path))
-    assert inspect(str(folder)).parameters == parameters(tiny())
+    assert inspect(str(folder)).parameters == FAMILY.parameters(tiny())
 
 
 def test_a_tower_that_is_not_ternary(folder: Path) -> None:

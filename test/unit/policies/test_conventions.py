@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
 from vla_ros.core.types import Command, CommandKind
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io.config import config_json
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
@@ -116,7 +117,7 @@ STATISTICS = "policy_postprocessor_step_0_unnormalizer_processor.safetensors"
 @pytest.mark.parametrize(("spread", "doubted"), [(0.1, ""), (0.47, "its data reach 0.94 a step")])
 def test_a_flow_policy_that_reaches_too_far_is_doubted(tmp_path: Path, spread, doubted):
     """Its folder names no unit either; poses may reach far, so it is not refused."""
-    write_random_flow(tmp_path, PRESETS["smolvla-small"], seed=1)
+    write_folder(tmp_path, PRESETS["smolvla-small"], seed=1)
     stored = load_file(tmp_path / STATISTICS)
     save_file(stored | {"action.std": torch.full((7,), spread)}, tmp_path / STATISTICS)
     used, look = settle(PolicySpec("vla", engine=EngineOptions(str(tmp_path))))

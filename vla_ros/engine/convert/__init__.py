@@ -18,7 +18,8 @@ from vla_ros.engine.convert.pickles import read_pickle
 from vla_ros.engine.convert.prismatic import convert_prismatic
 from vla_ros.engine.convert.turbovla import convert_turbovla, pth_in
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import CheckpointLayout, inspect_checkpoint
+from vla_ros.engine.families.base import LoadOptions
+from vla_ros.engine.families.openvla import FAMILY, CheckpointLayout, read_layout
 from vla_ros.engine.io.files import (
     copy_beside,
     names_in,
@@ -33,7 +34,7 @@ from vla_ros.engine.io.weights import INDEX
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What a release does not say itself; see ``vla-ros convert --help``."""
+    """Options for what a release does not have; see ``vla-ros convert --help``."""
 
     tokenizer: Path | None = None
     base: Path | None = None
@@ -45,7 +46,7 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was read, in one line, and what came of it; ``layout``: None of a flow policy."""
+    """A summary of what was read, and what came of it; ``layout``: None of a flow policy."""
 
     summary: str
     layout: CheckpointLayout | None
@@ -71,7 +72,8 @@ def convert(source: Path, target: Path, options: ConvertOptions | None = None) -
             summary = convert_turbovla(source, scratch, path, options.tokenizer)
         if summary is None:
             summary = _fill(source, scratch, options)
-            layout = inspect_checkpoint(str(scratch))
+            FAMILY.inspect(scratch, LoadOptions())
+            layout = read_layout(scratch)
     return Converted(summary, layout)
 
 

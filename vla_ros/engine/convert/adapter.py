@@ -200,6 +200,6 @@ def _added(
 
 
 def _shape_of(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
-    """Of what two factors change; None where they do not go together."""
+    """The shape of what two factors change; None where they do not go together."""
     fits = a.ndim == b.ndim >= 2 and b.shape[1:].numel() == a.shape[0]
     return (b.shape[0], *a.shape[1:]) if fits else None

@@ -24,9 +24,9 @@ from vla_ros.engine.convert.adapter import (
     read_adapter,
 )
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.lerobot import lerobot_type, write_steps
+from vla_ros.engine.families.lerobot import write_steps
 from vla_ros.engine.io.fields import LEROBOT, SMOLVLM2_500M
-from vla_ros.engine.io.files import AGAIN, read_json, write_json
+from vla_ros.engine.io.files import AGAIN, read_json, text_in, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     POSTPROCESSOR,
@@ -50,7 +50,7 @@ _FIRST_WORDS = {"num_steps": "num_inference_steps", "resize_imgs_with_padding": 
 def what_of_lerobot(source: Path) -> str:
     """ "adapter" or "first" (before processor files), for what :func:`convert_lerobot` makes whole;
     "" for anything else."""
-    if lerobot_type(source) not in LEROBOT:
+    if text_in(source / "config.json", "type") not in LEROBOT:
         return ""
     own = list(source.glob("model*.safetensors"))
     if not own and adapter_in(source) is not None:
@@ -72,7 +72,7 @@ def _merged(source: Path, scratch: Path, base: Path | None) -> str:
     directory = adapter_in(source)
     assert directory is not None  # the caller saw it
     base = needed_base(source, directory, base)
-    kind, other = lerobot_type(source), lerobot_type(base)
+    kind, other = (text_in(one / "config.json", "type") for one in (source, base))
     if other is not None and other != kind:
         raise CheckpointError(f"{source} is a {kind}, its base {base} a {other}")
     path, given, scale = read_adapter(directory)

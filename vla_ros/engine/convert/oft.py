@@ -20,7 +20,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import expected_shapes
 from vla_ros.engine.io.checkpoint import norm_stats_of
 from vla_ros.engine.io.config import ModelConfig, parse_config
-from vla_ros.engine.io.files import copy_beside, read_json, write_json
+from vla_ros.engine.io.files import copy_beside, naming, read_json, write_json
 from vla_ros.engine.io.processors import read_preprocessor
 from vla_ros.engine.io.weights import HEADS, Expected, check_tensors, read_headers
 
@@ -38,7 +38,7 @@ _NOT_BUILT = {
 
 @dataclass(frozen=True, slots=True)
 class OftRobot:
-    """What openvla-oft's constants say of a robot. ``state``: values of proprio."""
+    """openvla-oft's constants of a robot. ``state``: values of proprio."""
 
     name: str
     chunk: int
@@ -112,11 +112,8 @@ def refuse_unbuilt(source: Path) -> None:
 
 def _plain(source: Path, raw: dict) -> ModelConfig:
     """The model without its heads, as far as its files fit."""
-    path = source / "config.json"
-    try:
+    with naming(source / "config.json"):
         config = parse_config({**raw, "parallel_decoding": False, "image_sequence_len": 1})
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
     config = read_preprocessor(source, config)
     return replace(config, parallel=False, images=1, chunk=1)
 

@@ -16,7 +16,7 @@ _SKIPPED = ("optimizer", "lr_scheduler", "scheduler")  # of a training run, larg
 
 
 def read_content(path: Path) -> Any:
-    """What ``torch.save`` wrote. CheckpointError: the file holds something else.
+    """The tensors that ``torch.save`` wrote. CheckpointError: the file holds something else.
 
     Torch's ``weights_only`` unpickler admits tensors and plain containers and nothing that could
     run code, from torch 2.6 on: older ones are refused (CVE-2025-32434). The file is mapped, so
@@ -42,9 +42,9 @@ def read_pickle(path: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in _tensors(content):
-        place = tensor.untyped_storage().data_ptr()
-        found[name] = tensor.detach().clone() if place in seen else tensor.detach()
-        seen.add(place)
+        address = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.detach().clone() if address in seen else tensor.detach()
+        seen.add(address)
     if not found:
         kind = type(content).__name__
         raise CheckpointError(f"{path}: holds a {kind} without tensors, wanted names with tensors")

@@ -109,7 +109,7 @@ def checkpoint_file(run: Path, step: str | None) -> Path:
 
 
 def describe(vla: Fields, source: Path) -> ModelConfig:
-    """What the run's ``config.json`` says about its model."""
+    """The model of the run's ``config.json``."""
     where, name = source / "config.json", Path(vla.text("base_vlm", "")).name
     if name not in BASE_VLMS:
         raise CheckpointError(

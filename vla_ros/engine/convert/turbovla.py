@@ -90,13 +90,13 @@ def _shapes(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, Any]:
             {key.removeprefix(base).split(".")[0] for key in tensors if key.startswith(base)}
         )
 
-    eyes, words = size(f"{EYES}norm.weight", 0), f"{WORDS}embeddings."
+    wide_vision, words = size(f"{EYES}norm.weight", 0), f"{WORDS}embeddings."
     wide = size(f"{words}LayerNorm.weight", 0)
     return {
         "vision": {
-            "width": eyes,
+            "width": wide_vision,
             "depth": layers(f"{EYES}layer."),
-            "heads": eyes // HEAD,
+            "heads": wide_vision // HEAD,
             "mlp": size(f"{EYES}layer.0.mlp.up_proj.weight", 0),
             "patch": size(f"{EYES}embeddings.patch_embeddings.weight", -1),
             "registers": size(f"{EYES}embeddings.register_tokens", 1),

@@ -1,4 +1,4 @@
-"""What a family of policies is to the rest of the engine.
+"""Families of policies, as the rest of the engine sees them.
 
 A *family* knows its folders and its presets of random weights, and how one is loaded. Where the
 networks are built of weights that are taken one by one (:class:`FlowFamily`: all but OpenVLA's)
@@ -19,18 +19,27 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from safetensors.torch import save_file
 
 from vla_ros.core.action_space import ActionSpace
-from vla_ros.engine.families.random import PREFIX, digest_of, fingerprint_of
+from vla_ros.engine.families.random import (
+    PREFIX,
+    VERSION,
+    DrawnWeights,
+    digest_of,
+    fingerprint_of,
+    write_tokenizer,
+)
 from vla_ros.engine.formats import Formats
-from vla_ros.engine.io.files import cached, give_back_freed
+from vla_ros.engine.io.files import cached, give_back_freed, text_in
 from vla_ros.engine.io.quantize import (
     PreparedWeights,
     QuantizingWeights,
     Record,
+    quantized_weights,
     refuse_flow_formats,
 )
-from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
+from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights, sha256_of_folder
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.prepacked import Prepacked
 from vla_ros.engine.layers.tuner import Tuner
@@ -41,7 +50,7 @@ from vla_ros.engine.options import FLOW, EngineOptions
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What somebody chose about a checkpoint; None leaves it to the checkpoint.
+    """Choices about a checkpoint; None leaves one to the checkpoint.
 
     ``tokenizer``: the folder of the language model's; ``steps`` of the solver; ``embodiment``: the
     robot among those that a checkpoint was trained for; ``unnorm_key``: the data set whose
@@ -60,7 +69,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
+    """Device, dtype and formats of a model. ``capture`` makes graphs of functions; None runs them.
     ``formats`` of its weights; ``record`` notes what a directory in these formats holds;
     ``packed``: the parts whose other matrices are laid out as a CPU multiplies them, or are the
     ``tuner``'s where there is one; ``options``: the engine's, for networks that choose by them."""
@@ -80,7 +89,7 @@ class Placement:
         return torch.empty(0, device=self.device, dtype=self.dtype)
 
     def formatted(self, weights: Weights) -> Weights:
-        """The weights, whose matrices come in their formats."""
+        """``weights``, whose matrices come in their formats."""
         if self.formats:
             weights = QuantizingWeights(weights, self.formats, self.record)
         if not self.packed:
@@ -91,7 +100,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A policy's parts, all checked; of the weights only the headers were read.
+    """Parts of a policy, all checked; of the weights only the headers were read.
 
     ``processors`` are the family's units <-> model space, ``tokenizer`` its prompt's;
     ``preparation`` makes a new one for a device, ``build`` the networks of the weights in their
@@ -112,7 +121,7 @@ class Opened:
 class LoadedPolicy:
     """A policy, read and checked. ``model`` is a :class:`~vla_ros.engine.models.base.FlowPolicy` or
     a :class:`~vla_ros.engine.decoding.base.TokenModel`; ``sha256`` is over everything that decides
-    what it says; ``group``: as of its :class:`Family`, ``preparation`` is a flow policy's."""
+    its actions; ``group``: as of its :class:`Family`, ``preparation`` is a flow policy's."""
 
     config: Any
     model: Any
@@ -130,25 +139,30 @@ C = TypeVar("C")
 class Family(ABC, Generic[C]):
     """Policies that are read and run in the same way.
 
-    ``kinds`` of its configs, ``presets`` of random weights by name, ``takes``: the fields of
-    :class:`LoadOptions` that mean something to it; ``group``: TOKENS, FLOW or FAST of
-    :mod:`~vla_ros.engine.options`, whose options it takes and whose decoder it has. A *source* is a
+    ``kinds`` of its configs, ``presets`` of random weights by name, ``presets_version`` of their
+    folders; ``takes``: the fields of :class:`LoadOptions` that mean something to it; ``group``:
+    TOKENS, FLOW or FAST of :mod:`~vla_ros.engine.options`, whose options it takes and whose decoder
+    it has. Its folders have one of ``names`` for ``name_key`` in their config.json. A *source* is a
     folder, or ``random:<preset>``.
     """
 
     group = FLOW
     kinds: tuple[str, ...]
+    name_key = "type"
+    names: tuple[str, ...] = ()
     presets: Mapping[str, C]
+    presets_version = 1
     takes: frozenset[str] = frozenset({"tokenizer", "steps"})
 
-    @abstractmethod
     def owns(self, directory: Path) -> bool:
-        """Whether the folder holds a policy of this family. Quick, and never raises: a folder
-        that is damaged, or of another size, is still its own."""
+        """The folder holds a policy of this family: one that is damaged, or of another size, too.
+        Quick, and never raises."""
+        return text_in(directory / "config.json", self.name_key) in (self.names or self.kinds)
 
     @abstractmethod
     def config(self, source: Path | str, options: LoadOptions) -> C:
-        """Read no weights. CheckpointError in one line for what cannot be used."""
+        """The config of a policy, with somebody's choices; reads no weights. CheckpointError in one
+        line for what cannot be used."""
 
     @abstractmethod
     def expected(self, config: C) -> Expected:
@@ -158,33 +172,33 @@ class Family(ABC, Generic[C]):
     def load(
         self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
     ) -> LoadedPolicy:
-        """Read everything, cheap checks first; ``seed`` of random weights. CheckpointError."""
+        """The policy, cheap checks first; ``seed`` of random weights. CheckpointError."""
 
     @abstractmethod
     def inspect(self, directory: Path, options: LoadOptions) -> tuple[C, int]:
-        """All that loading would find wrong, in the memory of one tensor: the config and the
-        number of parameters. CheckpointError as of :meth:`load`."""
+        """The config and the number of parameters, after every check of :meth:`load`, in the memory
+        of one tensor. CheckpointError as there."""
 
     @abstractmethod
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        """A folder in the authors' own layout with the random weights of a small preset."""
+    def write(self, directory: Path, config: C, seed: int) -> None:
+        """Write a folder in the authors' own layout with random float32 weights."""
 
     def check(self, directory: Path, options: LoadOptions) -> None:
         """CheckpointError in one line for what cannot be used; reads no weights."""
         self.config(directory, options)
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        """Where nearly all actions of the data lie, in units: from and to [action_dim]; () where
-        nothing says."""
+        """Bounds of nearly all actions of the data, in units: from and to [action_dim]; () where
+        they are unknown."""
         return ()
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
-        """What ``unnorm_key`` may be, each with whether it has statistics of the state."""
+        """Values of ``unnorm_key``, each with whether it has statistics of the state."""
         return {}
 
     def choices(self, directory: Path, options: LoadOptions) -> list[LoadOptions]:
-        """``options`` with each of the data sets that may be chosen; as they are where none need be
-        or one is. For who looks at a folder before somebody chose."""
+        """``options`` with each of the data sets that may be chosen, for a look at a folder before
+        somebody chose; as they are where none need be or one is."""
         sets = {} if options.unnorm_key is not None else self.data_sets(directory)
         every = [
             replace(options, unnorm_key=key, state_normalization=None if state else "identity")
@@ -193,19 +207,19 @@ class Family(ABC, Generic[C]):
         return every or [options]
 
     def sha256(self, directory: Path) -> str:
-        """What :attr:`LoadedPolicy.sha256` will be, without loading. A corrector changes what the
-        robot does, so it counts."""
+        """The :attr:`LoadedPolicy.sha256` of a folder, without loading. A corrector changes what
+        the robot does, so it counts."""
         found = sha256_of_folder(directory)
         if (beside := directory / CORRECTOR).is_dir():
             return hashlib.sha256((found + sha256_of_folder(beside)).encode()).hexdigest()
         return found
 
     def parameters(self, config: C) -> int:
-        """Of a checkpoint of ``config``."""
+        """Number of parameters of a checkpoint of ``config``."""
         return sum(math.prod(shape) for shape in self.expected(config).must.values())
 
     def weight_bytes(self, config: C, dtype: torch.dtype) -> int:
-        """What its weights take in memory."""
+        """Bytes of its weights in memory."""
         return self.parameters(config) * dtype.itemsize
 
     def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
@@ -221,30 +235,118 @@ class Family(ABC, Generic[C]):
                 f"{', '.join(idle)}: this means nothing to a policy of {', '.join(self.kinds)}"
             )
 
+    def cached(self, preset: str, seed: int) -> Path:
+        """The folder of a small preset, written once."""
+        described: Any = self.presets[preset]
+        label = f"{preset}-{seed}-{fingerprint_of([self.presets_version, asdict(described)])}"
+        return cached(label, lambda scratch: self.write(scratch, self.presets[preset], seed))
+
 
 class FlowFamily(Family[C]):
     """A family whose networks are built of weights that are taken one by one: the flow policies,
     and pi0-FAST.
 
     Of its ``presets`` ``NAME-small`` goes through a folder and the real loader, ``NAME`` has the
-    published size and is drawn as it is loaded; ``presets_version`` of the folders.
+    published size and is drawn as it is loaded. Its own are: the config of a folder, its *units*
+    (what is between a robot's units and the model's: scalers, or a robot), its tokenizer (*words*),
+    and what is opened of these; the same for random weights, and how a folder of them is written.
+    ``weights_file`` in the folder, "" for its shards; ``special``: the tokens that its small
+    tokenizer has besides.
     """
 
-    presets_version = 1
+    weights_file = WEIGHTS
+    special: tuple[str, ...] = ()
+
+    def config(self, source: Path | str, options: LoadOptions) -> C:
+        if isinstance(source, Path):
+            return self.chosen(self.read_config(source), options)
+        return self.chosen(self.presets[source.removeprefix(PREFIX)], options)
 
     @abstractmethod
+    def read_config(self, directory: Path) -> C:
+        """The config of a folder. CheckpointError names the file and what is wrong."""
+
+    def chosen(self, config: C, options: LoadOptions) -> C:
+        """``config`` with somebody's choices. CheckpointError: there is none such."""
+        given: Any = config
+        return config if options.steps is None else replace(given, steps=options.steps)
+
+    @abstractmethod
+    def units(self, directory: Path, config: C, options: LoadOptions) -> Any:
+        """The units of a folder. CheckpointError in one line."""
+
+    @abstractmethod
+    def words(self, directory: Path, config: C, options: LoadOptions, units: Any) -> Any:
+        """The tokenizer of a folder, or of the path that was chosen. CheckpointError."""
+
+    @abstractmethod
+    def opened(
+        self,
+        config: C,
+        weights: Any,
+        units: Any,
+        words: Any,
+        directory: Path,
+        options: LoadOptions,
+    ) -> Opened:
+        """A policy of its parts, read of the files in ``directory``."""
+
     def open(self, directory: Path, options: LoadOptions) -> Opened:
         """Everything but the weights. CheckpointError in one line for what cannot be used."""
+        config = self.config(directory, options)
+        units = self.units(directory, config, options)
+        words = self.words(directory, config, options, units)
+        weights = self.weights(directory, config)
+        return self.opened(config, weights, units, words, directory, options)
+
+    def weights(self, directory: Path, config: C) -> Any:
+        """The weights of a folder, as they are stored. CheckpointError."""
+        expected = self.expected(config)
+        return quantized_weights(directory, expected) or FileWeights(
+            directory / self.weights_file, expected
+        )
+
+    def random(self, config: C, seed: int, device: torch.device) -> Opened:
+        """A policy of random weights that are drawn as they are taken."""
+        label = f"{self.kinds[0]}-tokenizer-{VERSION}-{self.presets_version}"
+        directory, options = cached(label, self.write_tokenizer), LoadOptions()
+        units = self.random_units(config)
+        words = self.words(directory, config, options, units)
+        weights = self.drawn(config, seed, device)
+        return self.opened(config, weights, units, words, directory, options)
 
     @abstractmethod
-    def random(self, config: C, seed: int, device: torch.device) -> Opened:
-        """The same with random weights that are drawn as they are taken."""
+    def random_units(self, config: C) -> Any:
+        """Units for random weights."""
+
+    def drawn(self, config: C, seed: int, device: torch.device) -> DrawnWeights:
+        """The random weights of a checkpoint of ``config``."""
+        return DrawnWeights(self.expected(config).must, seed, device)
+
+    def write(self, directory: Path, config: C, seed: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.write_config(directory, config, self.random_units(config))
+        self.write_tokenizer(directory)
+        drawn = self.drawn(config, seed, torch.device("cpu"))
+        self.save(directory, {name: drawn.take(name) for name in drawn.shapes})
+
+    @abstractmethod
+    def write_config(self, directory: Path, config: C, units: Any) -> None:
+        """Write config.json and the files of the units, which are read back."""
+
+    def write_tokenizer(self, directory: Path) -> None:
+        """Write the small tokenizer."""
+        write_tokenizer(directory / "tokenizer.json", more=self.special)
+
+    def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
+        """Write the weights under the authors' names."""
+        save_file(tensors, str(directory / WEIGHTS))
 
     def check(self, directory: Path, options: LoadOptions) -> None:
         self.open(directory, options)
 
     def check_weight(self, name: str, tensor: torch.Tensor) -> None:
-        """CheckpointError where a stored table is not what it should be."""
+        """Refuse a stored table that is not what it should be. CheckpointError."""
 
     def load(
         self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
@@ -254,7 +356,7 @@ class FlowFamily(Family[C]):
         else:
             name, config = source.removeprefix(PREFIX), self.config(source, options)
             if name.endswith("-small"):
-                return self.load(self._cached(name, seed), options, placement)
+                return self.load(self.cached(name, seed), options, placement)
             opened = self.random(config, seed, placement.device)
             sha256 = digest_of(config, seed, placement.dtype)
         model = opened.build(placement.formatted(opened.weights), placement)
@@ -276,9 +378,3 @@ class FlowFamily(Family[C]):
         for name in opened.weights.read_all(self.expected(config).must):
             self.check_weight(name, opened.weights.take(name))
         return config, self.parameters(config)
-
-    def _cached(self, preset: str, seed: int) -> Path:
-        """The folder of a small preset, written once."""
-        described: Any = self.presets[preset]
-        label = f"{preset}-{seed}-{fingerprint_of([self.presets_version, asdict(described)])}"
-        return cached(label, lambda scratch: self.write(scratch, preset, seed))

@@ -21,12 +21,12 @@ from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
-from vla_ros.engine.families.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
-from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
+from vla_ros.engine.families.lerobot import STATE_DIM, save_weights, step_json
+from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import BY_LEROBOT, EVO1, EVO1_GRIPPER
-from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.fields import EVO1, EVO1_GRIPPER
+from vla_ros.engine.io.files import naming, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     CAMERA,
@@ -40,15 +40,13 @@ from vla_ros.engine.io.flow_config import (
     feature_length,
     features_json,
     own_shapes,
+    read_steps,
     robots_cameras,
-    steps_of,
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
-from vla_ros.engine.io.images.preprocessor import uploaded
-from vla_ros.engine.io.images.steps import refuse_unless_image
+from vla_ros.engine.io.images.preprocessor import stretched
 from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
-from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
+from vla_ros.engine.io.weights import WEIGHTS, Expected, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.evo1 import (
     INTERNVL3_1B,
@@ -92,52 +90,26 @@ PAD_STATE, PAD_ACTION = "evo1_pad_state_processor", "evo1_pad_action_processor"
 ACTION_STEP = "evo1_action_processor"
 
 
-def read_evo1_config(directory: Path, options: LoadOptions) -> Evo1Config:
-    """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
-    refuse_foreign_flow(directory)
-    path = directory / "config.json"
-    raw = read_json(path)
-    try:
-        config = chosen(parse_evo1_config(raw), options)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    return replace(config, cameras=robots_cameras(directory, config.cameras))
-
-
-def chosen(config: Evo1Config, options: LoadOptions) -> Evo1Config:
-    """With somebody's own number of steps and embodiment. CheckpointError: there is none such."""
-    if options.steps is not None:
-        config = replace(config, steps=options.steps)
-    if options.embodiment is None:
-        return config
-    known = [str(n) for n in range(config.embodiments)]
-    if options.embodiment not in known:
-        raise CheckpointError(
-            f"embodiment {options.embodiment!r} is unknown: this checkpoint has {', '.join(known)}"
-        )
-    return replace(config, embodiment=int(options.embodiment))
-
-
 def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
     """Turn a config.json's content into an :class:`Evo1Config`."""
     fields = Fields(raw)
     fields.choice("type", "", (KIND,))
     EVO1.check(raw)
     vision, text, shuffle = _shapes(fields)
-    said = EVO1.parse(fields, Evo1Config)
-    action_dim = feature_length(fields, "output_features", ACTION, said["action_width"])
+    values = EVO1.parse(fields, Evo1Config)
+    action_dim = feature_length(fields, "output_features", ACTION, values["action_width"])
     if raw.get("postprocess_action_dim") is not None:
         fields.only("postprocess_action_dim", action_dim)
     config = Evo1Config(
         vision,
         text,
-        state_dim=feature_length(fields, "input_features", STATE, said["state_width"]),
+        state_dim=feature_length(fields, "input_features", STATE, values["state_width"]),
         action_dim=action_dim,
         cameras=camera_names(fields),
         shuffle=shuffle,
-        embodiment=fields.whole("default_embodiment_id", 0, 0, said["embodiments"] - 1),
+        embodiment=fields.whole("default_embodiment_id", 0, 0, values["embodiments"] - 1),
         gripper=_gripper(fields, action_dim),
-        **said,
+        **values,
     )
     _check(config, fields)
     return config
@@ -213,20 +185,13 @@ def evo1_config_json(config: Evo1Config) -> dict[str, Any]:
     return EVO1.write(config, given) | (EVO1_GRIPPER.write(gripper) if gripper else {})
 
 
-# ---------------------------------------------------------------- units, images and prompts
+# Units, images and prompts.
 
 
 def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
-    """Both processors' JSON and statistics; CheckpointError in one line where they do not fit."""
-    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+    """The scaling of a folder's processors and their statistics. CheckpointError in one line."""
     known = {*PLUMBING, NORMALIZER, UNNORMALIZER, PAD_STATE, PAD_ACTION, ACTION_STEP}
-    if strange := sorted({*before, *after} - known):
-        raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
-        )
-    for name, steps in ((NORMALIZER, before), (UNNORMALIZER, after)):
-        if name not in steps:
-            raise CheckpointError(f"{directory} has no processor step {name}")
+    before, after = read_steps(directory, (NORMALIZER, UNNORMALIZER), known)
     state, action = config.state_dim, config.action_dim
     return Processors(
         scaler_of(directory, before[NORMALIZER], "STATE", STATE, state, config.state_width),
@@ -236,15 +201,15 @@ def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
 
 
 def prompt_of(config: Evo1Config, task: str) -> str:
-    """What is tokenized: the places of all images, those of absent cameras too, and the task."""
+    """The prompt: positions of all images, those of absent cameras too, and the task."""
     image = IMAGE_START + IMAGE_TOKEN * config.view_tokens + IMAGE_END
-    places = "".join(f"Image-{i + 1}: {image}\n" for i in range(config.slots))
-    return places + task.strip()
+    images = "".join(f"Image-{i + 1}: {image}\n" for i in range(config.slots))
+    return images + task.strip()
 
 
 class Evo1Preparation(Preparation):
-    """As LeRobot's processors and its embedder go (``internvl3_embedder.py``, ``modeling_evo1.py``,
-    ``processor_evo1.py``)."""
+    """Between units and an Evo-1, as LeRobot's processors and its embedder do it
+    (``internvl3_embedder.py``, ``modeling_evo1.py``, ``processor_evo1.py``)."""
 
     def __init__(
         self,
@@ -274,12 +239,12 @@ class Evo1Preparation(Preparation):
         wanted, found = config.slots * config.view_tokens, ids.count(self._image_token)
         if found != wanted:
             raise ValueError(
-                f"the tokenizer makes {found} places of images of the prompt, wanted {wanted}"
+                f"the tokenizer makes {found} positions of images of the prompt, wanted {wanted}"
             )
         self._ids = torch.tensor(ids)
 
     def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
-        """Cameras that are there take the first places, whichever are absent."""
+        """Inputs; cameras that are there take the first slots, whichever are absent."""
         config = self._config
         pixels = stacked(images, lambda one: square_of(one, config.vision.image_size, self._device))
         scaled = self._processors.state.normalize(state)
@@ -287,7 +252,7 @@ class Evo1Preparation(Preparation):
         return Inputs((pixels - self._mean) / self._std, self._ids, padded)
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units; a gripper that is only open or closed says one of its two values."""
+        """Actions in units; a gripper that is only open or closed has one of its two values."""
         values = self._processors.action.restore(chunk[:, : self._config.action_dim])
         gripper = self._config.gripper
         if gripper is not None:
@@ -302,15 +267,7 @@ class Evo1Preparation(Preparation):
 def square_of(image: Image, size: int, device: torch.device = CPU) -> torch.Tensor:
     """uint8 [h, w, 3] -> float32 [3, size, size] in [0, 1], made on the device and there:
     stretched, bicubic with antialiasing, rounded to 256 values, as PIL does it."""
-    refuse_unless_image(image)
-    pixels = uploaded(image, device).permute(2, 0, 1)[None]
-    pixels = _levels(device)[pixels.int()]
-    if image.shape[:2] != (size, size):
-        pixels = F.interpolate(
-            pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
-        )
-        pixels = pixels.clamp(0, 255).round()
-    return pixels[0] / 255.0
+    return stretched(image, size, device, _levels(device)) / 255.0
 
 
 @lru_cache(maxsize=4)
@@ -321,7 +278,7 @@ def _levels(device: torch.device) -> torch.Tensor:
     return (values / 255.0 * 255.0).clamp(0, 255).to(torch.uint8).float().to(device)
 
 
-# ---------------------------------------------------------------- the family, and random weights
+# The family, and random weights.
 
 
 _TOWER = TowerConfig(
@@ -375,36 +332,79 @@ class Evo1Family(FlowFamily[Evo1Config]):
     kinds = (KIND,)
     presets = PRESETS
     takes = frozenset({"tokenizer", "steps", "embodiment"})
+    special = IMAGE_TOKENS
 
-    def owns(self, directory: Path) -> bool:
-        return lerobot_type(directory) == KIND
+    def read_config(self, directory: Path) -> Evo1Config:
+        refuse_foreign_flow(directory)
+        path = directory / "config.json"
+        with naming(path):
+            config = parse_evo1_config(read_json(path))
+        return replace(config, cameras=robots_cameras(directory, config.cameras))
 
-    def config(self, source: Path | str, options: LoadOptions) -> Evo1Config:
-        if isinstance(source, Path):
-            return read_evo1_config(source, options)
-        return chosen(self.presets[source.removeprefix(PREFIX)], options)
+    def chosen(self, config: Evo1Config, options: LoadOptions) -> Evo1Config:
+        config = super().chosen(config, options)
+        if options.embodiment is None:
+            return config
+        known = [str(n) for n in range(config.embodiments)]
+        if options.embodiment not in known:
+            raise CheckpointError(
+                f"embodiment {options.embodiment!r} is unknown: this checkpoint has"
+                f" {', '.join(known)}"
+            )
+        return replace(config, embodiment=int(options.embodiment))
 
     def expected(self, config: Evo1Config) -> Expected:
         return evo1_expected(config)
 
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
+    def units(self, directory: Path, config: Evo1Config, options: LoadOptions) -> Processors:
+        return read_evo1_processors(directory, config)
+
+    def words(
+        self, directory: Path, config: Evo1Config, options: LoadOptions, units: Processors
+    ) -> TextTokenizer:
+        return TextTokenizer(directory, options.tokenizer, config.vlm, config.text.vocab_size)
+
+    def opened(
+        self,
+        config: Evo1Config,
+        weights: Weights,
+        units: Processors,
+        words: TextTokenizer,
+        directory: Path,
+        options: LoadOptions,
+    ) -> Opened:
         check_time_index()
-        config = read_evo1_config(directory, options)
-        processors = read_evo1_processors(directory, config)
-        words = TextTokenizer(directory, options.tokenizer, config.vlm, config.text.vocab_size)
-        expected = evo1_expected(config)
-        weights = quantized_weights(directory, expected) or FileWeights(
-            directory / WEIGHTS, expected
+        image_token = words.id_of(IMAGE_TOKEN)
+        return Opened(
+            config,
+            weights,
+            units,
+            words,
+            action_space_of(config.action_dim),
+            lambda device: Evo1Preparation(config, units, words, device),
+            lambda taken, to: Evo1(config, taken, image_token, to.like, to.capture),
         )
-        return self._opened(config, weights, processors, words)
 
-    def random(self, config: Evo1Config, seed: int, device: torch.device) -> Opened:
-        directory = cached(f"evo1-tokenizer-{self.presets_version}", write_evo1_tokenizer)
-        words = TextTokenizer(directory, None, "", config.text.vocab_size)
-        return self._opened(config, drawn_evo1(config, seed, device), _processors(config), words)
+    def random_units(self, config: Evo1Config) -> Processors:
+        """Actions of a fifth of LIBERO's units, the last one a gripper about 0.5."""
+        middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.2)
+        middle[-1], spread[-1] = 0.5, 0.5
+        wide = 3 * torch.ones(config.state_dim)
+        action = Scaler("MIN_MAX", middle - spread, middle + spread)
+        return Processors(Scaler("MIN_MAX", -wide, wide), action, config.vlm)
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        write_evo1(directory, self.presets[preset], seed)
+    def drawn(self, config: Evo1Config, seed: int, device: torch.device) -> DrawnWeights:
+        must, tables = self.expected(config).must, (TIMES, POSITIONS)
+        fills = {name: position_table(*must[name][1:])[None] for name in tables}
+        gains = {r"^action_head\.mlp_head\.fc2": 0.3}
+        return DrawnWeights(must, seed, device, {**fills, "lambda_": 0.5}, gains)
+
+    def write_config(self, directory: Path, config: Evo1Config, units: Processors) -> None:
+        write_json(directory / "config.json", evo1_config_json(config))
+        _write_processors(directory, config, units)
+
+    def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
+        save_weights(directory / WEIGHTS, tensors)
 
     def check_weight(self, name: str, tensor: torch.Tensor) -> None:
         if name == TIMES:
@@ -413,54 +413,8 @@ class Evo1Family(FlowFamily[Evo1Config]):
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
         return read_evo1_processors(directory, self.config(directory, options)).action.ends()
 
-    def _opened(
-        self, config: Evo1Config, weights: Weights, processors: Processors, words: TextTokenizer
-    ) -> Opened:
-        image_token = words.id_of(IMAGE_TOKEN)
-        return Opened(
-            config,
-            weights,
-            processors,
-            words,
-            action_space_of(config.action_dim),
-            lambda device: Evo1Preparation(config, processors, words, device),
-            lambda taken, to: Evo1(config, taken, image_token, to.like, to.capture),
-        )
-
 
 FAMILY = Evo1Family()
-
-
-def drawn_evo1(config: Evo1Config, seed: int, device: torch.device) -> DrawnWeights:
-    """The random weights of a checkpoint of ``config``."""
-    must, tables = evo1_expected(config).must, (TIMES, POSITIONS)
-    fills = {name: position_table(*must[name][1:])[None] for name in tables}
-    gains = {r"^action_head\.mlp_head\.fc2": 0.3}
-    return DrawnWeights(must, seed, device, {**fills, "lambda_": 0.5}, gains)
-
-
-def write_evo1(directory: Path, config: Evo1Config, seed: int) -> None:
-    """A folder as LeRobot saves it, with random float32 weights and a small tokenizer."""
-    directory.mkdir(parents=True, exist_ok=True)
-    drawn = drawn_evo1(config, seed, CPU)
-    save_weights(directory / WEIGHTS, {name: drawn.take(name) for name in drawn.shapes})
-    write_json(directory / "config.json", evo1_config_json(config))
-    _write_processors(directory, config, _processors(config))
-    write_evo1_tokenizer(directory)
-
-
-def write_evo1_tokenizer(directory: Path) -> None:
-    """The small tokenizer, which knows the places of images too."""
-    write_tokenizer(directory / "tokenizer.json", more=IMAGE_TOKENS)
-
-
-def _processors(config: Evo1Config) -> Processors:
-    """Actions of a tenth of LIBERO's units, the last one a gripper about 0.5."""
-    middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.2)
-    middle[-1], spread[-1] = 0.5, 0.5
-    wide = 3 * torch.ones(config.state_dim)
-    action = Scaler("MIN_MAX", middle - spread, middle + spread)
-    return Processors(Scaler("MIN_MAX", -wide, wide), action, config.vlm)
 
 
 def _write_processors(directory: Path, config: Evo1Config, processors: Processors) -> None:

@@ -1,8 +1,8 @@
-"""What a checkpoint's folder is, from its names, its JSON and the headers of its weights.
+"""The description of a checkpoint's folder, by its names, its JSON and its weights' headers.
 
 Apart from the loaders, since nothing here imports torch or reads a tensor: an answer takes a
-second where a policy of gigabytes takes minutes. What only the weights themselves can tell (a
-tensor's shape, NaN) is left to loading, and to `vla-ros doctor --checkpoint FOLDER --full`.
+second where a policy of gigabytes takes minutes. What is in the weights themselves (a tensor's
+shape, NaN) is left to loading, and to `vla-ros doctor --checkpoint FOLDER --full`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig, parse_config
 from vla_ros.engine.io.field_table import Fields, FieldTable
 from vla_ros.engine.io.fields import (
-    BY_LEROBOT,
     EVO1,
     FAST_TOKENIZER,
     GROOT_N15,
@@ -27,10 +26,11 @@ from vla_ros.engine.io.fields import (
     LEROBOT,
     TURBOVLA,
 )
-from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
+from vla_ros.engine.io.files import AGAIN, header, read_json, tokenizer_folders, weight_map
 from vla_ros.engine.io.flow_config import (
     ACTION,
     FAST,
+    IDENTITY,
     KINDS,
     NORMALIZER,
     POSTPROCESSOR,
@@ -43,7 +43,10 @@ from vla_ros.engine.io.flow_config import (
     fast_folder,
     feature_length,
     known_steps,
+    no_action_statistics,
+    normalization_mode,
     read_flow_config,
+    read_steps,
     relative_actions,
     robots_cameras,
     steps_of,
@@ -54,10 +57,10 @@ from vla_ros.engine.models.cameras import roles_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAUNCH = "ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:="
-#: What is chosen through the node's engine_options.
+#: Choices that the node takes through its engine_options.
 _OPTIONS = ("state_normalization", "state_in_prompt")
 _COMMAND = re.compile(r"`([^`]+)`")
-#: ``model_type`` of NVIDIA's folders: kind, fields, the file that says its robots
+#: ``model_type`` of NVIDIA's folders: kind, fields, the file of its robots
 _GROOTS: dict[str, tuple[str, FieldTable, str]] = {
     "Gr00tN1d7": ("groot-n1.7", GROOT_N17, "processor_config.json"),
     "Gr00tN1d6": ("groot-n1.6", GROOT_N16, "processor_config.json"),
@@ -79,40 +82,40 @@ class FolderDescription:
 
     @contextmanager
     def finding(self) -> Iterator[None]:
-        """What is raised inside is something that it lacks."""
+        """A CheckpointError from inside the block is something that it lacks."""
         try:
             yield
         except CheckpointError as error:
-            said = " ".join(str(error).split())
-            self.lacks.append(said)
-            if not self.next and (command := _COMMAND.search(said)):
+            reason = " ".join(str(error).split())
+            self.lacks.append(reason)
+            if not self.next and (command := _COMMAND.search(reason)):
                 self.next = command[1]
 
 
 def describe(name: str) -> FolderDescription:
-    """What ``name`` is: a folder, ``shipped:<name>``, or a commit on the hub. CheckpointError:
-    there is no such place."""
+    """The description of a folder, of ``shipped:<name>``, or of a commit on the hub.
+    CheckpointError: there is none."""
     directory = shipped(name) if name.startswith(SHIPPED) else folder_of(name)
     found = FolderDescription(directory)
     with found.finding():
-        _tell(found)
+        _fill(found)
     if not found.lacks and not found.next:
         found.next = LAUNCH + name + _chosen(found.needs)
     return found
 
 
 def _chosen(needs: Iterable[str]) -> str:
-    """What a launch is told for what somebody must choose: parameters of the node, as YAML."""
-    said = {need.partition(": ")[0]: "..." for need in needs if ": one of" in need}
+    """The launch arguments for what must be chosen: parameters of the node, as YAML."""
+    chosen = {need.partition(": ")[0]: "..." for need in needs if ": one of" in need}
     if any(need.startswith("state_normalization: ") for need in needs):
-        said["state_normalization"] = "identity"
-    words = [f"{name}={said.pop(name)}" for name in _OPTIONS if name in said]
-    pairs = [f"{name}: {value}" for name, value in said.items()]
+        chosen["state_normalization"] = "identity"
+    words = [f"{name}={chosen.pop(name)}" for name in _OPTIONS if name in chosen]
+    pairs = [f"{name}: {value}" for name, value in chosen.items()]
     pairs += [f"engine_options: [{', '.join(words)}]"] * bool(words)
     return f" parameters:='{{{', '.join(pairs)}}}'" if pairs else ""
 
 
-def _tell(found: FolderDescription) -> None:
+def _fill(found: FolderDescription) -> None:
     path = found.directory / "config.json"
     raw = read_json(path) if path.is_file() else {}
     kind, model = raw.get("type"), raw.get("model_type")
@@ -130,7 +133,6 @@ def _tell(found: FolderDescription) -> None:
         _tokens(found, raw)
 
 
-# ------------------------------------------------------------------------------------------------
 # Flow policies
 
 
@@ -164,14 +166,14 @@ def _flow(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
     with found.finding():
         _statistics(found, kind)
     with found.finding():
-        _words(found, kind, raw)
+        _check_tokenizer(found, kind, raw)
     if kind == FAST:
         with found.finding():
             fast_folder(directory, None, str(raw.get("action_tokenizer_name") or FAST_TOKENIZER))
 
 
 def _cameras(cameras: tuple[str, ...]) -> str:
-    """Which of the robot's cameras each is taken for, or that somebody must say it."""
+    """The robot's camera that each is taken for, or the choice that must be made."""
     try:
         pairs = zip(cameras, roles_of(cameras), strict=True)
         return "cameras " + ", ".join(f"{name} ({role})" for name, role in pairs)
@@ -182,35 +184,20 @@ def _cameras(cameras: tuple[str, ...]) -> str:
 
 def _statistics(found: FolderDescription, kind: str) -> None:
     directory = found.directory
-    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    if kind in KINDS and (strange := sorted({*before, *after} - known_steps(kind))):
-        raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
-        )
-    for steps, step, feature, which in (
-        (after, UNNORMALIZER, ACTION, "ACTION"),
-        (before, NORMALIZER, STATE, "STATE"),
+    known = known_steps(kind) if kind in KINDS else None
+    before, after = read_steps(directory, (UNNORMALIZER, NORMALIZER), known)
+    for step, feature, which in (
+        (after[UNNORMALIZER], ACTION, "ACTION"),
+        (before[NORMALIZER], STATE, "STATE"),
     ):
-        if step not in steps:
-            raise CheckpointError(f"{directory} has no processor step {step}")
-        scaled = steps[step].part("config").items("normalize_observation_keys")
-        if feature == STATE and scaled and STATE not in scaled:
-            raise (
-                steps[step]
-                .part("config")
-                .wrong("normalize_observation_keys", f"{STATE} among them, or null")
-            )
-        file = steps[step].text("state_file", "")
+        mode = normalization_mode(step, which, feature)
+        file = step.text("state_file", "")
         stored = header(directory / Path(file).name) if file else {}
-        mode = steps[step].part("config").part("norm_map").raw.get(which, "IDENTITY")
-        if mode == "IDENTITY":
+        if mode == IDENTITY:
             continue
         sets = by_data_set(stored, feature)
         if not sets and feature == ACTION:
-            raise CheckpointError(
-                f"{directory} has no statistics of its actions for {mode}: copy the"
-                " policy_*.safetensors of its training run there"
-            )
+            raise no_action_statistics(directory, mode)
         if not sets:
             found.needs.append(
                 "state_normalization: identity, since there are no statistics of the state (where"
@@ -220,17 +207,15 @@ def _statistics(found: FolderDescription, kind: str) -> None:
             found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
 
 
-def _words(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
-    """Where its tokenizer is. LeRobot's folders name it only."""
+def _check_tokenizer(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
+    """Refuse a folder without a tokenizer: LeRobot's only name theirs. CheckpointError."""
     directory = found.directory
     name = str(raw.get("vlm_model_name") or "")
     if kind in KINDS:
         step = steps_of(directory / PREPROCESSOR).get(TOKENIZER)
         name = "" if step is None else step.part("config").text("tokenizer_name", "")
-    places = [directory, directory / "tokenizer"]
-    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
-        places.append(directory / name)
-    if any((place / "tokenizer.json").is_file() for place in places):
+    folders = tokenizer_folders(directory, None, name)
+    if any((folder / "tokenizer.json").is_file() for folder in folders):
         return
     whose = name or "its language model"
     raise CheckpointError(
@@ -241,7 +226,7 @@ def _words(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
 
 
 def _groot(
-    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldTable, says: str
+    found: FolderDescription, raw: Mapping[str, Any], kind: str, lists: FieldTable, robots_file: str
 ) -> None:
     directory = found.directory
     found.family = kind
@@ -251,11 +236,13 @@ def _groot(
         lists.check(raw)
     with found.finding():
         places = (directory, directory / "processor")
-        place = next((p for p in places if (p / says).is_file()), None)
+        place = next((p for p in places if (p / robots_file).is_file()), None)
         if place is None:
-            raise CheckpointError(f"no {says} in {directory} or its folder processor: {AGAIN}")
-        known = read_json(place / says)
-        if says == "processor_config.json":
+            raise CheckpointError(
+                f"no {robots_file} in {directory} or its folder processor: {AGAIN}"
+            )
+        known = read_json(place / robots_file)
+        if robots_file == "processor_config.json":
             robots = Fields(known).part("processor_kwargs").part("modality_configs").raw
             statistics = place / "statistics.json"
             if not statistics.is_file():
@@ -301,7 +288,6 @@ def _turbovla(found: FolderDescription, raw: Mapping[str, Any]) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------
 # Token policies
 
 
@@ -336,12 +322,11 @@ def _of_tokens(config: ModelConfig) -> str:
     return f"cameras {camera}{state}; chunks of {config.chunk}, {how}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Weights
 
 
 def _weights(directory: Path) -> str:
-    """How many tensors and bytes; CheckpointError where a file is not there or not whole."""
+    """The number of tensors and their bytes. CheckpointError: a file is missing or not whole."""
     single, index = directory / WEIGHTS, directory / INDEX
     if single.exists():
         files = [single]

@@ -2,7 +2,7 @@
 
 Source: NVIDIA/Isaac-GR00T, branches n1.5 to n1.7, and its layout of folders. The versions differ in
 their backbone (:mod:`~vla_ros.engine.models.eagle`, :mod:`~vla_ros.engine.models.qwen3_vl`), their
-prompt and where a folder says what a robot is (:mod:`vla_ros.engine.io.groot`): :data:`VERSIONS`.
+prompt and the files that describe a robot (:mod:`vla_ros.engine.io.groot`): :data:`VERSIONS`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 from vla_ros.core.action_space import ActionKind, action_space_of, joints
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
-from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
+from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.embodiment import Embodiment, Group
 from vla_ros.engine.io.field_table import Fields
@@ -35,7 +36,7 @@ from vla_ros.engine.io.fields import (
     GROOT_N16,
     GROOT_N17,
 )
-from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.files import naming, read_json, write_json
 from vla_ros.engine.io.groot import (
     CROP,
     N15_ROWS,
@@ -49,8 +50,7 @@ from vla_ros.engine.io.groot import (
 )
 from vla_ros.engine.io.images.framing import Framing, framed
 from vla_ros.engine.io.processors import TextTokenizer
-from vla_ros.engine.io.quantize import quantized_weights
-from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder
+from vla_ros.engine.io.weights import INDEX, Expected, Weights, sha256_of_folder
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.eagle import (
     EAGLE_N15,
@@ -104,10 +104,10 @@ def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConf
     GROOT_N15.check(fields.raw)
     GROOT_N15_BACKBONE.check(front.raw, "backbone_cfg.")
     GROOT_N15_HEAD.check(back.raw, "action_head_cfg.")
-    said: dict[str, Any] = {"max_state_dim": 64, "max_num_embodiments": 32, **back.raw}
-    said["action_horizon"] = fields.whole("action_horizon", back.whole("action_horizon", 16))
-    said |= {"max_action_dim": back.whole("action_dim", 32), "use_alternate_vl_dit": False}
-    whole = Fields(said, "action_head_cfg")
+    written: dict[str, Any] = {"max_state_dim": 64, "max_num_embodiments": 32, **back.raw}
+    written["action_horizon"] = fields.whole("action_horizon", back.whole("action_horizon", 16))
+    written |= {"max_action_dim": back.whole("action_dim", 32), "use_alternate_vl_dit": False}
+    whole = Fields(written, "action_head_cfg")
     head = parse_head(whole, whole.whole("num_target_vision_tokens", 32, least=0))
     blocks, wide = back.part("diffusion_model_cfg"), head.backbone_embedding_dim
     if blocks.whole("cross_attention_dim", wide) != wide:
@@ -120,9 +120,9 @@ def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConf
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What differs between the versions: ``model_type`` of config.json, ``rows`` of robots that no
-    file says, ``parse`` of config.json (CheckpointError), and the ``prompt`` for an instruction and
-    so many images of so many tokens."""
+    """A version of GR00T: ``model_type`` of config.json, ``rows`` of robots that no file has,
+    ``parse`` of config.json (CheckpointError), and the ``prompt`` for an instruction and so many
+    images of so many tokens."""
 
     kind: str
     model_type: str
@@ -136,13 +136,12 @@ VERSIONS = (
     Version(N16, "Gr00tN1d6", N16_ROWS, _parse_n16, task_first),
     Version(N15, "gr00t_n1_5", N15_ROWS, _parse_n15, images_first),
 )
-#: Special tokens of the small tokenizer; that of an image's place has the vocabulary's own length
-#: as its id.
+#: Special tokens of the small tokenizer; an image's has the vocabulary's own length as its id.
 _SPECIAL = (IMAGE_PAD, "<|vision_start|>", "<|vision_end|>", "<IMG_CONTEXT>", "<img>", "</img>")
 _IMAGE_PAD, _IMG_CONTEXT = 577, 577 + 3  # the ids of the first and of <IMG_CONTEXT>
 _TEXT = TextConfig("qwen3", TEXT_VOCAB + 8, 64, 152, 4, 4, 2, 16, rope_theta=1e6, tied=True)
-_EYES = Qwen3VLVisionConfig(48, 4, 4, 104, 64, 96, 16, 2, 10, (0, 2))
-_QWEN = Qwen3VLConfig(_EYES, replace(_TEXT, rope_theta=5e6), (3, 3, 2), _IMAGE_PAD)
+_VISION = Qwen3VLVisionConfig(48, 4, 4, 104, 64, 96, 16, 2, 10, (0, 2))
+_QWEN = Qwen3VLConfig(_VISION, replace(_TEXT, rope_theta=5e6), (3, 3, 2), _IMAGE_PAD)
 _TOWER = TowerConfig(48, 4, 4, 104, image_size=84, patch=14)
 _EAGLE_N16 = EagleConfig("backbone.model.", _TOWER, _TEXT, 5, 2, _IMG_CONTEXT)
 _EAGLE_N15 = EagleConfig(
@@ -192,19 +191,18 @@ PRESETS = {
 
 
 def read_config(
-    version: Version, directory: Path, options: LoadOptions
+    version: Version, directory: Path, embodiment: str | None
 ) -> tuple[GrootConfig, Embodiment]:
-    """All of a folder but weights and tokenizer. CheckpointError, also where the robot does not fit
-    the model."""
+    """Config and robot of a folder. CheckpointError, also where the robot does not fit the
+    model."""
     path = directory / "config.json"
     read = read_metadata if version.kind == N15 else read_processor
-    robot = read(directory, options.embodiment, version.rows)
+    robot = read(directory, embodiment, version.rows)
     if version.kind == N16:
         framing = replace(robot.framing, final=smart_side(robot.framing.side))
         robot = replace(robot, framing=framing)
-    try:
+    with naming(path):
         backbone, head = version.parse(Fields(read_json(path)), robot)
-        head = _with_steps(head, options.steps)
         if version.kind == N15:  # whose metadata does not say them
             framing = replace(robot.framing, side=backbone.vision.image_size)
             robot = replace(robot, framing=framing, horizon=head.action_horizon)
@@ -217,16 +215,9 @@ def read_config(
         wrong = [f"{name} {has} of {most}" for name, has, most in fits if has > most]
         if wrong:
             raise CheckpointError(f"{robot.tag} is wider than the model: {', '.join(wrong)}")
-    except CheckpointError as error:
-        said = str(error)
-        raise CheckpointError(said if said.startswith(str(path)) else f"{path}: {said}") from None
     sizes = (robot.horizon, robot.state_dim, robot.action_dim)
     config = GrootConfig(version.kind, backbone, head, robot.tag, robot.row, *sizes, robot.cameras)
     return config, robot
-
-
-def _with_steps(head: HeadConfig, steps: int | None) -> HeadConfig:
-    return head if steps is None else replace(head, num_inference_timesteps=steps)
 
 
 Tokenizer = Callable[[str], list[int]]
@@ -255,12 +246,12 @@ class GrootPreparation(Preparation):
         """Tokenize once. CheckpointError where the tokenizer does not know images."""
         config = self._config
         views, token = len(config.cameras), config.backbone.image_token
-        said = formalize(text) if self._robot.formal else text
-        ids = self._tokenizer(self._prompt(said, views, config.view_tokens))
-        places, wanted = ids.count(token), views * config.view_tokens
-        if places != wanted:
+        task = formalize(text) if self._robot.formal else text
+        ids = self._tokenizer(self._prompt(task, views, config.view_tokens))
+        found, wanted = ids.count(token), views * config.view_tokens
+        if found != wanted:
             raise CheckpointError(
-                f"the tokenizer gives {places} places of {wanted} for images (id {token}): it"
+                f"the tokenizer gives {found} positions of {wanted} for images (id {token}): it"
                 " does not belong to this model"
             )
         if len(ids) > config.longest:
@@ -271,7 +262,7 @@ class GrootPreparation(Preparation):
         self._ids = torch.tensor(ids)
 
     def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
-        """InvalidAction where a camera is said to be absent: these models know no such thing."""
+        """Inputs of all cameras. InvalidAction: one is absent, which these models do not know."""
         pixels = []
         for name, image in zip(self._config.cameras, images, strict=True):
             if image is None:
@@ -281,27 +272,18 @@ class GrootPreparation(Preparation):
         return Inputs(torch.stack(pixels), self._ids, shown)
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units, and absolute where the model gives them relative to the state."""
+        """Actions in units, absolute where the model gives them relative to the state."""
         return self._robot.unnormalize(chunk, state)
 
     def reanchored(
         self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
     ) -> torch.Tensor:
-        """Also where every row has statistics of its own: those of its new place."""
+        """Rows of the old chunk for the new one, in which every row may have other statistics."""
         return self._robot.reanchored(rows, first, then, now)
 
 
-def read_tokenizer(config: GrootConfig, directory: Path, given: str | None) -> Tokenizer:
-    """The tokenizer of a folder, or of the path that was given. CheckpointError."""
-    backbone = config.backbone
-    if isinstance(backbone, EagleConfig):
-        vocab, token = backbone.text.vocab_size, backbone.image_token
-        return EagleTokenizer(directory, given, vocab, token)
-    return TextTokenizer(directory, given, "", backbone.text.vocab_size)
-
-
 def check_discrete(config: GrootConfig, directory: Path) -> None:
-    """The gate: integers of ``discrete.json``, where there is one, against those computed here."""
+    """Compare the integers of ``discrete.json``, where there is one, with those computed here."""
     path, computed = directory / FILE, config.discrete()
     if not path.is_file():
         return
@@ -315,86 +297,134 @@ def check_discrete(config: GrootConfig, directory: Path) -> None:
             same_integers(str(path), name.replace("_", " "), stored, values)
 
 
+_SHARDS = 2
+
+
 class GrootFamily(FlowFamily[GrootConfig]):
     """One version of GR00T in NVIDIA's folders: ``model_type`` in config.json says which."""
 
+    name_key = "model_type"
     takes = frozenset({"tokenizer", "steps", "embodiment"})
+    weights_file = ""
+    special = _SPECIAL
 
     def __init__(self, version: Version) -> None:
-        self.version, self.kinds = version, (version.kind,)
+        self.version, self.kinds, self.names = version, (version.kind,), (version.model_type,)
         self.presets = {n: config for n, config in PRESETS.items() if config.kind == version.kind}
-
-    def owns(self, directory: Path) -> bool:
-        path = directory / "config.json"
-        if not path.is_file():
-            return False
-        try:
-            return read_json(path).get("model_type") == self.version.model_type
-        except CheckpointError:
-            return False
 
     def config(self, source: Path | str, options: LoadOptions) -> GrootConfig:
         if isinstance(source, Path):
-            return read_config(self.version, source, options)[0]
-        config = self.presets[source.removeprefix(PREFIX)]
+            return self.chosen(read_config(self.version, source, options.embodiment)[0], options)
+        config = super().config(source, options)
         choose(options.embodiment, [config.embodiment], Path(source))
-        return replace(config, head=_with_steps(config.head, options.steps))
+        return config
 
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config, robot = read_config(self.version, directory, options)
-        tokenizer = read_tokenizer(config, directory, options.tokenizer)
+    def read_config(self, directory: Path) -> GrootConfig:
+        return read_config(self.version, directory, None)[0]
+
+    def chosen(self, config: GrootConfig, options: LoadOptions) -> GrootConfig:
+        if options.steps is None:
+            return config
+        return replace(config, head=replace(config.head, num_inference_timesteps=options.steps))
+
+    def expected(self, config: GrootConfig) -> Expected:
+        return config.expected()
+
+    def units(self, directory: Path, config: GrootConfig, options: LoadOptions) -> Embodiment:
+        return read_config(self.version, directory, options.embodiment)[1]
+
+    def words(
+        self, directory: Path, config: GrootConfig, options: LoadOptions, units: Embodiment
+    ) -> Tokenizer:
+        backbone = config.backbone
+        if isinstance(backbone, EagleConfig):
+            return EagleTokenizer(
+                directory, options.tokenizer, backbone.text.vocab_size, backbone.image_token
+            )
+        return TextTokenizer(directory, options.tokenizer, "", backbone.text.vocab_size)
+
+    def weights(self, directory: Path, config: GrootConfig) -> Any:
         check_discrete(config, directory)
-        expected = config.expected()
-        weights = quantized_weights(directory, expected) or FileWeights(directory, expected)
-        return self._opened(config, weights, robot, tokenizer)
+        return super().weights(directory, config)
 
-    def random(self, config: GrootConfig, seed: int, device: torch.device) -> Opened:
-        """Weights of the published size, drawn as they are read."""
-        words = cached(f"groot-tokenizer-{self.presets_version}", _write_tokenizer)
-        weights = DrawnRows(config, seed, device)
-        tokenizer = read_tokenizer(config, words, None)
-        return self._opened(config, weights, random_robot(config), tokenizer)
-
-    def _opened(
-        self, config: GrootConfig, weights: Weights, robot: Embodiment, tokenizer: Tokenizer
+    def opened(
+        self,
+        config: GrootConfig,
+        weights: Weights,
+        units: Embodiment,
+        words: Tokenizer,
+        directory: Path,
+        options: LoadOptions,
     ) -> Opened:
-        """Places of joints where the folder says that actions are relative to these, or else what
-        their number says."""
-        names = robot.action_names
-        space = action_space_of(robot.action_dim, names)
-        if robot.relative:
+        """A policy of joint positions where its actions are relative to these, else of the space
+        that their number stands for."""
+        names = units.action_names
+        space = action_space_of(units.action_dim, names)
+        if units.relative:
             space = joints(ActionKind.JOINT_POSITION, names)
 
         def preparation(_: torch.device) -> GrootPreparation:
-            return GrootPreparation(config, robot, self.version.prompt, tokenizer)
+            return GrootPreparation(config, units, self.version.prompt, words)
 
         def build(taken: Weights, to: Placement) -> GrootModel:
             rows = cast(RowWeights, taken)  # weights in their formats still give rows
             return GrootModel(config, rows, to.like, to.capture)
 
-        return Opened(config, weights, robot, tokenizer, space, preparation, build)
+        return Opened(config, weights, units, words, space, preparation, build)
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        """NVIDIA's folder with random float32 weights in shards, and a small tokenizer."""
-        directory.mkdir(parents=True, exist_ok=True)
-        config = self.presets[preset]
-        robot = random_robot(config)
+    def random_units(self, config: GrootConfig) -> Embodiment:
+        """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's
+        units, the last one a gripper about 0.5."""
+        of_n15, side = config.kind == N15, config.image_size
+        low, high, joint = (
+            np.array(values, np.float32 if of_n15 else np.float64)
+            for values in (
+                [-0.1] * (config.action_dim - 1) + [0.25],
+                [0.1] * (config.action_dim - 1) + [0.75],
+                [3.0] * config.state_dim,
+            )
+        )
+        framing = {
+            N15: Framing(side, CROP, letterbox=False),
+            N16: Framing(side - 4, 0.95, side),  # as 256 is brought to 252: another one in between
+            N17: Framing(side, 230 / 256),
+        }
+        group = partial(Group, clip=not of_n15)
+        return Embodiment(
+            tag=config.embodiment,
+            row=config.row,
+            cameras=config.cameras,
+            state=(group("joints", -joint, joint),),
+            actions=(group("motion", low[:-1], high[:-1]), group("gripper", low[-1:], high[-1:])),
+            horizon=config.horizon,
+            framing=framing[config.kind],
+            formal=not of_n15,
+        )
+
+    def drawn(self, config: GrootConfig, seed: int, device: torch.device) -> DrawnRows:
+        return DrawnRows(config, seed, device)
+
+    def write_config(self, directory: Path, config: GrootConfig, units: Embodiment) -> None:
         write_json(directory / "config.json", config_json(self.version, config))
-        if config.kind == N15:
-            write_metadata(directory, robot)
-        else:
-            write_processor(directory, robot)
-        _write_tokenizer(directory)
+        (write_metadata if config.kind == N15 else write_processor)(directory, units)
         discrete = json.dumps(config.discrete())
         (directory / FILE).write_text(discrete + "\n", encoding="utf-8")
-        drawn = DrawnRows(config, seed, torch.device("cpu"))
-        write_shards(directory, {name: drawn.take(name) for name in drawn.shapes})
 
-    def expected(self, config: GrootConfig) -> Expected:
-        return config.expected()
+    def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
+        """Write the weights in shards, as transformers' ``save_pretrained`` does."""
+        names, files = list(tensors), dict[str, str]()
+        for number in range(_SHARDS):
+            file = f"model-{number + 1:05d}-of-{_SHARDS:05d}.safetensors"
+            part = names[number::_SHARDS]
+            metadata = {"format": "pt"}
+            save_file({n: tensors[n].contiguous() for n in part}, str(directory / file), metadata)
+            files |= dict.fromkeys(part, file)
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": files}
+        write_json(directory / INDEX, index)
 
     def weight_bytes(self, config: GrootConfig, dtype: torch.dtype) -> int:
-        """Of the stacks with a row for each robot one row is held, in float32."""
+        """Bytes of its weights; of stacks with a row for each robot one row is held, in float32."""
         held = 0
         for name, shape in config.expected().must.items():
             stack = name.endswith((".W", ".b"))
@@ -403,7 +433,7 @@ class GrootFamily(FlowFamily[GrootConfig]):
         return held
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_config(self.version, directory, options)[1].ends()
+        return read_config(self.version, directory, options.embodiment)[1].ends()
 
     def sha256(self, directory: Path) -> str:
         """Over all of a folder that decides what it says, in its root or in ``processor/``."""
@@ -414,37 +444,6 @@ class GrootFamily(FlowFamily[GrootConfig]):
 
 
 FAMILIES = N17_FAMILY, N16_FAMILY, N15_FAMILY = tuple(map(GrootFamily, VERSIONS))
-_SHARDS = 2
-
-
-def random_robot(config: GrootConfig) -> Embodiment:
-    """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's units,
-    the last one a gripper about 0.5."""
-    of_n15, side = config.kind == N15, config.image_size
-    low, high, joint = (
-        np.array(values, np.float32 if of_n15 else np.float64)
-        for values in (
-            [-0.1] * (config.action_dim - 1) + [0.25],
-            [0.1] * (config.action_dim - 1) + [0.75],
-            [3.0] * config.state_dim,
-        )
-    )
-    framing = {
-        N15: Framing(side, CROP, letterbox=False),
-        N16: Framing(side - 4, 0.95, side),  # as 256 is brought to 252: another one in between
-        N17: Framing(side, 230 / 256),
-    }
-    group = partial(Group, clip=not of_n15)
-    return Embodiment(
-        tag=config.embodiment,
-        row=config.row,
-        cameras=config.cameras,
-        state=(group("joints", -joint, joint),),
-        actions=(group("motion", low[:-1], high[:-1]), group("gripper", low[-1:], high[-1:])),
-        horizon=config.horizon,
-        framing=framing[config.kind],
-        formal=not of_n15,
-    )
 
 
 class DrawnRows(DrawnWeights):
@@ -472,31 +471,13 @@ class DrawnRows(DrawnWeights):
         return self.normal(f"{name} {row}", shape, gain * shape[0] ** -0.5)
 
 
-def write_shards(directory: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """As transformers' ``save_pretrained`` does."""
-    from safetensors.torch import save_file
-
-    names = list(tensors)
-    places: dict[str, str] = {}
-    for number in range(_SHARDS):
-        file = f"model-{number + 1:05d}-of-{_SHARDS:05d}.safetensors"
-        part = names[number::_SHARDS]
-        metadata = {"format": "pt"}
-        save_file({n: tensors[n].contiguous() for n in part}, str(directory / file), metadata)
-        places |= dict.fromkeys(part, file)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": places}
-    write_json(directory / "model.safetensors.index.json", index)
-
-
-def _write_tokenizer(directory: Path) -> None:
-    write_tokenizer(directory / "tokenizer.json", more=_SPECIAL)
-
-
 def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
     """A config.json that is read back."""
     head, layers = head_json(config.head), config.backbone.text.layers
-    said: dict[str, Any] = {"architectures": [version.model_type], "model_type": version.model_type}
+    written: dict[str, Any] = {
+        "architectures": [version.model_type],
+        "model_type": version.model_type,
+    }
     if config.kind == N15:
         wide = config.head.backbone_embedding_dim
         more = {
@@ -504,7 +485,7 @@ def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
             "num_target_vision_tokens": config.head.num_target_vision_tokens,
             "diffusion_model_cfg": {**head["diffusion_model_cfg"], "cross_attention_dim": wide},
         }
-        said |= {
+        written |= {
             "architectures": ["GR00T_N1_5"],
             "action_dim": config.action_width,
             "action_horizon": config.head.action_horizon,
@@ -520,5 +501,5 @@ def config_json(version: Version, config: GrootConfig) -> dict[str, Any]:
         if config.kind == N16:
             del head["vl_self_attention_cfg"]  # which N1.6 has not
         model = EAGLE if config.kind == N16 else QWENS[0]
-        said |= {"model_name": model, "select_layer": layers, **head}
-    return {**said, "shapes": config.backbone.shapes_json()}
+        written |= {"model_name": model, "select_layer": layers, **head}
+    return {**written, "shapes": config.backbone.shapes_json()}

@@ -19,21 +19,19 @@ from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
 from vla_ros.engine.families.random import (
-    PREFIX,
     TEXT_VOCAB,
     DrawnWeights,
-    tokenizer_directory,
-    write_tokenizer,
 )
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.fast_tokens import FastTokens, read_fast_tokens, write_fast_tokenizer
 from vla_ros.engine.io.fields import FAST_TOKENIZER, ROBOT
-from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.files import write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     ACTION_TOKENIZER,
     FAST,
     FAST_PROMPT,
+    MODES,
     NEW_LINE,
     NORMALIZER,
     POSTPROCESSOR,
@@ -49,7 +47,6 @@ from vla_ros.engine.io.flow_config import (
     read_flow_config,
 )
 from vla_ros.engine.io.processors import (
-    MODES,
     Processors,
     Scaler,
     StatisticsChoice,
@@ -58,18 +55,15 @@ from vla_ros.engine.io.processors import (
     data_sets_in,
     read_processors,
 )
-from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.weights import (
     WEIGHTS,
     Expected,
-    FileWeights,
     Weights,
 )
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.golden_ints import (
     check_discrete,
     discrete_json,
-    known_discrete,
     read_discrete,
 )
 from vla_ros.engine.models.pi0 import Pi0, pi0_expected
@@ -107,52 +101,88 @@ class LerobotFamily(FlowFamily[FlowConfig]):
             self.takes |= {"state_in_prompt"}
         self.presets = {name: c for name, c in PRESETS.items() if c.kind in kinds}
 
-    def owns(self, directory: Path) -> bool:
-        return lerobot_type(directory) in self.kinds
+    def read_config(self, directory: Path) -> FlowConfig:
+        return read_flow_config(directory)
 
-    def config(self, source: Path | str, options: LoadOptions) -> FlowConfig:
-        config = read_flow_config(source) if isinstance(source, Path) else preset_of(source)
-        if options.steps is not None:
-            config = replace(config, steps=options.steps)
-        said = options.state_in_prompt
-        if said is not None and not config.speaks_state:
+    def chosen(self, config: FlowConfig, options: LoadOptions) -> FlowConfig:
+        config, given = super().chosen(config, options), options.state_in_prompt
+        if given is not None and not config.speaks_state:
             raise CheckpointError(
                 f"state_in_prompt is for pi05 and pi0_fast: {config.kind} has no state there"
             )
-        return config if said is None else replace(config, state_in_prompt=said)
+        return config if given is None else replace(config, state_in_prompt=given)
 
     def expected(self, config: FlowConfig) -> Expected:
         return expected_tensors(config)
 
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config = self.config(directory, options)
-        processors = read_processors(directory, config, _whose(options))
+    def units(self, directory: Path, config: FlowConfig, options: LoadOptions) -> Processors:
+        return read_processors(directory, config, _statistics_choice(options))
+
+    def words(
+        self, directory: Path, config: FlowConfig, options: LoadOptions, units: Processors
+    ) -> TextTokenizer:
         vocab = config.shapes.text.vocab_size
-        words = TextTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
+        return TextTokenizer(directory, options.tokenizer, units.tokenizer, vocab)
+
+    def opened(
+        self,
+        config: FlowConfig,
+        weights: Weights,
+        units: Processors,
+        words: TextTokenizer,
+        directory: Path,
+        options: LoadOptions,
+    ) -> Opened:
+        """A chunk of pi0-FAST has as many actions as it was trained with: LeRobot's
+        ``n_action_steps`` of them are what a robot executes."""
         positions = check_discrete(config, read_discrete(directory, config), str(directory))
-        expected = expected_tensors(config)
-        weights = quantized_weights(directory, expected) or FileWeights(
-            directory / WEIGHTS, expected
+        spoken: FastTokens | None = None
+        if config.kind == FAST:
+            spoken = read_fast_tokens(
+                directory, options.tokenizer, config.action_tokenizer, words, config.horizon,
+                config.action_dim, config.skip, config.strict,
+            )  # fmt: skip
+        return Opened(
+            config,
+            weights,
+            units,
+            words,
+            action_space_of(config.action_dim, units.action_names),
+            lambda device: LerobotPreparation(config, units, words, device),
+            lambda taken, to: build_model(config, taken, positions, to.like, to.capture, spoken),
         )
-        spoken = None
-        if config.kind == FAST:
-            spoken = spoken_by(directory, config, words, options.tokenizer)
-        return _opened(config, weights, processors, words, positions, spoken)
 
-    def random(self, config: FlowConfig, seed: int, device: torch.device) -> Opened:
-        words = TextTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
-        positions = check_discrete(config, known_discrete(config), f"random:{config.kind}")
-        weights, spoken = drawn_weights(config, seed, device), None
-        if config.kind == FAST:
-            beside = cached("fast-tokenizer-1", lambda to: write_fast_tokenizer(to / "it"))
-            spoken = spoken_by(beside, replace(config, action_tokenizer="it"), words)
-        return _opened(config, weights, random_processors(config), words, positions, spoken)
+    def random_units(self, config: FlowConfig) -> Processors:
+        """Actions of a tenth of LIBERO's units, the last one a gripper about 0.5."""
+        zeros, ones = torch.zeros(config.state_dim), torch.ones(config.state_dim)
+        middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.1)
+        middle[-1], spread[-1] = 0.5, 0.25
+        state, action = Scaler("MEAN_STD", zeros, ones), Scaler("MEAN_STD", middle, spread)
+        if config.speaks_state:
+            state = Scaler("QUANTILES", -3 * ones, 3 * ones)
+            action = Scaler("QUANTILES", middle - spread, middle + spread)
+        return Processors(state, action, "")
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        write_random_flow(directory, self.presets[preset], seed)
+    def drawn(self, config: FlowConfig, seed: int, device: torch.device) -> DrawnWeights:
+        """Random weights; Gemma's norms scale by 1 + their weight."""
+        norms = {r"(language_model|gemma_expert)\..*norm\.weight": 0.0}
+        fills, gains = norms if config.kind != "smolvla" else {}, {"^action_out_proj": 0.3}
+        return DrawnWeights(expected_tensors(config).must, seed, device, fills, gains)
+
+    def write_config(self, directory: Path, config: FlowConfig, units: Processors) -> None:
+        write_config(directory, config, units, discrete_json(config))
+
+    def write_tokenizer(self, directory: Path) -> None:
+        super().write_tokenizer(directory)
+        if FAST in self.kinds:
+            write_fast_tokenizer(directory / Path(FAST_TOKENIZER).name)
+
+    def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
+        save_weights(directory / WEIGHTS, tensors)
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return action_scaler(directory, self.config(directory, options), _whose(options)).ends()
+        config = self.config(directory, options)
+        return action_scaler(directory, config, _statistics_choice(options)).ends()
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         return data_sets_in(directory)
@@ -166,50 +196,8 @@ class LerobotFamily(FlowFamily[FlowConfig]):
         return found
 
 
-def _whose(options: LoadOptions) -> StatisticsChoice:
+def _statistics_choice(options: LoadOptions) -> StatisticsChoice:
     return StatisticsChoice(options.unnorm_key, options.state_normalization)
-
-
-def _opened(
-    config: FlowConfig,
-    weights: Weights,
-    processors: Processors,
-    words: TextTokenizer,
-    positions: torch.Tensor,
-    spoken: FastTokens | None = None,
-) -> Opened:
-    return Opened(
-        config,
-        weights,
-        processors,
-        words,
-        action_space_of(config.action_dim, processors.action_names),
-        lambda device: LerobotPreparation(config, processors, words, device),
-        lambda taken, to: build_model(config, taken, positions, to.like, to.capture, spoken),
-    )
-
-
-def spoken_by(
-    directory: Path, config: FlowConfig, words: TextTokenizer, tokenizer: str | None = None
-) -> FastTokens:
-    """What pi0-FAST says, by its FAST tokenizer. A chunk has as many actions as it was trained
-    with: LeRobot's ``n_action_steps`` of them are what a robot executes."""
-    return read_fast_tokens(
-        directory, tokenizer, config.action_tokenizer, words, config.horizon, config.action_dim,
-        config.skip, config.strict,
-    )  # fmt: skip
-
-
-def lerobot_type(directory: Path) -> str | None:
-    """``type`` in a folder's config.json; None where there is none."""
-    path = directory / "config.json"
-    if not path.is_file():
-        return None
-    try:
-        found = read_json(path).get("type")
-    except CheckpointError:
-        return None
-    return found if isinstance(found, str) else None
 
 
 def expected_tensors(config: FlowConfig) -> Expected:
@@ -236,29 +224,33 @@ def build_model(
     return network(config, weights, positions, like, capture)
 
 
-def save_folder(
+def write_config(
     directory: Path,
     config: FlowConfig,
-    tensors: Mapping[str, torch.Tensor],
     processors: Processors,
     discrete: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a folder as LeRobot's ``save_pretrained`` does, but for a tokenizer; ``discrete`` is
-    the content of the gate's file.
+    """Write a folder as LeRobot's ``save_pretrained`` does, but for weights and a tokenizer;
+    ``discrete`` is the content of the gate's file.
 
     Raises ValueError for relative actions, which nothing here writes.
     """
     if processors.relative:
         raise ValueError("relative actions are read, not written")
     directory.mkdir(parents=True, exist_ok=True)
-    modes = {"VISUAL": "IDENTITY", "STATE": processors.state.mode}
-    modes["ACTION"] = processors.action.mode
+    state, action = processors.state, processors.action
+    modes = {"VISUAL": "IDENTITY", "STATE": state.mode, "ACTION": action.mode}
     raw = flow_config_json(config) | {"normalization_mapping": modes}
     write_json(directory / "config.json", raw)
-    _write_processors(directory, config, processors)
+    stored = {
+        f"{key}.{name}": value
+        for key, scaler in ((STATE, state), (ACTION, action))
+        for name, value in zip(MODES[scaler.mode], (scaler.low, scaler.high), strict=False)
+    }
+    named, longest = processors.tokenizer, config.max_text
+    write_steps(directory, config.kind, modes, stored, named, longest, state.eps)
     if discrete is not None:
         write_json(directory / "discrete.json", discrete)
-    save_weights(directory / WEIGHTS, tensors)
 
 
 def save_weights(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -273,18 +265,6 @@ def step_json(name: str, **settings: object) -> dict[str, Any]:
     return {"registry_name": name, "config": settings}
 
 
-def _write_processors(directory: Path, config: FlowConfig, processors: Processors) -> None:
-    state, action = processors.state, processors.action
-    modes = {"VISUAL": "IDENTITY", "STATE": state.mode, "ACTION": action.mode}
-    stored = {
-        f"{key}.{name}": value
-        for key, scaler in ((STATE, state), (ACTION, action))
-        for name, value in zip(MODES[scaler.mode], (scaler.low, scaler.high), strict=False)
-    }
-    named, longest = processors.tokenizer, config.max_text
-    write_steps(directory, config.kind, modes, stored, named, longest, state.eps)
-
-
 def write_steps(
     directory: Path,
     kind: str,
@@ -294,7 +274,7 @@ def write_steps(
     max_text: int,
     eps: float = 1e-8,
 ) -> None:
-    """Both processors of a policy of ``kind`` with their statistics, as LeRobot makes them."""
+    """Write both processors of a policy of ``kind`` with their statistics, as LeRobot does."""
     from safetensors.torch import save_file
 
     normalize = step_json(NORMALIZER, eps=eps, norm_map=dict(modes))
@@ -373,43 +353,6 @@ PRESETS: dict[str, FlowConfig] = {
     "smolvla": _published("smolvla"),
     FAST: _published(FAST),
 }
-
-
-def preset_of(name: str) -> FlowConfig:
-    """The config of ``random:<preset>``."""
-    preset = name.removeprefix(PREFIX)
-    if preset not in PRESETS:
-        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
-    return PRESETS[preset]
-
-
-def drawn_weights(config: FlowConfig, seed: int, device: torch.device) -> DrawnWeights:
-    """The weights of a checkpoint of ``config``; Gemma's norms scale by 1 + their weight."""
-    norms = {r"(language_model|gemma_expert)\..*norm\.weight": 0.0}
-    fills, gains = norms if config.kind != "smolvla" else {}, {"^action_out_proj": 0.3}
-    return DrawnWeights(expected_tensors(config).must, seed, device, fills, gains)
-
-
-def write_random_flow(directory: Path, config: FlowConfig, seed: int) -> None:
-    """Write a LeRobot folder with random float32 weights and the small tokenizer."""
-    drawn = drawn_weights(config, seed, torch.device("cpu"))
-    tensors = {name: drawn.take(name) for name in drawn.shapes}
-    save_folder(directory, config, tensors, random_processors(config), discrete_json(config))
-    write_tokenizer(directory / "tokenizer.json")
-    if config.kind == FAST:
-        write_fast_tokenizer(directory / Path(FAST_TOKENIZER).name)
-
-
-def random_processors(config: FlowConfig) -> Processors:
-    """Actions of a tenth of LIBERO's units, the last one a gripper about 0.5."""
-    zeros, ones = torch.zeros(config.state_dim), torch.ones(config.state_dim)
-    middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.1)
-    middle[-1], spread[-1] = 0.5, 0.25
-    state, action = Scaler("MEAN_STD", zeros, ones), Scaler("MEAN_STD", middle, spread)
-    if config.speaks_state:
-        state = Scaler("QUANTILES", -3 * ones, 3 * ones)
-        action = Scaler("QUANTILES", middle - spread, middle + spread)
-    return Processors(state, action, "")
 
 
 PI0 = LerobotFamily("pi0", "pi05")

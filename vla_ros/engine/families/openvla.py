@@ -28,7 +28,6 @@ from vla_ros.engine.families.random import (
     TEXT_VOCAB,
     VERSION,
     digest_of,
-    fingerprint_of,
     inputs_of,
     tokenizer_directory,
     write_tokenizer,
@@ -63,7 +62,7 @@ from vla_ros.engine.io.config import (
     bitvla_json,
     config_json,
 )
-from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.files import cached, write_json
 from vla_ros.engine.io.foreign import MODEL_TYPES
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import (
@@ -101,7 +100,8 @@ from vla_ros.engine.options import TOKENS, EngineOptions
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 SMALL_VOCAB = 960  # 704 text tokens, then 256 action tokens
 LARGE = 300_000_000  # parameters from which weights are not written to disk
-STATE = 8  # LIBERO's: place, rotation vector, two fingers
+STATE = 8  # LIBERO's: position, rotation vector, two fingers
+_NORMS = ("norm.weight", "norm1.weight", "norm2.weight", "layernorm.weight")
 _LOUD = 0.05  # of BitVLA's embeddings; norms come before everything that reads them
 
 _SMALL_TOWER = TowerConfig(192, 7, 3, 768, image_size=128, patch=16)
@@ -149,7 +149,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """What a directory holds, known from its JSON files and the headers of its weights."""
+    """The content of a directory, known from its JSON files and the headers of its weights."""
 
     directory: Path
     config: ModelConfig
@@ -165,8 +165,8 @@ class CheckpointLayout:
 
 
 def unused_names(config: ModelConfig) -> tuple[str, ...]:
-    """What names of tensors begin with that the family's checkpoints carry and never read."""
-    if config.text.ternary:  # all BitVLA says is what its action head makes of states
+    """Prefixes of tensors that the family's checkpoints carry and that are never read."""
+    if config.text.ternary:  # BitVLA's answer is what its action head makes of states
         return (*vision_unused(config), LANGUAGE + "lm_head.weight")
     out: list[str] = []
     for name, tower in zip(("featurizer", "fused_featurizer"), config.towers, strict=False):
@@ -230,11 +230,19 @@ def read_layout(directory: Path) -> CheckpointLayout:
     return CheckpointLayout(directory, config, stats, files, stored, wanted, origin)
 
 
-def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """Read a directory or hub id; tensors land on ``device`` as ``dtype``, checked.
+def load_checkpoint(
+    name: str, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> Checkpoint:
+    """The checkpoint of a directory, a hub id or ``random:<preset>``; tensors land on ``device`` as
+    ``dtype``, checked. ``seed`` of random weights.
 
     CheckpointError names the file, what is wrong with it and what to do.
     """
+    if name.startswith(PREFIX):
+        preset, config = name.removeprefix(PREFIX), FAMILY.config(name, LoadOptions())
+        if FAMILY.parameters(config) > LARGE:
+            return in_memory(config, seed, device, dtype)
+        name = str(FAMILY.cached(preset, seed))
     layout = read_layout(resolve(name))
     stats, directory = layout.norm_stats, layout.directory
     if layout.config.text.ternary:
@@ -265,7 +273,7 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
 
 
 def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
-    """The same with weights in other formats; ValueError where they cannot be.
+    """``checkpoint`` with weights in other formats; ValueError where they cannot be.
 
     To the bit what a directory that was quantized ahead of time is read back as.
     """
@@ -277,27 +285,6 @@ def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
     refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
     kept, made = quantize_tensors(checkpoint.tensors, checkpoint.config, formats)
     return replace(checkpoint, tensors=kept, quantized=made)
-
-
-def inspect_checkpoint(name: str) -> CheckpointLayout:
-    """All that loading would find wrong, in the memory of one tensor at a time.
-
-    The tokenizer is tried too, and every data set's statistics. Raises CheckpointError as
-    :func:`load_checkpoint` does.
-    """
-    layout = read_layout(resolve(name))
-    for key in layout.norm_stats:
-        where, minmax = str(layout.directory), layout.config.minmax
-        read_normalizer(layout.norm_stats, key, minmax=minmax, source=where)
-    PromptTokenizer(layout.directory, layout.config)("pick up the red cube")
-    for _ in read_tensors(layout.stored, layout.wanted):
-        pass
-    return layout
-
-
-def fingerprint(directory: Path) -> str:
-    """The ``sha256`` that :func:`load_checkpoint` will give, without loading."""
-    return sha256_of(directory, weight_files(directory))
 
 
 def save_checkpoint(
@@ -337,16 +324,14 @@ def norm_stats(dim: int = 7, state: int = 0) -> dict[str, Any]:
     return {"random": {"action": action, **proprio}}
 
 
-def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """``random:<preset>`` -> a checked checkpoint."""
-    preset, config = name.removeprefix(PREFIX), preset_of(name)
-    if parameters(config) <= LARGE:
-        write = write_bitvla if config.text.ternary else write_random
-        print_of = fingerprint_of([VERSION, config_json(config, {})])
-        directory = cached(f"{preset}-{seed}-{print_of}", lambda to: write(to, config, seed))
-        return load_checkpoint(str(directory), device, dtype)
+def in_memory(
+    config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype, dim: int = 7
+) -> Checkpoint:
+    """Random weights made on the device; only the tokenizer goes to disk."""
+    digest = digest_of(config, seed, dtype)
     if not config.text.ternary:
-        return in_memory(config, seed, device, dtype)
+        tensors = random_tensors(config, seed, device, dtype)
+        return Checkpoint(config, tensors, norm_stats(dim), tokenizer_directory(), digest)
     directory = cached(
         f"tokenizer-bitvla-{VERSION}",
         lambda to: write_tokenizer(to / "tokenizer.json", style="bitvla"),
@@ -355,60 +340,26 @@ def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) 
     parts = draw_bitvla(config, seed, like)
     rows = DrawnRows(config.text.hidden_size, seed, _LOUD, like)
     stats = norm_stats(config.action_dim, config.proprio_dim)
-    digest = digest_of(config, seed, dtype)
     return Checkpoint(config, parts.tensors, stats, directory, digest, parts.ternary, rows)
-
-
-def preset_of(name: str) -> ModelConfig:
-    """The config of ``random:<preset>``. CheckpointError, with what there is: it is unknown."""
-    if (found := PRESETS.get(name.removeprefix(PREFIX))) is None:
-        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
-    return found
-
-
-def in_memory(
-    config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype, dim: int = 7
-) -> Checkpoint:
-    """Random weights made on the device; only the tokenizer goes to disk."""
-    tensors = random_tensors(config, seed, device, dtype)
-    digest = digest_of(config, seed, dtype)
-    return Checkpoint(config, tensors, norm_stats(dim), tokenizer_directory(), digest)
 
 
 def write_random(
     directory: Path, config: ModelConfig, seed: int, stats: Mapping[str, Any] | None = None
 ) -> None:
     """Write a checkpoint directory with random float32 weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if config.text.ternary:
+        _write_bitvla(directory, config, seed)
+        return
     tensors = random_tensors(config, seed, torch.device("cpu"), torch.float32)
     save_checkpoint(directory, config, tensors, stats or norm_stats(), write_tokenizer)
-
-
-def parameters(config: ModelConfig) -> int:
-    """Parameters of a model, from its shapes."""
-    return sum(int(torch.Size(shape).numel()) for shape in expected_shapes(config).values())
 
 
 def random_tensors(
     config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Tensors:
     """Tensors drawn so that features, prompt and image all move the choice of tokens."""
-    generator = torch.Generator(device).manual_seed(seed)
-    out: Tensors = {}
-    for name, shape in expected_shapes(config).items():
-        tensor = torch.empty(shape, device=device, dtype=dtype)
-        if name.endswith(("norm.weight", "norm1.weight", "norm2.weight", "layernorm.weight")):
-            tensor.fill_(1.0)
-        elif name.endswith("scale_factor"):
-            tensor.fill_(0.1)
-        elif len(shape) == 1:
-            tensor.normal_(0.0, 0.02, generator=generator)
-        else:
-            sharp = 2.0 if ".q_proj." in name or ".k_proj." in name else 1.0
-            tensor.normal_(0.0, sharp * _spread(name, shape), generator=generator)
-            if "embed_tokens" in name:
-                # A tied embedding is the head too: a loud token would only repeat itself.
-                tensor *= inputs_of(shape) ** 0.5 * (0.05 if config.text.tied else 1.0)
-        out[name] = tensor
+    out = dict(_drawn(config, expected_shapes(config), seed, torch.empty(0).to(device, dtype)))
     tied = config.text.tied
     head = out[LANGUAGE + ("model.embed_tokens.weight" if tied else "lm_head.weight")]
     head[: config.action_vocab - config.bins] *= 0.1 if tied else 0.0
@@ -416,38 +367,46 @@ def random_tensors(
     return out
 
 
+def _drawn(
+    config: ModelConfig, shapes: Shapes, seed: int, like: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors by name, one after another from one generator, each when it is asked for."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    ternary = config.text.ternary
+    for name, shape in shapes.items():
+        tensor = like.new_empty(shape)
+        flat = len(shape) == 1
+        if name.endswith("weight") if flat and ternary else name.endswith(_NORMS):
+            tensor.fill_(1.0)
+        elif name.endswith("scale_factor"):
+            tensor.fill_(0.1)
+        elif flat:
+            tensor.normal_(0.0, 0.02, generator=generator)
+        else:
+            sharp = 2.0 if not ternary and (".q_proj." in name or ".k_proj." in name) else 1.0
+            tensor.normal_(0.0, sharp * _spread(name, shape), generator=generator)
+            if "embed_tokens" in name:
+                # A tied embedding is the head too: a loud token would only repeat itself.
+                tensor *= inputs_of(shape) ** 0.5 * (_LOUD if config.text.tied else 1.0)
+        yield name, tensor
+
+
 def _spread(name: str, shape: Shape) -> float:
-    """Loud image features: frames that differ must say different things. Values of the action head
-    within [-1, 1] almost always, as a trained one's are."""
+    """Loud image features: frames that differ must give different actions. Values of the action
+    head within [-1, 1] almost always, as a trained one's are."""
     gain = 4.0 if name.startswith(("projector.", PROJECTOR)) else 1.0
     gain = 0.2 if name == "action_head.model.fc2.weight" else gain
     return gain * inputs_of(shape) ** -0.5
 
 
-def _drawn_bitvla(shapes: Shapes, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """BitVLA's tensors by the authors' names, float32, each drawn when it is asked for."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, shape in shapes.items():
-        tensor = torch.empty(shape)
-        if len(shape) == 1 and name.endswith("weight"):  # of a norm
-            tensor.fill_(1.0)
-        elif len(shape) == 1:
-            tensor.normal_(0.0, 0.02, generator=generator)
-        else:
-            tensor.normal_(0.0, _spread(name, shape), generator=generator)
-            if name == EMBEDDING:
-                tensor *= _LOUD * inputs_of(shape) ** 0.5
-        yield name, tensor
-
-
 def draw_bitvla(config: ModelConfig, seed: int, like: torch.Tensor) -> CheckpointParts:
     """A whole model but for its embedding, drawn and packed tensor by tensor."""
     inside = {n: s for n, s in expected_shapes(config).items() if n != EMBEDDING}
-    return gather(config, _drawn_bitvla(inside, seed), like)
+    return gather(config, _drawn(config, inside, seed, torch.empty(0)), like)
 
 
-def write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
-    """What `vla-ros convert` makes of a release of BitVLA's authors, with drawn weights."""
+def _write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
+    """Write what `vla-ros convert` makes of a release of BitVLA's authors, with drawn weights."""
     from safetensors.torch import save_file
 
     (tower,) = config.towers
@@ -465,7 +424,7 @@ def write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
     write_json(directory / "preprocessor_config.json", siglip)
     write_tokenizer(directory / "tokenizer.json", style="bitvla")
     files: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in _drawn_bitvla(expected_shapes(config), seed):
+    for name, tensor in _drawn(config, expected_shapes(config), seed, torch.empty(0)):
         whose = next((head for head in HEADS if name.startswith(head + ".")), "model")
         files.setdefault(whose, {})[name] = tensor
     for whose, tensors in files.items():
@@ -474,18 +433,10 @@ def write_bitvla(directory: Path, config: ModelConfig, seed: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a checkpoint's data set: what scales its actions, and the robot's state where the network
-    takes one."""
+    """The scaling of a data set's actions, and of the robot's state where the network takes one."""
 
     action: Normalizer
     state: Normalizer | None
-
-
-def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """A directory, hub id or ``random:<preset>``, read and checked."""
-    if name.startswith(PREFIX):
-        return load_random(name, seed, device, dtype)
-    return load_checkpoint(name, device, dtype)
 
 
 def policy_of(
@@ -543,25 +494,24 @@ class OpenVLAFamily(Family[ModelConfig]):
 
     group = TOKENS
     kinds = ("tokens",)
+    name_key, names = "model_type", MODEL_TYPES
     presets = PRESETS
+    presets_version = VERSION
     takes = frozenset({"unnorm_key"})
 
-    def owns(self, directory: Path) -> bool:
-        path = directory / "config.json"
-        try:
-            return path.is_file() and read_json(path).get("model_type") in MODEL_TYPES
-        except CheckpointError:
-            return False
-
     def config(self, source: Path | str, options: LoadOptions) -> ModelConfig:
-        return read_config(source)[0] if isinstance(source, Path) else preset_of(source)
+        if isinstance(source, Path):
+            return read_config(source)[0]
+        if (found := PRESETS.get(source.removeprefix(PREFIX))) is None:
+            known = f", {PREFIX}".join(PRESETS)
+            raise CheckpointError(f"{source!r} is unknown; there are {PREFIX}{known}")
+        return found
 
     def expected(self, config: ModelConfig) -> Expected:
         return Expected(expected_shapes(config))
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        config = PRESETS[preset]
-        (write_bitvla if config.text.ternary else write_random)(directory, config, seed)
+    def write(self, directory: Path, config: ModelConfig, seed: int) -> None:
+        write_random(directory, config, seed)
 
     def load(
         self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
@@ -573,11 +523,20 @@ class OpenVLAFamily(Family[ModelConfig]):
             weights=str(placement.formats) if placement.formats else "",
             unnorm_key=options.unnorm_key or "",
         )
-        checkpoint = open_checkpoint(str(source), seed, device, dtype)
-        return policy_of(checkpoint, chosen, placement.capture)
+        return policy_of(
+            load_checkpoint(str(source), device, dtype, seed), chosen, placement.capture
+        )
 
     def inspect(self, directory: Path, options: LoadOptions) -> tuple[ModelConfig, int]:
-        layout = inspect_checkpoint(str(directory))
+        """The tokenizer is tried too, and every data set's statistics."""
+        layout = read_layout(directory)
+        for key in layout.norm_stats:
+            read_normalizer(
+                layout.norm_stats, key, minmax=layout.config.minmax, source=str(directory)
+            )
+        PromptTokenizer(directory, layout.config)("pick up the red cube")
+        for _ in read_tensors(layout.stored, layout.wanted):
+            pass
         return layout.config, layout.parameters
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
@@ -588,16 +547,16 @@ class OpenVLAFamily(Family[ModelConfig]):
         return [options]  # whichever it will be, the same is looked at
 
     def sha256(self, directory: Path) -> str:
-        return fingerprint(directory)
+        return sha256_of(directory, weight_files(directory))
 
     def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
         if not place.formats:
             return
         if isinstance(source, Path):
-            ternary = read_layout(source).config.text.ternary
+            config = read_layout(source).config
         else:
-            ternary = "bitvla" in source
-        if ternary:
+            config = self.config(source, LoadOptions())
+        if config.text.ternary:
             raise CheckpointError(TERNARY)
         super().refuse_formats(source, place)
 

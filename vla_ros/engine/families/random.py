@@ -1,4 +1,4 @@
-"""What every family's random checkpoints are made with: weights drawn by name, the small tokenizer.
+"""Random checkpoints: weights drawn by name, and the small tokenizer.
 
 Each tensor is drawn by its name (:class:`DrawnWeights`); all presets share the small tokenizer.
 """
@@ -28,18 +28,18 @@ TEXT_VOCAB = 704  # what the small tokenizer has at most
 
 
 def digest_of(config: object, seed: int, dtype: torch.dtype) -> str:
-    """What stands for the SHA-256 of weights that are on no disk."""
+    """The stand-in for the SHA-256 of weights that are on no disk."""
     return hashlib.sha256(f"random {config!r} {seed} {dtype}".encode()).hexdigest()
 
 
 def fingerprint_of(content: object) -> str:
-    """What tells one cached folder from another."""
+    """The part of a cached folder's name that stands for its content."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def inputs_of(shape: Shape) -> int:
-    """What a row of a matrix, or of a convolution, is multiplied with."""
+    """The inputs of a row of a matrix, or of a convolution."""
     return int(torch.Size(shape[1:]).numel())
 
 
@@ -76,7 +76,7 @@ class DrawnWeights:
         return self.normal(name, shape, math.prod((sharp, *gains)) * inputs_of(shape) ** -0.5)
 
     def normal(self, name: str, shape: Shape, spread: float) -> torch.Tensor:
-        """Drawn by that name."""
+        """A normal tensor, drawn by that name."""
         generator = torch.Generator(self._device)
         generator.manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))  # 32 bits count
         tensor = torch.empty(shape, device=self._device)

@@ -1,4 +1,4 @@
-"""The families of policies that there are, and whose a checkpoint is.
+"""The families of policies, and which of them a checkpoint belongs to.
 
 A family's module is imported when a checkpoint is its own.
 Other distributions bring families by entry points of the group ``vla_ros.families``: their kind,
@@ -22,7 +22,7 @@ from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.models.base import PolicyConfig
 
 GROUP = "vla_ros.families"
-#: kind -> what its config.json says (in its ``type``, ``model_type`` or ``name``), and the family.
+#: kind -> its name in config.json (``type``, ``model_type`` or ``name``), and the family.
 #: A new one is a row here, and its kind in :data:`vla_ros.engine.io.foreign.FLOW_KINDS`.
 FAMILIES: dict[str, tuple[str, str]] = {
     "pi0": ("pi0", "vla_ros.engine.families.lerobot:PI0"),
@@ -51,7 +51,7 @@ def _others() -> dict[str, Family[Any]]:
 
 
 def every_family() -> tuple[Family[Any], ...]:
-    """All of them, imported: for who lists or tests them."""
+    """All families, imported: for lists and tests."""
     own = (_imported(path) for _, path in FAMILIES.values())
     return tuple(dict.fromkeys((*own, *_others().values())))
 
@@ -66,18 +66,19 @@ def _asked(directory: Path) -> Iterator[Family[Any]]:
             named = {str(raw.get(key)) for key in ("type", "model_type", "name")}
         except CheckpointError:  # damaged: nobody's
             pass
-    yield from (_imported(path) for said, path in FAMILIES.values() if said in named)
+    yield from (_imported(path) for name, path in FAMILIES.values() if name in named)
     yield from _others().values()
 
 
 def source_of(checkpoint: str) -> Path | str:
-    """What to load: a folder, or ``random:<preset>`` as it is. CheckpointError: no such folder."""
+    """The source of a policy: a folder, or ``random:<preset>`` as it is. CheckpointError: there is
+    no such folder."""
     return checkpoint if checkpoint.startswith(PREFIX) else resolve(checkpoint)
 
 
 def family_of(source: Path | str) -> Family[Any]:
-    """Whose it is what :func:`source_of` found. What is nobody else's is OpenVLA's, whose loader
-    says what is wrong with it."""
+    """The family of a source, which is OpenVLA's where it is no other's: its loader names what is
+    wrong."""
     if isinstance(source, Path):
         mine = (family for family in _asked(source) if family.owns(source))
     else:
@@ -89,19 +90,24 @@ def family_of(source: Path | str) -> Family[Any]:
 
 
 def group_of(checkpoint: str) -> str:
-    """Which options it takes: TOKENS, FLOW or FAST of :mod:`vla_ros.engine.options`.
-    CheckpointError as of :func:`source_of`."""
+    """The group of options that a checkpoint takes: TOKENS, FLOW or FAST of
+    :mod:`vla_ros.engine.options`. CheckpointError as of :func:`source_of`."""
     return family_of(source_of(checkpoint)).group
 
 
 def family_of_kind(kind: str) -> Family[Any]:
-    """Whose configs are of this ``kind``. KeyError: nobody's."""
+    """The family whose configs are of this ``kind``. KeyError: there is none."""
     row = FAMILIES.get(kind)
     return _imported(row[1]) if row is not None else _others()[kind]
 
 
+def write_folder(directory: Path, config: PolicyConfig, seed: int) -> None:
+    """Write a folder of ``config`` in its authors' own layout, with random weights."""
+    family_of_kind(config.kind).write(directory, config, seed)
+
+
 def config_of(source: Path | str, options: LoadOptions = LoadOptions()) -> PolicyConfig:
-    """What it wants of a robot; reads no weights. CheckpointError, ValueError in one line."""
+    """The config of a policy; reads no weights. CheckpointError, ValueError in one line."""
     family = family_of(source)
     family.refuse(options)
     config: PolicyConfig = family.config(source, options)

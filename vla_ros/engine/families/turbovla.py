@@ -17,20 +17,17 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from safetensors.torch import save_file
 
 from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
-from vla_ros.engine.families.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
+from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights, build_tokenizer
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import TURBOVLA
-from vla_ros.engine.io.files import cached, read_json, write_json
-from vla_ros.engine.io.images.preprocessor import uploaded
-from vla_ros.engine.io.images.steps import refuse_unless_image
+from vla_ros.engine.io.files import naming, read_json, write_json
+from vla_ros.engine.io.images.preprocessor import stretched
 from vla_ros.engine.io.processors import Scaler, TextTokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
 from vla_ros.engine.models.base import Inputs
@@ -59,20 +56,11 @@ TOWER_SIZES = ("width", "depth", "heads", "mlp", "patch", "registers")
 
 
 @dataclass(frozen=True, slots=True)
-class TurboScalers:
+class TurboVLAScalers:
     """The state by mean and deviation, the actions from -1 to 1 by their ends."""
 
     state: Scaler
     action: Scaler
-
-
-def read_turbovla_config(directory: Path) -> TurboVLAConfig:
-    """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
-    path = directory / "config.json"
-    try:
-        return parse_turbovla_config(read_json(path))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
 
 
 def parse_turbovla_config(raw: Mapping[str, Any]) -> TurboVLAConfig:
@@ -80,24 +68,24 @@ def parse_turbovla_config(raw: Mapping[str, Any]) -> TurboVLAConfig:
     fields = Fields(raw)
     fields.choice("name", NAME, (NAME,))
     TURBOVLA.check(raw)
-    said = TURBOVLA.parse(fields, TurboVLAConfig)
+    values = TURBOVLA.parse(fields, TurboVLAConfig)
     tower, bert = _shapes(fields.part("shapes"))
-    side = said.pop("vision.image_size")
+    side = values.pop("vision.image_size")
     if side % tower.patch:
         raise CheckpointError(f"vision.image_size {side} does not divide by {tower.patch}")
-    said |= {
-        "cameras": CAMERAS[: said.pop("views")],
-        "max_text": min(said["max_text"], bert.positions),
+    values |= {
+        "cameras": CAMERAS[: values.pop("views")],
+        "max_text": min(values["max_text"], bert.positions),
         "lengths": _lengths(fields.part("text")),
     }
-    config = TurboVLAConfig(replace(tower, image_size=side), bert, **said)
+    config = TurboVLAConfig(replace(tower, image_size=side), bert, **values)
     _check(config)
     return config
 
 
 def _shapes(own: Fields) -> tuple[TowerConfig, BertShape]:
-    eyes, words = own.part("vision"), own.part("text")
-    given: dict[str, Any] = {n: eyes.whole(n, getattr(DINOV3_B, n)) for n in TOWER_SIZES}
+    vision_sizes, words = own.part("vision"), own.part("text")
+    given: dict[str, Any] = {n: vision_sizes.whole(n, getattr(DINOV3_B, n)) for n in TOWER_SIZES}
     tower = replace(DINOV3_B, **given)
     plain = BertShape()
     return tower, BertShape(**{n: words.whole(n, size) for n, size in asdict(plain).items()})
@@ -136,7 +124,7 @@ def _check(config: TurboVLAConfig) -> None:
 
 def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
     """The config.json that :func:`parse_turbovla_config` reads back, in the authors' words."""
-    eyes = {name: getattr(config.vision, name) for name in TOWER_SIZES}
+    vision_sizes = {name: getattr(config.vision, name) for name in TOWER_SIZES}
     words = {
         "padding_length": config.text_length or None,
         "padding_length_by_instruction": dict(config.lengths),
@@ -144,12 +132,11 @@ def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
     given = {
         "text": words,
         "vision": {"num_views": len(config.cameras)},
-        "shapes": {"vision": eyes, "text": asdict(config.text)},
+        "shapes": {"vision": vision_sizes, "text": asdict(config.text)},
     }
     return TURBOVLA.write(config, given)
 
 
-# ------------------------------------------------------------------------------------------------
 # Statistics, images and prompts.
 
 
@@ -168,8 +155,8 @@ def data_sets_in(directory: Path) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def read_scalers(directory: Path, config: TurboVLAConfig, key: str | None) -> TurboScalers:
-    """Of one data set. CheckpointError in one line: which, or what it lacks."""
+def read_scalers(directory: Path, config: TurboVLAConfig, key: str | None) -> TurboVLAScalers:
+    """The scalers of one data set. CheckpointError in one line: which, or what it lacks."""
     found = data_sets_in(directory)
     names = ", ".join(sorted(found))
     if key is None and len(found) > 1:
@@ -180,7 +167,9 @@ def read_scalers(directory: Path, config: TurboVLAConfig, key: str | None) -> Tu
     state = "proprio" if "proprio" in own.raw else "state"
     middle, spread = _pair(own, state, ("mean", "std"), config.state_dim)
     low, high = _pair(own, "action", ("min", "max"), config.action_dim)
-    return TurboScalers(Scaler("MEAN_STD", middle, spread, eps=EPS), Scaler("QUANTILES", low, high))
+    return TurboVLAScalers(
+        Scaler("MEAN_STD", middle, spread, eps=EPS), Scaler("QUANTILES", low, high)
+    )
 
 
 def _pair(own: Fields, name: str, which: tuple[str, str], size: int) -> list[torch.Tensor]:
@@ -202,13 +191,14 @@ def specials_of(words: TextTokenizer) -> Specials:
 
 
 class TurboVLAPreparation(Preparation):
-    """As the authors' evaluation on LIBERO has it, but that images of another size are
-    stretched, which it refuses, and a prompt that is too long is refused, which it cuts."""
+    """Between units and a TurboVLA, as the authors' evaluation on LIBERO does it, but that images
+    of another size are stretched, which it refuses, and a prompt that is too long is refused,
+    which it cuts."""
 
     def __init__(
         self,
         config: TurboVLAConfig,
-        scalers: TurboScalers,
+        scalers: TurboVLAScalers,
         words: TextTokenizer,
         device: torch.device,
     ) -> None:
@@ -232,31 +222,20 @@ class TurboVLAPreparation(Preparation):
     def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
         if any(image is None for image in images):
             raise InvalidAction("TurboVLA needs all of its cameras: none can be left out")
-        pixels = stacked(images, self._square)
+        size, device = self._config.vision.image_size, self._device
+        pixels = stacked(images, lambda one: stretched(one, size, device) * (1 / 255))
         return Inputs(
             (pixels - self._mean) / self._std, self._ids, self._scalers.state.normalize(state)
         )
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units; a gripper is open, 1, where its value is below 0, else closed, 0."""
+        """Actions in units; a gripper is open, 1, where its value is below 0, else closed, 0."""
         values = self._scalers.action.restore(chunk)
         gripper = torch.where(chunk[:, -1] < 0, 1.0, 0.0)
         values[:, -1] = torch.where(chunk[:, -1].isfinite(), gripper, torch.nan)
         return values
 
-    def _square(self, image: Image) -> torch.Tensor:
-        refuse_unless_image(image)
-        size = self._config.vision.image_size
-        pixels = uploaded(image, self._device).permute(2, 0, 1)[None].float()
-        if image.shape[:2] != (size, size):
-            pixels = F.interpolate(
-                pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
-            )
-            pixels = pixels.clamp(0, 255).round()
-        return pixels[0] * (1 / 255)
 
-
-# ------------------------------------------------------------------------------------------------
 # The family, and random weights.
 
 SMALL = TurboVLAConfig(
@@ -292,40 +271,95 @@ class TurboVLAFamily(FlowFamily[TurboVLAConfig]):
     """Folders whose config.json has ``"name": "TurboVLA"``."""
 
     kinds = (KIND,)
+    name_key, names = "name", (NAME,)
     presets = PRESETS
     takes = frozenset({"tokenizer", "unnorm_key"})
 
-    def owns(self, directory: Path) -> bool:
-        try:
-            return read_json(directory / "config.json").get("name") == NAME
-        except (CheckpointError, OSError):
-            return False
-
-    def config(self, source: Path | str, options: LoadOptions) -> TurboVLAConfig:
-        if isinstance(source, str):
-            return self.presets[source.removeprefix(PREFIX)]
-        return read_turbovla_config(source)
+    def read_config(self, directory: Path) -> TurboVLAConfig:
+        path = directory / "config.json"
+        with naming(path):
+            return parse_turbovla_config(read_json(path))
 
     def expected(self, config: TurboVLAConfig) -> Expected:
         return turbovla_expected(config)
 
-    def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config = read_turbovla_config(directory)
-        scalers = read_scalers(directory, config, options.unnorm_key)
-        words = TextTokenizer(directory, options.tokenizer, "bert-base-uncased", config.text.vocab)
-        weights = FileWeights(directory / WEIGHTS, turbovla_expected(config))
-        return _opened(config, weights, scalers, words)
+    def units(
+        self, directory: Path, config: TurboVLAConfig, options: LoadOptions
+    ) -> TurboVLAScalers:
+        return read_scalers(directory, config, options.unnorm_key)
 
-    def random(self, config: TurboVLAConfig, seed: int, device: torch.device) -> Opened:
-        directory = cached(f"turbovla-tokenizer-{self.presets_version}", write_turbovla_tokenizer)
-        words = TextTokenizer(directory, None, "", config.text.vocab)
-        return _opened(config, drawn_turbovla(config, seed, device), plain_scalers(config), words)
+    def words(
+        self, directory: Path, config: TurboVLAConfig, options: LoadOptions, units: TurboVLAScalers
+    ) -> TextTokenizer:
+        return TextTokenizer(directory, options.tokenizer, "bert-base-uncased", config.text.vocab)
 
-    def write(self, directory: Path, preset: str, seed: int) -> None:
-        write_turbovla(directory, self.presets[preset], seed)
+    def weights(self, directory: Path, config: TurboVLAConfig) -> FileWeights:
+        """Weights of 32 or 16 bits: there are none of fewer."""
+        return FileWeights(directory / WEIGHTS, turbovla_expected(config))
+
+    def opened(
+        self,
+        config: TurboVLAConfig,
+        weights: Weights,
+        units: TurboVLAScalers,
+        words: TextTokenizer,
+        directory: Path,
+        options: LoadOptions,
+    ) -> Opened:
+        specials = specials_of(words)
+
+        def build(taken: Weights, to: Placement) -> TurboVLA:
+            if to.formats:
+                raise CheckpointError(
+                    f"weights {to.formats}: TurboVLA's are run as they are stored, leave weights"
+                    " empty"
+                )
+            return TurboVLA(config, taken, specials, to.like, to.capture)
+
+        return Opened(
+            config,
+            weights,
+            units,
+            words,
+            action_space_of(config.action_dim),
+            lambda device: TurboVLAPreparation(config, units, words, device),
+            build,
+        )
+
+    def random_units(self, config: TurboVLAConfig) -> TurboVLAScalers:
+        """States as they are, actions of a tenth."""
+        state = torch.zeros(config.state_dim), torch.ones(config.state_dim)
+        ends = torch.full((config.action_dim,), 0.1)
+        return TurboVLAScalers(
+            Scaler("MEAN_STD", *state, eps=EPS), Scaler("QUANTILES", -ends, ends)
+        )
+
+    def drawn(self, config: TurboVLAConfig, seed: int, device: torch.device) -> DrawnWeights:
+        fills = {"gamma_|lambda1": 0.5, r"LayerNorm\.weight|net\.0\.weight": 1.0}
+        return DrawnWeights(turbovla_expected(config).must, seed, device, fills)
+
+    def write_config(self, directory: Path, config: TurboVLAConfig, units: TurboVLAScalers) -> None:
+        write_json(directory / "config.json", turbovla_config_json(config))
+        stats = {
+            "proprio": {"mean": units.state.low.tolist(), "std": units.state.high.tolist()},
+            "action": {"min": units.action.low.tolist(), "max": units.action.high.tolist()},
+        }
+        write_json(directory / STATISTICS, {"random": stats})
+
+    def write_tokenizer(self, directory: Path) -> None:
+        """Write the small tokenizer with BERT's tokens, two of which are around every prompt."""
+        from tokenizers import processors
+
+        tokenizer = build_tokenizer()
+        tokenizer.add_special_tokens(list(TOKENS))
+        cls, sep = ((token, tokenizer.token_to_id(token)) for token in TOKENS[:2])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls[0]} $A {sep[0]}", special_tokens=[cls, sep]
+        )
+        tokenizer.save(str(directory / "tokenizer.json"))
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        config = read_turbovla_config(directory)
+        config = self.read_config(directory)
         return read_scalers(directory, config, options.unnorm_key).action.ends()
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
@@ -337,69 +371,3 @@ class TurboVLAFamily(FlowFamily[TurboVLAConfig]):
 
 
 FAMILY = TurboVLAFamily()
-
-
-def write_turbovla(directory: Path, config: TurboVLAConfig, seed: int) -> None:
-    """A folder as `vla-ros convert` writes it, with random float32 weights."""
-    directory.mkdir(parents=True, exist_ok=True)
-    drawn = drawn_turbovla(config, seed, torch.device("cpu"))
-    save_file({n: drawn.take(n) for n in drawn.shapes}, str(directory / WEIGHTS))
-    write_json(directory / "config.json", turbovla_config_json(config))
-    plain = plain_scalers(config)
-    stats = {
-        "proprio": {"mean": plain.state.low.tolist(), "std": plain.state.high.tolist()},
-        "action": {"min": plain.action.low.tolist(), "max": plain.action.high.tolist()},
-    }
-    write_json(directory / STATISTICS, {"random": stats})
-    write_turbovla_tokenizer(directory)
-
-
-def drawn_turbovla(config: TurboVLAConfig, seed: int, device: torch.device) -> DrawnWeights:
-    """The random weights of a checkpoint of ``config``."""
-    fills = {"gamma_|lambda1": 0.5, r"LayerNorm\.weight|net\.0\.weight": 1.0}
-    return DrawnWeights(turbovla_expected(config).must, seed, device, fills)
-
-
-def plain_scalers(config: TurboVLAConfig) -> TurboScalers:
-    """States as they are, actions of a tenth."""
-    state = torch.zeros(config.state_dim), torch.ones(config.state_dim)
-    ends = torch.full((config.action_dim,), 0.1)
-    return TurboScalers(
-        Scaler("MEAN_STD", state[0], state[1], eps=EPS), Scaler("QUANTILES", -ends, ends)
-    )
-
-
-def write_turbovla_tokenizer(directory: Path) -> None:
-    """The small tokenizer with BERT's tokens, two of which are around every prompt."""
-    from tokenizers import processors
-
-    tokenizer = build_tokenizer()
-    tokenizer.add_special_tokens(list(TOKENS))
-    cls, sep = ((token, tokenizer.token_to_id(token)) for token in TOKENS[:2])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls[0]} $A {sep[0]}", special_tokens=[cls, sep]
-    )
-    tokenizer.save(str(directory / "tokenizer.json"))
-
-
-def _opened(
-    config: TurboVLAConfig, weights: Weights, scalers: TurboScalers, words: TextTokenizer
-) -> Opened:
-    specials = specials_of(words)
-
-    def build(taken: Weights, to: Placement) -> TurboVLA:
-        if to.formats:
-            raise CheckpointError(
-                f"weights {to.formats}: TurboVLA's are run as they are stored, leave weights empty"
-            )
-        return TurboVLA(config, taken, specials, to.like, to.capture)
-
-    return Opened(
-        config,
-        weights,
-        scalers,
-        words,
-        action_space_of(config.action_dim),
-        lambda device: TurboVLAPreparation(config, scalers, words, device),
-        build,
-    )

@@ -51,7 +51,7 @@ _BLOCK = {
 
 
 def is_ternary(name: str, config: ModelConfig) -> bool:
-    """Whether a tensor of the authors is multiplied with two bits a weight."""
+    """True of the authors' tensors that are multiplied with two bits a weight."""
     if _LANGUAGE_MATRIX.fullmatch(name):
         return True
     return config.towers[0].ternary and _TOWER_MATRIX.fullmatch(name) is not None
@@ -80,7 +80,7 @@ def vision_table(config: ModelConfig) -> Table:
 
 
 def vision_unused(config: ModelConfig) -> tuple[str, ...]:
-    """What names of the tower's tensors begin with that are never read."""
+    """Prefixes of the tower's tensors that are never read."""
     last = config.towers[0].depth - 1
     return tuple(TOWER + part for part in ("post_layernorm.", "head.", f"encoder.layers.{last}."))
 
@@ -160,7 +160,7 @@ Rows = FileRows | DrawnRows
 
 @dataclass(slots=True)
 class CheckpointParts:
-    """What a checkpoint is made of: plain tensors and ternary ones by the engine's names."""
+    """The parts of a checkpoint: plain tensors and ternary ones by the engine's names."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     ternary: dict[str, LowBit] = field(default_factory=dict)

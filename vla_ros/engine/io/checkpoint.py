@@ -12,7 +12,7 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.bitvla import Rows
 from vla_ros.engine.io.config import ModelConfig, parse_config
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.files import naming, read_json
 from vla_ros.engine.io.foreign import refuse_foreign
 from vla_ros.engine.io.processors import read_preprocessor
 from vla_ros.engine.layers.linear import LowBit
@@ -48,10 +48,8 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
     refuse_foreign(directory)
     path = directory / "config.json"
     raw = read_json(path)
-    try:
+    with naming(path):
         config = parse_config(raw)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
     if config.text.ternary and not config.parallel:
         raise CheckpointError(
             f"{directory} is BitVLA without an action head, which says no actions: give a"

@@ -1,4 +1,4 @@
-"""The frozen description of a token model, and the ``config.json`` that says it.
+"""The frozen description of a token model, and the ``config.json`` that has it.
 
 :func:`parse_config` reads what a file says and refuses by its name what the file asks for and this
 engine does not compute; :func:`config_json` writes it. Sources: the published config.json of
@@ -118,7 +118,7 @@ class ModelConfig:
 
     ``action_vocab`` is the tokenizer's length V: action bin b (0...255) has token V - 1 - b.
     ``empty_token_id`` is appended to a prompt that does not end with it (Llama-2's 29871).
-    ``resize``: how a picture becomes a square; ``fill`` is the color that a letterbox is padded
+    ``resize``: how an image becomes a square; ``fill`` is the color that a letterbox is padded
     with, None for int(255 * mean) of each tower. ``images`` counts the cameras: 1, or 2 with the
     wrist.
     ``chunk`` is the number of actions one inference returns; ``parallel`` marks an OpenVLA-OFT
@@ -161,7 +161,7 @@ class ModelConfig:
 
     @property
     def kind(self) -> str:
-        """Of policies, as the configs of the other families say it."""
+        """The kind of policy, as the configs of the other families have it."""
         return "tokens"
 
     @property
@@ -175,7 +175,7 @@ class ModelConfig:
         return self.proprio_dim
 
     def sees_like(self, other: ModelConfig) -> bool:
-        """The same image becomes the same pixels for the same towers."""
+        """An image becomes the same pixels for the same towers."""
         return (self.towers, self.resize, self.fill) == (other.towers, other.resize, other.fill)
 
 
@@ -186,7 +186,7 @@ BITNET = TextConfig("bitnet", 128256, 2560, 6912, 30, 20, 5, 128, 5e5, 1e-5, tie
 BITSIGLIP = TowerConfig(1152, 27, 16, 4304, activation="gelu_tanh", ternary=True)
 BITNET_END = 128001  # <|end_of_text|>
 _GELU_TANH, _GELU = "gelu_pytorch_tanh", "gelu"
-#: What a kind of language model has where ``text_config`` does not say.
+#: What a kind of language model has where ``text_config`` leaves it out.
 DEFAULTS = {
     "llama": TextConfig("llama"),
     "qwen2": TextConfig("qwen2", vocab_size=151936, intermediate_size=22016),
@@ -216,14 +216,14 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
             "a Qwen checkpoint lacks action_vocab: give its tokenizer's length"
             " (MiniVLA: 151921), the embedding's padding does not tell"
         )
-    said = OPENVLA.parse(top, ModelConfig)
+    values = OPENVLA.parse(top, ModelConfig)
     vocab = top.whole("action_vocab", text.vocab_size - top.whole("pad_to_multiple_of", 64, 0))
-    if not said["bins"] < vocab <= text.vocab_size:
+    if not values["bins"] < vocab <= text.vocab_size:
         raise CheckpointError(
-            f"{said['bins']} action bins at the end of {vocab} tokens do not fit into"
+            f"{values['bins']} action bins at the end of {vocab} tokens do not fit into"
             f" text_config.vocab_size {text.vocab_size}"
         )
-    if (delay := said["max_delay"]) > MOST_DELAY:
+    if (delay := values["max_delay"]) > MOST_DELAY:
         raise CheckpointError(f"max_delay is {delay}: a prompt names a delay by one digit")
     style = _prompt_style(llm, text)
     empty = raw.get("empty_token_id", None if style == "qwen" else LLAMA_EMPTY_TOKEN)
@@ -238,7 +238,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         fill=top.color("letterbox_fill", top.raw.get("letterbox_fill")),
         vq=top.part("vq").record(VqConfig) if raw.get("vq") else None,
         stop_token=top.whole("stop_token", 2, 0, text.vocab_size - 1),
-        **said,
+        **values,
     )
     _check_images(config)
     return config
@@ -292,8 +292,8 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
     rope = text.part("rope_parameters" if raw.get("rope_parameters") else "rope_scaling")
     rope.only("rope_type", "default")
     rope.only("type", "default")
-    said = TEXT.parse(text, defaults)
-    heads, hidden = said["heads"], said["hidden_size"]
+    values = TEXT.parse(text, defaults)
+    heads, hidden = values["heads"], values["hidden_size"]
     kv_heads = text.whole("num_key_value_heads", heads if kind == "llama" else defaults.kv_heads)
     head_dim = text.whole("head_dim", hidden // heads)
     uneven = hidden % heads and (bitnet or not raw.get("head_dim"))
@@ -307,7 +307,7 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
         kv_heads=kv_heads,
         head_dim=head_dim,
         rope_theta=text.number("rope_theta", rope.number("rope_theta", defaults.rope_theta)),
-        **said,
+        **values,
     )
 
 
@@ -357,11 +357,11 @@ def _bitvla_tower(fields: Fields) -> TowerConfig:
             " or 32 and 32, are computed here"
         )
     activation = fields.choice("hidden_act", _GELU_TANH, (_GELU_TANH, _GELU))
-    said = BITVLA_VISION.parse(fields, TowerConfig(768, 12, 12, 3072, patch=16))
-    if said["width"] % said["heads"]:
-        raise fields.wrong("hidden_size", f"a multiple of the {said['heads']} heads")
+    values = BITVLA_VISION.parse(fields, TowerConfig(768, 12, 12, 3072, patch=16))
+    if values["width"] % values["heads"]:
+        raise fields.wrong("hidden_size", f"a multiple of the {values['heads']} heads")
     return TowerConfig(
-        **said,
+        **values,
         activation="gelu" if activation == _GELU else "gelu_tanh",
         ternary=bits == (1, 8),
     )
@@ -400,7 +400,7 @@ def bitvla_json(config: ModelConfig) -> dict[str, Any]:
     """The authors' config.json that :func:`parse_config` reads back as ``config``."""
     text, (tower,) = config.text, config.towers
     few = {"model_type": "BitNet", "eos_token_id": config.stop_token}
-    eyes = {
+    vision = {
         "hidden_act": _GELU if tower.activation == "gelu" else _GELU_TANH,
         "vit_weight_bits": 1 if tower.ternary else 32,
         "vit_act_bits": 8 if tower.ternary else 32,
@@ -408,6 +408,6 @@ def bitvla_json(config: ModelConfig) -> dict[str, Any]:
     given = {
         "vision_feature_select_strategy": "full",
         "text_config": text_json(text) | few,
-        "vision_config": BITVLA_VISION.write(tower, eyes),
+        "vision_config": BITVLA_VISION.write(tower, vision),
     }
     return BITVLA_FIELDS.write(config, given)

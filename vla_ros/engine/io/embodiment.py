@@ -274,8 +274,8 @@ class Embodiment:
         return out.to(rows.device)
 
     def ends(self) -> tuple[torch.Tensor, ...]:
-        """Where all actions of its data lie, in units: from and to [action_dim]; () where nothing
-        says."""
+        """Bounds of all actions of its data, in units: from and to [action_dim]; () where they are
+        unknown."""
         if any(g.mode not in ("min_max", "q99") or g.low.ndim > 1 for g in self.actions):
             return ()
         low, high = (np.concatenate([getattr(g, e) for g in self.actions]) for e in ("low", "high"))

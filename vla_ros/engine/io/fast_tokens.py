@@ -48,7 +48,7 @@ class FastTokenizer:
 
     @property
     def size(self) -> int:
-        """Of its vocabulary."""
+        """Size of its vocabulary."""
         return int(self._pairs.get_vocab_size())
 
     def numbers(self, tokens: Sequence[int]) -> Floats:
@@ -57,8 +57,8 @@ class FastTokenizer:
         return np.array([ord(letter) for letter in letters], dtype=np.float64) + self._least
 
     def reached(self, tokens: Sequence[int]) -> tuple[int, list[int], Floats]:
-        """How many coefficients these tokens spell; the last tokens where they have begun another,
-        since a letter may be two bytes; and the coefficients that are whole in those last tokens.
+        """The number of coefficients that these tokens spell; the last tokens where they have begun
+        another, since a letter may be two bytes; and the coefficients that are whole in those.
         OverflowError: a token is below 0."""
         said = list(tokens)
         letters = self._pairs.decode(said, skip_special_tokens=False)
@@ -121,7 +121,7 @@ class FastTokens:
 
     @property
     def bins(self) -> int:
-        """How many action tokens there are."""
+        """The number of action tokens."""
         return self.last + 1 - self.first
 
     @property
@@ -139,7 +139,7 @@ class FastTokens:
         return self.tokenizer.chunk(self.coefficients(tokens))
 
     def coefficients(self, tokens: Sequence[int]) -> Floats:
-        """Those of an answer [horizon, dim], as LeRobot reads it whatever it says: cut at the end
+        """Actions of an answer [horizon, dim], as LeRobot reads any: cut at the end
         marker, every prefix in it left out, what is too long cut, what is too short filled with
         zeros. A token above the action tokens makes all of it zeros, the data's mean."""
         wanted = self.horizon * self.dim
@@ -148,11 +148,11 @@ class FastTokens:
         return found.reshape(self.horizon, self.dim)
 
     def whole(self, tokens: Sequence[int]) -> bool:
-        """Whether an answer spells as many coefficients as a chunk has."""
+        """True of an answer that spells as many coefficients as a chunk has."""
         return len(self._numbers(tokens)) == self.horizon * self.dim
 
     def _numbers(self, tokens: Sequence[int]) -> Floats:
-        """What an answer spells; nothing where a token is above the action tokens."""
+        """The coefficients of an answer; none where a token is above the action tokens."""
         try:
             return self.tokenizer.numbers([self.last - token for token in self.body(tokens)])
         except OverflowError:
@@ -172,7 +172,7 @@ class FastTokens:
         return rest
 
     def encode(self, chunk: Floats) -> list[int]:
-        """What the model was trained to say for a chunk [horizon, dim]."""
+        """The answer that the model was trained to give for a chunk [horizon, dim]."""
         spelled = self.tokenizer.spelled(self.tokenizer.coefficients(chunk))
         return [*self.prefix, *(self.last - token for token in spelled), self.end]
 

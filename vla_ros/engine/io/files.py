@@ -76,6 +76,37 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def text_in(path: Path, key: str) -> str | None:
+    """The text ``key`` of a JSON file; None: there is no such file, it is damaged, or has none."""
+    try:
+        found = read_json(path).get(key) if path.is_file() else None
+    except CheckpointError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A CheckpointError from inside the block names the file that it is about."""
+    try:
+        yield
+    except CheckpointError as error:
+        text = str(error)
+        raise CheckpointError(text if str(path) in text else f"{path}: {text}") from None
+
+
+def tokenizer_folders(directory: Path, given: str | None, name: str = "") -> list[Path]:
+    """The folders in which a tokenizer may be: that of the path given; else the checkpoint's own,
+    and where its ``name`` is a folder."""
+    if given:
+        chosen = Path(given).expanduser()
+        return [chosen if chosen.is_dir() else chosen.parent]
+    folders = [directory, directory / "tokenizer"]
+    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
+        folders.append(directory / name)
+    return folders
+
+
 @contextmanager
 def open_tensors(path: Path) -> Iterator[safe_open]:
     """A safetensors file whose header fits its length; tensors are read when asked for."""
@@ -117,7 +148,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def state_of(path: Path) -> tuple[int, int, int]:
-    """What tells that a file is no longer the one that it was."""
+    """The state of a file, which changes when it is written to."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -134,7 +165,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def names_in(directory: Path) -> str:
-    """What a directory holds, for a message."""
+    """The names in a directory, for a message."""
     return some(sorted(path.name for path in directory.iterdir()), 20) or "nothing"
 
 

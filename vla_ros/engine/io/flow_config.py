@@ -1,4 +1,4 @@
-"""What a LeRobot folder's ``config.json`` says about a pi0, pi05, smolvla or pi0_fast policy.
+"""The ``config.json`` of a LeRobot folder of a pi0, pi05, smolvla or pi0_fast policy.
 
 Sources: lerobot 0.6.1 ``configuration_pi0.py``, ``configuration_pi05.py``,
 ``configuration_smolvla.py``, ``configuration_pi0_fast.py``, and ``modeling_pi0.py``,
@@ -13,7 +13,7 @@ down (lerobot issue 2863).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,12 +21,20 @@ from typing import Any, TypeVar
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import LEROBOT, LLAMA, PADDED, ROBOT, SIGLIP, SMOLVLM2_500M
-from vla_ros.engine.io.files import AGAIN, read_json
+from vla_ros.engine.io.fields import (
+    BY_LEROBOT,
+    LEROBOT,
+    LLAMA,
+    PADDED,
+    ROBOT,
+    SIGLIP,
+    SMOLVLM2_500M,
+)
+from vla_ros.engine.io.files import AGAIN, naming, read_json, tokenizer_folders
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
 V = TypeVar("V")
-FAST = "pi0_fast"  # which says its actions in tokens
+FAST = "pi0_fast"  # whose actions are tokens
 KINDS = ("pi0", "pi05", "smolvla", FAST)
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
@@ -42,6 +50,15 @@ STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 FAST_PROMPT = "pi0_fast_prepare_state_tokenizer_processor_step"
 ACTION_TOKENIZER = "action_tokenizer_processor"
 FAST_PROCESSOR = "processor_config.json"
+IDENTITY = "IDENTITY"
+#: Statistics that a mode of normalization needs.
+MODES = {
+    IDENTITY: (),
+    "MEAN_STD": ("mean", "std"),
+    "MIN_MAX": ("min", "max"),
+    "QUANTILES": ("q01", "q99"),
+    "QUANTILE10": ("q10", "q90"),
+}
 PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
@@ -71,10 +88,10 @@ class FlowConfig:
     that are always empty. Images become squares of ``image_size``; ``self_every``: every which
     layer of SmolVLA's expert attends to the actions too (0: all). ``vlm`` names SmolVLA's
     language model, ``max_text`` is the longest prompt in tokens. ``rtc_trained``: trained with some
-    actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
-    ``relative``: whether it says that its actions are relative to the state, which its processors
-    must then make absolute (None: it does not say). ``state_in_prompt``: of :data:`IN_PROMPT`, or
-    "" where nobody says. Of pi0_fast, which has no solver and no expert: ``max_tokens`` of an
+    actions given, each with a time of its own, ``max_delay`` of them at most (0: unknown);
+    ``relative``: its actions are relative to the state, and its processors must make them absolute
+    (None: not stated). ``state_in_prompt``: ROBOT or PADDED of :mod:`~.fields`, or "" where it is
+    unknown. Of pi0_fast, which has no solver and no expert: ``max_tokens`` of an
     answer, ``skip`` tokens at the vocabulary's end that are no actions, whether an answer must
     begin as trained (``strict``), and the name of its FAST tokenizer.
     """
@@ -115,7 +132,7 @@ class FlowConfig:
 
     @property
     def prompt_state(self) -> int:
-        """Values of the state in the prompt. CheckpointError: nobody says how many."""
+        """Values of the state in the prompt. CheckpointError: their number is stated nowhere."""
         if self.state_dim == self.state_width or self.state_in_prompt == ROBOT:
             return self.state_dim
         if self.state_in_prompt == PADDED:
@@ -129,7 +146,7 @@ class FlowConfig:
 
     @property
     def continues(self) -> tuple[str, ...]:
-        """How a chunk can continue an earlier one."""
+        """The ways in which a chunk can continue an earlier one."""
         if self.kind == FAST:
             return ()
         return ("rtc", "rtc_trained") if self.rtc_trained else ("rtc",)
@@ -150,11 +167,8 @@ def read_flow_config(directory: Path) -> FlowConfig:
     """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
     refuse_foreign_flow(directory)
     path = directory / "config.json"
-    raw = read_json(path)
-    try:
-        config = parse_flow_config(raw, directory)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
+    with naming(path):
+        config = parse_flow_config(read_json(path), directory)
     return replace(config, cameras=robots_cameras(directory, config.cameras))
 
 
@@ -164,16 +178,16 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
     kind = fields.choice("type", "", KINDS)
     LEROBOT[kind].check(raw)
     small = kind == "smolvla"
-    said = {"steps": 0, **LEROBOT[kind].parse(fields, FlowConfig)}
-    state_width, action_width = said["state_width"], said["action_width"]
+    values = {"steps": 0, **LEROBOT[kind].parse(fields, FlowConfig)}
+    state_width, action_width = values["state_width"], values["action_width"]
     config = FlowConfig(
         shapes=_shapes(fields, small, directory),
         state_dim=feature_length(fields, "input_features", STATE, state_width),
         action_dim=feature_length(fields, "output_features", ACTION, action_width),
         cameras=camera_names(fields),
         self_every=_self_every(fields) if small else 0,
-        rtc_trained=raw.get("row_time") is True or said.get("max_delay", 0) > 0,
-        **said,
+        rtc_trained=raw.get("row_time") is True or values.get("max_delay", 0) > 0,
+        **values,
     )
     _check(config)
     return config
@@ -234,7 +248,7 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
 def features_json(
     cameras: tuple[str, ...], side: int, state_dim: int, action_dim: int
 ) -> dict[str, Any]:
-    """What a policy sees, is given and does, for squares of ``side`` pixels."""
+    """The features of a policy whose images are squares of ``side`` pixels."""
     seen = {f"{CAMERA}{name}": feature("VISUAL", 3, side, side) for name in cameras}
     return {
         "input_features": {**seen, STATE: feature("STATE", state_dim)},
@@ -251,7 +265,7 @@ def _width_share(shapes: Shapes) -> float:
 
 def _shapes(fields: Fields, small: bool, directory: Path | None) -> Shapes:
     """``shapes`` of this project's own checkpoints; else of pi0 PaliGemma and its expert by their
-    variants' names, of SmolVLA what its language model says."""
+    variants' names, of SmolVLA its language model's own."""
     sizes = [
         _GEMMA[fields.choice(name, usual, tuple(_GEMMA))]
         for name, usual in (
@@ -298,25 +312,25 @@ def _vlm(name: str, directory: Path | None) -> tuple[TowerConfig, TextConfig, in
     if Path(name).name == Path(SMOLVLM2_500M).name and not (Path(name) / "config.json").is_file():
         vision = TowerConfig(768, 12, 12, 3072, image_size=512, patch=16)
         return vision, TextConfig("llama", 49280, 960, 2560, 32, 15, 5, 64, 1e4, 1e-5), 4
-    places = [Path(name).expanduser()] + ([directory / name] if directory else [])
-    found = next((p for p in places if (p / "config.json").is_file()), None)
+    folders = [Path(name).expanduser()] + ([directory / name] if directory else [])
+    found = next((p for p in folders if (p / "config.json").is_file()), None)
     if found is None:
         raise CheckpointError(
             f"vlm_model_name is {name!r}: its shapes are not known here; put its config.json"
             " into a folder and give that folder's path"
         )
     raw = Fields(read_json(found / "config.json"))
-    eyes, words = raw.part("vision_config"), raw.part("text_config")
-    said = LLAMA.parse(words, TextConfig)
-    heads, plain = said["heads"], TowerConfig(1152, 12, 16, 3072, patch=32)
+    vision_fields, text_fields = raw.part("vision_config"), raw.part("text_config")
+    values = LLAMA.parse(text_fields, TextConfig)
+    heads, plain = values["heads"], TowerConfig(1152, 12, 16, 3072, patch=32)
     text = TextConfig(
         "llama",
-        kv_heads=words.whole("num_key_value_heads", heads),
-        head_dim=words.whole("head_dim", said["hidden_size"] // heads),
-        rms_eps=words.number("rms_norm_eps", 1e-6),
-        **said,
+        kv_heads=text_fields.whole("num_key_value_heads", heads),
+        head_dim=text_fields.whole("head_dim", values["hidden_size"] // heads),
+        rms_eps=text_fields.number("rms_norm_eps", 1e-6),
+        **values,
     )
-    return TowerConfig(**SIGLIP.parse(eyes, plain)), text, raw.whole("scale_factor", 2)
+    return TowerConfig(**SIGLIP.parse(vision_fields, plain)), text, raw.whole("scale_factor", 2)
 
 
 def own_shapes(own: Fields, kind: str) -> tuple[TowerConfig, TextConfig]:
@@ -325,7 +339,7 @@ def own_shapes(own: Fields, kind: str) -> tuple[TowerConfig, TextConfig]:
 
 
 def own_text(own: Fields, name: str, kind: str) -> TextConfig:
-    """A transformer of ``shapes``; ``kind`` is the policy's, whatever it says."""
+    """A transformer of ``shapes``; ``kind`` is the policy's, whatever is written."""
     raw = {**own.part(name).raw, "kind": kind}
     return Fields(raw, f"shapes.{name}").record(TextConfig)
 
@@ -350,6 +364,43 @@ def steps_of(path: Path) -> dict[str, Fields]:
     return {_OLD_STEPS.get(name, name): step for name, step in named.items()}
 
 
+def read_steps(
+    directory: Path, needed: tuple[str, ...], known: Set[str] | None = None
+) -> tuple[dict[str, Fields], dict[str, Fields]]:
+    """The steps of both processors. CheckpointError: one is not among the ``known``, or one of
+    those ``needed`` is missing."""
+    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+    if known is not None and (strange := sorted({*before, *after} - known)):
+        raise CheckpointError(
+            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
+        )
+    if lost := [n for n in needed if n not in (after if n == UNNORMALIZER else before)]:
+        raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
+    return before, after
+
+
+def normalization_mode(step: Fields, kind: str, key: str) -> str:
+    """The mode, one of :data:`MODES`, in which a step scales the feature ``key`` of a ``kind``,
+    "STATE" or "ACTION". CheckpointError."""
+    settings, known = step.part("config"), tuple(MODES)
+    modes = settings.part("norm_map")
+    if kind == "STATE" and modes.choice("VISUAL", IDENTITY, known) != IDENTITY:
+        raise modes.wrong("VISUAL", IDENTITY)
+    mode = modes.choice(kind, IDENTITY, known)
+    scaled = settings.items("normalize_observation_keys")
+    if kind == "STATE" and scaled and key not in scaled:
+        raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
+    return mode
+
+
+def no_action_statistics(directory: Path, mode: str) -> CheckpointError:
+    """The error for actions that a folder cannot scale."""
+    return CheckpointError(
+        f"{directory} has no statistics of its actions for {mode}: copy the policy_*.safetensors of"
+        " its training run there"
+    )
+
+
 def known_steps(kind: str) -> set[str]:
     """The processors' steps that are built for a policy of this kind."""
     own = {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
@@ -361,20 +412,19 @@ def fast_folder(directory: Path, given: str | None, name: str) -> Path:
     """The folder of pi0-FAST's action tokenizer: in the checkpoint, by its path, or beside the
     text's where that was ``given``. CheckpointError: nowhere, and the command that brings it."""
     last = Path(name).name
-    places = [directory / last, directory / name, Path(name)]
+    folders = [directory / last, directory / name, Path(name)]
     if given:
-        chosen = Path(given).expanduser()
-        places.insert(0, (chosen if chosen.is_dir() else chosen.parent) / last)
-    for place in places:
-        if (place / FAST_PROCESSOR).is_file() and (place / "tokenizer.json").is_file():
-            return place
+        folders = [tokenizer_folders(directory, given)[0] / last, *folders]
+    for folder in folders:
+        if (folder / FAST_PROCESSOR).is_file() and (folder / "tokenizer.json").is_file():
+            return folder
     raise CheckpointError(
-        f"no FAST tokenizer in {places[0]}: `hf download {name} --local-dir {directory / last}`"
+        f"no FAST tokenizer in {folders[0]}: `hf download {name} --local-dir {directory / last}`"
     )
 
 
 def action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
-    """Those of the action's values, where its data set has any."""
+    """Names of the action's values, where its data set has any."""
     if RELATIVE not in before:
         return ()
     return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
@@ -409,10 +459,10 @@ def _relative(
     if config.state_dim < config.action_dim:
         raise CheckpointError("relative actions need a state value for every action value")
     settings = before[RELATIVE].part("config")
-    words = [str(w).lower() for w in settings.items("exclude_joints") if w]
+    excluded = [str(w).lower() for w in settings.items("exclude_joints") if w]
     names = [name.lower() for name in action_names(before)]
     names += [""] * (config.action_dim - len(names))
-    return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
+    return tuple(not any(w in n for w in excluded if n) for n in names[: config.action_dim])
 
 
 def by_data_set(stored: Mapping[str, V], key: str) -> dict[str, dict[str, V]]:

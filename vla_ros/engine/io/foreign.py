@@ -1,4 +1,4 @@
-"""What a directory is that this engine does not read as it stands, and what to do about it.
+"""Directories that this engine does not read as they stand, and what to do about each.
 
 Judged by names of files and by ``config.json`` alone, before any tensor is read: a run of
 prismatic, OpenVLA-OFT with heads in ``.pt`` files, an adapter, pickled weights, a policy of
@@ -99,7 +99,7 @@ def below(names: Iterable[str], limit: int = 8) -> str:
 
 
 def checkpoints_below(directory: Path) -> str:
-    """The same of a folder on this machine, at most four deep."""
+    """The folders with a ``config.json`` below one on this machine, at most four deep."""
     found: list[str] = []
     level = [directory]
     for _ in range(4):
@@ -118,7 +118,7 @@ def _folders(directory: Path) -> list[Path]:
 
 
 def foreign_files(names: Iterable[str], where: str) -> str | None:
-    """What the names of files in ``where`` say against reading it; None: nothing.
+    """The reason against reading ``where`` by the names of its files; None: there is none.
 
     Those of a directory, or, with their folders, those of a repository on the hub.
     """
@@ -168,7 +168,7 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
 
 
 def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
-    """What a ``config.json`` says against reading ``where`` as it stands; None: nothing."""
+    """The reason in a ``config.json`` against reading ``where`` as it stands; None."""
     if isinstance(raw.get("vla"), Mapping) or isinstance(raw.get("model"), Mapping):
         return _run_of_prismatic(where)
     if "vision_backbone_id" in raw or ("vision_config" in raw and "text_config" in raw):

@@ -1,4 +1,4 @@
-"""The files of a GR00T folder that say what a robot is: read as an
+"""The files of a GR00T folder that describe a robot: read as an
 :class:`~vla_ros.engine.io.embodiment.Embodiment`, and written.
 
 Source: NVIDIA/Isaac-GR00T. N1.6 and N1.7 (``processing_gr00t_n1d7.py``, ``data/types.py``,
@@ -88,7 +88,7 @@ _FORMATS = {"XYZ_ROT6D": (Relative.ROT6D, 9), "XYZ_ROTVEC": (Relative.ROTVEC, 6)
 
 
 def choose(tag: str | None, known: list[str], where: Path) -> str:
-    """The robot that was asked for, in any letters, or the only one. CheckpointError lists them."""
+    """The chosen robot, in any letters, or the only one. CheckpointError lists them."""
     if not known:
         raise CheckpointError(f"{where} has statistics of no robot that {PROCESSOR} knows")
     listed = ", ".join(sorted(known))
@@ -224,7 +224,7 @@ def _action_groups(
 
 
 def _relative(said: Fields, name: str, states: tuple[Group, ...]) -> tuple[Relative, int, int]:
-    """How an action is relative, and where in the state its origin is: begin and size."""
+    """The kind of a relative action, and where in the state its origin is: begin and size."""
     if said.choice("rep", "ABSOLUTE", ("RELATIVE", "DELTA", "ABSOLUTE")) != "RELATIVE":
         return Relative.NOTHING, 0, 0
     key, begin = said.text("state_key", name), 0
@@ -266,8 +266,8 @@ def _framing(settings: Fields) -> Framing:
 
 
 def write_processor(directory: Path, robot: Embodiment) -> None:
-    """The three files for one robot, with all that :func:`read_processor` reads back. Its groups
-    are scaled by a range, and its actions are relative to nothing."""
+    """Write the three files for one robot, with all that :func:`read_processor` reads back. Its
+    groups are scaled by a range, and its actions are relative to nothing."""
     newest, framing = [0], robot.framing
     modality = {
         "video": {"delta_indices": newest, "modality_keys": list(robot.cameras)},
@@ -388,8 +388,8 @@ def _listed(about: Fields, kind: str) -> str:
 
 
 def write_metadata(directory: Path, robot: Embodiment) -> None:
-    """Both files for one robot, that :func:`read_metadata` reads back; its groups are scaled by
-    their least and greatest values."""
+    """Write both files for one robot, that :func:`read_metadata` reads back; its groups are scaled
+    by their least and greatest values."""
     kinds = {"state": robot.state, "action": robot.actions}
     said = ("min", "max", "q01", "q99", "mean", "std")
     camera = {"resolution": [256, 256], "channels": 3, "fps": 20.0}

@@ -51,7 +51,7 @@ class HubId:
 
 
 def hub_id(place: str) -> HubId | None:
-    """What ``owner/name[@revision]`` names; None: it is written in another way."""
+    """The id in ``owner/name[@revision]``; None: it is written in another way."""
     repository, at, revision = place.partition("@")
     if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
         return None
@@ -126,7 +126,7 @@ def _not_pinned(what: HubId) -> str:
 
 
 def _commit_of(what: HubId) -> str:
-    """What the branch or tag points at: by the hub, else by its cache, else ""."""
+    """The commit of the branch or tag: by the hub, else by its cache, else ""."""
     from huggingface_hub import HfApi
 
     with suppress(Exception):
@@ -244,7 +244,7 @@ def _decides(name: str) -> bool:
 
 
 def _lost(directory: Path, name: str) -> bool:
-    """Of a list of a whole repository only what is downloaded need be there."""
+    """Names that are not downloaded: a list of a whole repository may have more."""
     return "/" not in name and _decides(name) and not (directory / name).is_file()
 
 

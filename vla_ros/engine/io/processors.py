@@ -1,4 +1,4 @@
-"""Between images, states and actions and the model's numbers, as a checkpoint's files say it.
+"""A checkpoint's processors: between images, states and actions and the model's numbers.
 
 ``preprocessor_config.json`` of a token policy: how it wants its images. Sources: openvla
 ``prismatic/extern/hf/processing_prismatic.py``, BitVLA ``image_processing_siglip.py``. OpenVLA's
@@ -9,7 +9,7 @@ mean of 0.485 became 0.484375.
 
 ``policy_preprocessor.json`` and ``policy_postprocessor.json`` of a LeRobot folder name the steps
 between a robot and the model, and the safetensors files with the data set's statistics. Steps that
-this engine does not know are refused: leaving one out would change what the policy says. Source:
+this engine does not know are refused: leaving one out would change the policy. Source:
 lerobot 0.6.1 ``normalize_processor.py``, ``relative_action_processor.py`` and ``processor_pi0.py``,
 ``processor_pi05.py``, ``processor_smolvla.py``.
 """
@@ -26,12 +26,14 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, ModelConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.fields import BY_LEROBOT, STRATEGIES
-from vla_ros.engine.io.files import read_json, some
+from vla_ros.engine.io.fields import STRATEGIES
+from vla_ros.engine.io.files import naming, read_json, some, tokenizer_folders
 from vla_ros.engine.io.flow_config import (
     ACTION,
     FAST,
     FAST_PROMPT,
+    IDENTITY,
+    MODES,
     NORMALIZER,
     POSTPROCESSOR,
     PREPROCESSOR,
@@ -43,6 +45,9 @@ from vla_ros.engine.io.flow_config import (
     action_names,
     by_data_set,
     known_steps,
+    no_action_statistics,
+    normalization_mode,
+    read_steps,
     relative_actions,
     steps_of,
 )
@@ -50,30 +55,18 @@ from vla_ros.engine.io.flow_config import (
 FILE = "preprocessor_config.json"
 PROCESSOR = "PrismaticImageProcessor"
 SIGLIP_PROCESSORS = ("SiglipImageProcessor", "SiglipImageProcessorFast")
-IDENTITY = "IDENTITY"
-#: Statistics that a mode of normalization needs.
-MODES = {
-    IDENTITY: (),
-    "MEAN_STD": ("mean", "std"),
-    "MIN_MAX": ("min", "max"),
-    "QUANTILES": ("q01", "q99"),
-    "QUANTILE10": ("q10", "q90"),
-}
 
 
 def read_preprocessor(directory: Path, config: ModelConfig) -> ModelConfig:
-    """``config`` with what the directory's preprocessor says; as it is where there is none.
+    """``config`` with what the directory's preprocessor has; as it is where there is none.
 
     CheckpointError names the file and the field that this engine cannot follow.
     """
     path = directory / FILE
     if not path.exists():
         return config
-    try:
+    with naming(path):
         return apply_preprocessor(config, read_json(path))
-    except CheckpointError as error:
-        said = str(error)
-        raise CheckpointError(said if str(path) in said else f"{path}: {said}") from error
 
 
 def apply_preprocessor(config: ModelConfig, raw: dict[str, Any]) -> ModelConfig:
@@ -151,8 +144,8 @@ def _tower(fields: Fields, tower: TowerConfig, index: int, count: int) -> TowerC
 
 
 def _resize(fields: Fields, tower: TowerConfig, index: int, count: int) -> tuple[bool, str] | None:
-    """What a tower's stored resize says: both sides or the shorter one, and the interpolation; None
-    where the file has none."""
+    """A tower's stored resize: both sides or the shorter one, and the interpolation; None where the
+    file has none."""
     part = _part(fields, "tvf_resize_params", index, count)
     if not part.raw:
         return None
@@ -213,7 +206,7 @@ class Scaler:
         return torch.where(spread == 0, 0.0, values / spread)
 
     def ends(self) -> tuple[torch.Tensor, ...]:
-        """Where nearly all of the data lie, in units: from [n] and to [n]; () where none says."""
+        """Bounds of nearly all of the data, in units: from [n] and to [n]; () where unknown."""
         if self.mode == "IDENTITY":
             return ()
         if self.mode == "MEAN_STD":
@@ -254,18 +247,9 @@ def read_processors(
     directory: Path, config: FlowConfig, whose: StatisticsChoice = StatisticsChoice()
 ) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
-    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    if strange := sorted({*before, *after} - known_steps(config.kind)):
-        raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
-        )
-    lost = [
-        n
-        for n, steps in ((NORMALIZER, before), (TOKENIZER, before), (UNNORMALIZER, after))
-        if n not in steps
-    ]
-    if lost:
-        raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
+    before, after = read_steps(
+        directory, (NORMALIZER, TOKENIZER, UNNORMALIZER), known_steps(config.kind)
+    )
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
     _check_tokenizer(tokenizer, config)
     if config.kind == FAST and FAST_PROMPT not in before:
@@ -328,15 +312,7 @@ def scaler_of(
 ) -> Scaler:
     """The scaling of one feature by a step and its statistics. ``width``: the model's, where
     statistics may be padded to it (Evo-1)."""
-    settings = step.part("config")
-    modes = settings.part("norm_map")
-    modes_known = tuple(MODES)
-    if kind == "STATE" and modes.choice("VISUAL", "IDENTITY", modes_known) != "IDENTITY":
-        raise modes.wrong("VISUAL", "IDENTITY")
-    mode = modes.choice(kind, "IDENTITY", modes_known)
-    scaled = settings.items("normalize_observation_keys")
-    if kind == "STATE" and scaled and key not in scaled:
-        raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
+    mode = normalization_mode(step, kind, key)
     stored = _statistics(directory, step)
     own = _chosen(directory, by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
     if kind == "STATE" and whose.state == IDENTITY.lower():
@@ -352,10 +328,7 @@ def scaler_of(
             " as it is without a word; state_normalization identity says so, where that is right"
         )
     elif MODES[mode] and not stored:
-        raise CheckpointError(
-            f"{directory} has no statistics of its actions for {mode}: copy the"
-            " policy_*.safetensors of its training run there"
-        )
+        raise no_action_statistics(directory, mode)
     values = []
     for name in MODES[mode]:
         tensor = own.get(name)
@@ -371,13 +344,13 @@ def scaler_of(
     low, high = values or [torch.zeros(dim), torch.ones(dim)]
     if mode == "MEAN_STD" and bool((high < 0).any()):
         raise CheckpointError(f"{key}.std is {high.tolist()}: wanted nothing below 0")
-    return Scaler(mode, low, high, settings.number("eps", 1e-8))
+    return Scaler(mode, low, high, step.part("config").number("eps", 1e-8))
 
 
 def _chosen(
     directory: Path, sets: Mapping[str, dict[str, torch.Tensor]], unnorm_key: str | None
 ) -> dict[str, torch.Tensor]:
-    """Those of the data set that was chosen, or of the only one. None is guessed."""
+    """Statistics of the data set that was chosen, or of the only one. None is guessed."""
     if "" in sets:
         if unnorm_key is not None:
             raise CheckpointError(
@@ -465,18 +438,13 @@ class TextTokenizer:
 
 
 def _find(directory: Path, given: str | None, name: str) -> Path:
-    """``tokenizer.json`` at the path given, in the checkpoint, or where its name is a folder."""
-    places = [directory, directory / "tokenizer"]
-    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
-        places.append(directory / name)
-    if given:
-        chosen = Path(given).expanduser()
-        places = [chosen if chosen.is_dir() else chosen.parent]
-    for place in places:
-        if (place / "tokenizer.json").is_file():
-            return place / "tokenizer.json"
+    """``tokenizer.json`` in the first of these folders that has one."""
+    folders = tokenizer_folders(directory, given, name)
+    for folder in folders:
+        if (folder / "tokenizer.json").is_file():
+            return folder / "tokenizer.json"
     raise CheckpointError(
-        f"no tokenizer.json in {places[0]}: copy that of {name or 'the language model'} there,"
+        f"no tokenizer.json in {folders[0]}: copy that of {name or 'the language model'} there,"
         " or name its folder with the option 'tokenizer'"
     )
 

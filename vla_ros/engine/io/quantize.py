@@ -77,7 +77,7 @@ TERNARY = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What ``quantised.json`` says: the formats, of what checkpoint it was made, and of a flow
+    """The content of ``quantised.json``: the formats, of what checkpoint it was made, and of a flow
     policy the names of all its tensors."""
 
     formats: Formats
@@ -118,7 +118,7 @@ def write_origin(directory: Path, origin: Origin) -> None:
 
 
 def already(directory: Path) -> str:
-    """What is said of a directory that was quantized ahead of time."""
+    """The refusal of a directory that was quantized ahead of time."""
     return (
         f"{directory} is quantized already: leave out weights, or name the checkpoint that it was"
         " made of"
@@ -278,13 +278,11 @@ class QuantizingWeights:
         self._making = False
 
     def take(self, name: str) -> torch.Tensor:
-        """See Weights."""
         if self._record is not None and not self._making:
             self._record.kept.add(name)
         return self._within.take(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
-        """See FileWeights."""
         if self._record is not None:
             self._record.kept.add(name)
         taken: torch.Tensor = self._within.take_row(name, row)  # type: ignore[attr-defined]
@@ -316,11 +314,9 @@ class PreparedWeights:
         self.within, self.parts, self.prepare = within, parts, prepare
 
     def take(self, name: str) -> torch.Tensor:
-        """See Weights."""
         return self.within.take(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
-        """See FileWeights."""
         taken: torch.Tensor = self.within.take_row(name, row)  # type: ignore[attr-defined]
         return taken
 
@@ -350,7 +346,7 @@ class QuantizedWeights(FileWeights):
         self._tensor = TensorReader(found)
 
     def take_row(self, name: str, row: int | None) -> torch.Tensor:
-        """As of other files; CheckpointError where a matrix lies in its place."""
+        """A tensor as it is stored. CheckpointError: a matrix of fewer bits lies there."""
         self._refuse_lost(name)
         return super().take_row(name, row)
 
@@ -415,7 +411,7 @@ def matrix(
 def mapped(
     weights: Weights, name: str, part: str, like: torch.Tensor, make: MakeLinear | None = None
 ) -> Map:
-    """The same of a matrix and its bias; without ``make`` these are two tensors."""
+    """A matrix as of :func:`matrix`, and its bias; without ``make`` these are two tensors."""
 
     def both(take: Take) -> tuple[torch.Tensor, torch.Tensor | None]:
         made = (make or as_it_is(name))(take)
@@ -441,13 +437,13 @@ def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.
 
 
 def plain(like: torch.Tensor, make: Make, take: Take) -> Made:
-    """As it is stored."""
+    """The map as it is stored."""
     weight, bias = make(take)
     return weight.to(like), None if bias is None else bias.to(like)
 
 
 def as_it_is(name: str) -> Callable[[Take], Linear]:
-    """What makes a map that is nothing but its two tensors."""
+    """The maker of a map that is nothing but its two tensors."""
     return lambda take: Linear(take(f"{name}.weight"), take(f"{name}.bias"))
 
 

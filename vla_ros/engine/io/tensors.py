@@ -101,7 +101,7 @@ def read_map(
 def read_weight(
     weights: Weights, base: str, table: Table, name: str, part: str, like: torch.Tensor
 ) -> Weight:
-    """The same of a map that has no bias, or whose bias is read by itself."""
+    """The matrix alone of a map that has no bias, or whose bias is read by itself."""
     row = table.get(name)
     make = partial(row.weight, base=base) if isinstance(row, Matrix) else None
     return matrix(weights, base + name, part, like, make)

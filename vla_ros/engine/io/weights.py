@@ -213,7 +213,7 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 
 class Weights(Protocol):
-    """Where a model takes its tensors from, each once."""
+    """The source of a model's tensors, each taken once."""
 
     def take(self, name: str) -> torch.Tensor:
         """The tensor in float32, all finite, in memory of its own."""
@@ -246,7 +246,6 @@ class FileWeights:
         self._tensor = TensorReader(found)
 
     def take(self, name: str) -> torch.Tensor:
-        """See Weights."""
         return self.take_row(name, None)
 
     def take_row(self, name: str, row: int | None) -> torch.Tensor:
@@ -254,7 +253,7 @@ class FileWeights:
         return self._tensor(self._names[name], row).to(torch.float32, copy=True)
 
     def read_all(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of ``names`` that can be taken: all of them."""
+        """The names that can be taken: all of them."""
         return tuple(names)
 
 

@@ -1,15 +1,15 @@
-"""A corrector: what the newest image says of an action that was decided on an older one.
+"""A corrector: adds to an action that was decided on an older image what the newest one changes.
 
 A small network beside a flow policy with a VLM. Of the newest frame it reads the rows of the
 policy's own prefix (image and instruction, frozen) and the robot's state; of the chunk the action
-that is to be executed, its place in the chunk, and in how many control periods it is due: 0 with
-the frame, more where the answer itself takes time. What it says is added to that action.
+that is to be executed, its index in the chunk, and in how many control periods it is due: 0 with
+the frame, more where the answer itself takes time. Its output is added to that action.
 
 On disk it is a folder ``corrector`` in the checkpoint that it was made for: ``config.json`` and
 ``model.safetensors``.
 
 Source of the idea: arXiv 2509.23224 (A2C2: one residual an action, from the newest observation, the
-base policy's features, the action and its place in the chunk). The layout is our own: attention
+base policy's features, the action and its index in the chunk). The layout is our own: attention
 over the prefix with one query in place of its transformer.
 """
 
@@ -34,7 +34,7 @@ from vla_ros.engine.models.base import Inputs
 FOLDER = "corrector"
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _MOST = 4.0  # an action is read as at most so many deviations
-_PLACES = 16  # numbers that say an action's place in the chunk, and when it is due
+_CODES = 16  # values that encode an action's index in the chunk, and when it is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class CorrectorConfig:
 
 
 class Corrector(nn.Module):
-    """Float32. At its beginning what it adds is zero."""
+    """The network of a corrector, float32. Before it is trained it adds zero."""
 
     def __init__(self, config: CorrectorConfig) -> None:
         super().__init__()
         self.config = config
-        seen = config.hidden + config.state + config.actions + 2 * _PLACES
+        seen = config.hidden + config.state + config.actions + 2 * _CODES
         looked, width = config.heads * config.head_dim, config.width
-        self.places = nn.Embedding(config.horizon, _PLACES)
-        self.periods = nn.Embedding(config.ahead + 1, _PLACES)
+        self.places = nn.Embedding(config.horizon, _CODES)
+        self.periods = nn.Embedding(config.ahead + 1, _CODES)
         self.query = nn.Linear(seen, looked)
         self.rows = nn.Linear(config.hidden, 2 * looked)
         self.first = nn.Linear(seen + looked, width)
@@ -82,11 +82,11 @@ class Corrector(nn.Module):
         index: torch.Tensor,
         ahead: torch.Tensor,
     ) -> torch.Tensor:
-        """What to add to each of B actions [B, D], in model space.
+        """The difference to add to each of B actions [B, D], in model space.
 
         ``rows`` [B, R, hidden]: prefixes, normalized, of which ``lengths`` int64 [B] are there and
         the rest is padding; ``state`` [B, S] and ``action`` [B, D] in model space; ``index`` int64
-        [B]: the action's place in its chunk; ``ahead`` int64 [B]: control periods until it is due.
+        [B]: the action's index in its chunk; ``ahead`` int64 [B]: control periods until it is due.
         """
         batch, count, _ = rows.shape
         config = self.config
@@ -109,12 +109,13 @@ class Corrector(nn.Module):
     def added(
         self, model: Any, scaler: Scaler, inputs: Inputs, actions: Floats, index: int
     ) -> Floats:
-        """What to add, float64 [n, D] in units, to ``actions`` [n, D] in units, of a chunk from
-        ``index`` on, the first due with these inputs' observation; ``scaler`` of the actions."""
+        """The difference to add, float64 [n, D] in units, to ``actions`` [n, D] in units, of a
+        chunk from ``index`` on, the first due with the observation of ``inputs``; ``scaler`` of
+        actions."""
         rows, count = model.read_rows(inputs).float(), len(actions)
         state = inputs.state[None, : self.config.state].to(rows.device)
         with torch.inference_mode():
-            said = self(
+            made = self(
                 rows[None].expand(count, -1, -1),
                 torch.full((count,), len(rows), device=rows.device),
                 state.expand(count, -1),
@@ -123,7 +124,7 @@ class Corrector(nn.Module):
                 torch.arange(count, device=rows.device),
             ).cpu()
         # The difference of two values in units: nothing added is exactly nothing.
-        added: Floats = (scaler.restore(said) - scaler.restore(torch.zeros_like(said))).numpy()
+        added: Floats = (scaler.restore(made) - scaler.restore(torch.zeros_like(made))).numpy()
         return added
 
 

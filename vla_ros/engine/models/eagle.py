@@ -22,7 +22,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import EAGLE_VISION, QWEN3_TEXT
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.files import read_json, tokenizer_folders
 from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Plain, Table, shapes
@@ -63,12 +63,12 @@ class EagleConfig:
 
     @property
     def tower(self) -> str:
-        """What opens the names of its tower's tensors."""
+        """The prefix of the names of its tower's tensors."""
         return f"{self.base}vision_model.vision_model."
 
     @property
     def language(self) -> str:
-        """What opens the names of its language model's tensors."""
+        """The prefix of the names of its language model's tensors."""
         return f"{self.base}language_model."
 
     def build(self, weights: Weights, like: torch.Tensor, longest: int) -> Eagle:
@@ -148,7 +148,7 @@ def parse_eagle(
     fields: Fields, known: EagleConfig, layers: int, wide: int, head: Fields
 ) -> EagleConfig:
     """The published sizes, or those of ``shapes``, with the first ``layers`` of its layers, for a
-    head that reads rows of ``wide`` values, as its fields ``head`` say.
+    head that reads rows of ``wide`` values, by its fields ``head``.
 
     The config.json of Eagle lies beside NVIDIA's code and not in a checkpoint: the published one is
     known here. One key is this project's own: ``shapes``, for models of other sizes, in the words
@@ -173,21 +173,17 @@ def parse_eagle(
 
 
 def _parse_shapes(shapes: Fields, known: EagleConfig) -> EagleConfig:
-    eyes, vision = shapes.part("vision_config"), known.vision
-    vision = replace(vision, **EAGLE_VISION.parse(eyes, vision))
-    if known.shuffle == 1:  # N1.6's images have a size of their own, which the processor says
-        vision = replace(vision, image_size=eyes.whole("image_size", vision.image_size))
-    count = eyes.whole("num_patches", vision.patches if known.shuffle == 1 else 256)
+    sizes, vision = shapes.part("vision_config"), known.vision
+    vision = replace(vision, **EAGLE_VISION.parse(sizes, vision))
+    if known.shuffle == 1:  # N1.6's images have a size of their own, which the processor has
+        vision = replace(vision, image_size=sizes.whole("image_size", vision.image_size))
+    count = sizes.whole("num_patches", vision.patches if known.shuffle == 1 else 256)
     table = round(count**0.5)
     if table * table != count:
-        raise eyes.wrong("num_patches", "a square number")
+        raise sizes.wrong("num_patches", "a square number")
     text = replace(known.text, **QWEN3_TEXT.parse(shapes.part("text_config"), known.text))
     token = shapes.whole("image_token_index", known.image_token, least=0)
     return EagleConfig(known.base, vision, text, table, known.shuffle, token)
-
-
-# ------------------------------------------------------------------------------------------------
-# The model
 
 
 class Eagle(Qwen3):
@@ -254,7 +250,6 @@ def _read_connector(config: EagleConfig, weights: Weights, like: torch.Tensor) -
     ]
 
 
-# ------------------------------------------------------------------------------------------------
 # The table of positions
 #
 # Source: torch's ``interpolate(mode="bilinear", align_corners=False, antialias=True)``, which
@@ -276,8 +271,8 @@ N16_POSITIONS = {
 
 
 def position_integers(source: int, target: int) -> dict[str, list[int]]:
-    """:func:`axis_matrix` as integers: the first row that each place reads, and the weights other
-    than 0 of those that it reads, rounded to steps of 1 / WEIGHT_SCALE."""
+    """:func:`axis_matrix` as integers: the first row that each position reads, and the weights
+    other than 0 of those that it reads, rounded to steps of 1 / WEIGHT_SCALE."""
     rows, weights = [], []
     for row in axis_matrix(source, target):
         used = row.nonzero().flatten().tolist()
@@ -287,16 +282,16 @@ def position_integers(source: int, target: int) -> dict[str, list[int]]:
 
 
 def axis_matrix(source: int, target: int) -> torch.Tensor:
-    """float32 [target, source]: every place of the target as a mean of places of the source."""
+    """float32 [target, source]: each position of the target, a mean of the source's."""
     scale = torch.tensor(source / target, dtype=torch.float32)
     wide = torch.clamp(scale, min=1.0)  # the triangle's half width
     centers = scale * (torch.arange(target, dtype=torch.float32) + 0.5)
-    places = torch.arange(source, dtype=torch.float32)
+    positions = torch.arange(source, dtype=torch.float32)
     first = (centers - wide + 0.5).to(torch.int64).clamp(min=0)
     last = (centers + wide + 0.5).to(torch.int64).clamp(max=source)
-    distance = ((places + 0.5)[None] - centers[:, None]).abs() / wide
+    distance = ((positions + 0.5)[None] - centers[:, None]).abs() / wide
     weights = (1.0 - distance).clamp(min=0.0)
-    inside = (places[None] >= first[:, None]) & (places[None] < last[:, None])
+    inside = (positions[None] >= first[:, None]) & (positions[None] < last[:, None])
     weights = torch.where(inside, weights, torch.zeros(()))
     return weights / weights.sum(1, keepdim=True)
 
@@ -312,11 +307,10 @@ def stretched(table: torch.Tensor, target: int) -> torch.Tensor:
     return torch.einsum("jb,ibc->ijc", axis, grid).flatten(0, 1)
 
 
-# ------------------------------------------------------------------------------------------------
 # The prompt
 #
-# Qwen3's words, and a place for every row of an image. Words between two special tokens are cut by
-# themselves, as the authors' tokenizer does.
+# Qwen3's words, and a position for every row of an image. Words between two special tokens are cut
+# by themselves, as the authors' tokenizer does.
 
 VOCABULARY, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
 IM_START, IM_END, IMG_CONTEXT = "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>"
@@ -336,7 +330,7 @@ _PIECES = (
 
 def images_first(task: str, views: int, tokens: int) -> str:
     """N1.5's chat (images, the task, the assistant's turn), of so many images with so many
-    places each. ValueError where the task would end the chat or hold the place of an image."""
+    positions each. ValueError: the task would end the chat or hold an image's position."""
     return f"{_CHAT}{_images_text(views, tokens)}{_plain(task)}{IM_END}\n{IM_START}assistant\n"
 
 
@@ -363,7 +357,7 @@ class EagleTokenizer:
 
     A folder has ``tokenizer.json``, or ``vocab.json``, ``merges.txt`` and ``added_tokens.json`` as
     they lie beside NVIDIA's code. CheckpointError in one line where there is none or it belongs to
-    another model; ``image_token`` is the model's id of an image's place.
+    another model; ``image_token`` is the model's id of an image's position.
     """
 
     def __init__(
@@ -407,17 +401,14 @@ class EagleTokenizer:
 
 
 def _folder(directory: Path, given: str | None) -> Path:
-    places = [directory, directory / "tokenizer"]
-    if given:
-        chosen = Path(given).expanduser()
-        places = [chosen if chosen.is_dir() else chosen.parent]
-    for place in places:
-        if (place / "tokenizer.json").is_file():
-            return place
-        if (place / VOCABULARY).is_file() and (place / MERGES).is_file():
-            return place
+    folders = tokenizer_folders(directory, given)
+    for folder in folders:
+        if (folder / "tokenizer.json").is_file():
+            return folder
+        if (folder / VOCABULARY).is_file() and (folder / MERGES).is_file():
+            return folder
     raise CheckpointError(
-        f"no tokenizer in {places[0]}: copy {VOCABULARY}, {MERGES} and {ADDED} there from Eagle's"
+        f"no tokenizer in {folders[0]}: copy {VOCABULARY}, {MERGES} and {ADDED} there from Eagle's"
         " folder beside NVIDIA's code, or name their folder with the option 'tokenizer'"
     )
 

@@ -100,12 +100,12 @@ class Evo1Config:
 
     @property
     def continues(self) -> tuple[str, ...]:
-        """How a chunk can continue an earlier one."""
+        """The ways in which a chunk can continue an earlier one."""
         return ("rtc",)
 
     @property
     def width(self) -> int:
-        """Of the context and of the head."""
+        """Width of the context and of the head."""
         return self.text.hidden_size
 
     @property
@@ -240,15 +240,15 @@ class Evo1(FlowPolicy[ContextSpan]):
         return self.config.max_text - (self.config.slots * self.config.view_tokens - image_rows)
 
     def embed_prefix(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[ContextSpan, int]:
-        """Positions, mask and places of images only where the prompt is another one."""
+        """Lay out the prefix; its positions and mask anew only for another prompt."""
         if self._laid is None or self._laid[0] is not ids or self._laid[1] != len(features):
             positions = kept_rows(ids, self.image_token, len(features))
             kept, count = ids.cpu()[positions], len(positions)
             self._ids = kept.to(self.device)
             self._images = (kept == self.image_token).nonzero()[:, 0].to(self.device)
-            span, places = self.span(round_up(count, self.bucket)), positions.to(self.device)
-            span.cos[:count].copy_(self._rope.cos[places])
-            span.sin[:count].copy_(self._rope.sin[places])
+            span, held = self.span(round_up(count, self.bucket)), positions.to(self.device)
+            span.cos[:count].copy_(self._rope.cos[held])
+            span.sin[:count].copy_(self._rope.sin[held])
             span.context_mask.zero_()
             span.context_mask[:, 1 + count :] = MASKED
             span.x[count:].zero_()
@@ -445,12 +445,12 @@ def _read_block(
 
 
 def kept_rows(ids: torch.Tensor, image_token: int, rows: int) -> torch.Tensor:
-    """Positions int64 [P] of the prompt's rows that there are: text, and the first ``rows`` places
-    of images. ValueError where there are fewer."""
+    """Positions int64 [P] of the prompt's rows that there are: text, and the first ``rows`` of
+    images. ValueError where there are fewer."""
     ids = ids.cpu()
     image = ids == image_token
     if int(image.sum()) < rows:
-        raise ValueError(f"the prompt has {int(image.sum())} places for {rows} rows of images")
+        raise ValueError(f"the prompt has {int(image.sum())} positions for {rows} rows of images")
     return (~image | (image.cumsum(0) <= rows)).nonzero()[:, 0]
 
 
@@ -477,12 +477,12 @@ def check_time_index() -> None:
 def position_table(rows: int, width: int) -> torch.Tensor:
     """Sines and cosines of 0 .. rows - 1, interleaved [rows, width], float32 as the references
     compute them."""
-    place = torch.arange(0, rows).unsqueeze(1)
+    position = torch.arange(0, rows).unsqueeze(1)
     scale = -(torch.log(torch.tensor(10000.0, dtype=torch.float64)) / width)
     steps = torch.exp(torch.arange(0, width, 2) * float(scale))
     table = torch.zeros(rows, width)
-    table[:, 0::2] = torch.sin(place * steps)
-    table[:, 1::2] = torch.cos(place * steps)
+    table[:, 0::2] = torch.sin(position * steps)
+    table[:, 1::2] = torch.cos(position * steps)
     return table
 
 

@@ -43,7 +43,7 @@ POSITION_TABLES = ("exact", "transformers-4")
 class Discrete:
     """Stored integers. None: nothing is stored for this choice.
 
-    ``table`` says how a checkpoint's patches find their positions, one of POSITION_TABLES.
+    ``table``: how a checkpoint's patches find their positions, one of POSITION_TABLES.
     """
 
     table: str = "exact"
@@ -54,7 +54,7 @@ class Discrete:
 
 
 def read_discrete(directory: Path, config: FlowConfig) -> Discrete:
-    """What is stored for a checkpoint: its own ``discrete.json``, else what is known here."""
+    """The stored integers of a checkpoint: its own ``discrete.json``, else what is known here."""
     path = directory / FILE
     if not path.is_file():
         return known_discrete(config)
@@ -129,7 +129,7 @@ def check_discrete(config: FlowConfig, stored: Discrete, where: str) -> torch.Te
 
 
 def known_discrete(config: FlowConfig) -> Discrete:
-    """What LeRobot computes for the published models."""
+    """The integers that LeRobot computes for the published models."""
     if config.vlm == SMOLVLM2_500M and config.image_size == 512:
         return Discrete(position_ids=tuple(range(1024)))  # every patch its own row
     return Discrete()

@@ -2,7 +2,7 @@
 
 Source: NVIDIA/Isaac-GR00T, branches n1.5 to n1.7, and its layout of folders. The versions differ in
 their backbone (:mod:`~vla_ros.engine.models.eagle`, :mod:`~vla_ros.engine.models.qwen3_vl`), their
-prompt and where a folder says what a robot is (:mod:`vla_ros.engine.io.groot`): :data:`VERSIONS`.
+prompt and the files that describe a robot (:mod:`vla_ros.engine.io.groot`).
 The head is in :mod:`~vla_ros.engine.models.groot_head`.
 """
 
@@ -36,15 +36,12 @@ from vla_ros.engine.models.qwen3_vl import (
 N15, N16, N17 = "groot-n1.5", "groot-n1.6", "groot-n1.7"
 MAX_TEXT = 128  # rows of a prompt beside its images; the authors' code knows no limit
 
-# ------------------------------------------------------------------------------------------------
-# Configuration
-
 
 @dataclass(frozen=True, slots=True)
 class GrootConfig:
     """A GR00T for one robot of those that it was trained for.
 
-    ``embodiment`` is the robot's tag and ``row`` its place among the head's encoders. ``horizon``
+    ``embodiment`` is the robot's tag and ``row`` its index among the head's encoders. ``horizon``
     actions of a chunk are the robot's; the head makes ``head.action_horizon``, and what is behind
     them was padding when it was trained. ``max_text``: the most rows of a prompt beside its
     images.
@@ -63,7 +60,7 @@ class GrootConfig:
 
     @property
     def steps(self) -> int:
-        """Of the solver."""
+        """Steps of the solver."""
         return self.head.num_inference_timesteps
 
     @property
@@ -73,7 +70,7 @@ class GrootConfig:
 
     @property
     def continues(self) -> tuple[str, ...]:
-        """How a chunk can continue an earlier one."""
+        """The ways in which a chunk can continue an earlier one."""
         return ("rtc",)
 
     @property
@@ -92,8 +89,8 @@ class GrootConfig:
         return len(self.cameras) * self.view_tokens + self.max_text
 
     def expected(self) -> Expected:
-        """The tensors of a checkpoint, those of all robots. What N1.6's state dropout puts in place
-        of a state is for training."""
+        """The tensors of a checkpoint, those of all robots. The stand-in of
+        N1.6's state dropout is for training."""
         backbone = self.backbone.expected()
         spare = dict(backbone.spare)
         if self.kind == N16:
@@ -105,14 +102,6 @@ class GrootConfig:
     def discrete(self) -> dict[str, list[int]]:
         """The integers of the gate: times of the solver's steps, positions of the backbone."""
         return {"times": list(self.head.times), **self.backbone.discrete()}
-
-
-# ------------------------------------------------------------------------------------------------
-# The versions, and presets of random weights
-
-
-# ------------------------------------------------------------------------------------------------
-# The model
 
 
 class GrootModel(FlowPolicy[Context]):
@@ -147,10 +136,10 @@ class GrootModel(FlowPolicy[Context]):
         self._x = like.new_zeros(self.longest, self.backbone.width)
         self._processed = like.new_zeros(self.longest, head.backbone_embedding_dim)
         self._order = torch.arange(self.longest, device=device)  # rows with the images' first
-        self._features: dict[int, torch.Tensor] = {}  # by number of rows, as their places
-        self._places: dict[int, torch.Tensor] = {}
+        self._features: dict[int, torch.Tensor] = {}  # by number of rows, as their positions
+        self._positions: dict[int, torch.Tensor] = {}
         self._ids: list[int] = []
-        self._images: list[int] = []  # places of the prompt
+        self._images: list[int] = []  # positions in the prompt
         self._words: list[int] = []
 
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -158,17 +147,17 @@ class GrootModel(FlowPolicy[Context]):
         return self.backbone.encode_images(pixels)
 
     def embed_prefix(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[Context, int]:
-        """Features of the images, and the whole prompt's ids int64 [n] on the CPU with a place
-        for each of their rows."""
+        """Features of the images, and the whole prompt's ids int64 [n] on the CPU with a
+        position for each of their rows."""
         self._set_prompt(ids.tolist())
         count, images = len(self._ids), len(self._images)
         if images != len(features):
             raise ValueError(
-                f"the prompt has places for {images} rows of images, there are {len(features)}"
+                f"the prompt has positions for {images} rows of images, there are {len(features)}"
             )
         context = self._laid_out(images, round_up(count, self.bucket), count)
         self._features[images].copy_(features)
-        self._places[images].copy_(pinned(self._images, self.device), non_blocking=True)
+        self._positions[images].copy_(pinned(self._images, self.device), non_blocking=True)
         self._x[:count].copy_(self.backbone.embed(upload(ids, self.device)))
         self._x[count : context.length].zero_()
         order = [*self._images, *self._words, *range(count, context.length)]
@@ -176,14 +165,14 @@ class GrootModel(FlowPolicy[Context]):
         return context, count
 
     def _set_prompt(self, ids: list[int]) -> None:
-        """What depends on a prompt's places alone, where it is another prompt."""
+        """Take on a prompt, where it is another one: all that depends on its positions alone."""
         if ids == self._ids:
             return
         if not 0 < len(ids) <= self.longest:
             raise ValueError(f"a prompt has at most {self.longest} rows, wanted {len(ids)}")
         token = self.config.backbone.image_token
-        self._images = [place for place, one in enumerate(ids) if one == token]
-        self._words = [place for place, one in enumerate(ids) if one != token]
+        self._images = [position for position, one in enumerate(ids) if one == token]
+        self._words = [position for position, one in enumerate(ids) if one != token]
         self.backbone.set_prompt(ids)
         self._ids = ids
 
@@ -191,7 +180,7 @@ class GrootModel(FlowPolicy[Context]):
         """The views for so many rows of images, padded from ``count`` to ``length``."""
         if images not in self._features:
             self._features[images] = self._x.new_zeros(images, self.backbone.features_width)
-            self._places[images] = torch.zeros(images, dtype=torch.int64, device=self.device)
+            self._positions[images] = torch.zeros(images, dtype=torch.int64, device=self.device)
         context = self.head.context(images, length)
         self.head.hide(context, count)
         return context
@@ -203,10 +192,10 @@ class GrootModel(FlowPolicy[Context]):
 
     def fill_kv_cache(self, context: Context) -> torch.Tensor:
         """The language model and all that the head makes of its rows."""
-        features, places = self._features[context.images], self._places[context.images]
+        features, positions = self._features[context.images], self._positions[context.images]
         width = self.backbone.width
-        x = self._x[: context.length].index_copy(0, places, features[:, :width])
-        rows = self.backbone.forward(x, features, places)
+        x = self._x[: context.length].index_copy(0, positions, features[:, :width])
+        rows = self.backbone.forward(x, features, positions)
         rows = rows.index_select(0, self._order[: context.length])
         processed = self._processed[: context.length]
         processed.copy_(self.head.process_backbone_output(context, rows))
@@ -239,20 +228,8 @@ class GrootModel(FlowPolicy[Context]):
         config, side = self.config, self.config.image_size
         views, token = len(config.cameras), config.backbone.image_token
         pixels = torch.rand(views, 3, side, side, generator=generator) * 2 - 1
-        pictures = torch.full((views * config.view_tokens,), token)
+        images = torch.full((views * config.view_tokens,), token)
         known = min(words, config.max_text)
         text = [i for i in range(known + 1) if i != token][:known]
-        ids = torch.cat((pictures, torch.tensor(text, dtype=torch.int64)))
+        ids = torch.cat((images, torch.tensor(text, dtype=torch.int64)))
         return Inputs(pixels, ids, torch.zeros(config.head.max_state_dim))
-
-
-# ------------------------------------------------------------------------------------------------
-# Between the robot's units and the model's
-
-
-# ------------------------------------------------------------------------------------------------
-# Loading
-
-
-# ------------------------------------------------------------------------------------------------
-# Random weights

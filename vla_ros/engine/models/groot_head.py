@@ -35,9 +35,6 @@ _FREQUENCIES = 256  # diffusers' Timesteps in front of the time MLP
 _MLP = 4  # an MLP's middle is so many times as wide
 _EPS = 1e-5
 
-# ------------------------------------------------------------------------------------------------
-# Configuration
-
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
@@ -88,7 +85,7 @@ class HeadConfig:
         return tuple(range(0, self.num_layers, 2))
 
     def reads_text(self, layer: int) -> bool | None:
-        """Whether a crossing block reads the text alone, the images alone (False), or all."""
+        """The part that a crossing block reads: True the text alone, False the images, None all."""
         every = self.attend_text_every_n_blocks
         return None if not every else layer % (2 * every) == 0
 
@@ -198,10 +195,6 @@ def block_table(width: int, heads: int, source: int | None = None, *, norms: boo
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# Blocks
-
-
 class BasicTransformerBlock:
     """Attention and MLP of diffusers, batch of one: what ``table`` holds at ``base``.
 
@@ -249,7 +242,6 @@ def plain_norm(x: torch.Tensor, eps: float = _EPS) -> torch.Tensor:
     return F.layer_norm(x, (x.shape[-1],), None, None, eps)
 
 
-# ------------------------------------------------------------------------------------------------
 # One embodiment's encoders, and everything that is known about time
 
 
@@ -360,7 +352,6 @@ def block_times(config: HeadConfig) -> torch.Tensor:
     return torch.cat((angles.cos(), angles.sin()), -1)
 
 
-# ------------------------------------------------------------------------------------------------
 # The head
 
 
@@ -380,7 +371,7 @@ class Context(Span):
 class ActionHead:
     """One embodiment's head in the dtype and on the device of ``like``, one thread.
 
-    ``longest`` is the most rows of a context; ``padded`` says that contexts may have padding behind
+    ``longest`` is the most rows of a context; ``padded``: contexts may have padding behind
     them, which :meth:`hide` declares.
     """
 
@@ -487,10 +478,10 @@ class ActionHead:
             if number % 2:
                 rows = block.attend_itself(rows, normed)
             else:
-                place = number // 2
+                index = number // 2
                 images_alone = self.config.reads_text(number) is False  # no padding among these
-                mask = context.masks[place] if self.padded and not images_alone else None
-                keys, values = context.keys[place], context.values[place]
+                mask = context.masks[index] if self.padded and not images_alone else None
+                keys, values = context.keys[index], context.values[index]
                 rows = block.attend_to(rows, normed, keys, values, mask)
             rows = block.feed_forward(rows)
         scale, shift = self._last_norm[step]

@@ -1,7 +1,7 @@
-"""pi0-FAST: PaliGemma that says the DCT of a chunk, token by token.
+"""pi0-FAST: PaliGemma that writes the DCT of a chunk, token by token.
 
 Source: lerobot 0.6.1 ``modeling_pi0_fast.py`` (openpi's model). Images, prompt and a BOS behind
-it are a prefix whose tokens all see each other; what is said then is causal. The head is a matrix
+it are a prefix whose tokens all see each other; its answer is causal. The head is a matrix
 of its own: LeRobot unties it from the embedding, and both are trained.
 """
 

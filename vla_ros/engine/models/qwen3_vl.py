@@ -49,9 +49,6 @@ _EPS = 1e-6  # of the tower's norms
 _THETA = 10000.0  # of the tower's rotations
 _MOMENTS = 2  # of the patch embedding: an image is one moment, shown twice
 
-# ------------------------------------------------------------------------------------------------
-# Qwen3
-
 
 class Qwen3Layer:
     """A causal layer with a norm of each head's Q and K in front of the rotation, batch of one."""
@@ -81,7 +78,7 @@ class Qwen3:
     """The first layers of a Qwen3 over a prompt with images, in the dtype and on the device of
     ``like``.
 
-    A prompt is ids in which ``image_token`` holds the place of every row of an image; it has at
+    A prompt is ids in which ``image_token`` holds the position of every row of an image; it has at
     most ``longest`` rows. ``base`` opens the names of its tensors. One thread, inference only.
     """
 
@@ -108,14 +105,14 @@ class Qwen3:
         return F.embedding(ids, self._embed_tokens)
 
     def set_prompt(self, ids: list[int]) -> None:
-        """Take on a new prompt: what depends on its places alone, here nothing."""
+        """Take on a new prompt: what depends on its positions alone, here nothing."""
 
     def forward(
-        self, x: torch.Tensor, features: torch.Tensor, places: torch.Tensor
+        self, x: torch.Tensor, features: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         """Rows [length, C], causal, -> those behind the last layer [length, C].
 
-        ``features`` [n, W] of images stand at ``places`` int64 [n]: their first C values in
+        ``features`` [n, W] of images stand at ``positions`` int64 [n]: their first C values in
         ``x``, each C that follow are added behind one more of the first layers.
         """
         count = len(x)
@@ -125,7 +122,7 @@ class Qwen3:
         for number, layer in enumerate(self._layers):
             x = layer(x, turn, mask)
             if number < len(deepstack):
-                x = x.index_add(0, places, deepstack[number])
+                x = x.index_add(0, positions, deepstack[number])
         if self._norm is None:
             return x
         return F.rms_norm(x, (x.shape[-1],), self._norm, self.text.rms_eps)
@@ -141,15 +138,11 @@ def qwen3_table(config: TextConfig) -> Table:
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# Configuration
-
-
 @dataclass(frozen=True, slots=True)
 class Qwen3VLVisionConfig:
     """``vision_config`` in transformers' words, for images of ``image_size`` pixels on a side.
 
-    ``num_grid_per_side`` places on a side of the table of positions; behind the blocks
+    ``num_grid_per_side`` positions on a side of the table of positions; behind the blocks
     ``deepstack_visual_indexes`` features are taken for the first layers of the language model,
     ``out_hidden_size`` wide like the tokens.
     """
@@ -220,7 +213,7 @@ class Qwen3VLConfig:
 
     def shapes_json(self) -> dict[str, Any]:
         """``shapes`` of a config.json that :func:`parse_qwen3_vl` reads back."""
-        eyes = {
+        sizes = {
             "num_position_embeddings": self.vision.num_grid_per_side**2,
             "deepstack_visual_indexes": list(self.vision.deepstack_visual_indexes),
         }
@@ -228,7 +221,7 @@ class Qwen3VLConfig:
         rope = {"mrope_section": list(self.mrope_section), "mrope_interleaved": True}
         return {
             "image_token_id": self.image_token,
-            "vision_config": QWEN3_VL_VISION.write(self.vision, eyes),
+            "vision_config": QWEN3_VL_VISION.write(self.vision, sizes),
             "text_config": {**words, "attention_bias": False, "rope_scaling": rope},
         }
 
@@ -273,18 +266,18 @@ def parse_qwen3_vl(fields: Fields, image_size: int) -> Qwen3VLConfig:
 
 def _parse_shapes(shapes: Fields, image_size: int) -> Qwen3VLConfig:
     """``shapes``: what is left out is as in the published model."""
-    eyes, words, known = shapes.part("vision_config"), shapes.part("text_config"), Qwen3VLConfig()
-    table = eyes.whole("num_position_embeddings", known.vision.num_grid_per_side**2)
+    sizes, words, known = shapes.part("vision_config"), shapes.part("text_config"), Qwen3VLConfig()
+    table = sizes.whole("num_position_embeddings", known.vision.num_grid_per_side**2)
     side = round(table**0.5)
     if side * side != table:
-        raise eyes.wrong("num_position_embeddings", "a square number")
+        raise sizes.wrong("num_position_embeddings", "a square number")
     vision = Qwen3VLVisionConfig(
         image_size=image_size,
         num_grid_per_side=side,
         deepstack_visual_indexes=_wholes(
-            eyes, "deepstack_visual_indexes", known.vision.deepstack_visual_indexes
+            sizes, "deepstack_visual_indexes", known.vision.deepstack_visual_indexes
         ),
-        **QWEN3_VL_VISION.parse(eyes, known.vision),
+        **QWEN3_VL_VISION.parse(sizes, known.vision),
     )
     text = replace(known.text, **QWEN3_TEXT.parse(words, known.text))
     rope = words.part("rope_scaling")
@@ -308,14 +301,10 @@ def qwen_prompt(text: str, views: int, tokens: int) -> str:
     """One message of a user in Qwen3-VL's chat template, without an answer begun.
 
     Source: ``Gr00tN1d7Processor._apply_vlm_processing`` and ``Qwen3VLProcessor.__call__``, which
-    gives an image as many places as it has ``tokens``.
+    gives an image as many positions as it has ``tokens``.
     """
-    picture = f"<|vision_start|>{IMAGE_PAD * tokens}<|vision_end|>"
-    return f"<|im_start|>user\n{picture * views}{text}<|im_end|>\n"
-
-
-# ------------------------------------------------------------------------------------------------
-# The vision tower
+    image = f"<|vision_start|>{IMAGE_PAD * tokens}<|vision_end|>"
+    return f"<|im_start|>user\n{image * views}{text}<|im_end|>\n"
 
 
 class _Block:
@@ -438,12 +427,12 @@ def block_order(config: Qwen3VLVisionConfig) -> torch.Tensor:
 
 
 def fast_pos_embed_interpolate(config: Qwen3VLVisionConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the table of positions the four rows that each patch reads, by rows of patches, and their
+    """The four rows of the table of positions that each patch reads, by rows of patches, and their
     shares: int64 and float32 [4, patches]."""
-    places = torch.linspace(0, config.num_grid_per_side - 1, config.side)
-    low = places.int()
+    positions = torch.linspace(0, config.num_grid_per_side - 1, config.side)
+    low = positions.int()
     high = (low + 1).clip(max=config.num_grid_per_side - 1)
-    rest = places - low
+    rest = positions - low
     rows, shares = [], []
     for row, row_share in ((low, 1 - rest), (high, rest)):
         for column, column_share in ((low, 1 - rest), (high, rest)):
@@ -490,7 +479,7 @@ def block_table(config: Qwen3VLVisionConfig) -> Table:
 
 
 def merger_table(config: Qwen3VLVisionConfig, use_postshuffle_norm: bool = False) -> Table:
-    """What makes a token of a block of patches; ``use_postshuffle_norm``: its norm goes over the
+    """The map from a block of patches to a token; ``use_postshuffle_norm``: its norm goes over the
     whole block, not over each patch."""
     count = config.spatial_merge_size**2
     wide, times = count * config.hidden_size, 1 if use_postshuffle_norm else count
@@ -499,10 +488,6 @@ def merger_table(config: Qwen3VLVisionConfig, use_postshuffle_norm: bool = False
         "up": Matrix({"linear_fc1": (wide, wide)}, norm="norm", times=times),
         "linear_fc2": (wide, config.out_hidden_size),
     }
-
-
-# ------------------------------------------------------------------------------------------------
-# The whole
 
 
 class Qwen3VL(Qwen3):
@@ -529,7 +514,7 @@ class Qwen3VL(Qwen3):
 
 
 def get_rope_index(config: Qwen3VLConfig, ids: list[int]) -> torch.Tensor:
-    """Moment, row and column of every place of a prompt: int64 [3, n].
+    """Moment, row and column of every position of a prompt: int64 [3, n].
 
     An image counts as its rows; what follows goes on behind its last.
     """
@@ -537,14 +522,14 @@ def get_rope_index(config: Qwen3VLConfig, ids: list[int]) -> torch.Tensor:
     grid = torch.arange(side * side)
     in_picture = torch.stack((torch.zeros_like(grid), grid // side, grid % side))
     parts: list[torch.Tensor] = []
-    place = begin = 0
-    while place < len(ids):
-        if ids[place] == config.image_token:
+    position = begin = 0
+    while position < len(ids):
+        if ids[position] == config.image_token:
             parts.append(in_picture + begin)
-            place, begin = place + len(grid), begin + side
+            position, begin = position + len(grid), begin + side
         else:
             parts.append(torch.full((3, 1), begin))
-            place, begin = place + 1, begin + 1
+            position, begin = position + 1, begin + 1
     return torch.cat(parts, 1)
 
 
@@ -562,6 +547,6 @@ def frequency_axes(config: Qwen3VLConfig) -> list[int]:
     """Which of moment (0), row (1) and column (2) each frequency of a head follows."""
     axes = [0] * (config.text.head_dim // 2)
     for axis in (1, 2):
-        for place in range(axis, 3 * config.mrope_section[axis], 3):
-            axes[place] = axis
+        for position in range(axis, 3 * config.mrope_section[axis], 3):
+            axes[position] = axis
     return axes

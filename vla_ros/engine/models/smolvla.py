@@ -81,8 +81,8 @@ class SmolVLA(VLMWithExpert):
         text, expert = config.shapes.text, config.shapes.expert
         self._connector = matrix(weights, CONNECTOR, VISION, like)
         bases = [f"{EXPERT}layers.{i}." for i in range(expert.layers)]
-        #: layer with cross attention -> its place among these
-        self._cross = {number: place for place, number in enumerate(cross_layers(config))}
+        #: layer with cross attention -> its index among these
+        self._cross = {number: index for index, number in enumerate(cross_layers(config))}
         self._kv_proj = [
             [matrix(weights, f"{bases[i]}self_attn.{p}_proj", HEAD, like) for p in "kv"]
             for i in self._cross
@@ -115,10 +115,10 @@ class SmolVLA(VLMWithExpert):
 
     def begin_chunk(self, span: KVSpan) -> None:
         """K and V of the cross attention, made from the prefix's."""
-        for number, place in self._cross.items():
+        for number, index in self._cross.items():
             sources = span.keys[number], span.values[number]
             for proj, source, target in zip(
-                self._kv_proj[place], sources, self._cross_kv[:, place], strict=True
+                self._kv_proj[index], sources, self._cross_kv[:, index], strict=True
             ):
                 rows = source.transpose(0, 1).reshape(span.length, -1)
                 made = linear(rows, proj).view(span.length, len(source), -1).transpose(0, 1)
@@ -140,11 +140,11 @@ class SmolVLA(VLMWithExpert):
         tables = ([model.cos for model, *_ in suffixes], [model.sin for model, *_ in suffixes])
         jointly = Rope(*map(joined, tables))
         for number, layer in enumerate(self._expert):
-            place, tuner = self._cross.get(number), tuner_of(layer.out)
-            if place is not None:
+            index, tuner = self._cross.get(number), tuner_of(layer.out)
+            if index is not None:
                 q, *_ = norm_qkv_rope(rows, layer, expert, (expert.heads, 0), across)
                 out = [
-                    attend(own, *model._across(span, place), tuner)
+                    attend(own, *model._across(span, index), tuner)
                     for (model, span, _), own in zip(suffixes, q.split(count, 1), strict=True)
                 ]
             else:
@@ -161,10 +161,10 @@ class SmolVLA(VLMWithExpert):
         return self.action_out_proj(norm(rows.float(), expert.rms_eps)).split(self.horizon)
 
     def _across(
-        self, span: KVSpan, place: int
+        self, span: KVSpan, index: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """K and V of the prefix alone, and the mask of its padding."""
-        keys, values = self._cross_kv[:, place, :, : span.length]
+        keys, values = self._cross_kv[:, index, :, : span.length]
         return keys, values, span.suffix_mask[:1, : span.length] if self.padded else None
 
 

@@ -1,6 +1,6 @@
 """TurboVLA: DINOv3 and BERT side by side, six layers of exchange, and a chunk in one pass.
 
-There is no language model between eyes and hand. BERT reads the instruction once; patches of all
+No language model is in between. BERT reads the instruction once; patches of all
 cameras and words then see each other in both directions, and learned queries, one an action, read
 what comes of it and the state. Nothing is denoised: ``steps`` is 0.
 
@@ -131,7 +131,7 @@ class MultiHead(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def part(self, x: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, ...]:
-        """Of Q, K and V those from ``first`` on, of rows [n, C]: [heads, n, d] each."""
+        """``count`` of Q, K and V from ``first`` on, of rows [n, C]: [heads, n, d] each."""
         width = x.shape[-1]
         rows = slice(first * width, (first + count) * width)
         made = F.linear(x, self.in_proj_weight[rows], self.in_proj_bias[rows])
@@ -145,7 +145,7 @@ class MultiHead(nn.Module):
 
 
 class DinoV3Block(nn.Module):
-    """A block of DINOv3: patches alone are rotated, by their place in the image."""
+    """A block of DINOv3: patches alone are rotated, by their position in the image."""
 
     def __init__(self, tower: TowerConfig) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT: ids [n], their positions and who sees whom -> rows [n, width]."""
+    """BERT: ids [n], their positions and the attention mask -> rows [n, width]."""
 
     def __init__(self, shape: BertShape) -> None:
         super().__init__()
@@ -319,20 +319,20 @@ class QueryLayer(nn.Module):
 
 
 class Network(nn.Module):
-    """All of it."""
+    """The modules of a TurboVLA, by the authors' names."""
 
     def __init__(self, config: TurboVLAConfig) -> None:
         super().__init__()
         width, half = config.width, max(1, config.heads // 2)
-        eyes, inside = config.vision.width, config.projector
+        vision, inside = config.vision.width, config.projector
         self.text_encoder = _Named(
             bert=Bert(config.text), text_projection=nn.Linear(config.text.width, width)
         )
         self.vision_encoder = _Named(backbone=DinoV3(config.vision))
         self.vision_projection = _Named(
-            input_norm=nn.LayerNorm(eyes),
-            mlp=_Named(**{"0": nn.Linear(eyes, inside), "3": nn.Linear(inside, width)}),
-            skip=nn.Linear(eyes, width, bias=False),
+            input_norm=nn.LayerNorm(vision),
+            mlp=_Named(**{"0": nn.Linear(vision, inside), "3": nn.Linear(inside, width)}),
+            skip=nn.Linear(vision, width, bias=False),
             output_norm=nn.LayerNorm(width),
         )
         self.view_embedding = _table(1, len(config.cameras), width)
@@ -423,7 +423,7 @@ class TurboVLA(FlowPolicy[PatchSpan]):
         network.load_state_dict(taken, assign=True, strict=False)
         self.network = network.requires_grad_(False)
         self.specials = specials
-        cos, sin = places(config.vision.image_size // config.vision.patch, config.vision)
+        cos, sin = patch_angles(config.vision.image_size // config.vision.patch, config.vision)
         self._cos, self._sin = cos.to(like), sin.to(like)
         self._spans: dict[int, PatchSpan] = {}
         self._laid: torch.Tensor | None = None  # the prompt whose words are in _words
@@ -467,7 +467,7 @@ class TurboVLA(FlowPolicy[PatchSpan]):
     def _read(self, ids: torch.Tensor, span: PatchSpan) -> None:
         """The words' rows, and the two masks of ``span``."""
         given, count = ids.tolist(), len(span.words)
-        positions, among = sentences(given, self.specials)
+        positions, among = instruction_masks(given, self.specials)
         hidden = torch.full_like(span.among[: len(ids), : len(ids)], MASKED)
         hidden[among.to(self.device)] = 0.0
         bert = self.network.text_encoder.bert
@@ -514,7 +514,7 @@ class TurboVLA(FlowPolicy[PatchSpan]):
         return torch.tanh(third(F.relu(second(F.relu(first(rows)))))).float()
 
     def noise(self, generator: torch.Generator) -> None:
-        """There is none."""
+        """None: nothing is denoised."""
 
     def example(self, words: int, generator: torch.Generator) -> Inputs:
         config, side = self.config, self.config.vision.image_size
@@ -562,7 +562,7 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
-def places(side: int, tower: TowerConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def patch_angles(side: int, tower: TowerConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin [P, d] of the patches' middles, which go from -1 to 1 on both axes."""
     dim = tower.width // tower.heads
     waves = 1 / ROPE_BASE ** torch.arange(0, 1, 4 / dim, dtype=torch.float32)
@@ -572,8 +572,8 @@ def places(side: int, tower: TowerConfig) -> tuple[torch.Tensor, torch.Tensor]:
     return angles.cos(), angles.sin()
 
 
-def sentences(ids: Sequence[int], specials: Specials) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions [n] and who sees whom [n, n], as GroundingDINO cuts a prompt.
+def instruction_masks(ids: Sequence[int], specials: Specials) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions [n] and the attention mask [n, n], as GroundingDINO cuts a prompt.
 
     A mark that ends an instruction sees it and is seen by it; the first and the last row see
     themselves alone. So does every word of an instruction that the last row ends, which is what a
@@ -582,10 +582,10 @@ def sentences(ids: Sequence[int], specials: Specials) -> tuple[torch.Tensor, tor
     count, before = len(ids), 0
     positions, among = torch.zeros(count, dtype=torch.int64), torch.eye(count, dtype=torch.bool)
     marks = {specials.cls, specials.sep, specials.dot, specials.question}
-    for place in [i for i, one in enumerate(ids) if one in marks]:
-        if place not in (0, count - 1):
-            own = slice(before + 1, place + 1)
+    for index in [i for i, one in enumerate(ids) if one in marks]:
+        if index not in (0, count - 1):
+            own = slice(before + 1, index + 1)
             among[own, own] = True
-            positions[own] = torch.arange(place - before)
-        before = place
+            positions[own] = torch.arange(index - before)
+        before = index
     return positions, among

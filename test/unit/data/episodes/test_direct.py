@@ -14,7 +14,8 @@ from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.data.episodes.store import FrameStrip
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.load import corrector_for
 from vla_ros.engine.models.corrector import Corrector, save_corrector
 from vla_ros.engine.options import DECODINGS
@@ -95,7 +96,7 @@ def test_a_state_of_eight_values_is_liberos(tmp_path):
     assert eight.shape == (8,)
     assert list(eight[:3]) == list(seen.eef_pos)
     assert list(eight[6:]) == list(seen.gripper_qpos)
-    write_random_flow(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
+    write_folder(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
     setup = replace(RANDOM, checkpoint=str(tmp_path), wrist=True, chunk=10, max_age_s=1.0)
     record = play(setup, Variant("flow", decoding="auto"))
     assert record.frames > 0
@@ -105,7 +106,7 @@ def test_a_state_of_eight_values_is_liberos(tmp_path):
 def test_a_corrector_that_adds_nothing_plays_as_async_and_one_that_adds_something_does_not(
     tmp_path,
 ):
-    write_random_flow(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
+    write_folder(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
     setup = replace(RANDOM, checkpoint=str(tmp_path), wrist=True, chunk=10, max_age_s=1.0)
     how = {"decoding": "auto", "delay_frames": 2, "replan_interval": 4}
     plain = play(setup, Variant("plain", **how))

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.engine import CPU
-from support.releases import Trap, adapter, oft_release, oft_statistics, plain_config
+from support.releases import (
+    Trap,
+    adapter,
+    oft_release,
+    oft_statistics,
+    plain_config,
+    read_back,
+)
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
-from vla_ros.engine.families.openvla import load_checkpoint
-
-
-def load(directory: Path):  # type: ignore[no-untyped-def]
-    return load_checkpoint(str(directory), CPU, torch.float32)
 
 
 def refused(source: Path, message: str, **options: object) -> str:
@@ -36,7 +37,7 @@ def test_a_release_becomes_one_with_safetensors_only(tmp_path: Path, proprio: in
     config = oft_release(tmp_path / "oft", proprio=proprio)
     done = convert(tmp_path / "oft", tmp_path / "out")
     assert "LIBERO: chunks of 8 actions of 7, 2 cameras" in done.summary
-    loaded = load(tmp_path / "out")
+    loaded = read_back(tmp_path / "out")
     assert loaded.config == config
     head = torch.load(tmp_path / "oft" / "action_head--150000_checkpoint.pt", weights_only=True)
     for name, tensor in head.items():
@@ -50,11 +51,11 @@ def test_a_release_becomes_one_with_safetensors_only(tmp_path: Path, proprio: in
 def test_the_robot_is_told_by_its_dimensions(tmp_path: Path) -> None:
     config = oft_release(tmp_path / "bridge", proprio=7, chunk=5)
     assert "Bridge: chunks of 5" in convert(tmp_path / "bridge", tmp_path / "b").summary
-    assert load(tmp_path / "b").config == replace(config, images=1)
+    assert read_back(tmp_path / "b").config == replace(config, images=1)
     config = oft_release(tmp_path / "aloha", proprio=14, dim=14, chunk=25)
     refused(tmp_path / "aloha", "ALOHA has 3 cameras")
     convert(tmp_path / "aloha", tmp_path / "a", ConvertOptions(images=2))
-    assert load(tmp_path / "a").config == config
+    assert read_back(tmp_path / "a").config == config
 
 
 def test_two_heads_are_refused_and_one_can_be_chosen(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_without_weights_its_adapter_is_merged_into_the_base(tmp_path: Path) -> 
     (tmp_path / "oft" / "dataset_statistics.json").write_text(stats)
     refused(tmp_path / "oft", "give --base, the directory of the model it was trained on")
     convert(tmp_path / "oft", tmp_path / "out", ConvertOptions(base=base))
-    loaded = load(tmp_path / "out")
+    loaded = read_back(tmp_path / "out")
     assert loaded.config == config
     assert list(loaded.norm_stats) == ["libero_spatial_no_noops"]
     for name, tensor in merged.items():

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support.engine import CPU, tiny_config
-from support.releases import Trap, adapter, oft_release
+from support.engine import tiny_config
+from support.releases import Trap, adapter, oft_release, read_back
 from vla_ros.cli.main import main
 from vla_ros.engine import CheckpointError
 from vla_ros.engine.convert import ConvertOptions, convert
-from vla_ros.engine.families.openvla import load_checkpoint, write_random
+from vla_ros.engine.families.openvla import write_random
 
 
 @pytest.fixture
@@ -25,17 +25,13 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def load(directory: Path):  # type: ignore[no-untyped-def]
-    return load_checkpoint(str(directory), CPU, torch.float32)
-
-
 def test_an_adapter_is_merged_as_peft_does(tmp_path: Path, base: Path) -> None:
     wanted = adapter(tmp_path / "lora", base)
     with pytest.raises(CheckpointError, match=r"give --base.*\(openvla/openvla-7b\)"):
         convert(tmp_path / "lora", tmp_path / "out")
     done = convert(tmp_path / "lora", tmp_path / "out", ConvertOptions(base=base))
     assert "weights of" in done.summary
-    merged = load(tmp_path / "out").tensors
+    merged = read_back(tmp_path / "out").tensors
     assert max((merged[name] - tensor).abs().max().item() for name, tensor in wanted.items()) < 1e-6
     changed = [n for n, t in load_file(base / "model.safetensors").items()
                if not torch.equal(t, merged[n])]  # fmt: skip
@@ -111,7 +107,7 @@ def test_weights_that_peft_keeps_beside_its_factors_stand_for_the_base_s(
              f"base_model.model.{table}": kept}  # fmt: skip
     save_file({**load_file(path), **named}, path)
     convert(tmp_path / "lora", tmp_path / "out", ConvertOptions(base=base))
-    merged = load(tmp_path / "out").tensors
+    merged = read_back(tmp_path / "out").tensors
     assert torch.equal(merged[head], wanted[head])
     assert torch.equal(merged[table], kept)
 
@@ -120,9 +116,9 @@ def test_weights_that_peft_keeps_beside_its_factors_stand_for_the_base_s(
 def test_pickled_weights_become_safetensors(tmp_path: Path, base: Path, shards: int) -> None:
     tensors = pickled(base, shards)
     with pytest.raises(CheckpointError, match=r"a pickle.*run `vla-ros convert"):
-        load(base)
+        read_back(base)
     convert(base, tmp_path / "out")
-    loaded = load(tmp_path / "out")
+    loaded = read_back(tmp_path / "out")
     assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in tensors.items())
 
 
@@ -130,7 +126,7 @@ def test_torch_s_format_before_zip_is_read_too(tmp_path: Path, base: Path) -> No
     tensors = pickled(base, 1)
     torch.save(tensors, base / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     convert(base, tmp_path / "out")
-    assert len(load(tmp_path / "out").tensors) == len(tensors)
+    assert len(read_back(tmp_path / "out").tensors) == len(tensors)
 
 
 def test_a_pickle_with_code_never_runs(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from support.engine import CPU, TEXTS, engine_of, play, stream, tiny_config
-from support.releases import UNEQUAL, Trap, prismatic_parts, prismatic_run, vq_vae
+from support.engine import TEXTS, engine_of, play, stream, tiny_config
+from support.releases import UNEQUAL, Trap, prismatic_parts, prismatic_run, read_back, vq_vae
 from vla_ros.engine import CheckpointError
 from vla_ros.engine.convert import ConvertOptions, convert
 from vla_ros.engine.convert.prismatic import convert_prismatic, describe
-from vla_ros.engine.families.openvla import PRESETS, expected_shapes, load_checkpoint, write_random
+from vla_ros.engine.families.openvla import PRESETS, expected_shapes, write_random
 from vla_ros.engine.io.field_table import Fields
 
 
@@ -27,15 +27,11 @@ def converted(source: Path, target: Path, **options: object) -> Path:
     return target
 
 
-def load(directory: Path):  # type: ignore[no-untyped-def]
-    return load_checkpoint(str(directory), CPU, torch.float32)
-
-
 def test_towers_of_unequal_depth_keep_all_their_blocks(tmp_path: Path) -> None:
     """Each tower's own last block is unused: SigLIP's block of DINOv2's depth is not."""
-    config = load(converted(prismatic_run(tmp_path / "run"), tmp_path / "out")).config
+    config = read_back(converted(prismatic_run(tmp_path / "run"), tmp_path / "out")).config
     assert config == UNEQUAL
-    tensors = load(tmp_path / "out").tensors
+    tensors = read_back(tmp_path / "out").tensors
     assert "vision_backbone.fused_featurizer.blocks.2.norm1.weight" in tensors
     assert "vision_backbone.featurizer.blocks.2.norm1.weight" not in tensors
     assert set(tensors) == set(expected_shapes(UNEQUAL))
@@ -45,7 +41,7 @@ def test_a_run_says_the_same_after_conversion(tmp_path: Path) -> None:
     write_random(tmp_path / "direct", UNEQUAL, seed=1)
     converted(prismatic_run(tmp_path / "run"), tmp_path / "out")
     events = stream(4, {0: TEXTS[0]})
-    both = [play(engine_of(load(tmp_path / name)), events) for name in ("out", "direct")]
+    both = [play(engine_of(read_back(tmp_path / name)), events) for name in ("out", "direct")]
     assert [a.tokens for a in both[0].values()] == [a.tokens for a in both[1].values()]
 
 
@@ -57,7 +53,7 @@ def test_a_single_tower_and_an_untied_head(tmp_path: Path) -> None:
     parts = prismatic_parts(config)
     vision = {n.replace("dino_", ""): t for n, t in parts["vision_backbone"].items()}
     torch.save({"model": {**parts, "vision_backbone": vision}}, path)
-    assert load(converted(run, tmp_path / "out", config=config)).config == config
+    assert read_back(converted(run, tmp_path / "out", config=config)).config == config
 
 
 def said(**vla: object) -> Fields:
@@ -118,7 +114,7 @@ def test_the_newest_step_is_taken_and_another_can_be_asked_for(tmp_path: Path) -
     torch.save({"model": parts}, run / "checkpoints" / "step-000020-epoch-01-loss=0.0.pt")
     torch.save({"model": parts}, run / "checkpoints" / "latest-checkpoint.pt")
     newest, old = (
-        load(converted(run, tmp_path / str(step), step=step)).tensors["projector.fc1.weight"]
+        read_back(converted(run, tmp_path / str(step), step=step)).tensors["projector.fc1.weight"]
         for step in (None, "1")
     )
     assert torch.equal(newest, parts["projector"]["projector.0.weight"])
@@ -187,7 +183,7 @@ def test_codes_of_a_vq_vae_are_decoded_as_the_original_does(tmp_path: Path) -> N
     """Sum of one code a group, three layers, the first action of the horizon."""
     run = prismatic_run(tmp_path / "run", action_tokenizer="libero_vq_extra_action_tokenizer")
     vq = vq_vae(tmp_path / "vq")
-    engine = engine_of(load(converted(run, tmp_path / "out", vq=vq)))
+    engine = engine_of(read_back(converted(run, tmp_path / "out", vq=vq)))
     actions = engine.model.actions
     assert (actions.bins, actions.vocab) == (256, UNEQUAL.action_vocab)
     codes = [3, 0, 255, 7, 7, 1, 30]
@@ -203,8 +199,13 @@ def test_codes_of_a_vq_vae_are_decoded_as_the_original_does(tmp_path: Path) -> N
     (answer,) = play(engine, stream(1, {0: TEXTS[0]})).values()
     assert answer.actions.shape == (1, 7)
     with pytest.raises(ValueError, match="codes of a VQ-VAE"):
-        engine_of(load(tmp_path / "out"), "speculative", acceptance="relaxed", relaxed_distance=2)
-    assert play(engine_of(load(tmp_path / "out"), "speculative"), stream(1, {0: TEXTS[0]}))
+        engine_of(
+            read_back(tmp_path / "out"),
+            "speculative",
+            acceptance="relaxed",
+            relaxed_distance=2,
+        )
+    assert play(engine_of(read_back(tmp_path / "out"), "speculative"), stream(1, {0: TEXTS[0]}))
 
 
 def test_a_directory_that_is_no_vq_vae_is_refused(tmp_path: Path) -> None:

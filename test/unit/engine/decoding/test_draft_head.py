@@ -27,7 +27,7 @@ from vla_ros.engine.decoding.drafters import FP32_CPU
 from vla_ros.engine.decoding.head_drafters import HeadDrafter
 from vla_ros.engine.decoding.tree_growth import spaced
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.openvla import fingerprint
+from vla_ros.engine.families.openvla import FAMILY
 from vla_ros.engine.io.hub import shipped
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
@@ -216,7 +216,7 @@ def test_the_shipped_policy_has_a_head_of_its_own() -> None:
     directory = shipped("shipped:tabletop")
     folder = find_head(directory, None)
     told = json.loads((folder / "training.json").read_text())
-    assert told["target_sha256"] == fingerprint(directory)
+    assert told["target_sha256"] == FAMILY.sha256(directory)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 3_000_000
 
 

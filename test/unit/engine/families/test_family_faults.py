@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from support.folders import refused
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.registry import all_presets, config_of, family_of
+from vla_ros.engine.families.registry import all_presets, config_of, family_of, write_folder
 from vla_ros.engine.load import inspect
 
 CLOCK = SystemClock()
@@ -48,21 +49,12 @@ def said(answer: Inference) -> tuple[object, ...]:
 @pytest.fixture(params=SMALL)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     name = request.param
-    family_of(f"random:{name}").write(tmp_path / name, name, seed=1)
+    write_folder(tmp_path / name, all_presets()[name], seed=1)
     return Path(tmp_path / name)
 
 
 def weights_in(folder: Path) -> Path:
     return max(folder.glob("*.safetensors"), key=lambda p: p.stat().st_size)
-
-
-def refused(folder: Path, **options: Any) -> str:
-    with pytest.raises((CheckpointError, ValueError)) as caught:
-        engine_of(str(folder), **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 900
-    return message
 
 
 def test_a_chunk_from_the_folder_that_replays(folder: Path) -> None:

@@ -15,24 +15,23 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support.flow import load_folder
+from support.folders import tensors
 from vla_ros.core.types import Observation
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.lerobot import (
+    PI0,
     PRESETS,
     expected_tensors,
-    random_processors,
-    save_folder,
-    write_random_flow,
+    write_config,
 )
-from vla_ros.engine.families.registry import family_of
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.engine.io.fields import SMOLVLM2_500M
-from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config, read_flow_config
+from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.load import inspect
 from vla_ros.engine.models.preparation import prompt_text
-from vla_ros.engine.options import TOKENS
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parents[3] / "golden" / "flow"
@@ -48,7 +47,7 @@ KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 @pytest.fixture(scope="module", params=KINDS)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flow") / request.param
-    write_random_flow(folder, PRESETS[request.param], seed=1)
+    write_folder(folder, PRESETS[request.param], seed=1)
     return folder
 
 
@@ -76,14 +75,6 @@ def edit(path: Path, change: Callable[[Any], None]) -> None:
     path.write_text(json.dumps(content))
 
 
-def retensor(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
-    path = folder / "model.safetensors"
-    tensors = load_file(str(path))
-    change(tensors)
-    path.unlink()
-    save_file(tensors, str(path))
-
-
 def test_what_is_written_is_read_back(folder: Path) -> None:
     policy = load(folder)
     assert family_of(folder).owns(folder)
@@ -103,7 +94,7 @@ def test_a_missing_an_extra_and_a_misshapen_tensor(folder: Path) -> None:
         tensors["model.action_out_proj.bias"] = torch.zeros(99)
         del tensors["model.action_in_proj.weight"]
 
-    retensor(folder, damage)
+    tensors(damage)(folder)
     message = refused(folder)
     assert "1 missing: action_in_proj.weight" in message
     assert "1 extra: surplus.weight" in message
@@ -115,26 +106,21 @@ def test_a_whole_layer_missing_is_still_one_line(folder: Path) -> None:
         for name in [n for n in tensors if ".layers.2." in n]:
             del tensors[name]
 
-    retensor(folder, damage)
+    tensors(damage)(folder)
     message = refused(folder)
     assert "missing: " in message
     assert " more" in message
 
 
-def test_values_that_are_no_numbers(folder: Path) -> None:
-    retensor(folder, lambda t: t["model.action_in_proj.bias"].__setitem__(1, float("nan")))
-    assert "action_in_proj.bias holds NaN or infinity" in refused(folder)
-
-
 def test_weights_of_integers(folder: Path) -> None:
     name = "model.action_in_proj.bias"
-    retensor(folder, lambda t: t.update({name: torch.zeros(t[name].shape, dtype=torch.int32)}))
+    tensors(lambda t: t.update({name: torch.zeros(t[name].shape, dtype=torch.int32)}))(folder)
     assert "action_in_proj.bias is I32" in refused(folder)
 
 
 def test_statistics_among_the_weights_are_the_old_layout(folder: Path) -> None:
     old = "normalize_inputs.buffer_observation_state.mean"
-    retensor(folder, lambda t: t.update({old: torch.zeros(9)}))
+    tensors(lambda t: t.update({old: torch.zeros(9)}))(folder)
     assert "run `vla-ros convert" in refused(folder)
 
 
@@ -286,21 +272,11 @@ def test_scaling_there_and_back(mode: str) -> None:
     assert torch.equal(still.normalize(low), -torch.ones(3))
 
 
-def test_what_is_no_flow_policy_is_left_quietly(tmp_path: Path) -> None:
-    assert family_of(tmp_path).group == TOKENS
-    (tmp_path / "config.json").write_text("[]")
-    assert family_of(tmp_path).group == TOKENS
-    (tmp_path / "config.json").write_text('{"model_type": "openvla"}')
-    assert family_of(tmp_path).group == TOKENS
-    with pytest.raises(CheckpointError, match="type is None"):
-        read_flow_config(tmp_path)
-
-
 def test_names_of_other_versions_are_the_same_tensors(tmp_path: Path) -> None:
     """transformers before and after 5.10 name the tower differently; the published pi0 has only
     PaliGemma's head; openpi leaves out the first word."""
     folder = tmp_path / "pi0"
-    write_random_flow(folder, PRESETS["pi0-small"], seed=1)
+    write_folder(folder, PRESETS["pi0-small"], seed=1)
     want = torch.cat([load(folder).model.embed_tokens.flatten()[:9], tower_of(folder)])
 
     def rename(tensors: dict[str, torch.Tensor]) -> None:
@@ -309,7 +285,7 @@ def test_names_of_other_versions_are_the_same_tensors(tmp_path: Path) -> None:
             new = new.replace("paligemma.model.language_model.embed_tokens", "paligemma.lm_head")
             tensors[new] = tensors.pop(name)
 
-    retensor(folder, rename)
+    tensors(rename)(folder)
     assert torch.equal(torch.cat([load(folder).model.embed_tokens.flatten()[:9],
                                   tower_of(folder)]), want)  # fmt: skip
 
@@ -330,7 +306,8 @@ def test_three_cameras_fit_the_model_and_an_empty_one_is_none() -> None:
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
 def test_every_key_of_lerobots_own_config_is_written(kind: str, tmp_path: Path) -> None:
     """What other programs read, such as converters, may be any of them."""
-    save_folder(tmp_path, PRESETS[f"{kind}-small"], {}, random_processors(PRESETS[f"{kind}-small"]))
+    config = PRESETS[f"{kind}-small"]
+    write_config(tmp_path, config, PI0.random_units(config))
     written = json.loads((tmp_path / "config.json").read_text())
     theirs = json.loads((GOLDEN / kind / "config.json").read_text())
     assert set(theirs) - set(written) == set()
@@ -350,7 +327,7 @@ def test_the_width_of_smolvlas_expert_is_a_share_of_its_language_models(tmp_path
 
 def of_pi05(folder: Path, **said: object) -> Path:
     """A folder of pi0.5 as LeRobot writes it: nothing says how the prompt has the state."""
-    write_random_flow(folder, PRESETS["pi05-small"], seed=1)
+    write_folder(folder, PRESETS["pi05-small"], seed=1)
 
     def change(content: Any) -> None:
         del content["state_in_prompt"]

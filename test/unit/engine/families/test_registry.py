@@ -93,7 +93,7 @@ def test_nobody_owns_what_is_no_policy(tmp_path: Path) -> None:
 def test_the_folder_of_a_small_preset_is_its_own(name: str, tmp_path: Path) -> None:
     """Written by the preset, found by the family, whole for who inspects it."""
     family = family_of(f"random:{name}")
-    family.write(tmp_path, name, seed=3)
+    family.write(tmp_path, all_presets()[name], seed=3)
     assert [f for f in every_family() if f.owns(tmp_path)] == [family]
     config = config_of(tmp_path)
     assert config == all_presets()[name]

@@ -17,7 +17,7 @@ from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, Engine, EngineOptions, load_engine
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.openvla import write_random
-from vla_ros.engine.families.registry import all_presets, family_of
+from vla_ros.engine.families.registry import all_presets, family_of, write_folder
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take
 from vla_ros.engine.layers.fp8 import Fp8
@@ -33,8 +33,15 @@ CPU = torch.device("cpu")
 
 def folder(tmp_path: Path, preset: str) -> Path:
     source = tmp_path / "it"
-    family_of(f"random:{preset}").write(source, preset, 1)
+    write_folder(source, all_presets()[preset], 1)
     return source
+
+
+def few(tmp_path: Path, formats: str) -> tuple[Path, Path]:
+    """A folder of pi0.5, and the same in other formats."""
+    source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
+    quantize_checkpoint(str(source), parse_formats(formats), target)
+    return source, target
 
 
 def chunk(source: Path, weights: str = "", kind: type[Placement] = Placement) -> torch.Tensor:
@@ -183,8 +190,7 @@ def test_each_part_is_its_own(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
-    source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
-    quantize_checkpoint(str(source), parse_formats("int8"), target)
+    source, target = few(tmp_path, "int8")
     for options, said in (
         ({"dtype": "float32", "weights": "int8"}, "give dtype bfloat16"),
         (
@@ -217,8 +223,7 @@ def _with_another(names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("change", "said"), [(_without, "extra"), (_with_another, "missing")])
 def test_a_tensor_that_is_not_listed(change, said: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
-    quantize_checkpoint(str(source), parse_formats("int8"), target)
+    _, target = few(tmp_path, "int8")
     listed = json.loads((target / "quantised.json").read_text())
     listed["tensors"] = change(listed["tensors"])
     (target / "quantised.json").write_text(json.dumps(listed))
@@ -230,8 +235,7 @@ def test_a_tensor_that_is_not_listed(change, said: str, tmp_path: Path) -> None:
 def test_a_damaged_matrix_is_named(damage: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
-    quantize_checkpoint(str(source), parse_formats("fp8"), target)
+    _, target = few(tmp_path, "fp8")
     tensors = load_file(str(target / "model.safetensors"))
     name = next(n for n in tensors if n.endswith("qkv.fp8"))
     if damage == "shape":
@@ -273,6 +277,12 @@ def test_the_gate_judges_it(
     [
         (["quantize", "--weights", "int8", "--checkpoint", "random:pi05-small"], "made anew"),
         (["quantize", "--weights", "head=int9", "--checkpoint", "shipped:tabletop-flow"], "fp8"),
+        (["quantize", "--weights", "int5", "--checkpoint", "shipped:tabletop"],
+         "give bf16, int8, int4, fp8"),
+        (["quantize", "--weights", "bf16", "--checkpoint", "shipped:tabletop"],
+         "quantizes nothing"),
+        (["quantize", "--weights", "int8", "--checkpoint", "random:small"], "made anew"),
+        (["quantize", "--weights", "int8", "--checkpoint", "nowhere"], "neither a directory"),
         (["verify", "--weights", "int8", "--dtype", "float16", "--checkpoint",
           "shipped:tabletop-flow"], "give dtype bfloat16"),
         (["eval", "--no-ros", "--weights", "int8", "--checkpoint", "shipped:tabletop-flow"],
@@ -288,6 +298,7 @@ def test_wrong_usage(
         words = [*words, "--out", str(tmp_path / "x")]
     assert main(words) == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "x").exists()
 
 
 ALL = "vision=int8,decoder=int4,head=int8"
@@ -415,22 +426,3 @@ def test_the_verbs(
     assert loaded_so["weights"] == ALL
     assert {s["name"]: s["worst"] > 0.02 for s in made["stages"]}["layer 0"]  # int4 is seen
     assert (tmp_path / "few" / "precision").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "weights", "said"),
-    [
-        ("shipped:tabletop", "int5", "give bf16, int8, int4, fp8"),
-        ("shipped:tabletop", "bf16", "quantizes nothing"),
-        ("random:small", "int8", "made anew"),
-        ("nowhere", "int8", "neither a directory"),
-    ],
-)
-def test_wrong_usage_of_tokens(
-    checkpoint: str, weights: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--checkpoint", checkpoint, "--weights", weights, "--out", str(tmp_path / "x")]
-    assert main(["quantize", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
-    assert not (tmp_path / "x").exists()

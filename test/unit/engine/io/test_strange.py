@@ -15,7 +15,7 @@ from support.engine import CLOCK, observation, tiny_config
 from support.strange import CASES, NORM, WEIGHTS
 from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.families.openvla import inspect_checkpoint, write_random
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.io import weights
 from vla_ros.engine.load import inspect
 
@@ -66,9 +66,9 @@ def test_one_line_says_what_is_wrong_when_it_is_loaded_and_when_it_is_looked_at(
 
 
 def test_a_good_one_is_looked_at_without_a_word(good: Path) -> None:
-    layout = inspect_checkpoint(str(good))
-    assert list(layout.norm_stats) == ["random"]
-    assert layout.parameters > 100_000
+    found = inspect(str(good))
+    assert found.statistics == ("random",)
+    assert found.parameters > 100_000
 
 
 def test_looking_holds_one_tensor_at_a_time(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_looking_holds_one_tensor_at_a_time(good: Path, monkeypatch: pytest.Monk
         return True
 
     monkeypatch.setattr(weights, "all_finite", finite)
-    inspect_checkpoint(str(good))
+    inspect(str(good))
     assert len(alive) > 50
     assert most <= 2
 

@@ -21,13 +21,13 @@ from support.flow import inputs_of, load_folder, noise_of
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Placement
 from vla_ros.engine.families.lerobot import (
+    PI0,
     PRESETS,
     WEIGHTS,
     build_model,
-    drawn_weights,
     expected_tensors,
-    write_random_flow,
 )
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io import weights as weights_of_files
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.weights import Expected, FileWeights
@@ -41,7 +41,7 @@ OUTER = ("state_proj", "action_", "time_mlp_")  # kept in float32 whatever the o
 @pytest.fixture(scope="module", params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("flow") / request.param
-    write_random_flow(path, PRESETS[request.param], seed=1)
+    write_folder(path, PRESETS[request.param], seed=1)
     return path
 
 
@@ -66,7 +66,7 @@ class Noted:
     """Keeps in mind what was asked for."""
 
     def __init__(self, config: FlowConfig) -> None:
-        self._within = drawn_weights(config, 0, CPU)
+        self._within = PI0.drawn(config, 0, CPU)
         self.shapes = self._within.shapes
         self.taken: list[str] = []
 

@@ -13,7 +13,8 @@ from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.models.cameras import roles_of
 
 FRONT, WRIST = images(2, still=0.0)
@@ -69,7 +70,7 @@ def test_what_cannot_be_is_told_as_wanted_and_offered(
 
 
 def engine_of(tmp_path: Any, cameras: tuple[str, ...], **options: Any) -> Engine:
-    write_random_flow(tmp_path, replace(PRESETS["pi0-small"], cameras=cameras), seed=3)
+    write_folder(tmp_path, replace(PRESETS["pi0-small"], cameras=cameras), seed=3)
     engine = load_engine(EngineOptions(str(tmp_path), **options))
     engine.reset("pick up the red cube")
     return engine

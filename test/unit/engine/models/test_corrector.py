@@ -13,7 +13,8 @@ from support.engine import CLOCK, images
 from vla_ros.core.types import Executing, Instruction, Observation, Timeline, Uncorrected
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.load import corrector_for, sha256_on_disk
 from vla_ros.engine.models.corrector import (
     FOLDER,
@@ -108,7 +109,7 @@ def test_a_config_of_another_kind_is_refused(tmp_path, damage):
 
 def folder_of(tmp_path, kind: str, corrected: bool = True) -> str:
     """A random policy's folder with a corrector in it, which adds nothing."""
-    write_random_flow(tmp_path, PRESETS[f"{kind}-small"], seed=1)
+    write_folder(tmp_path, PRESETS[f"{kind}-small"], seed=1)
     if corrected:
         policy = load_engine(EngineOptions(str(tmp_path))).policy
         config = corrector_for(policy)

@@ -16,7 +16,7 @@ from golden.groot import eagle_cases as cases
 from unit.engine.models import eagle_small
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
-from vla_ros.engine.families.groot import FAMILIES, GrootFamily, write_shards
+from vla_ros.engine.families.groot import FAMILIES, GrootFamily
 from vla_ros.engine.io.groot import DATA_CONFIG
 from vla_ros.engine.models.groot import N15, N16
 
@@ -37,7 +37,7 @@ def folder_of(kind: str, target: Path) -> Path:
     shutil.copytree(eagle_small.FOLDERS[kind], folder)
     (folder / "config.json").write_text(json.dumps(eagle_small.said(kind)))
     drawn = eagle_small.Drawn(eagle_small.stored(kind))
-    write_shards(folder, {name: drawn.take(name) for name in drawn.shapes})
+    family_of(kind).save(folder, {name: drawn.take(name) for name in drawn.shapes})
     if kind == N15:
         names = (
             ("video", cases.N15_CAMERAS),
@@ -98,8 +98,9 @@ def test_an_embedding_may_lie_under_the_other_name_that_it_is_tied_to(
     embedding = next(n for n in tensors if n.endswith("embed_tokens.weight"))
     head = next(n for n in tensors if n.endswith("lm_head.weight"))
     tensors[head] = tensors.pop(embedding)
-    write_shards(other, tensors)
-    assert family_of(folder.name).load(other, LoadOptions(), CPU).config.kind == folder.name
+    family = family_of(folder.name)
+    family.save(other, tensors)
+    assert family.load(other, LoadOptions(), CPU).config.kind == folder.name
 
 
 @pytest.mark.parametrize(

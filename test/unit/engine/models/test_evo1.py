@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unit.engine.families.test_family_faults import engine_of, refused, seen, step
+from support.folders import refused
+from unit.engine.families.test_family_faults import engine_of, seen, step
 from unit.engine.models.test_vlm_with_expert import Again
 from vla_ros.core.types import Executing
 from vla_ros.engine import EngineOptions, InvalidAction
@@ -20,14 +21,13 @@ from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.evo1 import (
+    FAMILY,
     PRESETS,
-    Evo1Family,
-    chosen,
     evo1_config_json,
     parse_evo1_config,
     square_of,
-    write_evo1,
 )
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.models.evo1 import (
     TIME_INDEX,
     CrossBlock,
@@ -42,12 +42,11 @@ from vla_ros_lab.bench.flow import NaiveRow, OwnRow, inputs_of
 
 SMALL = PRESETS["evo1-small"]
 CPU = torch.device("cpu")
-FAMILY = Evo1Family()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_evo1(tmp_path / "it", SMALL, seed=1)
+    write_folder(tmp_path / "it", SMALL, seed=1)
     return tmp_path / "it"
 
 
@@ -132,7 +131,7 @@ def test_the_rows_that_are_kept_and_where_they_stand() -> None:
     assert kept_rows(ids, 9, 6).tolist() == list(range(13))
     assert kept_rows(ids, 9, 4).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12]
     assert kept_rows(ids, 9, 2).tolist() == [0, 1, 2, 3, 4, 7, 8, 11, 12]
-    with pytest.raises(ValueError, match="6 places for 8 rows"):
+    with pytest.raises(ValueError, match="6 positions for 8 rows"):
         kept_rows(ids, 9, 8)
 
 
@@ -174,7 +173,7 @@ def test_noise_is_uniform_and_only_where_there_are_actions() -> None:
 
 
 def test_an_embodiment_is_one_of_the_checkpoints(tmp_path: Path) -> None:
-    write_evo1(tmp_path, replace(SMALL, embodiments=3), seed=1)
+    write_folder(tmp_path, replace(SMALL, embodiments=3), seed=1)
     answers = []
     for name in ("", "0", "2"):
         engine = engine_of(str(tmp_path), embodiment=name)
@@ -182,7 +181,7 @@ def test_an_embodiment_is_one_of_the_checkpoints(tmp_path: Path) -> None:
     assert np.array_equal(answers[0], answers[1])
     assert not np.allclose(answers[1], answers[2], atol=1e-3)
     assert "'3' is unknown: this checkpoint has 0, 1, 2" in refused(tmp_path, embodiment="3")
-    assert chosen(SMALL, LoadOptions(steps=3)).steps == 3
+    assert FAMILY.chosen(SMALL, LoadOptions(steps=3)).steps == 3
 
 
 def test_an_instruction_that_is_too_long_is_refused() -> None:

@@ -8,21 +8,14 @@ from typing import Any
 
 import pytest
 
-from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.families.registry import family_of
+from support.folders import refused
+from vla_ros.engine.families.registry import all_presets, write_folder
 
 
 def made(folder: Path, preset: str) -> Path:
     folder.mkdir()
-    family_of(f"random:{preset}").write(folder, preset, seed=0)
+    write_folder(folder, all_presets()[preset], seed=0)
     return folder
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        load_engine(EngineOptions(str(folder)))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["mean", "std"])
@@ -33,7 +26,7 @@ def test_colors_of_evo1_are_three_numbers(tmp_path: Path, name: str, value: list
     content = json.loads(path.read_text())
     content["shapes"]["vision"][name] = value
     path.write_text(json.dumps(content))
-    assert f"{name} is" in refusal(path.parent) and "three numbers" in refusal(path.parent)
+    assert f"{name} is" in refused(path.parent) and "three numbers" in refused(path.parent)
 
 
 def test_a_prompt_of_evo1_has_an_end(tmp_path: Path) -> None:
@@ -41,7 +34,7 @@ def test_a_prompt_of_evo1_has_an_end(tmp_path: Path) -> None:
     path = made(tmp_path / "it", "evo1-small") / "config.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "max_text_length": 96000}))
-    assert "max_text_length is 96000" in refusal(path.parent)
+    assert "max_text_length is 96000" in refused(path.parent)
 
 
 def test_probed_states_are_numbers(tmp_path: Path) -> None:
@@ -49,7 +42,7 @@ def test_probed_states_are_numbers(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["state_bins"]["values"][1] = [False]
     path.write_text(json.dumps(content))
-    assert "values is" in refusal(path.parent)
+    assert "values is" in refused(path.parent)
 
 
 def test_a_shard_of_a_name_that_no_disk_takes_is_not_there(tmp_path: Path) -> None:
@@ -57,4 +50,4 @@ def test_a_shard_of_a_name_that_no_disk_takes_is_not_there(tmp_path: Path) -> No
     content = json.loads(path.read_text())
     content["weight_map"][min(content["weight_map"])] = "0" * 400
     path.write_text(json.dumps(content))
-    assert "lacks the shards" in refusal(path.parent)
+    assert "lacks the shards" in refused(path.parent)

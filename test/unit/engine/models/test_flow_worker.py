@@ -13,7 +13,8 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, action_spa
 from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.families.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.vla import VlaPolicy
 from vla_ros.runtime.worker.worker import warm_up
@@ -77,7 +78,7 @@ def test_actions_of_another_width_are_joints_in_the_units_of_their_data(
     tmp_path: Path, dim: int, names: int
 ) -> None:
     config = replace(PRESETS["smolvla-small"], action_dim=dim, action_width=16)
-    write_random_flow(tmp_path, config, seed=2)
+    write_folder(tmp_path, config, seed=2)
     spec = PolicySpec("vla", engine=EngineOptions(str(tmp_path)), warmup_count=1)
     policy = VlaPolicy(spec)
     space = policy.info.action_space
@@ -109,7 +110,7 @@ def test_joints_are_called_what_the_folder_calls_them() -> None:
 def test_joints_of_a_checkpoint_in_degrees_become_radians(tmp_path: Path) -> None:
     """LeRobot's SO-101: five joints in degrees and a gripper from 0 to 100."""
     config = replace(PRESETS["smolvla-small"], action_dim=6, action_width=16, state_dim=6)
-    write_random_flow(tmp_path, config, seed=2)
+    write_folder(tmp_path, config, seed=2)
     spec = PolicySpec("vla", engine=EngineOptions(str(tmp_path)), warmup_count=1)
     told = replace(
         spec,

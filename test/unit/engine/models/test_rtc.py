@@ -17,7 +17,8 @@ from vla_ros.core.types import Executing, Inference, Instruction, Observation, T
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM, write_random_flow
+from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM
+from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.layers.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
 from vla_ros.engine.load import load_engine
@@ -212,7 +213,7 @@ def engine_of(preset: str, **options: Any) -> Engine:
 def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> None:
     """LeRobot's rtc_training_max_delay: so many given actions at most, and zeros behind them."""
     config = replace(PRESETS["pi05-small"], rtc_trained=True, max_delay=2)
-    write_random_flow(tmp_path / "it", config, seed=1)
+    write_folder(tmp_path / "it", config, seed=1)
     asked = EngineOptions(str(tmp_path / "it"), rtc_mode="trained")
     engine = load_engine(asked)
     engine.reset(TEXT)

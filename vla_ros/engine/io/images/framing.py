@@ -27,7 +27,7 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How an image becomes a square of ``side`` pixels.
+    """The way in which an image becomes a square of ``side`` pixels.
 
     N1.6, N1.7: it is padded to a square and shrunk, its middle ``share`` stays and is brought to
     ``side`` again; ``final`` is the side that N1.6 brings it to then (0: it stays). N1.5 (not
@@ -105,13 +105,13 @@ def resized(image: Pixels, side: int) -> Pixels:
         return _grown(image, side)
     if source % side == 0:
         return _by_whole_blocks(image, source // side)
-    places, weights = _area(source, side)
+    indices, weights = _area(source, side)
     rows: Any = 0.0
-    for tap in range(places.shape[1]):
-        rows = rows + image[:, places[:, tap]] * weights[:, tap, None]
+    for tap in range(indices.shape[1]):
+        rows = rows + image[:, indices[:, tap]] * weights[:, tap, None]
     out: Any = 0.0
-    for tap in range(places.shape[1]):
-        out = out + rows[places[:, tap]] * weights[:, tap, None, None]
+    for tap in range(indices.shape[1]):
+        out = out + rows[indices[:, tap]] * weights[:, tap, None, None]
     return np.clip(np.rint(out), 0, 255).astype(np.uint8)
 
 
@@ -126,11 +126,11 @@ def _by_whole_blocks(image: Pixels, by: int) -> Pixels:
 
 @lru_cache(maxsize=8)
 def _area(source: int, side: int) -> tuple[npt.NDArray[np.int64], F32]:
-    """What each pixel of the smaller image takes of the larger one, along an axis: places and
+    """The share of the larger image in each pixel of the smaller, along an axis: indices and
     weights [side, taps]."""
     scale = source / side
     taps = math.ceil(scale) + 2
-    places, weights = np.zeros((side, taps), np.int64), np.zeros((side, taps), np.float32)
+    indices, weights = np.zeros((side, taps), np.int64), np.zeros((side, taps), np.float32)
     for to in range(side):
         begin = to * scale
         end, cell = begin + scale, min(scale, source - begin)
@@ -139,12 +139,12 @@ def _area(source: int, side: int) -> tuple[npt.NDArray[np.int64], F32]:
         found: list[tuple[int, float]] = []
         if first - begin > 1e-3:
             found.append((first - 1, (first - begin) / cell))
-        found += [(place, 1.0 / cell) for place in range(first, last)]
+        found += [(index, 1.0 / cell) for index in range(first, last)]
         if end - last > 1e-3:
             found.append((last, min(end - last, 1.0, cell) / cell))
-        for tap, (place, weight) in enumerate(found):
-            places[to, tap], weights[to, tap] = place, weight
-    return places, weights
+        for tap, (index, weight) in enumerate(found):
+            indices[to, tap], weights[to, tap] = index, weight
+    return indices, weights
 
 
 def _grown(image: Pixels, side: int) -> Pixels:

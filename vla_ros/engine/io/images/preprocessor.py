@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image as PILImage
 
 from vla_ros.core.types import Image
@@ -58,16 +59,15 @@ def fit(
     height, width = image.shape[:2]
     if (height, width) == (size, size):
         return image
-    picture = PILImage.fromarray(image)
     to = placing(height, width, size, strategy)
+    resized = PILImage.fromarray(image)
     if to.top or to.left:
-        wide, high = picture.size
-        padded = PILImage.new("RGB", (wide + 2 * to.left, high + 2 * to.top), fill)
-        padded.paste(picture, (to.left, to.top))
-        picture = padded
-    picture = pillow_resize(picture, to.wide, to.high, PILImage.Resampling[interpolation.upper()])
+        padded = PILImage.new("RGB", (width + 2 * to.left, height + 2 * to.top), fill)
+        padded.paste(resized, (to.left, to.top))
+        resized = padded
+    resized = pillow_resize(resized, to.wide, to.high, PILImage.Resampling[interpolation.upper()])
     left, top = to.cut_left, to.cut_top
-    return np.asarray(picture.crop((left, top, left + size, top + size)))
+    return np.asarray(resized.crop((left, top, left + size, top + size)))
 
 
 def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Color:
@@ -84,14 +84,14 @@ def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Color:
 
 
 def resized_there(image_steps: str, device: torch.device) -> bool:
-    """Whether images are resized on the device."""
+    """True where images are resized on the device."""
     return image_steps == "device" or (image_steps == "auto" and device.type == "cuda")
 
 
 class Preprocessor:
     """uint8 RGB image -> one float tensor [1, 3, size, size] per tower, on the device.
 
-    ``image_steps`` says where an image is resized: "cpu" by Pillow, "device" in torch after the
+    ``image_steps``: where an image is resized, "cpu" by Pillow, "device" in torch after the
     image went there as it came (:class:`TorchSquares`: the same pixels),
     "auto" on a GPU where there is one.
     """
@@ -146,14 +146,14 @@ class Preprocessor:
 
     def _torch(self, image: Image, squares: TorchSquares) -> Callable[[_Square], torch.Tensor]:
         taken = libero_picture(image) if self._libero else image
-        picture = uploaded(taken, self._device).permute(2, 0, 1).float()
+        pixels = uploaded(taken, self._device).permute(2, 0, 1).float()
 
         def square(wanted: _Square) -> torch.Tensor:
             size, fill, interpolation = wanted
             if self._libero:
-                made = squares.lanczos3(picture, size)
+                made = squares.lanczos3(pixels, size)
             else:
-                made = squares.fit(picture, size, self._config.resize, fill, interpolation)
+                made = squares.fit(pixels, size, self._config.resize, fill, interpolation)
             return squares.center_crop(made) if self._crop else made
 
         return square
@@ -169,47 +169,47 @@ class TorchSquares:
         self._kept: dict[Hashable, torch.Tensor] = {}
 
     def fit(
-        self, picture: torch.Tensor, size: int, strategy: str, fill: Color, interpolation: str
+        self, image: torch.Tensor, size: int, strategy: str, fill: Color, interpolation: str
     ) -> torch.Tensor:
-        """As :func:`fit`."""
-        height, width = picture.shape[1:]
+        """The square of :func:`fit`."""
+        height, width = image.shape[1:]
         if (height, width) == (size, size):
-            return picture
+            return image
         to = placing(height, width, size, strategy)
         if to.top or to.left:
-            picture = self._padded(picture, to, fill)
-        height, width = picture.shape[1:]
+            image = self._padded(image, to, fill)
+        height, width = image.shape[1:]
         columns = self._cut(width, to.wide, to.cut_left, size, interpolation)
         rows = self._cut(height, to.high, to.cut_top, size, interpolation)
-        return _down(_across(picture, columns, to.cut_left, size), rows, to.cut_top, size)
+        return _down(_across(image, columns, to.cut_left, size), rows, to.cut_top, size)
 
-    def lanczos3(self, picture: torch.Tensor, size: int) -> torch.Tensor:
-        """As :func:`.steps.lanczos3`."""
-        height, width = picture.shape[1:]
+    def lanczos3(self, image: torch.Tensor, size: int) -> torch.Tensor:
+        """The square of :func:`.steps.lanczos3`."""
+        height, width = image.shape[1:]
         if (height, width) == (size, size):
-            return picture
+            return image
         rows, columns = (
             self._keep(("lanczos3", n, size), lambda n=n: lanczos_weights(n, size))  # type: ignore[misc]
             for n in (height, width)
         )
-        return (rows @ picture @ columns.T).round_().clamp_(0, 255)
+        return (rows @ image @ columns.T).round_().clamp_(0, 255)
 
-    def center_crop(self, picture: torch.Tensor) -> torch.Tensor:
-        """As :func:`.steps.center_crop`."""
-        (y0, y1, fy), (x0, x1, fx) = (self._samples(n) for n in picture.shape[1:])
+    def center_crop(self, image: torch.Tensor) -> torch.Tensor:
+        """The square of :func:`.steps.center_crop`."""
+        (y0, y1, fy), (x0, x1, fx) = (self._samples(n) for n in image.shape[1:])
         # By a tensor: by a number, a GPU multiplies with what is nearly 1 / 255.
-        source = picture / self._keep("white", lambda: np.full(1, 255, np.float32))
+        source = image / self._keep("white", lambda: np.full(1, 255, np.float32))
         left, right = source[:, :, x0], source[:, :, x1]
         across = left + (right - left) * fx
         above, below = across[:, y0], across[:, y1]
         value = (above + (below - above) * fy[:, None]).clamp_(0, 1)
         return (value * 255.5).clamp_(max=255).floor_().float()
 
-    def _padded(self, picture: torch.Tensor, to: Padding, fill: Color) -> torch.Tensor:
-        height, width = picture.shape[1:]
+    def _padded(self, image: torch.Tensor, to: Padding, fill: Color) -> torch.Tensor:
+        height, width = image.shape[1:]
         color = self._keep(("fill", fill), lambda: np.array(fill, np.float32)[:, None, None])
         padded = color.repeat(1, height + 2 * to.top, width + 2 * to.left)
-        padded[:, to.top : to.top + height, to.left : to.left + width] = picture
+        padded[:, to.top : to.top + height, to.left : to.left + width] = image
         return padded
 
     def _cut(
@@ -242,19 +242,19 @@ class TorchSquares:
 
 
 def _across(
-    picture: torch.Tensor, columns: torch.Tensor | None, begin: int, size: int
+    image: torch.Tensor, columns: torch.Tensor | None, begin: int, size: int
 ) -> torch.Tensor:
     """[3, h, w] -> [3, h, size]: resized, or where nothing is to resize cut out."""
     if columns is None:
-        return picture[:, :, begin : begin + size]
-    return _rounded((picture @ columns.T).unflatten(2, (BYTES, size)), 2)
+        return image[:, :, begin : begin + size]
+    return _rounded((image @ columns.T).unflatten(2, (BYTES, size)), 2)
 
 
-def _down(picture: torch.Tensor, rows: torch.Tensor | None, begin: int, size: int) -> torch.Tensor:
+def _down(image: torch.Tensor, rows: torch.Tensor | None, begin: int, size: int) -> torch.Tensor:
     """[3, h, w] -> [3, size, w], likewise."""
     if rows is None:
-        return picture[:, begin : begin + size]
-    return _rounded((rows @ picture).unflatten(1, (BYTES, size)), 1)
+        return image[:, begin : begin + size]
+    return _rounded((rows @ image).unflatten(1, (BYTES, size)), 1)
 
 
 def _rounded(parts: torch.Tensor, axis: int) -> torch.Tensor:
@@ -276,3 +276,20 @@ def uploaded(image: Image, device: torch.device) -> torch.Tensor:
         held = torch.empty(image.shape, dtype=torch.uint8, pin_memory=cuda)
         np.copyto(held.numpy(), image)
         return held.to(device, non_blocking=True)
+
+
+def stretched(
+    image: Image, size: int, device: torch.device, levels: torch.Tensor | None = None
+) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, size, size] from 0 to 255, made on the device and there:
+    stretched, bicubic with antialiasing, rounded to 256 values, as PIL does it. ``levels`` float32
+    [256]: the values that bytes stand for."""
+    refuse_unless_image(image)
+    pixels = uploaded(image, device).permute(2, 0, 1)[None]
+    pixels = pixels.float() if levels is None else levels[pixels.int()]
+    if image.shape[:2] != (size, size):
+        pixels = F.interpolate(
+            pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
+        )
+        pixels = pixels.clamp(0, 255).round()
+    return pixels[0]

@@ -60,8 +60,9 @@ def refuse_unless_image(image: Image) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How an image becomes a square: ``left`` and ``top`` lines of padding at both ends, then
-    scaled to ``high`` x ``wide``, of which the square at (``cut_top``, ``cut_left``) stays."""
+    """Padding and cut that make a square of an image: ``left`` and ``top`` lines of padding at
+    both ends, then scaled to ``high`` x ``wide``, of which the square at (``cut_top``,
+    ``cut_left``) stays."""
 
     top: int
     left: int
@@ -200,7 +201,7 @@ def mirror(image: Image) -> Image:
 
 
 def jpeg_round_trip(image: Image) -> Image:
-    """What JPEG leaves of an image, to the bit as TensorFlow's functions by their defaults.
+    """An image after JPEG, to the bit as TensorFlow's functions by their defaults.
 
     Encoded: quality 95, chroma 4:2:0. Decoded: with the *fast* inverse transform, which
     TensorFlow takes by default and which differs from the accurate one by up to 10 levels.
