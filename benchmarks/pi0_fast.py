@@ -81,7 +81,7 @@ def trained_head(target: Path, out: Path, begin: float) -> tuple[Path, dict[str,
     recorded.open_recording = lambda *_: recorded.Recording(cameras, count, rows())
     asked = HeadRun(str(target), executed=1, data=(target,), state_in_prompt="robot")
     quiet = Reporter(lambda _: None, lambda _: None)
-    found = train(asked, HeadOptions.of_recursive(), out, quiet)
+    found = train(asked, HeadOptions(), out, quiet)
     assert found is not None
     print(f"draft head, step {found.step}: {found.judged.passes} passes on frames held out,"
           f" {found.temporal.passes} by temporal_tree")  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 from support.engine import LANGUAGE, Event, play, stream, tiny_config
 from support.gpu import DEVICES
-from support.heads import random_head, recursive_head
+from support.heads import recursive_head
 from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.families.openvla import write_random
 
@@ -21,7 +21,6 @@ SCHEDULES = {
     "speculative, fixed shapes": {"fixed_shapes": True},
     "speculative, trees": {"drafter": "temporal_tree"},
     "speculative, draft head": {"drafter": "head", "adaptive_draft": False},
-    "speculative, recursive head": {"drafter": "head", "adaptive_draft": False},
     "speculative, draft model": {"drafter": "model"},
     "vanilla_speculative": {"drafter": "model"},
 }
@@ -40,8 +39,7 @@ def options_of(name: str, draft: str) -> tuple[str, dict[str, object]]:
     if name == "vanilla_speculative" or options.get("drafter") == "model":
         options["draft_checkpoint"] = draft
     if options.get("drafter") == "head":
-        head = recursive_head if "recursive" in name else random_head
-        save_head(Path(draft) / "head", head(tiny_config("llama_gqa"), 7, seed=3))
+        save_head(Path(draft) / "head", recursive_head(tiny_config("llama_gqa"), 7, seed=3))
         options["draft_checkpoint"] = str(Path(draft) / "head")
     return name.split(",")[0], options
 
@@ -72,9 +70,8 @@ def test_it_says_what_generate_says_and_captures_nothing_in_service(
 @pytest.mark.parametrize("attention", ["auto", "torch"])
 @pytest.mark.parametrize(
     "name",
-    ["actionflow", "speculative", "speculative, trees", "speculative, draft head",
-     "speculative, recursive head"],
-)  # fmt: skip
+    ["actionflow", "speculative", "speculative, trees", "speculative, draft head"],
+)
 def test_graphs_say_what_eager_passes_say(
     name: str, attention: str, device: str, make_engine, draft: str
 ) -> None:

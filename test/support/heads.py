@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vla_ros.engine.decoding.draft_heads import (
-    HeadConfig,
-    OneShotHead,
-    RecursiveConfig,
-    RecursiveHead,
-)
+from vla_ros.engine.decoding.draft_heads import RecursiveConfig, RecursiveHead
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.models.language.base import tap_layers
 
@@ -19,20 +14,10 @@ if TYPE_CHECKING:
     from vla_ros_lab.train.head.features import HeadEpisode
 
 
-def random_head(model: ModelConfig, tokens: int, seed: int = 0, **changes: object) -> OneShotHead:
-    """A head for a target, that knows nothing."""
-    text = model.text
-    options = {"width": 32, **changes}
-    layers = tap_layers(text.layers)
-    config = HeadConfig(layers, text.hidden_size, tokens, model.bins, **options)  # type: ignore[arg-type]
-    torch.manual_seed(seed)
-    return OneShotHead(config).requires_grad_(False).eval()
-
-
 def recursive_head(
     model: ModelConfig, tokens: int, dim: int = 7, seed: int = 0, **changes: object
 ) -> RecursiveHead:
-    """The same of a recursive one; what is expected draws it, so that some of it stands."""
+    """A head that knows nothing; what is expected draws it, so that some drafts stand."""
     text = model.text
     options = {"width": 32, "heads": 2, "bins": model.bins, **changes}
     config = RecursiveConfig(tap_layers(text.layers), text.hidden_size, tokens, dim, **options)  # type: ignore[arg-type]

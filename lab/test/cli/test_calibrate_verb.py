@@ -64,7 +64,6 @@ def test_tokens_become_a_calibration(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--nodes", "24"], "give two numbers"),
         (["--drafter", "head", "--tokens", "x"], "give --rollouts, not --tokens"),
         (["--rollouts", "x"], "are for --drafter head"),
-        (["--drafter", "head", "--output", "/tmp/x.json"], "is a one-shot head"),
         (["--nodes", "0,4"], "at least 1 each"),
         (["--episodes", "0"], "at least 1"),
         (["--tokens", "a", "--bag", "b"], "not both"),

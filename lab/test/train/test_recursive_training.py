@@ -35,7 +35,7 @@ def spoken(frames: int, seed: int) -> HeadEpisode:
 def test_it_learns_to_go_on_from_its_own_states() -> None:
     learn, held_out = [spoken(40, n) for n in range(6)], [spoken(20, 100 + n) for n in range(4)]
     target = Target(ACTIONS, lambda t: TABLE[t], (0, 1, 2), 16, STEPS, torch.eye(BINS, 16))
-    options = HeadOptions.of_recursive(
+    options = HeadOptions(
         steps=80, batch=32, learning_rate=1e-2, warmup=5, check_every=40, width=32, unroll=3
     )
     steps = []
@@ -55,4 +55,4 @@ def test_it_learns_to_go_on_from_its_own_states() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UserError, match="unroll"):
-        HeadOptions.of_recursive(unroll=0)
+        HeadOptions(unroll=0)

@@ -18,14 +18,11 @@ from vla_ros.core.types import Image, Timeline
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.base import Decoding, resolve
 from vla_ros.engine.decoding.calibration import FILE
-from vla_ros.engine.decoding.draft_head_folder import FOLDER, DraftHead
+from vla_ros.engine.decoding.draft_head_folder import FOLDER
 from vla_ros.engine.decoding.draft_heads import (
-    HeadConfig,
-    OneShotHead,
     RecursiveConfig,
     RecursiveHead,
     heads_for,
-    one_shot_width,
     recursive_width,
 )
 from vla_ros.engine.decoding.drafters import Drafter
@@ -186,20 +183,12 @@ def decoding_of(options: Mapping[str, Any], setting: BenchSetting) -> Decoding:
     )  # fmt: skip
 
 
-def _untrained(model: VLAModel, tokens: int) -> DraftHead | None:
+def _untrained(model: VLAModel, tokens: int) -> RecursiveHead | None:
     """A head that costs what one costs, for a checkpoint that has none."""
     if (model.directory / FOLDER).is_dir():
         return None
-    text, actions = model.config.text, model.actions
-    head: DraftHead
-    if model.config.chunk > 1:
-        head = untrained_recursive(text, tokens, tokens // model.config.chunk, actions)
-    else:
-        config = HeadConfig(
-            tap_layers(text.layers), text.hidden_size, tokens, actions.bins,
-            one_shot_width(text.hidden_size), ordered=actions.ordered,
-        )  # fmt: skip
-        head = OneShotHead(config).requires_grad_(False).eval()
+    dim = tokens // model.config.chunk
+    head = untrained_recursive(model.config.text, tokens, dim, model.actions)
     return head.to(model.device, model.dtype)
 
 

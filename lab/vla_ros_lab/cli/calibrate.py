@@ -124,11 +124,10 @@ def head_folder(args: argparse.Namespace) -> Path:
 
 
 def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
-    """Every second episode to fit on. UserError: no recursive head, or rollouts of another."""
+    """Every second episode to fit on. UserError: no head, or rollouts of another."""
     try:
         from vla_ros.engine import load_engine
         from vla_ros.engine.decoding.draft_head_folder import load_head
-        from vla_ros.engine.decoding.draft_heads import RecursiveHead
         from vla_ros_lab.train.head.replayed import replayed
         from vla_ros_lab.train.head.rollouts import RolloutOptions
         from vla_ros_lab.train.head.run import target_of
@@ -146,8 +145,6 @@ def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
 
         head = load_head(folder, model.config, engine.info.max_tokens, torch.device("cpu"),
                          torch.float32)  # fmt: skip
-    if not isinstance(head, RecursiveHead):
-        raise UserError(f"{folder} is a one-shot head: heterospec is for recursive ones")
     options = RolloutOptions(engine.info.checkpoint_sha256, 0, args.episodes, executed)
     if args.rollouts:
         episodes, source = (
@@ -208,7 +205,7 @@ entropy of the best path), and what became of them. Verification rounds are repl
 tree, from episodes that are played here or were recorded; every second episode is fitted on, and
 the others are what the tables are judged by.
 
-With --drafter head it is how sure the recursive draft head is; its target's rollouts are played, or
+With --drafter head it is how sure the draft head is; its target's rollouts are played, or
 those are taken that its training has held out.
 
 Written is heterospec.json, beside the checkpoint (beside the head), where the decoding looks for

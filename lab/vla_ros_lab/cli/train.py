@@ -211,7 +211,7 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     from vla_ros_lab.train.head.run import HEAD, Reporter, run
     from vla_ros_lab.train.head.training import Step as HeadStep
 
-    options = HeadOptions.of_recursive(**given(args, "steps", "batch", "learning_rate", "seed"))
+    options = HeadOptions(**given(args, "steps", "batch", "learning_rate", "seed"))
     # On a CPU the rollouts are in fp32, where speculation gives the target's tokens exactly.
     dtype = "float32" if device == "cpu" else args.dtype
     wanted = HeadRun(

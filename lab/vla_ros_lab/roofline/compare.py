@@ -8,7 +8,7 @@ from vla_ros_lab.roofline.bench_file import BenchFile, BenchRow
 from vla_ros_lab.roofline.decodings import (
     DecodingTime,
     decodings,
-    speculative_head,
+    recursive_decoding,
     speculative_tree,
 )
 from vla_ros_lab.roofline.roofline import Roofline
@@ -84,7 +84,7 @@ def _alpha(roof: Roofline, row: BenchRow) -> float:
     """
     if row.acceptance is None or row.name == "vanilla_speculative" or row.passes < 1:
         return row.acceptance if row.acceptance is not None else 0.5
-    trees = {"speculative_tree": speculative_tree, "speculative_head": speculative_head}
+    trees = {"speculative_tree": speculative_tree, "speculative_head": recursive_decoding}
     calculate = trees.get(SAME_WORK.get(row.name, row.name))
     if calculate is not None:
         return least(20, lambda alpha: calculate(roof, alpha).passes <= row.passes)

@@ -17,14 +17,12 @@ from vla_ros.engine.decoding.draft_heads import (
     RecursiveConfig,
     RecursiveHead,
     heads_for,
-    one_shot_width,
     recursive_width,
 )
-from vla_ros.engine.decoding.draft_tree import Budget, Cost, level_sums, plan_first, plan_states
+from vla_ros.engine.decoding.draft_tree import Budget, Cost, level_sums, plan_first, plan_trees
 from vla_ros_lab.roofline.roofline import Roofline, StageTime
 from vla_ros_lab.roofline.shapes import ModelShape
 from vla_ros_lab.roofline.speculation import (
-    MISSED,
     Expected,
     Rounds,
     alternatives,
@@ -265,8 +263,8 @@ def decodings(
     """Every decoding that this kind of model can have.
 
     ``draft`` is the draft model of ``speculative_model`` and ``vanilla_speculative``; ``head``
-    adds ``speculative_head``, for which a draft head must have been trained: of a chunk policy
-    the recursive one, which ``coverage`` is about.
+    adds ``speculative_head``, for which a draft head must have been trained; ``coverage`` is
+    what it knows (:func:`recursive_decoding`).
     """
     if roof.model.kind == "parallel":
         return (_parallel(roof),)
@@ -281,7 +279,7 @@ def decodings(
         speculative_tree(roof, alpha),
     ]
     if head and roof.model.action_tokens > 2:
-        out.append(speculative_head(roof, alpha, coverage))
+        out.append(recursive_decoding(roof, alpha, coverage))
     if draft is not None:
         out += [
             _with_model(roof, alpha, gamma, draft),
@@ -348,47 +346,17 @@ def _temporal(roof: Roofline, alpha: float, gamma: int | None, name: str) -> Dec
 
 def speculative_tree(roof: Roofline, alpha: float) -> DecodingTime:
     """V + P(prompt + nodes) + (E - 1) D(1 + nodes) of temporal_tree, nodes kept where they pay."""
-    return _tree(roof, alpha, "speculative_tree")
-
-
-def speculative_head(roof: Roofline, alpha: float, coverage: float | None = None) -> DecodingTime:
-    """V + P + (E - 1) D of a draft head behind every pass but the last: + its weights, read each
-    time.
-
-    Once an action has begun the head misses :data:`MISSED` of what the last action misses. For
-    chunks it is the recursive head, of this ``coverage``.
-    """
-    if roof.model.chunk > 1:
-        return recursive_decoding(roof, alpha, coverage)
-    weights = head_weights(roof.model)
-    once = roof.time("draft", [Op("draft", "head", 2.0 * weights, weights=weights)]).seconds
-    return _tree(roof, alpha, "speculative_head", once)
-
-
-def _tree(roof: Roofline, alpha: float, name: str, head: float | None = None) -> DecodingTime:
-    """``head``: seconds of its pass; None: what the last action offers is drafted throughout."""
     k, prompt, decode = roof.model.action_tokens, roof.prefill().seconds, roof.decode().seconds
-    once, budget = head or 0.0, Budget()
+    budget = Budget()
     first = Cost(0.0, (roof.prefill(budget.prompt).seconds - prompt) / budget.prompt / decode)
     node = (roof.decode(1 + budget.alone).seconds / decode - 1.0) / budget.alone
-    seen = alternatives(alpha if head is None else 1.0 - MISSED * (1.0 - alpha))
-    states = [[alternatives(alpha)] * (k - 1), *([seen] * (k - 1 - n) for n in range(1, k - 1))]
-    plan = plan_states(states[: k - 1], budget, first, Cost(once / decode, node))
+    plan = plan_trees([alternatives(alpha)] * (k - 1), budget, first, Cost(0.0, node))
     nodes = [len(tree) for tree in plan.trees] or [0]
     verify, later = roof.decode(1 + max(nodes[1:], default=0)).seconds, plan.passes - 1.0
     return _guessing(
-        roof, name, alpha, plan.passes, roof.prefill(nodes[0]).seconds, later * verify,
-        (k - 1) * (verify + once) if alpha < 1.0 else None,
-        draft=None if head is None else later * once,
-        draft_passes=0.0 if head is None else later,
+        roof, "speculative_tree", alpha, plan.passes, roof.prefill(nodes[0]).seconds,
+        later * verify, (k - 1) * verify if alpha < 1.0 else None,
     )  # fmt: skip
-
-
-def head_weights(model: ModelShape) -> float:
-    """Weights of a one-shot draft head of the width that training gives it: its matrices."""
-    hidden, guessed = model.decoder.hidden, model.action_tokens - 2
-    width = one_shot_width(hidden)
-    return float(width * ((TAPS + 1) * hidden + 4 * width + guessed * BINS))
 
 
 def _with_model(

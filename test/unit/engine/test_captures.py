@@ -21,7 +21,7 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from support.heads import random_head, recursive_head
+from support.heads import recursive_head
 from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.decoding.draft_head_folder import save_head
@@ -65,7 +65,7 @@ def engines(name: str, draft: str) -> tuple[Engine, Engine, Again]:
     if options.get("drafter") == "model":
         options["draft_checkpoint"] = draft
     if options.get("drafter") == "head":
-        save_head(Path(draft) / "head", random_head(tiny_config(), 7, seed=3))
+        save_head(Path(draft) / "head", recursive_head(tiny_config(), 7, seed=3))
         options["draft_checkpoint"] = str(Path(draft) / "head")
     decoding = name.split(",")[0]
     made = engine_of(tiny(seed=2), decoding, capture, **options)
@@ -130,9 +130,9 @@ MOST = 70  # at a tenth to a third of a second each, less than half a minute on 
 TOKENS = {"7": (7, 1), "40": (40, 1), "56": (7, 8)}  # values an action, actions
 
 
-EVERY = (*SCHEDULES, "speculative, recursive head", "heterospec")
+EVERY = (*SCHEDULES, "heterospec")
 #: what is made for single actions
-SINGLE = ("actionflow", "vanilla_speculative", "speculative, draft head")
+SINGLE = ("actionflow", "vanilla_speculative")
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -146,14 +146,13 @@ def test_few_graphs_are_captured_before_the_first_answer(
     dim, chunk = TOKENS[tokens]
     if chunk > 1 and name in SINGLE:
         pytest.skip("made for single actions")
-    options = dict(SCHEDULES.get(name, {"drafter": "head"}))
+    options = dict(SCHEDULES.get(name, {}))
     config = replace(tiny_config(), chunk=chunk)
     if options.get("drafter") == "model":
         write_random(Path(draft), replace(tiny_config("llama_gqa", "fused"), chunk=chunk), seed=9)
         options["draft_checkpoint"] = draft
     elif options.get("drafter") == "head":
-        make = recursive_head if "recursive" in name else random_head
-        save_head(Path(draft) / "head", make(config, dim * chunk, seed=3))
+        save_head(Path(draft) / "head", recursive_head(config, dim * chunk, dim, seed=3))
         options["draft_checkpoint"] = str(Path(draft) / "head")
     if name == "heterospec":
         options = {"calibration": write_calibration(Path(draft), dim * chunk)}

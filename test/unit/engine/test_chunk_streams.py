@@ -20,10 +20,8 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from support.heads import random_head
 from vla_ros.core.types import Executing, Timeline
 from vla_ros.engine.decoding.acceptance import Exact
-from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.drafters import TemporalDrafter
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Request
@@ -148,9 +146,3 @@ def test_what_is_not_for_chunks_says_so(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         engine_of(tiny(CONFIG), decoding, **options)
-
-
-def test_a_head_for_single_actions_is_refused(tmp_path: Path) -> None:
-    save_head(tmp_path, random_head(CONFIG, COUNT))
-    with pytest.raises(ValueError, match="for chunks train a recursive one"):
-        engine_of(tiny(CONFIG), "speculative", drafter="head", draft_checkpoint=str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 
 from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
-from support.heads import random_head
+from support.heads import recursive_head
 from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.families.openvla import write_random
 from vla_ros_lab.hugging_face import transformers_model
@@ -61,7 +61,7 @@ def test_every_lossless_decoding_equals_generate(
     expected = play(engine_of(checkpoint, "generate"), events)
     assert len(expected) == FRAMES
     assert len({answer.tokens for answer in expected.values()}) > FRAMES // 3  # a real stream
-    save_head(tmp_path, random_head(checkpoint.config, count, seed))
+    save_head(tmp_path, recursive_head(checkpoint.config, count, count, seed))
     named = {"DRAFT": draft, "HEAD": str(tmp_path)}
     for decoding, options in SCHEDULES:
         named = {**named, "CALIBRATION": write_calibration(tmp_path, count)}

@@ -1,7 +1,6 @@
 """A draft head on disk: a folder with ``config.json`` and ``model.safetensors``.
 
-It lies in the checkpoint it was made for, as ``draft_head``, where it is found by itself. The kind
-in its config says which network it is: one-shot for single actions, recursive for long answers.
+It lies in the checkpoint it was made for, as ``draft_head``, where it is found by itself.
 """
 
 from __future__ import annotations
@@ -13,20 +12,11 @@ from typing import Protocol
 
 import torch
 
-from vla_ros.engine.decoding.draft_heads import (
-    ONE_SHOT,
-    RECURSIVE,
-    HeadConfig,
-    OneShotHead,
-    RecursiveConfig,
-    RecursiveHead,
-)
+from vla_ros.engine.decoding.draft_heads import RecursiveConfig, RecursiveHead
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, read_tensors
-
-DraftHead = OneShotHead | RecursiveHead
 
 
 class HeadTarget(Protocol):
@@ -61,7 +51,7 @@ def find_head(directory: Path, named: str | None) -> Path:
     return path
 
 
-def save_head(directory: Path, head: DraftHead) -> None:
+def save_head(directory: Path, head: RecursiveHead) -> None:
     """Write a folder that :func:`load_head` reads back; bf16, but for the chances."""
     from safetensors.torch import save_file
 
@@ -82,7 +72,7 @@ def load_head(
     dtype: torch.dtype,
     *,
     shorter: bool = False,
-) -> DraftHead:
+) -> RecursiveHead:
     """The head in a folder, for actions of so many tokens of that target; ``shorter``: or of less,
     where answers end by themselves.
 
@@ -91,7 +81,7 @@ def load_head(
     config = _config(directory / CONFIG)
     _fits(directory, config, target, min(tokens, config.tokens) if shorter else tokens)
     with torch.device("meta"):
-        head = RecursiveHead(config) if isinstance(config, RecursiveConfig) else OneShotHead(config)
+        head = RecursiveHead(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     stored = read_headers([directory / WEIGHTS])
     check_tensors(directory, stored, Expected(wanted))
@@ -100,29 +90,23 @@ def load_head(
     return head.requires_grad_(False).eval()
 
 
-def _config(path: Path) -> HeadConfig | RecursiveConfig:
+def _config(path: Path) -> RecursiveConfig:
     found = read_json(path)
-    kind = {ONE_SHOT: HeadConfig, RECURSIVE: RecursiveConfig}.get(
-        str(found.get("kind")), HeadConfig
-    )
-    kinds = {field.name: field.type for field in fields(kind)}
+    kinds = {field.name: field.type for field in fields(RecursiveConfig)}
     layers = found.get("layers")
     whole = all(type(found.get(n)) is int and found[n] > 0 for n, t in kinds.items() if t == "int")
     if (
         set(found) != set(kinds)
-        or found["kind"] not in (ONE_SHOT, RECURSIVE)
         or not whole
         or not isinstance(layers, list)
         or not all(type(layer) is int for layer in layers)
         or not isinstance(found["ordered"], bool)
     ):
         raise CheckpointError(f"{path} describes no draft head of this version: train it again")
-    return kind(**{**found, "layers": tuple(layers)})
+    return RecursiveConfig(**{**found, "layers": tuple(layers)})
 
 
-def _fits(
-    directory: Path, config: HeadConfig | RecursiveConfig, target: HeadTarget, tokens: int
-) -> None:
+def _fits(directory: Path, config: RecursiveConfig, target: HeadTarget, tokens: int) -> None:
     text = target.text
     pairs = {
         "hidden numbers": (config.hidden, text.hidden_size),
@@ -132,7 +116,7 @@ def _fits(
     wrong = [f"{a} {what}, the target has {b}" for what, (a, b) in pairs.items() if a != b]
     if not all(0 <= layer < text.layers for layer in config.layers):
         wrong.append(f"layers {list(config.layers)}, the target has {text.layers}")
-    if isinstance(config, RecursiveConfig) and config.width % (2 * config.heads):
+    if config.width % (2 * config.heads):
         wrong.append(f"{config.heads} heads of {config.width} numbers")
     if wrong:
         raise CheckpointError(f"{directory} is a draft head for another target: {'; '.join(wrong)}")

@@ -1,21 +1,16 @@
-"""Draft heads: small networks that read the target's hidden states and guess its next tokens.
+"""Draft head: a small network that reads the target's hidden states and drafts its next tokens.
 
-Both read the outputs of three of the target's layers (*taps*) where it chose its newest token, and
-that token's embedding (EAGLE-3, Li et al. 2025). Both are given what earlier answers let one expect
-(:mod:`.temporal_prediction`, of FAST tokens :mod:`.fast_drafter`); where bins are in order that is
-joined with what they read off the taps, as logits, so that both must agree. They are trained by
-:mod:`vla_ros_lab.train.head`.
+It reads the outputs of three of the target's layers (*taps*) where the target chose its newest
+token, and that token's embedding (EAGLE-3, Li et al. 2025). One narrow transformer layer names the
+next token; its output takes the place of the target's taps one token on, so that the head can be
+asked again (section 3). Where the target has run, its own taps take the place of such guesses. The
+head is also given what earlier answers let one expect (:mod:`.temporal_prediction`, of FAST tokens
+:mod:`.fast_drafter`); where bins are in order that is joined with what it reads off the taps, as
+logits, so that both must agree. :mod:`vla_ros_lab.train.head` trains it.
 
-:class:`OneShotHead`: for single actions. Gives at once the chances of the bins for every token that
-is left but the last, which comes with its predecessor's pass. One shot in place of EAGLE-3's
-recursion is ours.
-
-:class:`RecursiveHead`: for long answers. One narrow transformer layer whose output names the next
-token and takes the place of the target's taps one token on, so that the head can be asked again
-(section 3). Where the target has run, its own taps take the place of such guesses. Its context are
-the tokens of this answer and the prompt's last state, not the whole prompt. Narrow (``width`` less
-than the target's C), its context and the expectation are ours. *Position* j is where token j of the
-answer was chosen; there the head guesses the token of place j + 1.
+Its context are the tokens of this answer and the prompt's last state, not the whole prompt. That,
+its narrowness (``width`` less than the target's C) and the expectation are ours. *Position* j is
+where token j of the answer was chosen; there the head guesses token j + 1.
 """
 
 from __future__ import annotations
@@ -29,103 +24,10 @@ from torch import nn
 
 Embed = Callable[[torch.Tensor], torch.Tensor]  # token ids -> the target's embeddings
 
-ONE_SHOT = "one_shot"
-RECURSIVE = "recursive"
 LEVELS = 12  # of recursive drafts: EAGLE-3's 8, and what HeteroSpec adds at most
 RANKED = 16  # candidates of a token that a tree may hold
 MODES = 4  # ways to lie around what is expected that are weighed against each other
 _CREPT = 16.0  # bins of change that count as one
-
-
-@dataclass(frozen=True, slots=True)
-class HeadConfig:
-    """``layers`` of the target are read, of ``hidden`` numbers each; an action has ``tokens`` of
-    ``bins``; ``width`` and ``blocks`` are the head's own. ``ordered``: neighboring bins are
-    neighboring values."""
-
-    layers: tuple[int, ...]
-    hidden: int
-    tokens: int
-    bins: int = 256
-    width: int = 256
-    blocks: int = 1
-    ordered: bool = True
-    kind: str = ONE_SHOT
-
-    @property
-    def places(self) -> int:
-        """Tokens that it guesses: all but the first, which no draft precedes, and the last."""
-        return self.tokens - 2
-
-
-def one_shot_width(hidden: int) -> int:
-    """Of a head for a target of that size: small beside a pass of it."""
-    return max(256, hidden // 4)
-
-
-class OneShotHead(nn.Module):
-    """Guesses every token that is left of a single action.
-
-    ``chances`` [places, places, RANKED]: with s + 1 tokens known, how often the candidate of each
-    rank at place p was right; counted after training, 0 where p < s, before it falling with the
-    rank.
-    """
-
-    chances: torch.Tensor
-
-    def __init__(self, config: HeadConfig) -> None:
-        super().__init__()
-        self.config = config
-        width, places = config.width, config.places
-        self.states = nn.Linear((len(config.layers) + 1) * config.hidden, width)
-        self.known = nn.Embedding(config.tokens, width)
-        self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
-        self.norm = nn.RMSNorm(width)
-        self.bins = nn.Linear(width, places * config.bins)
-        self.register_buffer("chances", _falling().repeat(places, places, 1))
-        if config.ordered:
-            self.past = nn.Linear(3 * config.tokens, width)
-            self.gate = nn.Linear(width, places * MODES)
-            self.moves = nn.Parameter(_modes(config.bins).repeat(places, 1, 1))
-
-    def forward(self, taps: torch.Tensor, newest: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
-        """Logits [N, places, bins].
-
-        ``taps`` [N, layers * C]; ``newest`` [N, C], the newest token's embedding in the target;
-        ``past`` int64 [N, 1 + 2 tokens]: how many tokens are known, then the bins of the last
-        action and of the one before it, -1 where there is none or it is no bin.
-        """
-        config = self.config
-        parts = taps.unflatten(1, (len(config.layers), config.hidden))
-        parts = torch.cat((parts, newest[:, None]), 1)
-        x = self.states(F.rms_norm(parts, (config.hidden,), eps=1e-6).flatten(1))
-        x = x + self.known(past[:, 0])
-        last, before = past[:, 1:].split(config.tokens, 1)
-        if config.ordered:
-            moved = torch.cat(_movement(last, before, config.bins), 1)
-            x = x + self.past(moved.to(x.dtype))
-        for block in self.blocks:
-            x = x + block(x)
-        x = self.norm(x)
-        logits: torch.Tensor = self.bins(x).unflatten(1, (config.places, config.bins))
-        return logits + self._onward(x, last) if config.ordered else logits
-
-    def _onward(self, x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """Of every bin, by its distance from the last action's: [N, places, bins]."""
-        config = self.config
-        weights = F.softplus(self.gate(x)).unflatten(1, (config.places, MODES))
-        moves = torch.einsum("npm,pmd->npd", weights, self.moves)
-        old = last[:, 1:-1, None]
-        bins = torch.arange(config.bins, device=x.device)
-        found = moves.gather(2, bins - old.clamp_min(0) + config.bins - 1)
-        return found * (old >= 0)
-
-
-class _Block(nn.Sequential):
-    def __init__(self, width: int) -> None:
-        super().__init__(
-            nn.RMSNorm(width), nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +44,20 @@ class RecursiveConfig:
     width: int = 128
     heads: int = 4
     ordered: bool = True
-    kind: str = RECURSIVE
 
     @property
     def places(self) -> int:
-        """Tokens that it guesses: all but the first, which no draft precedes, and the last."""
+        """Number of tokens that it guesses: all but the first and the last."""
         return self.tokens - 2
 
 
 def recursive_width(hidden: int) -> int:
-    """Of a head for a target of that size: 128 for the small one, 1024 for a 7B's 4096."""
+    """Width of a head for a target so wide: 128 for the small one, 1024 for a 7B's 4096."""
     return max(128, hidden // 4)
 
 
 def heads_for(width: int) -> int:
-    """Of so many numbers: heads of 32, of 64 where it is wide."""
+    """Number of attention heads of a width: each of 32 numbers, of 64 where it is wide."""
     return max(1, width // (32 if width < 512 else 64))
 
 

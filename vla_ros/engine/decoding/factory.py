@@ -13,7 +13,7 @@ from vla_ros.engine.decoding.actionflow import ActionFlow
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
-from vla_ros.engine.decoding.draft_head_folder import FOLDER, DraftHead, find_head, load_head
+from vla_ros.engine.decoding.draft_head_folder import FOLDER, find_head, load_head
 from vla_ros.engine.decoding.draft_heads import RecursiveHead
 from vla_ros.engine.decoding.draft_tree import STEP, Budget
 from vla_ros.engine.decoding.drafters import (
@@ -24,11 +24,7 @@ from vla_ros.engine.decoding.drafters import (
     costs_on,
 )
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
-from vla_ros.engine.decoding.head_drafters import (
-    FastHeadDrafter,
-    HeadDrafter,
-    RecursiveDrafter,
-)
+from vla_ros.engine.decoding.head_drafters import FastHeadDrafter, RecursiveDrafter
 from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter, EntropyTreeDrafter, HeteroSpec
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative, TreeSpeculative
@@ -58,7 +54,7 @@ class DecodingParts:
     max_prompt: int
     load_draft: LoadDraft
     proprio: Normalizer | None = None
-    head: DraftHead | None = None
+    head: RecursiveHead | None = None
     shared: dict[object, Any] = field(default_factory=dict)
 
 
@@ -124,10 +120,7 @@ def fast_head(model: Pi0Fast, directory: Path, named: str) -> RecursiveHead:
     target = FastTarget(model.config.shapes.text, model.actions.bins)
     folder = find_head(directory, named or None)
     place, most = (model.device, model.dtype), model.config.max_tokens
-    head = load_head(folder, target, most, *place, shorter=True)
-    if not isinstance(head, RecursiveHead):
-        raise ValueError(f"{folder} is a one-shot draft head: FAST tokens need a recursive one")
-    return head
+    return load_head(folder, target, most, *place, shorter=True)
 
 
 def make_fast_decoding(
@@ -218,10 +211,6 @@ def _heterospec(parts: DecodingParts, acceptance: Acceptance) -> HeteroSpec:
     drafter: EntropyTreeDrafter
     if options.drafter == "head":
         head = _head_drafter(parts, acceptance, Budget(0, 0))
-        if not isinstance(head, RecursiveDrafter):
-            raise ValueError(
-                "heterospec over a head needs a recursive one: `vla-ros train --head --recursive`"
-            )
         calibration = _calibration(parts, _calibration_folder(parts), "head")
         plan = plan_bins(calibration, *head.paid, step)
         drafter = EntropyHeadDrafter(head, calibration, plan, model.device)
@@ -309,24 +298,26 @@ def read_calibration(file: str | None, directory: Path) -> Calibration:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _head_drafter(
-    parts: DecodingParts, acceptance: Acceptance, budget: Budget
-) -> HeadDrafter | RecursiveDrafter:
+def _head_drafter(parts: DecodingParts, acceptance: Acceptance, budget: Budget) -> RecursiveDrafter:
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
     model, head, costs = parts.model, _head(parts), _costs(parts)
     share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
-    common = model.actions, model.device, acceptance.tolerance, budget
-    if isinstance(head, RecursiveHead):
-        if costs is not None:  # the head's pass for every level
-            costs = replace(costs, alone=replace(costs.alone, level=share))
-        chunk, capture = model.config.chunk, model.capture
-        return RecursiveDrafter(*common, head, model.decoder.embed, costs, chunk, capture)
-    if costs is not None:
-        costs = replace(costs, alone=replace(costs.alone, draft=costs.alone.draft + share))
-    return HeadDrafter(*common, head, model.decoder.embed, costs, model.capture)
+    if costs is not None:  # the head's pass for every level
+        costs = replace(costs, alone=replace(costs.alone, level=share))
+    return RecursiveDrafter(
+        model.actions,
+        model.device,
+        acceptance.tolerance,
+        budget,
+        head,
+        model.decoder.embed,
+        costs,
+        model.config.chunk,
+        model.capture,
+    )
 
 
-def _head(parts: DecodingParts) -> DraftHead:
+def _head(parts: DecodingParts) -> RecursiveHead:
     """ValueError or CheckpointError where there is none for this checkpoint."""
     model, head = parts.model, parts.head
     if parts.tokens < 3:
@@ -337,11 +328,6 @@ def _head(parts: DecodingParts) -> DraftHead:
             place = model.device, model.dtype
             parts.shared[folder] = load_head(folder, model.config, parts.tokens, *place)
         head = parts.shared[folder]
-    if model.config.chunk > 1 and not isinstance(head, RecursiveHead):
-        raise ValueError(
-            "a one-shot draft head guesses single actions: for chunks train a recursive one"
-            " (`vla-ros train --head`), or give temporal_tree"
-        )
     return head
 
 

@@ -1,9 +1,8 @@
 """Drafters with a head beside the target: candidates read off its hidden states.
 
 The first pass of an answer is the prefill with the tree of the temporal drafter behind it, since
-before the prefill there is nothing to read. From then on the head is asked: the one-shot head once
-a round for all tokens that are left, whose product the tree is the likeliest part of; the recursive
-head level by level, from the last accepted token on (:mod:`.tree_growth`).
+before the prefill there is nothing to read. From then on the head is asked level by level, from the
+last accepted token on (:mod:`.tree_growth`).
 
 The shape of the trees is planned beforehand, for every number of known tokens, from how often each
 rank was right on episodes held out: EAGLE-2's reranking, done once. So layouts and graphs outlive
@@ -13,12 +12,10 @@ frames, and the host reads nothing of the head.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 
-from vla_ros.engine.decoding.draft_heads import LEVELS, RANKED, Embed, OneShotHead, RecursiveHead
+from vla_ros.engine.decoding.draft_heads import LEVELS, Embed, RecursiveHead
 from vla_ros.engine.decoding.draft_tree import Budget, DraftTree, Marginals, plan_first, plan_states
 from vla_ros.engine.decoding.drafters import Costs, Draft, TemporalTreeDrafter, cut
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
@@ -31,120 +28,11 @@ from vla_ros.engine.decoding.tree_growth import (
     TreeGrower,
     layout_of,
     shape_of,
-    spaced,
 )
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
-from vla_ros.engine.layers.devices import pinned
-from vla_ros.engine.layers.graphs import Capture, Outputs
+from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.request import Request
-
-
-class HeadDrafter(TemporalTreeDrafter):
-    """Drafts with a one-shot head.
-
-    ``embed`` gives the target's embeddings [N, C] of tokens int64 [N]; the rest is as of the
-    temporal trees, ``costs.alone`` with the head's own share. A tree that does not pay costs
-    nothing: the head is then not asked. With ``capture`` the head is one graph.
-    """
-
-    def __init__(
-        self,
-        actions: ActionTokens,
-        device: torch.device,
-        tolerance: Callable[[int], int],
-        budget: Budget,
-        head: OneShotHead,
-        embed: Embed,
-        costs: Costs | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        config = head.config
-        super().__init__(actions, config.tokens, device, tolerance, budget, costs)
-        self.layers = config.layers
-        self._actions, self._head, self._embed = actions, head, embed
-        self._chances: list[list[list[float]]] = head.chances.tolist()
-        # Per place that is guessed how far from the target's choice a token is still accepted.
-        places = [tolerance(place) for place in range(1, config.tokens - 1)]
-        self._tolerance = max(places, default=0)
-        self._apart = [place for place, bins in enumerate(places) if bins]
-        self._past = [-1] * (2 * config.tokens)
-        self._taps: torch.Tensor | None = None
-        # What a graph reads: the taps [1, layers * C]; the newest token, then the head's ``past``.
-        like = head.bins.weight
-        self._taps_in = like.new_zeros(1, len(config.layers) * config.hidden)
-        self._inputs = torch.zeros(1, 2 + 2 * config.tokens, dtype=torch.long, device=device)
-        self._guess: Callable[[], Outputs] = self._ranked
-        if capture is not None:
-            with torch.inference_mode():
-                self._guess = capture(self._ranked)
-        self._trees = self._plan()
-
-    def begin(self, request: Request) -> None:
-        self.passes, self._taps = 0, None
-
-    def observe_taps(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
-        self._taps = taps[rows[-1] : rows[-1] + 1]
-
-    def propose(self, prefix: Sequence[int], limit: int) -> Draft:
-        known = len(prefix)
-        if not known:
-            return super().propose(prefix, limit)
-        tree = cut(self._trees[known], limit)
-        if not len(tree) or self._taps is None:
-            return self._nothing
-        self.passes += 1
-        with torch.inference_mode():
-            self._taps_in.copy_(self._taps)
-            self._inputs.copy_(
-                pinned([[prefix[-1], known, *self._past]], self._device), non_blocking=True
-            )
-            ranked = self._guess()[0][known - 1 :]
-            tokens = ranked.flatten()[_nodes(tree, self._device)]
-        return Draft(tokens, parents=tree.parents)
-
-    def _ranked(self) -> Outputs:
-        """The candidates of every place, ranked: tokens int64 [places, RANKED]. They lie so far
-        apart that none covers another's tolerance."""
-        inputs = self._inputs
-        logits = self._head(self._taps_in, self._embed(inputs[:, 0]), inputs[:, 1:])[0].float()
-        width = min(RANKED, logits.shape[1])
-        ranked = logits.topk(width).indices
-        if self._tolerance:
-            apart = spaced(logits.softmax(-1), self._tolerance, width)
-            ranked = ranked.clone()
-            ranked[self._apart] = apart[self._apart]
-        return (self._actions.first + F.pad(ranked, (0, RANKED - width)),)
-
-    def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
-        super().observe(tokens, own)
-        self._remember()
-
-    def forget(self, damaged: bool = False) -> None:
-        super().forget(damaged)
-        self._taps = None
-        self._remember()
-        self._trees = self._trees or self._plan()
-
-    def _remember(self) -> None:
-        first, nothing = self._actions.first, [-1] * self._positions
-        self._past = [
-            token - first if token in self._actions.window else -1
-            for action in (self._predictor.newest, self._predictor.before)
-            for token in (action or nothing)
-        ]
-
-    def _plan(self) -> tuple[DraftTree, ...]:
-        states = [self.marginals.chances[:-1]]
-        states += [rows[known:] for known, rows in enumerate(self._chances)]
-        return plan_states(states, self._budget, *self.paid).trees
-
-
-@lru_cache(512)
-def _nodes(tree: DraftTree, device: torch.device) -> torch.Tensor:
-    """Where the tokens of a tree's nodes are among the ranked candidates of its levels."""
-    pairs = zip(tree.levels, tree.ranks, strict=True)
-    return torch.tensor([(level - 1) * RANKED + rank for level, rank in pairs], device=device)
 
 
 class HeadTrees:

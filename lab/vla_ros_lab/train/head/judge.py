@@ -17,20 +17,14 @@ from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.decoding.acceptance import follow
 from vla_ros.engine.decoding.base import up_to
-from vla_ros.engine.decoding.draft_heads import RANKED, OneShotHead, RecursiveHead
+from vla_ros.engine.decoding.draft_heads import RecursiveHead
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.drafters import Drafter, TemporalTreeDrafter
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
-from vla_ros.engine.decoding.head_drafters import (
-    Embed,
-    FastHeadDrafter,
-    HeadDrafter,
-    RecursiveDrafter,
-)
+from vla_ros.engine.decoding.head_drafters import Embed, FastHeadDrafter, RecursiveDrafter
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.request import Request, StageTimer
-from vla_ros_lab.train.head.examples import past_of, places
 from vla_ros_lab.train.head.features import HeadEpisode
 
 
@@ -38,7 +32,7 @@ from vla_ros_lab.train.head.features import HeadEpisode
 class JudgedHead:
     """``passes`` an action, ``accepted`` draft tokens a pass with a draft behind a token.
 
-    Of a recursive head also what the recursion E[s] says of its chances there, with nothing drafted
+    Of a head also what the recursion E[s] expects by its chances there, with nothing drafted
     behind the prompt, and of every level how often its likeliest token is right, and one of its
     four likeliest, given that all before it were."""
 
@@ -59,19 +53,16 @@ class Judge:
     steps: int = 1  # actions of an answer
     executed: int = 1  # of FAST tokens: actions between two frames
 
-    def head(self, head: OneShotHead | RecursiveHead) -> JudgedHead:
-        """Of a head, which must have its ``chances``."""
+    def head(self, head: RecursiveHead) -> JudgedHead:
+        """Passes with a head, which must have its ``chances``."""
         device, budget = torch.device("cpu"), Budget()
         drafter: Drafter
         if isinstance(self.actions, FastTokens):
-            assert isinstance(head, RecursiveHead), "FAST tokens have no other"
             drafter = FastHeadDrafter(self.actions, device, budget, head, self.embed)
-        elif isinstance(head, RecursiveHead):
+        else:
             drafter = RecursiveDrafter(
                 self.actions, device, _exactly, budget, head, self.embed, None, self.steps
             )
-        else:
-            drafter = HeadDrafter(self.actions, device, _exactly, budget, head, self.embed)
         return self.count(drafter)
 
     def temporal(self) -> JudgedHead:
@@ -141,32 +132,6 @@ def speculated(
         known += stood + 1
     drafter.observe(own, own)
     return passes, accepted, rounds
-
-
-def count_chances(
-    head: OneShotHead, episodes: Sequence[HeadEpisode], embed: Embed, first: int
-) -> torch.Tensor:
-    """How often the alternative of each rank was right: [places, places, RANKED], falling in the
-    rank. Before anything is seen a little of the prior that trees begin with."""
-    count = head.config.places
-    hits = torch.zeros(count, count, RANKED)
-    total = 0.0
-    with torch.no_grad():
-        for episode in episodes:
-            total += len(episode)
-            past = past_of(episode, first, head.config.bins)
-            bins = episode.tokens - first
-            for known in range(1, count + 1):
-                told = torch.cat((torch.full((len(past), 1), known), past), 1)
-                newest = embed(episode.tokens[:, known - 1])
-                logits = head(episode.taps[:, known - 1].float(), newest, told)
-                ranked = logits.topk(min(RANKED, head.config.bins)).indices
-                right = ranked == bins[:, 1 : count + 1, None]
-                hits[known - 1, :, : ranked.shape[2]] += right.float().sum(0)
-    prior = (1.0 + torch.arange(RANKED)) ** -1.5
-    chances = (hits + prior / prior.sum()) / (total + 1.0)
-    chances = chances.cummin(-1).values
-    return chances * places(count)[:, :, None]
 
 
 def _levels(parents: Sequence[int]) -> list[int]:

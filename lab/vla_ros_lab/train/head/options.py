@@ -12,41 +12,32 @@ from vla_ros.engine.decoding.draft_heads import LEVELS
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
     """``fall``: a guess one token further on weighs so much less (EAGLE-3's .8). ``certain``: the
-    share of the loss on the token that was said, the rest being on all that the target thought
+    share of the loss on the token that the target chose, the rest being on all that it thought
     possible. ``forgetful``: how often the last action is hidden, as in an episode's first frame.
     ``check_every`` steps the head drafts for the episodes held out; ``patience`` checks without a
-    better one end the training. ``width`` None: what suits the target's. ``recursive``: a head that
-    is asked token after token, trained over so many ``unroll`` steps of its own; a batch of it is
-    whole answers."""
+    better one end the training. ``width`` None: what suits the target's. A batch is whole answers;
+    ``unroll``: steps of its own that the head is trained over."""
 
-    steps: int = 1_000
-    batch: int = 256
+    steps: int = 600
+    batch: int = 16
     learning_rate: float = 1e-3
     warmup: int = 50
     weight_decay: float = 0.05
     clip: float = 0.5
     fall: float = 0.8
-    certain: float = 1.0
+    certain: float = 0.5
     forgetful: float = 0.05
     width: int | None = None
-    blocks: int = 1
     check_every: int = 100
     patience: int = 4
     seed: int = 0
-    recursive: bool = False
     unroll: int = 5
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch, self.check_every, self.patience, self.blocks) < 1:
-            raise UserError("steps, batch, blocks, check_every and patience must be at least 1")
+        if min(self.steps, self.batch, self.check_every, self.patience) < 1:
+            raise UserError("steps, batch, check_every and patience must be at least 1")
         if not 1 <= self.unroll <= LEVELS:
             raise UserError(f"unroll is {self.unroll}: give 1 to {LEVELS}")
-
-    @classmethod
-    def of_recursive(cls, **given: object) -> HeadOptions:
-        """What suits a recursive head, but for what is given."""
-        suited = {"recursive": True, "steps": 600, "batch": 16, "certain": 0.5, "check_every": 100}
-        return cls(**{**suited, **given})  # type: ignore[arg-type]
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: linear warm-up, then along a cosine to nothing."""

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.decoding.base import up_to
-from vla_ros.engine.decoding.draft_head_folder import DraftHead
 from vla_ros.engine.decoding.draft_heads import (
     LEVELS,
     RANKED,
@@ -127,9 +126,9 @@ def _expected(
 
 
 class RecursivePupil:
-    """See above."""
+    """A head while it learns: its batches, its loss, and how it would serve."""
 
-    head: DraftHead
+    head: RecursiveHead
 
     def __init__(
         self,
@@ -164,7 +163,7 @@ class RecursivePupil:
         )
         return loss_of(self._head, batch, self._target, options, self._device)
 
-    def served(self, episodes: Sequence[HeadEpisode]) -> tuple[DraftHead, JudgedHead]:
+    def served(self, episodes: Sequence[HeadEpisode]) -> tuple[RecursiveHead, JudgedHead]:
         """Chosen by the passes that the recursion expects: drafting all of them takes longer."""
         head, target = rounded(self._head), self._target
         if self._checked is None:
@@ -174,9 +173,8 @@ class RecursivePupil:
         head.chances = count_chances(head, self._checked, target.embed, target.actions.first)
         return head, told_of(head.chances, self._checked)
 
-    def judged(self, head: DraftHead, episodes: Sequence[HeadEpisode]) -> JudgedHead:
+    def judged(self, head: RecursiveHead, episodes: Sequence[HeadEpisode]) -> JudgedHead:
         target = self._target
-        assert isinstance(head, RecursiveHead)
         way = target.steps, target.executed
         counted = Judge(target.actions, episodes, target.embed, *way).head(head)
         others = answers_of(episodes, target.actions, *way)

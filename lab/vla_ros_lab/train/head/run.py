@@ -73,9 +73,6 @@ def run(
             else "--head takes no --data: it learns from the target's own rollouts"
         )
     chunk = engine.info.chunk_length
-    if chunk > 1 and not options.recursive:
-        raise UserError(f"{wanted.target} gives chunks, a one-shot head guesses single actions:"
-                        " train a recursive one")  # fmt: skip
     executed = wanted.executed or max(chunk // 2, 1)
     if executed > chunk:
         raise UserError(f"{wanted.target} gives {chunk} actions: {executed} cannot be executed")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.engine.decoding.draft_head_folder import DraftHead
+from vla_ros.engine.decoding.draft_heads import RecursiveHead
 from vla_ros_lab.train.head.features import HeadEpisode
 from vla_ros_lab.train.head.judge import Judge, JudgedHead
 from vla_ros_lab.train.head.options import HeadOptions
@@ -35,7 +35,7 @@ class TrainedHead:
     """The best head, its step, and passes an action on episodes that neither trained nor chose it:
     its own, and those of the tree of alternatives to the last action."""
 
-    head: DraftHead
+    head: RecursiveHead
     step: int
     judged: JudgedHead
     temporal: JudgedHead
@@ -61,7 +61,7 @@ def train_head(
             f"actions of {learn[0].tokens.shape[1]} tokens leave a draft head nothing to guess"
         )
     pupil = RecursivePupil(options, target, learn, device)
-    best: tuple[float, int, DraftHead] | None = None
+    best: tuple[float, int, RecursiveHead] | None = None
     ended = False  # never before the first step: there is a head in any case
 
     def stepped(entry: Entry) -> None:

@@ -19,18 +19,20 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from support.heads import random_head
+from support.heads import recursive_head
 from vla_ros.core.types import Timeline
 from vla_ros.engine.decoding.draft_head_folder import FOLDER, find_head, load_head, save_head
+from vla_ros.engine.decoding.draft_heads import LEVELS
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.drafters import FP32_CPU
-from vla_ros.engine.decoding.head_drafters import HeadDrafter
+from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
 from vla_ros.engine.decoding.tree_growth import spaced
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import FAMILY
 from vla_ros.engine.io.hub import shipped
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.layers.request import Request
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros_lab.hugging_face import transformers_model
@@ -109,54 +111,46 @@ def test_taps_come_out_of_captured_passes() -> None:
 # The drafter
 
 
-def drafter(chance: float = 1.0, **options: object) -> tuple[HeadDrafter, list[object]]:
-    """With a head that is sure: at place p it names bin 10 p, then those beside it."""
-    head = random_head(tiny_config(), 5, seed=1)
+def drafter(chance: float = 1.0, **options: object) -> tuple[RecursiveDrafter, list[object]]:
+    """A drafter whose head names what is expected: the last action's bin, then those beside it."""
+    head = recursive_head(tiny_config(), 5, dim=5, seed=1)
     with torch.no_grad():
-        for parameter in head.parameters():
+        for parameter in (*head.bins.parameters(), *head.gate.parameters()):
             parameter.zero_()
-        wanted = 10 * torch.arange(1, 4)
-        far = (torch.arange(256) - wanted[:, None]).abs()
-        above = torch.arange(256) > wanted[:, None]
-        head.bins.bias.copy_(-(far + 0.1 * above).flatten())
     head.chances.mul_(chance)
     asked: list[object] = []
 
     def embed(tokens: torch.Tensor) -> torch.Tensor:
         asked.append(tokens.tolist())
-        return torch.zeros(len(tokens), 64)
+        return torch.zeros(*tokens.shape, 64)
 
-    budget = Budget(6, 9)
-    made = HeadDrafter(ACTIONS, CPU, lambda position: 0, budget, head, embed, **options)  # type: ignore[arg-type]
+    made = RecursiveDrafter(ACTIONS, CPU, lambda position: 0, Budget(6, 9), head, embed, **options)  # type: ignore[arg-type]
+    made.begin(REQUEST)
     return made, asked
+
+
+LAST = [800, 714, 724, 734, 900]
+REQUEST = Request(0, torch.zeros(0, 0), None)  # type: ignore[arg-type]
 
 
 def test_it_drafts_behind_the_prompt_as_the_temporal_tree_and_then_by_the_head() -> None:
     own, asked = drafter()
-    taps = torch.zeros(3, 128)
-    assert not len(own.propose([], 4).tokens)  # no last action yet, and nothing seen
-    own.observe_taps(taps, (0,))
+    assert not len(own.propose([], 4).tokens)  # no last action yet, and no taps
+    own.observe(LAST, LAST)
+    own.begin(REQUEST)
+    assert own.propose([], 4).tokens[0] == LAST[0]
+    assert asked == []
+    assert not len(own.propose([800], 3).tokens)  # of this frame there are no taps yet
+    own.observe_taps(torch.zeros(3, 128), (0,))
     draft = own.propose([800], 3)
     assert draft.parents is not None
     assert len(draft.tokens) == 9
-    assert draft.tokens[0] == ACTIONS.first + 10  # place 1 by its own bin
-    assert ACTIONS.first + 20 in draft.tokens.tolist()
-    assert asked == [[800]]
+    assert draft.tokens[0] == LAST[1]
+    assert asked
+    own.observe_taps(torch.zeros(3, 128), (0, 2))
     last = own.propose([800, 714, 724], 1)  # one level is left: alternatives side by side
-    assert last.tokens[:3].tolist() == [ACTIONS.first + b for b in (30, 29, 31)]
+    assert last.tokens[0] == LAST[3]
     assert set(last.parents or ()) == {-1}
-    own.observe([800, 714, 724, 734, 900], [800, 714, 724, 734, 900])
-    own.begin(None)  # type: ignore[arg-type]
-    assert own.propose([], 4).tokens[0] == 800  # the last action
-    assert not len(own.propose([800], 3).tokens)  # of this frame nothing was seen yet
-
-
-def test_it_reads_the_row_in_which_the_newest_token_was_chosen() -> None:
-    own, _ = drafter()
-    taps = torch.arange(4.0)[:, None].repeat(1, 128)
-    own.observe_taps(taps, (0, 2, 3))
-    assert own._taps is not None
-    assert own._taps.tolist() == taps[3:4].tolist()
 
 
 def test_trees_that_do_not_pay_do_not_ask_the_head() -> None:
@@ -182,8 +176,8 @@ def test_alternatives_are_apart_where_near_is_enough() -> None:
 
 
 def test_a_head_comes_back_from_its_folder(tmp_path: Path) -> None:
-    config, head = tiny_config(), random_head(tiny_config(), 7)
-    head.chances.copy_(torch.rand(5, 5, 16))
+    config, head = tiny_config(), recursive_head(tiny_config(), 7)
+    head.chances.copy_(torch.rand(5, LEVELS, 16))
     save_head(tmp_path / FOLDER, head)
     read = load_head(find_head(tmp_path, None), config, 7, CPU, torch.float32)
     assert read.config == head.config
@@ -198,12 +192,12 @@ def test_what_is_wrong_with_a_head_is_one_line(tmp_path: Path) -> None:
         find_head(tmp_path, None)
     with pytest.raises(CheckpointError, match="no folder of a draft head"):
         find_head(tmp_path, str(tmp_path / "nothing"))
-    save_head(folder, random_head(config, 7))
+    save_head(folder, recursive_head(config, 7))
     with pytest.raises(CheckpointError, match="7 tokens an action, the target has 56"):
         load_head(folder, config, 56, CPU, torch.float32)
     path = folder / "config.json"
     said = json.loads(path.read_text())
-    for change in ({"kind": "recursive"}, {"width": "wide"}, {"layers": [0, "x"]}, {"more": 1}):
+    for change in ({"kind": "one_shot"}, {"width": "wide"}, {"layers": [0, "x"]}, {"more": 1}):
         path.write_text(json.dumps(said | change))
         with pytest.raises(CheckpointError, match="no draft head of this version"):
             load_head(folder, config, 7, CPU, torch.float32)
@@ -220,7 +214,7 @@ def test_the_shipped_policy_has_a_head_of_its_own() -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 3_000_000
 
 
-# Judging and training
+# Judging
 
 
 @pytest.mark.parametrize("count", [7, 12])
@@ -230,7 +224,7 @@ def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path:
     from vla_ros_lab.train.head.judge import Judge
 
     checkpoint = tiny(tiny_config("llama_gqa"), dim=count, seed=5)
-    head = random_head(checkpoint.config, count)
+    head = recursive_head(checkpoint.config, count, count)
     save_head(tmp_path, head)
     events = stream(24, {0: TEXTS[0], 12: TEXTS[0]}, seed=5)
     options = {"drafter": "head", "draft_checkpoint": str(tmp_path), "adaptive_draft": False}
@@ -249,46 +243,3 @@ def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path:
     passes = [answer.target_passes for answer in answers.values()]
     assert sum(answer.draft_passes for answer in answers.values()) > 24
     assert judged.passes == pytest.approx(sum(passes) / len(passes), abs=0.15)
-
-
-def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
-    """An episode in which the states say the next two tokens and the past says nothing."""
-    from vla_ros_lab.train.head.features import HeadEpisode
-
-    draw = torch.Generator().manual_seed(seed)
-    bins = torch.randint(0, 16, (frames, 5), generator=draw)
-    ahead = torch.nn.functional.pad(bins, (0, 2))
-    taps = torch.zeros(frames, 5, 3 * 16)
-    for row in range(5):
-        taps[:, row, :16] = torch.nn.functional.one_hot(ahead[:, row + 1], 16) * 1.0
-        taps[:, row, 16:32] = torch.nn.functional.one_hot(ahead[:, row + 2], 16) * 1.0
-    targets = torch.nn.functional.one_hot(bins, 16).bfloat16()
-    return HeadEpisode(bins + 100, taps.bfloat16(), targets)
-
-
-def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:
-    from vla_ros_lab.train.head.judge import count_chances
-    from vla_ros_lab.train.head.options import HeadOptions
-    from vla_ros_lab.train.head.target import Target
-    from vla_ros_lab.train.head.training import train_head
-
-    learn, held_out = [taught(64, n) for n in range(8)], [taught(24, 100 + n) for n in range(4)]
-    target = Target(ActionTokens(116, 16), lambda t: torch.zeros(len(t), 16), (0, 1, 2), 16)
-    options = HeadOptions(
-        steps=120, batch=128, learning_rate=1e-2, check_every=60, warmup=5, width=64
-    )
-    steps = []
-    trained = train_head(options, target, learn, held_out, CPU, steps.append)
-    assert [s.number for s in steps if s.judged] == [60, 120]
-    assert trained.judged.passes < trained.temporal.passes - 0.5
-    head, first = trained.head, held_out[::2]
-    hits = 0
-    for episode in first:  # with two known, the alternatives of the fourth token
-        past = torch.cat((torch.full((2, 5), -1), episode.tokens - 100))
-        told = torch.cat((torch.full((24, 1), 2), past[1:-1], past[:-2]), 1)
-        logits = head(episode.taps[:, 1].float(), torch.zeros(24, 16), told)
-        hits += int((logits[:, 2].argmax(-1) == episode.tokens[:, 3] - 100).sum())
-    chances = count_chances(head, first, target.embed, 100)
-    assert chances[1, 2, 0] == pytest.approx(hits / 48, abs=0.02)
-    assert float(chances[2, 1].sum()) == 0.0  # known already
-    assert (chances.diff(dim=-1) <= 0).all()

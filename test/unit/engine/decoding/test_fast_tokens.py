@@ -22,12 +22,7 @@ from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import up_to
 from vla_ros.engine.decoding.draft_head_folder import save_head
-from vla_ros.engine.decoding.draft_heads import (
-    HeadConfig,
-    OneShotHead,
-    RecursiveConfig,
-    RecursiveHead,
-)
+from vla_ros.engine.decoding.draft_heads import RecursiveConfig, RecursiveHead
 from vla_ros.engine.decoding.draft_tree import Budget, Cost, branches
 from vla_ros.engine.decoding.drafters import GPU, Costs, Draft, Drafter
 from vla_ros.engine.decoding.fast_drafter import FastDrafter, shifted, worthwhile
@@ -410,10 +405,8 @@ def test_a_head_is_told_the_spelling_and_what_it_names_is_drafted(tokens: FastTo
 def test_a_head_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
     head = head_for(engine_of().model, 61)
     shape = head.config
-    one_shot = OneShotHead(HeadConfig(shape.layers, shape.hidden, 60, shape.bins, 32))
     other = RecursiveHead(replace(shape, bins=9, tokens=60))
     for number, (made, line) in enumerate((
-        (one_shot, "one-shot draft head: FAST tokens need a recursive one"),
         (other, "another target: 9 bins"),
         (head, "61 tokens an action, the target has 60"),
     )):  # fmt: skip
