@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.engine.decoding.calibration import VERSION, Calibration, top_entropy
 from vla_ros.engine.decoding.draft_tree import ROOT, DraftTree
 from vla_ros.engine.decoding.temporal_prediction import (
     Candidates,
     TemporalMarginals,
     TemporalPredictor,
 )
+from vla_ros_lab.decodings.calibration import VERSION, Calibration, top_entropy
 
 Floats = npt.NDArray[np.float64]
 

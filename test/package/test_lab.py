@@ -48,7 +48,8 @@ def test_a_verb_of_the_lab_is_refused_in_one_line_that_says_where_it_is(tmp_path
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--decoding generate", "decoding generate is a reference, which comes with the lab"),
+        ("--decoding generate", "decoding generate comes with the lab: pip install ./lab"),
+        ("--decoding heterospec", "decoding heterospec comes with the lab: pip install ./lab"),
         ("--decoding speculative --drafter model --draft-checkpoint random:small",
          "drafter model comes with the lab"),
     ],

@@ -118,7 +118,7 @@ def test_lossless_decodings_do_the_same_with_and_without_ros(graph):
     variants = [
         AUTOREGRESSIVE,
         drafting,
-        replace(drafting, label="linear", draft_extrapolation="linear"),
+        replace(drafting, label="linear", drafter="temporal_linear"),
         replace(drafting, label="model", drafter="model", draft_checkpoint="random:small"),
         Variant("generate", decoding="generate"),
     ]

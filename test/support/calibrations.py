@@ -37,8 +37,8 @@ def fitted(tokens: int, prompt: int = 24, alone: int = 64) -> FittedCalibration:
     return found
 
 
-def write_calibration(folder: Path, tokens: int = 7) -> str:
-    """The file of a fit, for the option ``calibration``."""
+def write_calibration(folder: Path, tokens: int = 7) -> tuple[str, ...]:
+    """The option ``calibration`` with the file of a fit, for ``EngineOptions.extra``."""
     path = folder / f"heterospec-{tokens}.json"
     path.write_text(json.dumps(to_json(fitted(tokens).calibration)))
-    return str(path)
+    return (f"calibration={path}",)

@@ -108,9 +108,8 @@ def _policy(group: Any) -> None:
 
 def _variants(group: Any) -> None:
     add_fields(group, Choices, "decoding", "drafter")
-    add_fields(group, EngineOptions, "draft_checkpoint", "calibration")
+    add_fields(group, EngineOptions, "draft_checkpoint")
     add_fields(group, Choices, "acceptance", "relaxed_distance")
-    add_fields(group, EngineOptions, "draft_extrapolation")
     add_fields(group, Choices, "replan_interval", "execution", "rtc_mode", "delay_frames",
                "image_delay_ms")  # fmt: skip
 

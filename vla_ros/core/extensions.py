@@ -1,10 +1,11 @@
 """Entry points: what other distributions bring to `vla-ros` and to the engine.
 
 ``vla_ros.verbs``: packages with a table ``VERBS`` (verb -> one line) and a module for each verb;
-``vla_ros.decodings``: reference decodings, and the drafter ``model``; ``vla_ros.reports``: who
-writes an evaluation's page.
+``vla_ros.decodings``: decodings, references among them, and the drafter ``model``;
+``vla_ros.options``: dataclasses of the options that such decodings have beside the engine's, read
+without torch; ``vla_ros.reports``: who writes an evaluation's page.
 ``vla_ros.policies``: policies, of which a name that two packages claim is refused alone.
-The lab (`pip install ./lab`) brings some of the first three.
+The lab (`pip install ./lab`) brings some of all but the last.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from vla_ros.core.errors import UserError
 
 VERBS, DECODINGS, REPORTS = "vla_ros.verbs", "vla_ros.decodings", "vla_ros.reports"
-POLICIES = "vla_ros.policies"
+POLICIES, DECODING_OPTIONS = "vla_ros.policies", "vla_ros.options"
 LAB = "pip install ./lab in the checkout, or vla-ros-lab"
 
 

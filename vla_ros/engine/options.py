@@ -8,19 +8,22 @@ of them gives an option another name or another default. Torch is not imported h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
+from vla_ros.core.extensions import DECODING_OPTIONS, extensions, imported
 from vla_ros.engine.errors import InvalidOption
 from vla_ros.engine.formats import parse_formats
 
 AUTO = "auto"
 DTYPES = ("float32", "bfloat16", "float16")
 DECODINGS = (AUTO, "autoregressive", "actionflow", "speculative", "heterospec", "parallel")
-#: What they are measured against: only where ``vla_ros_lab.reference`` has put them in.
+#: What they are measured against; no choice of a robot's.
 REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
-DRAFTERS = ("temporal", "temporal_tree", "head", "model")
+#: Those that come with the lab, by entry points `vla_ros.decodings`.
+LAB_DECODINGS = ("heterospec", *REFERENCES)
+DRAFTERS = ("temporal", "temporal_linear", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 #: How a chunk continues the one that is executed; "" not at all.
 RTC_MODES = ("", "guided", "guided_vjp", "trained")
@@ -38,6 +41,7 @@ _SPEED_ALONE = ("gemm",)
 #: What "auto" is where no statistics say otherwise.
 _AS_BY_AUTO = {"center_crop": "never", "preprocessing": "default"}
 
+Declared = TypeVar("Declared")
 Value = str | int | float | bool | tuple[str, ...]
 
 
@@ -187,14 +191,14 @@ class EngineOptions:
     decoding: str = _option(
         AUTO,
         "how action tokens are decoded; auto: the fastest way that changes nothing for this"
-        " checkpoint",
+        " checkpoint; heterospec comes with the lab",
         choices=DECODINGS,
         of=TOKENS,
     )
     drafter: str = _option(
         "temporal",
-        "decoding speculative: who drafts; heterospec: whose uncertainty, head or else"
-        " temporal_tree",
+        "decoding speculative: who drafts; temporal: the previous action, temporal_linear: as the"
+        " last two changed; heterospec: whose uncertainty, head or else temporal_tree",
         choices=DRAFTERS,
         of=TOKENS,
     )
@@ -202,12 +206,6 @@ class EngineOptions:
         "",
         "of drafter model: its checkpoint; of head: its folder, empty: the one within the"
         " checkpoint",
-        of=TOKENS,
-    )
-    draft_extrapolation: str = _option(
-        "repeat",
-        "of drafter temporal: propose the previous action, or go on as the last two changed",
-        choices=("repeat", "linear"),
         of=TOKENS,
     )
     adaptive_draft: bool = _option(True, "stop drafting where it does not pay", of=TOKENS)
@@ -223,12 +221,6 @@ class EngineOptions:
                                     unit="bins", of=TOKENS)  # fmt: skip
     temperature: float = _option(1.0, "acceptance sampling: of the softmax", low=1e-3, high=100.0,
                                  of=TOKENS)  # fmt: skip
-    calibration: str = _option(
-        "",
-        "decoding heterospec: file of `vla-ros calibrate`; empty: heterospec.json beside the"
-        " checkpoint, of drafter head beside the head",
-        of=TOKENS,
-    )
     fixed_shapes: bool = _option(
         False,
         "give every speculative pass the shape of the longest draft: the tokens of an episode"
@@ -265,6 +257,9 @@ class EngineOptions:
         of=TOKENS,
     )
 
+    # Not an option: name=value of those that decodings of other distributions declare.
+    extra: tuple[str, ...] = ()
+
     def __post_init__(self) -> None:
         for option in OPTIONS.values():
             if option.name != "decoding" or self.decoding not in REFERENCES:
@@ -273,16 +268,28 @@ class EngineOptions:
             parse_formats(self.weights)
         except ValueError as error:
             raise InvalidOption(str(error)) from error
-        if self.decoding == AUTO:
-            _changes_nothing(self)
+        self._check_auto()
 
     def changed(self) -> dict[str, Value]:
         """The options that are not their defaults."""
-        return {
-            name: getattr(self, name)
-            for name, option in OPTIONS.items()
-            if getattr(self, name) != option.default
+        return {f.name: getattr(self, f.name) for f in fields(self)
+                if getattr(self, f.name) != f.default}  # fmt: skip
+
+    # Which options go together, and with which checkpoint, is said here and nowhere else.
+
+    def _check_auto(self) -> None:
+        """Raise InvalidOption where ``auto``, which changes nothing, is to change something."""
+        asked = {
+            f"acceptance {self.acceptance!r}": self.acceptance != "exact",
+            f"drafter {self.drafter!r}": self.drafter not in ("temporal", "temporal_linear"),
+            "a draft_checkpoint": bool(self.draft_checkpoint),
         }
+        for what, given in asked.items():
+            if self.decoding == AUTO and given:
+                raise InvalidOption(
+                    f"decoding 'auto' changes nothing and needs no draft model: for {what} name the"
+                    " decoding, such as speculative"
+                )
 
     def check_family(self, family: str) -> None:
         """Raise InvalidOption where an option was chosen that means nothing to this family.
@@ -291,48 +298,106 @@ class EngineOptions:
         """
         unread = set(_SPEED_ALONE)
         if self.decoding in (AUTO, "autoregressive"):
-            unread |= {"decoding", "adaptive_draft", "draft_extrapolation", "gamma"}
+            unread |= {"decoding", "adaptive_draft", "gamma"}
+            unread |= {"drafter"} if self.drafter == "temporal_linear" else set()
         unread |= {name for name, value in _AS_BY_AUTO.items() if getattr(self, name) == value}
         if family == FAST:
             unread |= {*_OF_FAST}
-        wrong = [n for n in self.changed() if OPTIONS[n].of not in ("", family) and n not in unread]
+        of = {name: OPTIONS[name].of if name in OPTIONS else TOKENS for name in self.changed()}
+        wrong = [n for n, other in of.items() if other not in ("", family) and n not in unread]
         if wrong:
-            other, mine = OPTIONS[wrong[0]].of, family.removesuffix(" policies")
+            mine = family.removesuffix(" policies")
             raise InvalidOption(
-                f"{', '.join(wrong)}: these options are for {other}, not for {mine}"
+                f"{', '.join(wrong)}: these options are for {of[wrong[0]]}, not for {mine}"
             )
+
+    def check_answer(self, answer: Answer) -> None:
+        """Raise InvalidOption where the decoding does not fit a checkpoint's answers."""
+        name = self.decoding
+        if answer.fast:
+            drafted = name == "speculative" and self.acceptance == "exact"
+            if name != "autoregressive" and not (drafted and self.drafter in _FAST_DRAFTERS):
+                raise InvalidOption(
+                    f"decoding {name}, drafter {self.drafter}, acceptance {self.acceptance}: of"
+                    " pi0_fast there are autoregressive, and speculative with drafter temporal,"
+                    " temporal_tree or head and acceptance exact"
+                )
+            return
+        if answer.parallel != (name == "parallel"):
+            kind = "an OFT checkpoint" if answer.parallel else "no OFT checkpoint"
+            raise InvalidOption(
+                f"decoding {name!r} does not fit: this is {kind}, made for parallel"
+            )
+        if name in ("actionflow", "naive_pipe") and answer.chunk > 1:
+            raise InvalidOption(
+                f"{name} says a token a frame: a chunk of {answer.tokens} tokens would be"
+                f" {answer.tokens} frames old; give autoregressive or speculative"
+            )
+        if name not in ("speculative", "heterospec"):
+            return
+        beside = {"relaxed", "temporal_linear", "temporal_tree", "heterospec"}
+        if beside & {self.acceptance, self.drafter, name} and not answer.ordered:
+            raise InvalidOption(
+                "relaxed acceptance, linear drafts, temporal_tree and heterospec need bins that lie"
+                " beside each other: this checkpoint's tokens are codes of a VQ-VAE"
+            )
+        if self.drafter == "head" and answer.tokens < 3:
+            raise InvalidOption(
+                f"actions of {answer.tokens} tokens leave a draft head nothing to guess"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tokens of a checkpoint's answer, of ``chunk`` actions; ``parallel``: all from one pass;
+    ``ordered``: neighboring bins are neighboring values; ``fast``: pi0-FAST's, at most so many."""
+
+    tokens: int
+    chunk: int = 1
+    parallel: bool = False
+    ordered: bool = True
+    fast: bool = False
+
+
+_FAST_DRAFTERS = ("temporal", "temporal_tree", "head")
+
+
+def options_of(declared: type) -> dict[str, Option]:
+    """Options by name, in order, that a dataclass's fields declare by their metadata."""
+    return {
+        f.name: Option(f.name, f.default, **f.metadata)  # type: ignore[arg-type]
+        for f in fields(declared)
+        if f.metadata
+    }
 
 
 #: Every option by name, in the order of the fields.
-OPTIONS: dict[str, Option] = {
-    f.name: Option(f.name, f.default, **f.metadata)  # type: ignore[arg-type]
-    for f in fields(EngineOptions)
-}
+OPTIONS = options_of(EngineOptions)
 
 
-def parse_options(words: Mapping[str, str]) -> dict[str, Value]:
-    """Options that were written as texts, by name. Raises InvalidOption for an unknown one, or a
-    value that cannot be."""
-    unknown = sorted(set(words) - set(OPTIONS))
-    if unknown:
-        raise InvalidOption(
-            f"no engine option {', '.join(unknown)}: there are {', '.join(OPTIONS)}"
-        )
-    found = {name: OPTIONS[name].parse(text) for name, text in words.items()}
-    for name, value in found.items():
-        OPTIONS[name].check(value)
+def extra_options() -> dict[str, Option]:
+    """Options that decodings of other distributions declare: entry points `vla_ros.options`."""
+    found: dict[str, Option] = {}
+    for point in extensions(DECODING_OPTIONS).values():
+        found |= options_of(imported(point))
     return found
 
 
-def _changes_nothing(options: EngineOptions) -> None:
-    asked = {
-        f"acceptance {options.acceptance!r}": options.acceptance != "exact",
-        f"drafter {options.drafter!r}": options.drafter != "temporal",
-        "a draft_checkpoint": bool(options.draft_checkpoint),
-    }
-    for what, given in asked.items():
-        if given:
-            raise InvalidOption(
-                f"decoding 'auto' changes nothing and needs no draft model: for {what} name the"
-                " decoding, such as speculative"
-            )
+def parse_extra(words: Iterable[str], declared: type[Declared]) -> Declared:
+    """A decoding's own options out of ``EngineOptions.extra``."""
+    known, pairs = options_of(declared), (word.partition("=") for word in words)
+    return declared(**{name: known[name].parse(text) for name, _, text in pairs if name in known})
+
+
+def parse_options(words: Mapping[str, str]) -> dict[str, Value]:
+    """Options that were written as texts, by name; those of other distributions' decodings under
+    ``extra``. Raises InvalidOption for an unknown one, or a value that cannot be."""
+    unknown = sorted(set(words) - set(OPTIONS))
+    known = {**(extra_options() if unknown else {}), **OPTIONS}
+    if strange := sorted(set(unknown) - set(known)):
+        raise InvalidOption(f"no engine option {', '.join(strange)}: there are {', '.join(known)}")
+    found = {name: known[name].parse(text) for name, text in words.items()}
+    for name, value in found.items():
+        known[name].check(value)
+    extra = tuple(f"{name}={found.pop(name)}" for name in unknown)
+    return {**found, "extra": extra} if extra else found

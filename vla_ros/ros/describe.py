@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from vla_ros.engine.options import OPTIONS
+from vla_ros.engine.options import OPTIONS, extra_options
 from vla_ros.ros.common.parameters import Parameter
 from vla_ros.ros.nodes.bridge import node as bridge
 from vla_ros.ros.nodes.monitor import node as monitor
@@ -30,6 +30,7 @@ _OPTIONS = """### engine_options
 
 What the parameters above leave out of the engine's options, with `engine_options: [gamma=3]`;
 `vla-ros bench`, `verify`, `eval` and `demo` take some of them as flags, such as `--num-threads`.
+The last rows are those of decodings that come with the lab (`pip install ./lab`).
 """
 _YAML = """# Parameters of the policy node with their defaults, written by `python -m
 # vla_ros.ros.describe`. `ros2 param describe /policy NAME` gives the ranges. /**: whatever the
@@ -72,13 +73,14 @@ def table(rows: Sequence[Parameter]) -> str:
 def options() -> str:
     """The Markdown table of what goes through engine_options."""
     lines = ["| name | default | allowed | policies | meaning |", "|---|---|---|---|---|"]
-    for name in policy_parameters.IN_ENGINE_OPTIONS:
-        option = OPTIONS[name]
+    here = [OPTIONS[name] for name in policy_parameters.IN_ENGINE_OPTIONS]
+    for option in (*here, *extra_options().values()):
         allowed = ", ".join(f"`{choice}`" for choice in option.choices if choice)
         if option.low is not None and option.high is not None:
             allowed = f"{option.low:g} to {option.high:g} {option.unit}".rstrip()
+        default = _value(option.default or _EMPTY[type(option.default)])
         lines.append(
-            f"| `{name}` | {_value(option.default or _EMPTY[type(option.default)])} | {allowed}"
+            f"| `{option.name}` | {default} | {allowed}"
             f" | {option.of.removesuffix(' policies')} | {option.text} |"
         )
     return "\n".join(lines)

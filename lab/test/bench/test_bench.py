@@ -74,7 +74,9 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 
 def test_heterospec_is_a_row_where_there_is_a_calibration(bench: Bench, tmp_path: Path) -> None:
     words = ["--rows", "generate,heterospec", "--timed", "6"]
-    found = bench("random:small", *words, "--calibration", write_calibration(tmp_path))
+    write_calibration(tmp_path)
+    file = str(tmp_path / "heterospec-7.json")
+    found = bench("random:small", *words, "--calibration", file)
     row = found["decodings"]["heterospec"]
     assert row["token_match"] == 1.0
     assert row["passes_per_action"] < 7

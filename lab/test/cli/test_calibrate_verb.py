@@ -11,7 +11,7 @@ import pytest
 from support.calibrations import moods
 from support.weights import needs_weights
 from vla_ros.cli.main import main
-from vla_ros.engine.decoding.factory import read_calibration
+from vla_ros_lab.decodings.heterospec import read_calibration
 
 SHIPPED = ["calibrate", "--checkpoint", "shipped:tabletop"]
 

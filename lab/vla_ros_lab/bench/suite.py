@@ -17,7 +17,6 @@ from vla_ros.core.errors import user_errors
 from vla_ros.core.types import Image, Timeline
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.base import Decoding, resolve
-from vla_ros.engine.decoding.calibration import FILE
 from vla_ros.engine.decoding.draft_head_folder import FOLDER
 from vla_ros.engine.decoding.draft_heads import (
     RecursiveConfig,
@@ -68,6 +67,7 @@ from vla_ros_lab.bench.measure import (
     silent,
 )
 from vla_ros_lab.bench.options import INSTRUCTION, BenchOptions
+from vla_ros_lab.decodings.calibration import FILE
 
 #: what to compare with, and what a user would choose; in the order of the table
 ROWS = (
@@ -116,9 +116,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     HETEROSPEC: {"decoding": "heterospec"},
     "speculative_head": {"decoding": "speculative", "drafter": "head", **_ALWAYS},
     "speculative_head_paying": {"decoding": "speculative", "drafter": "head"},
-    "heterospec_head": {"decoding": "heterospec", "drafter": "head", "calibration": ""},
+    "heterospec_head": {"decoding": "heterospec", "drafter": "head", "extra": ()},
     "heterospec_head_full": {
-        "decoding": "heterospec", "drafter": "head", "calibration": "", **_ALWAYS,
+        "decoding": "heterospec", "drafter": "head", "extra": (), **_ALWAYS,
     },
     "speculative_relaxed": {
         "decoding": "speculative", "acceptance": "relaxed", "relaxed_distance": 2,
@@ -238,7 +238,7 @@ def rows_for(options: BenchOptions, checkpoint: Checkpoint) -> tuple[str, ...]:
     if options.rows:
         return options.rows
     folder, rows = checkpoint.directory, list(ROWS)
-    if options.engine.calibration or (folder / FILE).is_file():
+    if options.engine.extra or (folder / FILE).is_file():
         rows.append(HETEROSPEC)
     if ((Path(options.head) if options.head else folder / FOLDER) / FILE).is_file():
         rows += HEAD_HETEROSPEC

@@ -20,6 +20,7 @@ from vla_ros.core.console import Progress, Report, Table, show, text_of
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import FAST, FLOW, OPTIONS, TOKENS, EngineOptions
 from vla_ros_lab.bench.options import WAYS, BenchOptions, FleetOptions
+from vla_ros_lab.decodings.options import HeteroSpecOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ FILE_WIDTH = 160  # of bench.txt
 SINGLE_PASS = "policies of a single pass"
 #: Options of the engine that are flags.
 ENGINE = (
-    "unnorm_key", "embodiment", "device", "dtype", "weights", "num_threads", "calibration",
+    "unnorm_key", "embodiment", "device", "dtype", "weights", "num_threads",
     "cuda_graphs", "attention", "image_steps", "gemm",
     "state_in_prompt",
 )  # fmt: skip
@@ -83,6 +84,7 @@ def add_parser(verbs: Verbs) -> None:
         parser, BenchOptions, "draft", "warm_up", "timed", "tokens", "rows", "head", "frames",
         "lerobot", draft=None, warm_up=None, timed=None, tokens=None,
     )  # fmt: skip
+    add_fields(parser, HeteroSpecOptions, "calibration")
     add("--clock", choices=("cpu", "wall"), help="time of the process or of the wall")
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
@@ -172,6 +174,8 @@ def _engine(args: argparse.Namespace, threads: int | None, **more: Any) -> Engin
     elif device != "cpu":
         threads = 0
     given["num_threads"] = args.num_threads or threads
+    if args.calibration:
+        given["extra"] = (f"calibration={args.calibration}",)
     return EngineOptions(checkpoint=args.checkpoint or preset["checkpoint"], **given, **more)
 
 

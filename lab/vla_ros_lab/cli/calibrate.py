@@ -340,8 +340,8 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
 
 def _output(args: argparse.Namespace) -> Path:
     """Where it is written; known to be writable before anything is played. UserError."""
-    from vla_ros.engine.decoding.calibration import FILE
     from vla_ros.engine.io.hub import SHIPPED, resolve
+    from vla_ros_lab.decodings.calibration import FILE
 
     if args.output:
         folder = args.output.parent

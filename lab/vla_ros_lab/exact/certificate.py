@@ -54,7 +54,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "speculative (auto)": {"decoding": "speculative"},
     "speculative, a draft always": {"decoding": "speculative", **_ALWAYS},
     "speculative, linear drafts": {
-        "decoding": "speculative", "draft_extrapolation": "linear", **_ALWAYS,
+        "decoding": "speculative", "drafter": "temporal_linear", **_ALWAYS,
     },
     "speculative, fixed shapes": {"decoding": "speculative", "fixed_shapes": True},
     "temporal tree": {"decoding": "speculative", "drafter": "temporal_tree"},

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.engine.decoding.calibration import LEVELS, Bins, Calibration
 from vla_ros.engine.decoding.draft_tree import Budget, Marginals, TreePlan, plan_states
 from vla_ros.engine.decoding.temporal_prediction import WIDTH
+from vla_ros_lab.decodings.calibration import LEVELS, Bins, Calibration
 from vla_ros_lab.heterospec import (
     EMPTY,
     Choose,

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.console import Table, show
-from vla_ros.engine.decoding.calibration import plan_bins
 from vla_ros.engine.decoding.draft_tree import Cost
 from vla_ros.engine.decoding.drafters import CPU, FP32_CPU, GPU
+from vla_ros_lab.decodings.calibration import plan_bins
 from vla_ros_lab.roofline.calibration import QUANTILES, BinRow, FittedCalibration, table
 from vla_ros_lab.roofline.rivals import Replayed, RivalCosts, paying, rivals, saved, static_sweep
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.engine.decoding.calibration import BinPlan, plan_bins
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, Cost, DraftTree, likeliest, plan_states
 from vla_ros.engine.decoding.temporal_prediction import Candidates
+from vla_ros_lab.decodings.calibration import BinPlan, plan_bins
 from vla_ros_lab.heterospec import (
     EMPTY,
     Choose,

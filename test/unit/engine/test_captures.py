@@ -155,7 +155,7 @@ def test_few_graphs_are_captured_before_the_first_answer(
         save_head(Path(draft) / "head", recursive_head(config, dim * chunk, dim, seed=3))
         options["draft_checkpoint"] = str(Path(draft) / "head")
     if name == "heterospec":
-        options = {"calibration": write_calibration(Path(draft), dim * chunk)}
+        options = {"extra": write_calibration(Path(draft), dim * chunk)}
     captured = []
 
     def counted(function: Callable[[], Outputs]) -> Callable[[], Outputs]:

@@ -54,7 +54,7 @@ def test_drafted_or_not_it_says_the_same() -> None:
     plain = said(play(engine_of(checkpoint), events))
     assert {stamp: plain[stamp] for stamp in expected} == expected
     for options in (
-        {}, {"draft_extrapolation": "linear"}, {"fixed_shapes": True}, {"gamma": 9}, TREE,
+        {}, {"drafter": "temporal_linear"}, {"fixed_shapes": True}, {"gamma": 9}, TREE,
         {**TREE, "adaptive_draft": False},
     ):  # fmt: skip
         answers = play(engine_of(checkpoint, "speculative", **options), events)
@@ -66,7 +66,7 @@ def test_heterospec_says_the_same(tmp_path: Path) -> None:
     checkpoint = tiny(replace(CONFIG, chunk=2), seed=2)
     events = stream(20, {0: TEXTS[0], 9: TEXTS[1]}, seed=3)
     calibration = write_calibration(tmp_path, 14)
-    engine = engine_of(checkpoint, "heterospec", calibration=calibration, adaptive_draft=False)
+    engine = engine_of(checkpoint, "heterospec", extra=calibration, adaptive_draft=False)
     answers = play(engine, events)
     assert said(answers) == said(play(engine_of(checkpoint), events))
     assert sum(sum(a.accepted) for a in answers.values()) > 10

@@ -68,11 +68,9 @@ from vla_ros.sim.runner import SIM_START_NS, EpisodeRunner
 DRAFTING_OPTIONS = (
     "drafter",
     "draft_checkpoint",
-    "draft_extrapolation",
     "adaptive_draft",
     "acceptance",
     "relaxed_distance",
-    "calibration",
 )
 #: Options of the engine that have a field of their own in a setup or a variant.
 FIELDS = {

@@ -85,10 +85,8 @@ class Variant:
     decoding: str = ""
     drafter: str = "temporal"
     draft_checkpoint: str = ""
-    calibration: str = ""
     acceptance: str = "exact"
     relaxed_distance: int = 0
-    draft_extrapolation: str = "repeat"
     adaptive_draft: bool = True
     replan_interval: int = 0
     delay_frames: int = 0

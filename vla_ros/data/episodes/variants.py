@@ -33,13 +33,11 @@ class Choices:
 
     decoding: tuple[str, ...] = _values(str, (), "D", "vla: how tokens are decoded (auto)")
     drafter: tuple[str, ...] = _values(
-        str, ("temporal",), "D", "temporal, temporal_tree, head, model"
+        str, ("temporal",), "D", "temporal, temporal_linear, temporal_tree, head, model"
     )
     draft_checkpoint: str = ""
-    calibration: str = ""
     acceptance: tuple[str, ...] = _values(str, ("exact",), "A", "exact, sampling")
     relaxed_distance: tuple[int, ...] = _values(int, (), "R", "and relaxed by r bins")
-    draft_extrapolation: str = "repeat"
     replan_interval: tuple[int, ...] = _values(
         int, (0,), "S", "actions of a chunk that are executed; 0: all (0)"
     )
@@ -117,20 +115,16 @@ class Choices:
         self, decoding: str, drafter: str, acceptance: str, distance: int
     ) -> tuple[str, dict[str, Any]]:
         plain = {MODEL_DRAFTED: "model", HETEROSPEC: "temporal_tree"}.get(decoding, "temporal")
-        linear = drafter == "temporal" and self.draft_extrapolation == "linear"
         parts = [decoding]
         parts += [drafter] if drafter != plain else []
-        parts += ["linear"] if linear else []
         parts += [acceptance] if acceptance != "exact" else []
         parts += [f"r={distance}"] if distance else []
         return ",".join(parts), {
             "decoding": decoding,
             "drafter": drafter,
             "draft_checkpoint": self._draft_of(decoding, drafter),
-            "calibration": self.calibration if decoding == HETEROSPEC else "",
             "acceptance": acceptance,
             "relaxed_distance": distance,
-            "draft_extrapolation": self.draft_extrapolation,
         }
 
     def _draft_of(self, decoding: str, drafter: str) -> str:

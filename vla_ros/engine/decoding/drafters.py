@@ -141,7 +141,7 @@ def costs_on(device: torch.device, dtype: torch.dtype) -> Costs:
 
 
 class TemporalDrafter(Drafter):
-    """``repeat`` proposes the last action's tokens, ``linear`` last + (last - one before).
+    """Drafts a chain: the last action's tokens, or ``linear``: last + (last - the one before).
 
     It extrapolates the target's own choices, never relaxed ones, so that relaxed acceptance
     cannot feed on itself. ``matches``: would a guess have been accepted? ``adaptive`` makes a draft
@@ -156,13 +156,13 @@ class TemporalDrafter(Drafter):
         positions: int,
         device: torch.device,
         matches: Callable[[int, int, int], bool],
-        extrapolation: str = "repeat",
+        linear: bool = False,
         adaptive: bool = True,
         dtype: torch.dtype = torch.float32,
         steps: int = 1,
     ) -> None:
         self._actions, self._device, self._matches = actions, device, matches
-        self._linear, self._adaptive = extrapolation == "linear", adaptive
+        self._linear, self._adaptive = linear, adaptive
         self._costs = costs_on(device, dtype)
         self._nothing = Draft(torch.zeros(0, dtype=torch.long, device=device))
         self._positions = positions

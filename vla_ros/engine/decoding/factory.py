@@ -12,8 +12,7 @@ from vla_ros.engine.decoding.acceptance import Acceptance, Exact, make_acceptanc
 from vla_ros.engine.decoding.actionflow import ActionFlow
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import Decoding
-from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
-from vla_ros.engine.decoding.draft_head_folder import FOLDER, find_head, load_head
+from vla_ros.engine.decoding.draft_head_folder import find_head, load_head
 from vla_ros.engine.decoding.draft_heads import RecursiveHead
 from vla_ros.engine.decoding.draft_tree import STEP, Budget
 from vla_ros.engine.decoding.drafters import (
@@ -25,17 +24,14 @@ from vla_ros.engine.decoding.drafters import (
 )
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
 from vla_ros.engine.decoding.head_drafters import FastHeadDrafter, RecursiveDrafter
-from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter, EntropyTreeDrafter, HeteroSpec
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative, TreeSpeculative
-from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.tokens import Normalizer
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.pi0_fast import Pi0Fast
-from vla_ros.engine.options import REFERENCES, EngineOptions
+from vla_ros.engine.options import LAB_DECODINGS, Answer, EngineOptions
 
 LoadDraft = Callable[[str], Checkpoint]
 
@@ -59,51 +55,39 @@ class DecodingParts:
 
 
 def make_decoding(parts: DecodingParts) -> Decoding:
-    """The decoding that the options name."""
-    name, options = parts.options.decoding, parts.options
-    model, tokens, longest = parts.model, parts.tokens, parts.max_prompt
-    if model.config.parallel != (name == "parallel"):
-        kind = "an OFT checkpoint" if model.config.parallel else "no OFT checkpoint"
-        raise ValueError(f"decoding {name!r} does not fit: this is {kind}, made for parallel")
+    """The decoding that the options name. ValueError: it does not fit the checkpoint, or comes with
+    the lab, which is not installed."""
+    name, options, model = parts.options.decoding, parts.options, parts.model
+    config, common = model.config, (model, parts.tokens, parts.max_prompt)
+    options.check_answer(Answer(parts.tokens, config.chunk, config.parallel, model.actions.ordered))
+    if name in LAB_DECODINGS:
+        made: Decoding = lab_part(f"decoding {name}", name)(parts)
+        return made
     if name == "parallel":
-        return Parallel(model, tokens, longest, parts.proprio)
-    if name in ("actionflow", "naive_pipe") and model.config.chunk > 1:
-        raise ValueError(
-            f"{name} says a token a frame: a chunk of {tokens} tokens would be {tokens} frames old;"
-            " give autoregressive or speculative"
-        )
-    if name in REFERENCES:
-        return _reference(name, parts)
+        return Parallel(*common, parts.proprio)
     if name == "actionflow":
-        return ActionFlow(model, tokens, longest)
+        return ActionFlow(*common)
     model.prepare_one_row()
     if name == "autoregressive":
-        return Autoregressive(model, tokens, longest)
-    unordered = "relaxed", "linear", "temporal_tree", "heterospec"
-    asked = options.acceptance, options.draft_extrapolation, options.drafter, name
-    if any(name in unordered for name in asked) and not model.actions.ordered:
-        raise ValueError(
-            "relaxed acceptance, linear drafts, temporal_tree and heterospec need bins that lie"
-            " beside each other: this checkpoint's tokens are codes of a VQ-VAE"
-        )
+        return Autoregressive(*common)
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
-    if name == "heterospec":
-        return _heterospec(parts, acceptance)
     if options.drafter in ("temporal_tree", "head"):
-        return _tree(parts, acceptance)
+        make = head_drafter if options.drafter == "head" else tree_drafter
+        budget = Budget(step=node_step(model))
+        drafter: Drafter = make(parts, acceptance, budget)
+        return TreeSpeculative(
+            *common, drafter, acceptance, options.gamma or None, options.fixed_shapes, budget
+        )
     drafter = make_drafter(parts, acceptance)
-    return Speculative(
-        model, tokens, longest, drafter, acceptance, options.gamma or None, options.fixed_shapes
-    )
+    return Speculative(*common, drafter, acceptance, options.gamma or None, options.fixed_shapes)
 
 
-def _reference(name: str, parts: DecodingParts) -> Decoding:
-    """A decoding that ours are measured against; ValueError where the lab is not installed."""
-    make = extension(DECODINGS, name)
+def lab_part(what: str, name: str) -> Callable[[DecodingParts], Any]:
+    """The entry point of `vla_ros.decodings` of this name. ValueError: nothing offers it."""
+    make: Callable[[DecodingParts], Any] | None = extension(DECODINGS, name)
     if make is None:
-        raise ValueError(f"decoding {name} is a reference, which comes with the lab: {LAB}")
-    made: Decoding = make(parts)
-    return made
+        raise ValueError(f"{what} comes with the lab: {LAB}")
+    return make
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +115,10 @@ def make_fast_decoding(
 ) -> Decoding:
     """The decoding of pi0-FAST that the options name; ``draft_head`` is asked where they name
     that drafter."""
-    name, tokens = options.decoding, model.config.max_tokens
-    if name == "autoregressive":
+    tokens = model.config.max_tokens
+    options.check_answer(Answer(tokens, fast=True))
+    if options.decoding == "autoregressive":
         return Autoregressive(model, tokens, longest)
-    if name != "speculative" or options.drafter == "model" or options.acceptance != "exact":
-        raise ValueError(
-            f"decoding {name}, drafter {options.drafter}, acceptance {options.acceptance}: of"
-            " pi0_fast there are autoregressive, and speculative with drafter temporal,"
-            " temporal_tree or head and acceptance exact"
-        )
     budget = Budget(step=1 if model.capture is None else STEP)
     costs = costs_on(model.device, model.dtype) if options.adaptive_draft else None
     common = model.actions, model.device, budget
@@ -162,20 +141,17 @@ def make_fast_decoding(
 
 
 def make_drafter(parts: DecodingParts, acceptance: Acceptance) -> Drafter:
-    """The drafter that the options name."""
+    """The drafter of chains that the options name."""
     options = parts.options
     if options.drafter == "model":
-        make = extension(DECODINGS, "model")
-        if make is None:
-            raise ValueError(f"drafter model comes with the lab: {LAB}")
-        made: Drafter = make(parts)
+        made: Drafter = lab_part("drafter model", "model")(parts)
         return made
     return TemporalDrafter(
         parts.model.actions,
         parts.tokens,
         parts.model.device,
         acceptance.matches,
-        options.draft_extrapolation,
+        options.drafter == "temporal_linear",
         # In fixed shapes a longer draft costs nothing, and no length may rest on the past.
         options.adaptive_draft and not options.fixed_shapes,
         parts.model.dtype,
@@ -183,55 +159,7 @@ def make_drafter(parts: DecodingParts, acceptance: Acceptance) -> Drafter:
     )
 
 
-def _tree(parts: DecodingParts, acceptance: Acceptance) -> TreeSpeculative:
-    """Speculation over trees of alternatives to the last action, or of a draft head."""
-    model, options = parts.model, parts.options
-    make = _head_drafter if options.drafter == "head" else _temporal_tree
-    budget = Budget(step=_step(model))
-    return TreeSpeculative(
-        model,
-        parts.tokens,
-        parts.max_prompt,
-        make(parts, acceptance, budget),
-        acceptance,
-        options.gamma or None,
-        options.fixed_shapes,
-        budget,
-    )
-
-
-def _heterospec(parts: DecodingParts, acceptance: Acceptance) -> HeteroSpec:
-    """Speculation over trees that follow the drafter's uncertainty."""
-    model, options, step = parts.model, parts.options, _step(parts.model)
-    if options.drafter == "model":
-        raise ValueError(
-            "heterospec draws its trees from alternatives with chances, and a draft model names one"
-            " token a place: give drafter temporal_tree or head"
-        )
-    drafter: EntropyTreeDrafter
-    if options.drafter == "head":
-        head = _head_drafter(parts, acceptance, Budget(0, 0))
-        calibration = _calibration(parts, _calibration_folder(parts), "head")
-        plan = plan_bins(calibration, *head.paid, step)
-        drafter = EntropyHeadDrafter(head, calibration, plan, model.device)
-    else:
-        calibration = _calibration(parts, model.directory, "temporal_tree")
-        source = _temporal_tree(parts, acceptance, Budget(0, 0))
-        plan = plan_bins(calibration, *source.paid, step)
-        drafter = EntropyTreeDrafter(source, calibration, plan, model.device)
-    return HeteroSpec(
-        model,
-        parts.tokens,
-        parts.max_prompt,
-        drafter,
-        acceptance,
-        options.gamma or None,
-        options.fixed_shapes,
-        step,
-    )
-
-
-def _step(model: VLAModel) -> int:
+def node_step(model: VLAModel) -> int:
     """Nodes by which trees differ: a captured pass belongs to its number of nodes, so few."""
     return 1 if model.capture is None else STEP
 
@@ -244,9 +172,10 @@ def _costs(parts: DecodingParts) -> Costs | None:
     return costs_on(parts.model.device, parts.model.dtype)
 
 
-def _temporal_tree(
+def tree_drafter(
     parts: DecodingParts, acceptance: Acceptance, budget: Budget
 ) -> TemporalTreeDrafter:
+    """The drafter of trees of alternatives to the last action."""
     model = parts.model
     return TemporalTreeDrafter(
         model.actions,
@@ -259,46 +188,7 @@ def _temporal_tree(
     )
 
 
-def _calibration_folder(parts: DecodingParts) -> Path:
-    """Where a head's calibration lies: beside the head."""
-    if parts.head is not None:
-        return parts.model.directory / FOLDER
-    return find_head(parts.model.directory, parts.options.draft_checkpoint or None)
-
-
-def _calibration(parts: DecodingParts, folder: Path, drafter: str) -> Calibration:
-    """ValueError in one line where it is not of these actions, or of another drafter."""
-    found = read_calibration(parts.options.calibration or None, folder)
-    if found.tokens != parts.tokens:
-        raise ValueError(
-            f"the calibration of heterospec is for actions of {found.tokens} tokens, these"
-            f" have {parts.tokens}: run `vla-ros calibrate` for this checkpoint"
-        )
-    made = found.about.get("drafter", "temporal_tree")
-    if made != drafter:
-        raise ValueError(
-            f"the calibration of heterospec is of drafter {made}, not {drafter}:"
-            f" run `vla-ros calibrate --drafter {drafter}`"
-        )
-    return found
-
-
-def read_calibration(file: str | None, directory: Path) -> Calibration:
-    """The file that is named, or that of the checkpoint's directory. ValueError in one line."""
-    path = directory / FILE if file is None else Path(file)
-    if file is None and not path.is_file():
-        raise ValueError(
-            f"heterospec: {directory} has no {FILE}: make one with `vla-ros calibrate`"
-        )
-    try:
-        return from_json(read_json(path))
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _head_drafter(parts: DecodingParts, acceptance: Acceptance, budget: Budget) -> RecursiveDrafter:
+def head_drafter(parts: DecodingParts, acceptance: Acceptance, budget: Budget) -> RecursiveDrafter:
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
     model, head, costs = parts.model, _head(parts), _costs(parts)
     share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
@@ -320,8 +210,6 @@ def _head_drafter(parts: DecodingParts, acceptance: Acceptance, budget: Budget) 
 def _head(parts: DecodingParts) -> RecursiveHead:
     """ValueError or CheckpointError where there is none for this checkpoint."""
     model, head = parts.model, parts.head
-    if parts.tokens < 3:
-        raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:
         folder = find_head(model.directory, parts.options.draft_checkpoint or None)
         if folder not in parts.shared:

@@ -32,11 +32,11 @@ from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.drafters import TemporalTreeDrafter
 from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
-from vla_ros.engine.decoding.heterospec import HeteroSpec
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.models.openvla import VLAModel
+from vla_ros_lab.decodings.heterospec import HeteroSpec
 from vla_ros_lab.hugging_face import transformers_model
 
 FRAMES = 520
@@ -55,7 +55,7 @@ def said(answers) -> dict[int, tuple[int, ...]]:  # type: ignore[no-untyped-def]
 @pytest.mark.slow
 def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
     """Instruction changes, one right behind another, and resets; learned or anew each time."""
-    hetero = {"decoding": "heterospec", "calibration": write_calibration(tmp_path)}
+    hetero = {"decoding": "heterospec", "extra": write_calibration(tmp_path)}
     checkpoint = tiny(tiny_config("llama_gqa"), seed=21)
     events = stream(FRAMES, RESETS, seed=21)
     expected = said(play(engine_of(checkpoint, "generate"), events))
@@ -78,7 +78,7 @@ def test_the_tree_follows_the_uncertainty(tmp_path: Path) -> None:
     """Frames at rest, then restless ones: other bins, other trees, the same tokens."""
     checkpoint = tiny(seed=2)
     engine = engine_of(
-        checkpoint, "heterospec", calibration=write_calibration(tmp_path), adaptive_draft=False
+        checkpoint, "heterospec", extra=write_calibration(tmp_path), adaptive_draft=False
     )
     assert isinstance(engine.decoder.decoding, HeteroSpec)
     rest = [Event(i, stream(1, {})[0].image, None if i else TEXTS[0]) for i in range(30)]
@@ -123,7 +123,7 @@ def test_other_ways_to_run_it_say_the_same(other: dict[str, Any], tmp_path: Path
     ]
     expected = said(play(engine_of(checkpoint), events))
     assert said(play(engine_of(checkpoint, "speculative", **FULL, **other), events)) == expected
-    hetero = {"calibration": write_calibration(tmp_path), "adaptive_draft": False}
+    hetero = {"extra": write_calibration(tmp_path), "adaptive_draft": False}
     assert said(play(engine_of(checkpoint, "heterospec", **hetero, **other), events)) == expected
 
 
@@ -145,7 +145,7 @@ def graphed(
     fixed: bool,
     adaptive: bool,
     drafter: str = "temporal_tree",
-    calibration: str = "",
+    calibration: tuple[str, ...] = (),
 ) -> Engine:
     """An engine whose passes are captured, by a stand-in that runs them again."""
 
@@ -157,7 +157,7 @@ def graphed(
     model = VLAModel(tiny(seed=2), CPU, torch.float32, capture=capture)
     options = EngineOptions(
         "memory", decoding="heterospec" if calibration else "speculative", drafter=drafter,
-        fixed_shapes=fixed, adaptive_draft=adaptive, calibration=calibration,
+        fixed_shapes=fixed, adaptive_draft=adaptive, extra=calibration,
     )  # fmt: skip
     engine.decoder.model = model
     head = recursive_head(model.config, 7)
@@ -212,7 +212,7 @@ def test_with_graphs_heterospec_meets_neither_a_new_shape_nor_a_new_plan(
 def test_a_round_of_heterospec_reads_the_device_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = engine_of(tiny(seed=2), "heterospec", calibration=write_calibration(tmp_path))
+    engine = engine_of(tiny(seed=2), "heterospec", extra=write_calibration(tmp_path))
     events = stream(40, {0: TEXTS[0]}, seed=3)
     play(engine, events[:20])
     reads = [0]
@@ -234,13 +234,14 @@ def test_heterospec_says_what_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no heterospec.json: make one with `vla-ros calib"):
         engine_of(checkpoint, "heterospec")
     with pytest.raises(ValueError, match="actions of 5 tokens, these have 7"):
-        engine_of(checkpoint, "heterospec", calibration=write_calibration(tmp_path, 5))
+        engine_of(checkpoint, "heterospec", extra=write_calibration(tmp_path, 5))
     with pytest.raises(ValueError, match="give drafter temporal_tree"):
         engine_of(checkpoint, "heterospec", drafter="model", draft_checkpoint="x")
     with pytest.raises(CheckpointError, match="is no JSON"):
         (tmp_path / "broken.json").write_text("{")
-        engine_of(checkpoint, "heterospec", calibration=str(tmp_path / "broken.json"))
-    Path(write_calibration(tmp_path)).rename(tmp_path / "heterospec.json")
+        engine_of(checkpoint, "heterospec", extra=(f"calibration={tmp_path / 'broken.json'}",))
+    write_calibration(tmp_path)
+    (tmp_path / "heterospec-7.json").rename(tmp_path / "heterospec.json")
     engine = engine_of(checkpoint, "heterospec")  # beside the checkpoint it is found
     assert isinstance(engine.decoder.decoding, HeteroSpec)
 

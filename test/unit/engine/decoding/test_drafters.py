@@ -35,8 +35,8 @@ from vla_ros_lab.model_drafter import ModelDrafter
 ACTIONS = ActionTokens(32000)
 
 
-def temporal(extrapolation: str = "repeat", adaptive: bool = False) -> TemporalDrafter:
-    return TemporalDrafter(ACTIONS, 3, CPU, Exact().matches, extrapolation, adaptive)
+def temporal(linear: bool = False, adaptive: bool = False) -> TemporalDrafter:
+    return TemporalDrafter(ACTIONS, 3, CPU, Exact().matches, linear, adaptive)
 
 
 def tokens(drafter: TemporalDrafter, prefix: list[int], limit: int) -> list[int]:
@@ -55,7 +55,7 @@ def test_repeat_proposes_the_last_action() -> None:
 
 
 def test_linear_follows_the_motion_and_stays_in_the_bins() -> None:
-    drafter = temporal("linear")
+    drafter = temporal(linear=True)
     drafter.observe([31900, 31990, 31745], [31900, 31990, 31745])
     drafter.observe([31910, 31999, 31744], [31910, 31999, 31744])
     assert tokens(drafter, [], 3) == [31920, 31999, 31744]

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from support.engine import CLOCK, CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head, rollouts
 from vla_ros.core.types import Timeline
-from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
 from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget, DraftTree
 from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
-from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter
 from vla_ros.engine.decoding.tree_growth import (
     FRESH,
     TreeFrame,
@@ -29,6 +27,8 @@ from vla_ros.engine.decoding.tree_growth import (
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.graphs import CountedCapture
 from vla_ros.engine.layers.request import Request, StageTimer
+from vla_ros_lab.decodings.calibration import FILE, Calibration, from_json, plan_bins
+from vla_ros_lab.decodings.heterospec import EntropyHeadDrafter
 from vla_ros_lab.heterospec import to_json
 from vla_ros_lab.roofline.calibration import fit
 

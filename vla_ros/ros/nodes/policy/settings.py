@@ -150,7 +150,7 @@ def engine_of(values: Mapping[str, Any]) -> EngineOptions:
     execution = Execution(values["execution"])
     try:
         options = parse_options(pairs_of(values, "engine_options"))
-        if both := sorted(set(options) - set(IN_ENGINE_OPTIONS)):
+        if both := sorted(set(options) - {*IN_ENGINE_OPTIONS, "extra"}):
             raise ValueError(
                 f"engine_options has {', '.join(both)}: a parameter of that name says it"
             )

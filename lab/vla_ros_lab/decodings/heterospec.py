@@ -1,7 +1,8 @@
 """HeteroSpec (Liu et al.): draft trees whose depth and width follow the drafter's uncertainty.
 
 Before a round Phi, the entropy along the drafter's likeliest path, names a bin of the calibration
-(:mod:`.calibration`), and that the tree. Verification is that of any draft tree, so no token
+(:mod:`.calibration`), and that the tree. The engine finds :func:`heterospec` by the entry point of
+this name. Verification is that of any draft tree, so no token
 differs from decoding without drafts. Every tree that may come is known when the decoding is made,
 so their plans and graphs are made before service.
 
@@ -15,19 +16,31 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
-from vla_ros.engine.decoding.acceptance import Acceptance
-from vla_ros.engine.decoding.calibration import BinPlan, Calibration
+from vla_ros.engine.decoding.acceptance import Acceptance, make_acceptance
+from vla_ros.engine.decoding.draft_head_folder import FOLDER, find_head
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree
 from vla_ros.engine.decoding.drafters import Draft, Drafter, TemporalTreeDrafter, cut, drafted
+from vla_ros.engine.decoding.factory import (
+    DecodingParts,
+    head_drafter,
+    node_step,
+    tree_drafter,
+)
 from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.decoding.tree_growth import Shape, merged, shape_of
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.files import read_json
 from vla_ros.engine.layers.pieces import alone
 from vla_ros.engine.layers.request import Request
 from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import parse_extra
+from vla_ros_lab.decodings.calibration import FILE, BinPlan, Calibration, from_json, plan_bins
+from vla_ros_lab.decodings.options import HeteroSpecOptions
 
 
 class EntropyTreeDrafter(Drafter):
@@ -193,3 +206,77 @@ class HeteroSpec(TreeSpeculative):
                     alone(self._next_pass(last, draft, length + known - 1))
         alone(self._next_pass(last, self._blank(0, ()), length + self.count - 2))
         self._warm_up_move()
+
+
+def heterospec(parts: DecodingParts) -> HeteroSpec:
+    """The decoding as the options name its drafter and its calibration. ValueError: there is no
+    calibration for this checkpoint and drafter, or no head."""
+    model, options, step = parts.model, parts.options, node_step(parts.model)
+    if options.drafter == "model":
+        raise ValueError(
+            "heterospec draws its trees from alternatives with chances, and a draft model names one"
+            " token a position: give drafter temporal_tree or head"
+        )
+    model.prepare_one_row()
+    acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
+    drafter: EntropyTreeDrafter
+    if options.drafter == "head":
+        head = head_drafter(parts, acceptance, Budget(0, 0))
+        calibration = _calibration(parts, _head_folder(parts), "head")
+        plan = plan_bins(calibration, *head.paid, step)
+        drafter = EntropyHeadDrafter(head, calibration, plan, model.device)
+    else:
+        calibration = _calibration(parts, model.directory, "temporal_tree")
+        source = tree_drafter(parts, acceptance, Budget(0, 0))
+        plan = plan_bins(calibration, *source.paid, step)
+        drafter = EntropyTreeDrafter(source, calibration, plan, model.device)
+    return HeteroSpec(
+        model,
+        parts.tokens,
+        parts.max_prompt,
+        drafter,
+        acceptance,
+        options.gamma or None,
+        options.fixed_shapes,
+        step,
+    )
+
+
+def _head_folder(parts: DecodingParts) -> Path:
+    """Folder of the head, where its calibration lies too."""
+    if parts.head is not None:
+        return parts.model.directory / FOLDER
+    return find_head(parts.model.directory, parts.options.draft_checkpoint or None)
+
+
+def _calibration(parts: DecodingParts, folder: Path, drafter: str) -> Calibration:
+    """The calibration for these actions and this drafter. ValueError: it is of others."""
+    named = parse_extra(parts.options.extra, HeteroSpecOptions).calibration
+    found = read_calibration(named or None, folder)
+    if found.tokens != parts.tokens:
+        raise ValueError(
+            f"the calibration of heterospec is for actions of {found.tokens} tokens, these"
+            f" have {parts.tokens}: run `vla-ros calibrate` for this checkpoint"
+        )
+    made = found.about.get("drafter", "temporal_tree")
+    if made != drafter:
+        raise ValueError(
+            f"the calibration of heterospec is of drafter {made}, not {drafter}:"
+            f" run `vla-ros calibrate --drafter {drafter}`"
+        )
+    return found
+
+
+def read_calibration(file: str | None, directory: Path) -> Calibration:
+    """The calibration in a file that is named, or beside a checkpoint. ValueError: it is none."""
+    path = directory / FILE if file is None else Path(file)
+    if file is None and not path.is_file():
+        raise ValueError(
+            f"heterospec: {directory} has no {FILE}: make one with `vla-ros calibrate`"
+        )
+    try:
+        return from_json(read_json(path))
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

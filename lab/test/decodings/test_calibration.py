@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.calibrations import WINDOW, fitted, moods
-from vla_ros.engine.decoding.calibration import (
+from vla_ros.engine.decoding.draft_tree import Budget, Cost
+from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals
+from vla_ros_lab.decodings.calibration import (
     Bins,
     Calibration,
     from_json,
@@ -19,8 +21,6 @@ from vla_ros.engine.decoding.calibration import (
     plan_bins,
     top_entropy,
 )
-from vla_ros.engine.decoding.draft_tree import Budget, Cost
-from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals
 from vla_ros_lab.heterospec import EMPTY, rounds, shown, to_json
 
 #: none so small that a scale makes it another one: a float32's smallest is 1e-38

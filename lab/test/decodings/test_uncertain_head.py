@@ -12,12 +12,12 @@ import torch
 from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head, rollouts
-from vla_ros.engine.decoding.calibration import FILE, from_json, path_entropy, plan_bins
 from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.decoding.draft_tree import Budget, Cost, DraftTree, likeliest
-from vla_ros.engine.decoding.heterospec import bin_trees
 from vla_ros.engine.decoding.tree_growth import TreeFrame, TreeGrower, entropy, merged, shape_of
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros_lab.decodings.calibration import FILE, from_json, path_entropy, plan_bins
+from vla_ros_lab.decodings.heterospec import bin_trees
 from vla_ros_lab.heterospec import Unrolled, hindsight, rounds, to_json
 from vla_ros_lab.roofline.calibration import fit
 from vla_ros_lab.roofline.rivals import best_chain, by_bins, counted, rivals
@@ -140,8 +140,8 @@ def test_it_says_the_same(folder: Path, options: dict[str, object]) -> None:
 
 def test_a_calibration_of_another_drafter_says_so(folder: Path, tmp_path: Path) -> None:
     other = write_calibration(tmp_path, COUNT)
-    head = {"drafter": "head", "draft_checkpoint": str(folder), "calibration": other}
+    head = {"drafter": "head", "draft_checkpoint": str(folder), "extra": other}
     with pytest.raises(ValueError, match="calibrate --drafter head"):
         engine_of(tiny(CONFIG), "heterospec", **head)
     with pytest.raises(ValueError, match="of drafter head, not temporal_tree"):
-        engine_of(tiny(CONFIG), "heterospec", calibration=str(folder / FILE))
+        engine_of(tiny(CONFIG), "heterospec", extra=(f"calibration={folder / FILE}",))
