@@ -116,7 +116,7 @@ class CalibrationFrames:
 
 
 def head_folder(args: argparse.Namespace) -> Path:
-    """Of the head that is meant. UserError."""
+    """Folder of the head that is meant. UserError."""
     from vla_ros.engine.decoding.draft_head_folder import find_head
     from vla_ros.engine.io.hub import resolve
 

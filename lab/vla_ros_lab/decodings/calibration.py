@@ -48,7 +48,8 @@ GAMMAS = (0.3, 0.6, 1.0)
 
 
 def top_entropy(chances: Sequence[float]) -> float:
-    """Of the top-K chances of one token, in nats: 0 where one is certain, ln K where all are alike.
+    """Entropy of the top-K chances of one token, in nats: 0 where one is certain, ln K where all
+    are alike.
 
     They need not add up to one: what the K miss is left out. 0 where there is no mass at all.
     """
@@ -66,8 +67,8 @@ def path_entropy(levels: Sequence[Sequence[float]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Of the rounds that begin with one number of known tokens: ``thresholds`` of Phi [B - 1], and
-    of every bin the ``chances`` [levels][ranks] and the number of ``rounds`` they rest on."""
+    """Bins of the rounds that begin with one number of known tokens: ``thresholds`` of Phi [B - 1],
+    and of every bin the ``chances`` [levels][ranks] and the number of ``rounds`` they rest on."""
 
     thresholds: tuple[float, ...]
     chances: tuple[Marginals, ...]

@@ -26,7 +26,7 @@ Matches = Callable[[int, int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What the verification of a draft adds to the action.
+    """Outcome of a verification: what it adds to the action.
 
     ``tokens`` are the accepted draft tokens and then one of the target's; ``own`` the target's
     choices at the same places; ``draft`` the whole draft, of which ``accepted`` are. Of a tree

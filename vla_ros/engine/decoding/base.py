@@ -1,4 +1,4 @@
-"""What decodes: an engine's decoder, of tokens or of a chunk, and a way of decoding tokens.
+"""Decoders of an engine, of tokens or of a chunk, and the base of all decodings of tokens.
 
 A :class:`Decoding` packs requests into passes of the language model and turns logits into tokens.
 """
@@ -44,7 +44,7 @@ class ActionDecoder(ABC):
         self.options = options
 
     def session(self, options: EngineOptions, robot: RobotSide) -> ActionDecoder:
-        """The same weights for another robot's episode; nothing is captured."""
+        """Decoder over the same weights for another robot's episode; nothing is captured."""
         other = copy(self)
         other.options, other.prepared = options, None
         other.begin(robot)
@@ -87,7 +87,7 @@ class ActionDecoder(ABC):
         return None
 
     def guidance(self, observation: Observation) -> Guidance | None:
-        """What a chunk of this observation continues by the options; None: it begins anew."""
+        """Chunk that one of this observation continues by the options; None: it begins anew."""
         return None
 
     def keep(self, decoded: Any) -> None:
@@ -95,7 +95,7 @@ class ActionDecoder(ABC):
 
 
 class TokenModel(Protocol):
-    """What a decoding asks of a model whose language model says the actions.
+    """Interface of a model whose language model gives the action tokens, for its decodings.
 
     ``causal``: a token of the prompt sees only those before it; else the prompt is a prefix whose
     tokens all see each other. ``ends``: the token behind which an answer has ended, None where
@@ -143,7 +143,7 @@ class Decoding:
         return alone(self.pieces(request))
 
     def pieces(self, request: Request) -> Pieces[Decoded | None]:
-        """The same a pass at a time, so that passes of several robots can be one.
+        """The step a pass at a time, so that passes of several robots can be one.
 
         As it is here, in a single one: the decoding runs its passes itself.
         """

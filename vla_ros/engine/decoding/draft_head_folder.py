@@ -20,7 +20,7 @@ from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, rea
 
 
 class HeadTarget(Protocol):
-    """What a head was made for: a language model, and how many action tokens it has."""
+    """Target of a head: a language model, and how many action tokens it has."""
 
     @property
     def text(self) -> TextConfig: ...

@@ -63,7 +63,7 @@ def heads_for(width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected at the places that are guessed: bins int64 [...], ``last`` and those a step
+    """Expectation of the tokens that are guessed: bins int64 [...], ``last`` and those a step
     ``before``; -1 where unknown or no bin. ``places`` int64 [...]."""
 
     places: torch.Tensor
@@ -133,7 +133,7 @@ class RecursiveHead(nn.Module):
         return after
 
     def logits(self, state: torch.Tensor, expected: Expected) -> torch.Tensor:
-        """Of the bins [..., bins] at the expected places."""
+        """Logits of the bins [..., bins] at the expected indices."""
         x = self.norm(state)
         logits: torch.Tensor = self.bins(self.wide(x))
         if self.config.ordered:
@@ -143,7 +143,7 @@ class RecursiveHead(nn.Module):
         return logits.scatter_add(-1, expected.last.clamp_min(0)[..., None], more[..., None])
 
     def _around(self, x: torch.Tensor, expected: Expected) -> torch.Tensor:
-        """Of every bin, by its distance from what is expected [..., bins]."""
+        """Logits of every bin by its distance from what is expected [..., bins]."""
         config = self.config
         weights = F.softplus(self.gate(x))
         # [.., bins] of each mode, cut out of the dimension's table by what is expected
@@ -170,7 +170,7 @@ def _falling() -> torch.Tensor:
 def _movement(
     last: torch.Tensor, before: torch.Tensor, bins: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of bins [...], -1 where none is known: where the last lies in -1 to 1, how far it had moved
+    """Movement of bins [...], -1: unknown: where the last lies in -1 to 1, how far it had moved
     from the one before, and whether it is known."""
     there = last >= 0
     both = there & (before >= 0)

@@ -46,7 +46,7 @@ class DraftTree:
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """Of every node, from 1 on."""
+        """Level of every node, from 1 on."""
         found: list[int] = []
         for parent in self.parents:
             found.append(1 if parent == ROOT else found[parent] + 1)
@@ -76,7 +76,7 @@ class DraftTree:
 
 
 def branches(parents: Sequence[int]) -> list[tuple[int, ...]]:
-    """Of every node: its ancestors from level 1 on, and itself."""
+    """Branch of every node: its ancestors from level 1 on, and itself."""
     found: list[tuple[int, ...]] = []
     for node, parent in enumerate(parents):
         found.append((*(() if parent == ROOT else found[parent]), node))
@@ -127,7 +127,7 @@ RENEWED = 32  # actions between two looks at the shape of the trees: layouts out
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a draft as such, of each of its tokens, and of each of its levels where they are drafted
+    """Cost of a draft as such, of each of its tokens, and of each of its levels where they come
     one after the other, in passes of a single token."""
 
     draft: float
@@ -147,7 +147,7 @@ class Budget:
     step: int = 1
 
     def most(self, known: int) -> int:
-        """Of the tree of a state."""
+        """Most nodes of the tree of a state."""
         return self.alone if known else self.prompt
 
     def sizes(self, most: int) -> range:
@@ -207,7 +207,7 @@ def plan_states(
     prompt: Cost | None = None,
     alone: Cost | None = None,
 ) -> TreePlan:
-    """The same where what is known changes the chances: the marginals of each state's levels."""
+    """Trees as :func:`plan_trees`, where each state has marginals of its own for its levels."""
     count = len(states) + 1
     expected = [0.0] * (count + 1)
     expected[count - 1] = 1.0
@@ -290,5 +290,5 @@ def paying(
 
 
 def due(seen: int) -> bool:
-    """Whether trees are planned again after so many actions: soon at first, then rarely."""
+    """True where trees are planned again after so many actions: soon at first, then rarely."""
     return seen % RENEWED == 0 or (seen < RENEWED and seen & (seen - 1) == 0)

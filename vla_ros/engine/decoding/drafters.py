@@ -61,7 +61,7 @@ class Drafter(ABC):
         """At most ``limit`` tokens to follow ``prefix``, the action's tokens so far."""
 
     def verified(self, draft: Sequence[int], accepted: int) -> None:
-        """What became of the last proposal."""
+        """Take in the verdict on the last proposal."""
 
     def observe_taps(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
         """The target's hidden states: outputs of ``layers`` [R, layers * C] in its last pass.
@@ -119,7 +119,7 @@ class AcceptanceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of a draft behind a prompt, and of one behind a single token."""
+    """Costs of a draft behind a prompt, and of one behind a single token."""
 
     prompt: Cost
     alone: Cost

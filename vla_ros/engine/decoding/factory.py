@@ -38,7 +38,7 @@ LoadDraft = Callable[[str], Checkpoint]
 
 @dataclass(frozen=True, slots=True)
 class DecodingParts:
-    """What every decoding is made from. ``tokens`` = actions of a chunk * their dimensions.
+    """Parts that every decoding is made from. ``tokens`` = actions of a chunk * their dimensions.
 
     ``head``: a draft head in place of the one that the options name. ``shared``: what the decodings
     of several sessions have in common, a draft head or a draft model, by where it came from."""
@@ -92,7 +92,7 @@ def lab_part(what: str, name: str) -> Callable[[DecodingParts], Any]:
 
 @dataclass(frozen=True, slots=True)
 class FastTarget:
-    """What a draft head of pi0-FAST was made for."""
+    """Target of a draft head of pi0-FAST."""
 
     text: TextConfig
     bins: int
@@ -165,7 +165,7 @@ def node_step(model: VLAModel) -> int:
 
 
 def _costs(parts: DecodingParts) -> Costs | None:
-    """What a draft costs here, where drafts are to pay."""
+    """Costs of a draft here, where drafts are to pay; None where they need not."""
     options = parts.options
     if not options.adaptive_draft or options.fixed_shapes:
         return None

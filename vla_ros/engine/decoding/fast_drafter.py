@@ -114,7 +114,7 @@ class FastDrafter(Drafter):
         return Draft(upload(tokens, self._device, torch.long), parents=parents)
 
     def _nodes(self, said: list[int]) -> list[Node]:
-        """What may follow, the likeliest first and nothing before what it follows."""
+        """Tokens that may follow, the likeliest first and none before what it follows."""
         begin = self._actions.prefix
         ahead = begin[len(said) :]
         if said[: len(begin)] != list(begin[: len(said)]) and ahead:
@@ -158,7 +158,7 @@ class FastDrafter(Drafter):
 
     @property
     def chances(self) -> Floats:
-        """Of every coefficient, that it is off by so much [H * A, ways to be off]."""
+        """Chance of every coefficient to be off by so much [H * A, offsets]."""
         prior = PRIOR if self._costs is None else np.zeros(len(OFF))
         shared = (self._learned.mean(0) + prior) / max(1.0, self._weight + (self._costs is None))
         found = (self._learned + POOLED * shared) / (self._weight + POOLED)

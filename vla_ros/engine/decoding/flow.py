@@ -91,14 +91,14 @@ class FlowDecoder(ActionDecoder):
         return Chunk(observation, request.stages, chunk, guidance is not None)
 
     def keep(self, decoded: Chunk) -> None:
-        """Of the last few chunks."""
+        """Memory of the last few chunks."""
         observation = decoded.observation
         self._chunks[observation.stamp_ns] = decoded.values, self.robot.state(observation)
         while len(self._chunks) > REMEMBERED:
             del self._chunks[next(iter(self._chunks))]
 
     def guidance(self, observation: Observation) -> Guidance | None:
-        """What a chunk of this observation continues by the options; None: it begins anew."""
+        """Chunk that one of this observation continues by the options; None: it begins anew."""
         executing = observation.executing
         if not self.options.rtc_mode or executing is None:
             return None

@@ -80,11 +80,11 @@ class HeadTrees:
         self.grower.prepare(self._segments)
 
     def observe_taps(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
-        """As ``Drafter.observe_taps``."""
+        """Take in the taps of accepted rows, as ``Drafter.observe_taps``."""
         self.grower.add_taps(taps[list(rows)])  # a copy: the next pass may write where these are
 
     def forget(self, damaged: bool = False) -> None:
-        """As ``Drafter.forget``, and before every answer."""
+        """Forget an answer, as ``Drafter.forget``; also before every answer."""
         if damaged:
             self.grower.clear()
         self.grower.forget()
@@ -168,7 +168,7 @@ class RecursiveDrafter(TemporalTreeDrafter):
         return draft
 
     def expected(self, tokens: Sequence[int], count: int) -> ExpectedBins:
-        """As :func:`expected_bins`, of this frame."""
+        """Bins expected of this frame, as :func:`expected_bins`."""
         return expected_bins(self._predictor, tokens, count, self._actions)
 
     def forget(self, damaged: bool = False) -> None:
@@ -187,7 +187,7 @@ class RecursiveDrafter(TemporalTreeDrafter):
 
 class FastHeadDrafter(FastDrafter):
     """Drafts FAST tokens with a recursive head: behind the prompt the spellings of the last chunk,
-    as ``temporal_tree``; from the first action token on the head's trees, the head being told how
+    as ``temporal_tree``; from the first action token on the head's trees, the head being given how
     the last chunk would be spelled on.
 
     A head knows answers as long as those it was trained on; what lies behind is spelled, and so it
@@ -230,7 +230,7 @@ class FastHeadDrafter(FastDrafter):
         return draft
 
     def expected(self, tokens: Sequence[int], count: int) -> ExpectedBins:
-        """As :func:`expected_spelling`, of this frame."""
+        """Spelling expected of this frame, as :func:`expected_spelling`."""
         return expected_spelling(self, self._actions, tokens, count)
 
     def forget(self, damaged: bool = False) -> None:
@@ -241,14 +241,14 @@ class FastHeadDrafter(FastDrafter):
 def expected_spelling(
     expecting: FastDrafter, actions: FastTokens, prefix: Sequence[int], count: int
 ) -> ExpectedBins:
-    """As :func:`expected_bins` of FAST tokens: those of the likeliest spelling; of a step before
-    nothing is known."""
+    """Bins expected of FAST tokens, by the likeliest spelling; of a step before nothing is
+    known."""
     bins = [t - actions.first for t in expecting.ahead(prefix, count) if t in actions.window]
     return bins + [-1] * (count - len(bins)), [-1] * count
 
 
 def states_of(chances: Sequence[Sequence[Sequence[float]]]) -> list[Marginals]:
-    """Of a head's ``chances`` those levels of each state that are of the answer."""
+    """Marginals of each state: those levels of a head's ``chances`` that the answer has."""
     return [levels[: max(len(chances) - n, 0)][:LEVELS] for n, levels in enumerate(chances)]
 
 

@@ -65,7 +65,7 @@ class Parallel(Decoding):
         return actions
 
     def sequence(self, request: Request) -> torch.Tensor:
-        """What the pass is over [T, C]."""
+        """Embeddings that the pass is over [T, C]."""
         if self._proprio is None:
             return torch.cat((request.prompt, self._behind))
         split = request.front + self.model.config.patches

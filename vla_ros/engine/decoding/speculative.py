@@ -34,7 +34,7 @@ class PartialAction(Sequence[int]):
 
     A token that no draft preceded stays on the device until :meth:`read`, which looking at any
     token calls; asking for the length is free. ``tokens``, the target's ``own`` choices at the
-    same places and ``finite`` are as of the last reading.
+    same positions and ``finite`` are as of the last reading.
     """
 
     def __init__(self, positions: int) -> None:
@@ -51,14 +51,14 @@ class PartialAction(Sequence[int]):
         return len(self.tokens) + len(self._unread.choices)
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, position: int) -> int: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
+    def __getitem__(self, position: slice) -> list[int]: ...
 
-    def __getitem__(self, place: int | slice) -> int | list[int]:
+    def __getitem__(self, position: int | slice) -> int | list[int]:
         self.read()
-        return self.tokens[place]
+        return self.tokens[position]
 
     def last(self, device: torch.device) -> torch.Tensor:
         """The last token, int64 [1], on the device."""
@@ -71,7 +71,7 @@ class PartialAction(Sequence[int]):
         self._newest = self._unread.add(choice, maximum)
 
     def extend(self, result: Verification, newest: torch.Tensor | None = None) -> None:
-        """What a draft came to; ``newest`` int64 [1] is the last of its tokens on the device."""
+        """Add what a draft came to; ``newest`` int64 [1] is its last token on the device."""
         self.read()
         start = len(self.tokens)
         for offset in range(min(len(result.draft), result.accepted + 1)):  # those verified
@@ -83,7 +83,7 @@ class PartialAction(Sequence[int]):
         self._newest = newest
 
     def ended(self, ends: int, every: int) -> bool:
-        """Whether the token ``ends`` is among them; looked at on the device every so many."""
+        """True where the token ``ends`` is among them; the device is read every so many tokens."""
         if len(self._unread.choices) >= every:
             self.read()
         return ends in self.tokens
@@ -159,7 +159,8 @@ class Speculative(Decoding):
         self.runner = model.runner(1, max_prompt + self._entries, acceptance.window, drafter.layers)
 
     def _sizes(self, budget: Budget) -> tuple[Sequence[int], Sequence[int]]:
-        """Of chains. A prompt's rows come in buckets, which a step of the same size respects."""
+        """Sizes of chains. A prompt's rows come in buckets, which a step of the same size
+        respects."""
         if self._fixed or budget.step == 1:
             return self._steps(budget.prompt), self._steps(budget.alone)
         shorter = () if self.drafter.full else range(0, budget.prompt, BUCKET)
@@ -185,27 +186,34 @@ class Speculative(Decoding):
         return action.answer(request, self.drafter.passes)
 
     def _decode(self, request: Request, action: PartialAction) -> Pieces[None]:
-        """Decode the whole action, or what there is of it until a value is not finite."""
-        length, draft = len(request.prompt), self._draft(action)
-        scores = yield from self._first_pass(request, draft)
-        action.passes += 1
-        request.stages.mark("prefill")
-        self._accept(scores, draft, action)
-        while len(action) < self.count and action.finite and not self._ended(action):
+        """Draft, verify, accept, until the action is whole or a value is not finite."""
+        while self._goes_on(action):
             draft = self._draft(action)
-            last = action.last(self.model.device)
-            scores = yield from self._next_pass(last, draft, length + len(action) - 1)
-            action.passes += 1
+            scores = yield from self._verify(request, draft, action)
             self._accept(scores, draft, action)
 
-    def _ended(self, action: PartialAction) -> bool:
+    def _goes_on(self, action: PartialAction) -> bool:
         ends = self.model.ends
-        return ends is not None and action.ended(ends, look_every(self.model))
+        if len(action) >= self.count or not action.finite:
+            return False
+        return ends is None or not action.ended(ends, look_every(self.model))
 
     def _draft(self, action: PartialAction) -> Draft:
         # The last token of an action needs no draft: it comes with its predecessor's pass.
         limit = min(self.gamma, self.count - 1 - len(action))
         return self.drafter.propose(action, limit) if limit > 0 else self._nothing
+
+    def _verify(self, request: Request, draft: Draft, action: PartialAction) -> Pieces[Scores]:
+        """The pass that verifies a draft: the prompt's own, later that of the newest token."""
+        if not len(action):
+            scores = yield from self._first_pass(request, draft)
+            request.stages.mark("prefill")
+        else:
+            entry = len(request.prompt) + len(action) - 1
+            last = action.last(self.model.device)
+            scores = yield from self._next_pass(last, draft, entry)
+        action.passes += 1
+        return scores
 
     def _first_pass(self, request: Request, draft: Draft) -> Pieces[Scores]:
         """The prompt with a draft of d tokens behind it -> scores of d + 1 rows."""

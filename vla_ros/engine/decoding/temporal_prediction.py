@@ -1,4 +1,4 @@
-"""What earlier answers let one expect of the next: its tokens, and the candidates for each.
+"""Expectation of the next answer by earlier ones: its tokens, and the candidates for each.
 
 :class:`TemporalPredictor` names the token expected at each place; :class:`TemporalMarginals` learns
 how far the next token lies from it, and ranks the candidates. No torch.
@@ -68,8 +68,8 @@ class TemporalPredictor:
 
     @property
     def row(self) -> int:
-        """Of the last chunk that falls together with the first of the new one; its end, where it
-        has none. As of ``begin``."""
+        """Part of the last chunk that falls together with the first of the new one; its end, where
+        it has none. As of ``begin``."""
         return self._next // self._dim
 
     @property
@@ -155,8 +155,8 @@ RANKED = 8.0  # the same of the ranks
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Of some positions of an action, in order: ``tokens`` [ranks] that may come, the likeliest
-    first, and the ``chances`` [ranks] that the drafter gives them just now."""
+    """Candidates of some positions of an action, in order: ``tokens`` [ranks] that may come, the
+    likeliest first, and the ``chances`` [ranks] that the drafter gives them just now."""
 
     tokens: tuple[tuple[int, ...], ...]
     chances: tuple[tuple[float, ...], ...]
@@ -196,7 +196,7 @@ class TemporalMarginals:
         self.forget()
 
     def forget(self) -> None:
-        """As at the beginning."""
+        """Back to the beginning."""
         distance = np.abs(np.arange(1 - len(self._window), len(self._window)))
         near = (1.0 + distance) ** -PRIOR
         shape = (self._positions, KINDS, 1)
@@ -293,7 +293,7 @@ class TemporalMarginals:
                 moves[chosen - token + len(self._window) - 1] += 1.0
 
     def _rank(self, position: int, chosen: int, there: Sequence[int]) -> int | None:
-        """Of the first candidate that would have been accepted."""
+        """Rank of the first candidate that would have been accepted."""
         tolerance = self._tolerance[position] if chosen in self._window else 0
         return next((r for r, token in enumerate(there) if abs(token - chosen) <= tolerance), None)
 

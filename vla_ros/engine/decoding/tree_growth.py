@@ -46,8 +46,8 @@ class Shape:
 
 @lru_cache(1024)
 def shape_of(tree: DraftTree, whole: DraftTree | None = None) -> Shape:
-    """Of a tree, or of a part of ``whole``, which is then what grows. The likeliest path's node is
-    the first of its level."""
+    """Shape of a tree, or of a part of ``whole``, which is then what grows. The likeliest path's
+    node is the first of its level."""
     grown = tree if whole is None else whole
     paths = paths_of(grown)
     inner = {paths[parent] for parent in grown.parents if parent != ROOT}
@@ -56,7 +56,7 @@ def shape_of(tree: DraftTree, whole: DraftTree | None = None) -> Shape:
 
 
 def paths_of(tree: DraftTree) -> list[Path]:
-    """Of every node."""
+    """Branch of every node."""
     return [tuple(tree.ranks[node] for node in branch) for branch in branches(tree.parents)]
 
 
@@ -69,7 +69,7 @@ def merged(trees: Sequence[DraftTree]) -> DraftTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeFrame:
-    """What every planned shape fits in: rows of each level from 1 on, and drafted nodes."""
+    """Frame that every planned shape fits in: rows of each level from 1 on, and drafted nodes."""
 
     widths: tuple[int, ...] = ()
     nodes: int = 0
@@ -248,7 +248,7 @@ class TreeGrower:
         self._level = levels
 
     def tokens(self) -> torch.Tensor:
-        """Of the nodes of the shape that grew last, int64 [N]."""
+        """Tokens of the nodes of the shape that grew last, int64 [N]."""
         assert self._loaded is not None
         return self._found[0][: len(self._loaded.nodes)].clone()
 

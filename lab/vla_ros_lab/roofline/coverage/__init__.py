@@ -1,4 +1,4 @@
-"""What drafts a policy's recorded tokens would allow: coverage of alternatives, and passes.
+"""Drafts that a policy's recorded tokens would allow: coverage of alternatives, and passes.
 
 An *alternative* is a guess at a token from the same place of the actions before it. Coverage is
 the share of tokens that are among so many alternatives; passes are those of drafts verified

@@ -1,7 +1,7 @@
-"""What a draft head learns from: a target's own answers, frame by frame.
+"""Features that a draft head learns from: a target's own answers, frame by frame.
 
-Of every frame the target's tokens, its hidden states where each of them was chosen, and what it
-thought of the action bins there. Not the whole prompt: K rows a frame, so that 10,000 frames of a
+A frame has the target's tokens, its hidden states where each of them was chosen, and its chances of
+the action bins there. Not the whole prompt: K rows a frame, so that 10,000 frames of a
 7B model are 2 GB and not 400. One file an episode, whole or not there.
 """
 
@@ -32,9 +32,9 @@ from vla_ros.engine.options import FAST
 
 @dataclass(frozen=True, slots=True)
 class HeadEpisode:
-    """Of F frames with K tokens each: ``tokens`` int64 [F, K]; ``taps`` [F, K, layers * C], row j
-    being where token j was chosen; ``targets`` [F, K, bins], the target's chances there. Answers
-    that end earlier go on with their end marker, whose taps and targets are zeros."""
+    """Features of F frames with K tokens each: ``tokens`` int64 [F, K]; ``taps`` [F, K, layers *
+    C], row j being where token j was chosen; ``targets`` [F, K, bins], the target's chances there.
+    Answers that end earlier go on with their end marker, whose taps and targets are zeros."""
 
     tokens: torch.Tensor
     taps: torch.Tensor
@@ -45,7 +45,7 @@ class HeadEpisode:
 
 
 class TargetReader:
-    """Looks at a frozen target while it acts: the engine's answer, and one pass more."""
+    """Reader of a frozen target's features while it acts: its answer, and one pass more."""
 
     def __init__(self, engine: Engine) -> None:
         if engine.info.decoding == "parallel":
@@ -91,7 +91,7 @@ class TargetReader:
         self._frames.append((tokens, taps, logits.float().softmax(-1).to("cpu", torch.bfloat16)))
 
     def take(self) -> HeadEpisode:
-        """What was seen since the last time."""
+        """Features of the frames since the last call."""
         filler = 0 if self._ends is None else self._ends
         tokens, taps, targets = (list(part) for part in zip(*self._frames, strict=True))
         self._frames.clear()
@@ -132,7 +132,7 @@ def write_episode(path: Path, episode: HeadEpisode) -> None:
 
 
 def read_episode(path: Path) -> HeadEpisode:
-    """What :func:`write_episode` wrote."""
+    """Episode that :func:`write_episode` wrote."""
     from safetensors.torch import load_file
 
     return HeadEpisode(**load_file(str(path)))

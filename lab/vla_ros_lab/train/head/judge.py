@@ -1,6 +1,6 @@
-"""How far a draft head would have carried a target: its drafts against what was said.
+"""Judge of a draft head: its drafts against a target's recorded tokens.
 
-Speculation that is exact says what the target says whatever is drafted, so the recorded tokens and
+Speculation that is exact gives the target's tokens whatever is drafted, so the recorded tokens and
 taps are those that any drafter would have met. The drafter that serves is asked frame by frame,
 and the passes counted: the accepted length online, not the accuracy on a table.
 """
@@ -66,7 +66,7 @@ class Judge:
         return self.count(drafter)
 
     def temporal(self) -> JudgedHead:
-        """Of the tree of alternatives to the last action, which needs no head."""
+        """Passes with the tree of alternatives to the last action, which needs no head."""
         positions = self.episodes[0].tokens.shape[1]
         device = torch.device("cpu")
         if isinstance(self.actions, FastTokens):

@@ -49,10 +49,10 @@ CHECKED = 160  # frames that a head is chosen by
 
 @dataclass(frozen=True, slots=True)
 class HeadAnswers:
-    """Of F frames, J = K - 2 positions each: ``tokens`` int64 [F, K], ``taps`` [F, J, layers * C],
-    ``targets`` [F, J, bins] of the places 1 ... K - 2, and what was expected there, ``last`` and
-    ``before`` int16 [F, J, LEVELS]: at [f, j, i] of place j + 1 + i by the tokens up to j.
-    ``open`` bool [F, J]: the answer goes on behind position j."""
+    """Answers of F frames, J = K - 2 positions each: ``tokens`` int64 [F, K], ``taps`` [F, J,
+    layers * C], ``targets`` [F, J, bins] of the places 1 ... K - 2, and what was expected there,
+    ``last`` and ``before`` int16 [F, J, LEVELS]: at [f, j, i] of place j + 1 + i by the tokens up
+    to j. ``open`` bool [F, J]: the answer goes on behind position j."""
 
     tokens: torch.Tensor
     taps: torch.Tensor
@@ -225,7 +225,7 @@ def unrolled(
 
 
 def ranks_of(head: RecursiveHead, answers: HeadAnswers, embed: Embed, first: int) -> torch.Tensor:
-    """Of what was said, its rank among the head's alternatives: int64 [F, places, LEVELS], at
+    """Ranks of the target's tokens among the head's alternatives: int64 [F, places, LEVELS], at
     [f, s, l] with s + 1 tokens known on level l + 1, RANKED where it is none of them or there is no
     such level."""
     count, device = head.config.places, torch.device("cpu")
@@ -264,7 +264,7 @@ def count_chances(
 
 
 def told_of(chances: torch.Tensor, answers: HeadAnswers) -> JudgedHead:
-    """What follows from chances [places, LEVELS, RANKED] that were counted on answers: passes of
+    """Judgement by chances [places, LEVELS, RANKED] that were counted on answers: passes of
     the longest by the recursion, the prefill drafting nothing; and how often every level is right.
     """
     there = reachable(len(chances)) * answers.open.float().mean(0)[:, None]

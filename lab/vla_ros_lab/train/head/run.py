@@ -36,7 +36,7 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """What is shown: an episode that was recorded, a step of the training."""
+    """Progress: an episode that was recorded, a step of the training."""
 
     recorded: Callable[[Recorded], None]
     step: Callable[[Step], None]
