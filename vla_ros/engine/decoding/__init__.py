@@ -7,8 +7,9 @@ Speculation: ``speculative`` (the loop, over chains and trees), ``acceptance`` (
 stand), ``drafters`` (temporal; a small VLA is the lab's), ``temporal_prediction`` (what earlier
 answers let one expect), ``draft_tree`` (shapes and which nodes pay).
 
-With a draft head: ``draft_heads`` (the networks), ``head_drafters``, ``tree_growth`` (a tree out of
-the recursive head, in CUDA graphs). HeteroSpec: ``heterospec`` and its ``calibration``.
+With a draft head: ``draft_heads`` (the network), ``head_drafters``, ``tree_growth`` (a tree out of
+the head, in CUDA graphs).
 
-``factory`` makes them of the options.
+``factory`` makes them of the options, and those of other distributions by the entry points
+`vla_ros.decodings`: the lab's HeteroSpec, the references, the drafter ``model``.
 """
