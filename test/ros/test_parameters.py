@@ -1,6 +1,5 @@
 """The parameter files say what the nodes declare, with the nodes' own defaults."""
 
-import dataclasses
 import os
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +11,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or u
 pytest.importorskip("viser", reason="viser is not installed: make view")
 
 from vla_ros.core.resources import config_path
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import OPTIONS, Option
 from vla_ros.policies import PolicyRefused
 from vla_ros.ros import describe
 from vla_ros.ros.nodes.policy.parameters import ENGINE, IN_ENGINE_OPTIONS, TABLE
@@ -64,12 +63,22 @@ def test_what_a_checkpoint_says_is_only_overridden_by_what_is_given():
 
 def test_every_option_of_the_engine_has_one_way_in_and_its_own_default():
     ways = [*ENGINE, *IN_ENGINE_OPTIONS, "camera_roles", "action_dim"]
-    assert sorted(ways) == sorted(field.name for field in dataclasses.fields(EngineOptions))
+    assert sorted(ways) == sorted(OPTIONS)
     spec = spec_of({**DEFAULTS, "device": "cuda:0", "policy": "vla", "checkpoint": "x"})
     assert spec.engine.changed() == {"checkpoint": "x", "device": "cuda:0"}
     words = ["gamma=3", "adaptive_draft=false", "temperature=0.5"]
     engine = spec_of({**DEFAULTS, "engine_options": words}).engine
     assert (engine.gamma, engine.adaptive_draft, engine.temperature) == (3, False, 0.5)
+
+
+def test_options_of_another_distributions_decoding_go_through_engine_options(monkeypatch):
+    declared = {"bins": Option("bins", "", "its file"), "width": Option("width", 8, "", 1, 9)}
+    monkeypatch.setattr("vla_ros.engine.options.extra_options", lambda: declared)
+    engine = spec_of({**DEFAULTS, "engine_options": ["bins=a.json", "gamma=3"]}).engine
+    assert (engine.extra, engine.gamma) == (("bins=a.json",), 3)
+    assert engine.changed()["extra"] == ("bins=a.json",)
+    with pytest.raises(PolicyRefused, match="width is 10: give 1 to 9"):
+        spec_of({**DEFAULTS, "engine_options": ["width=10"]})
 
 
 @pytest.mark.parametrize(
