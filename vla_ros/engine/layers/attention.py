@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +24,6 @@ import torch.nn.functional as F
 from vla_ros.engine.layers.kernels.fused import Heads, Rotated, rotate_in_place, split_rotated
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import Plan
-from vla_ros.engine.layers.prepacked import has_wide_products
 
 WORD = 64
 
@@ -273,45 +271,6 @@ class Backend:
     make: Callable[[KVCache, Plan], PackedAttention]
     whole_slots: bool = False
     name: str = ""
-
-
-_SCORES = 2 << 20  # bytes that stay in a core's cache
-
-
-@lru_cache
-def _by_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN's products are faster there than torch's flash attention, which multiplies
-    bfloat16 at their pace with AMX alone."""
-    wide = dtype == torch.bfloat16 and has_wide_products(device, dtype)
-    return wide and not torch.cpu._is_amx_tile_supported()
-
-
-def attend_all(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
-) -> torch.Tensor:
-    """Every query sees every key: q [B, H, n, D], k and v [B, H, m, D] -> [B, H, n, D]. ``scale``
-    of the scores: 1 / sqrt(D) if none is given.
-
-    In bfloat16 on a CPU some heads at a time, as many as have their scores in the cache: 1,024
-    patches in 24 heads of 64 take 48 ms against flash attention's 87 (one core of a Zen 4), 256 in
-    16 heads 2.6 against 4.3. Their scores are rounded once more, as in transformers' eager
-    attention.
-    """
-    torchs = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    if torchs or not _by_products(q.device, q.dtype):
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
-    batch, heads, count, dim = q.shape
-    scale = dim**-0.5 if scale is None else scale
-    queries, keys, values = (x.reshape(batch * heads, -1, dim) for x in (q, k, v))
-    out, nothing = torch.empty_like(queries), q.new_zeros(1)
-    step = max(_SCORES // (count * values.shape[1] * q.element_size()), 1)
-    for first in range(0, len(out), step):
-        some = slice(first, first + step)
-        scores = torch.baddbmm(
-            nothing, queries[some], keys[some].transpose(1, 2), beta=0, alpha=scale
-        )
-        torch.bmm(scores.softmax(-1), values[some], out=out[some])
-    return out.view(batch, heads, count, dim)
 
 
 def prefill(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -27,7 +27,9 @@ from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.pieces import Pieces
-from vla_ros.engine.layers.request import StageTimer
+
+if TYPE_CHECKING:
+    from vla_ros.engine.layers.request import StageTimer
 
 BUCKET = 16  # rows
 MASKED = float("-inf")
