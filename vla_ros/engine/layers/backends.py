@@ -120,7 +120,7 @@ def choose_rope_write(
         return None
 
     def kernel() -> RopeWrite:
-        from vla_ros.engine.layers.kernels.fused_triton import rope_write
+        from vla_ros.engine.layers.kernels.layer_triton import rope_write
 
         check_rope_write(rope_write, device, dtype, head_dim, heads)
         return rope_write
@@ -135,7 +135,7 @@ def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle:
         return PLAIN
 
     def kernels() -> AddNorm:
-        from vla_ros.engine.layers.kernels.fused_triton import KERNELS
+        from vla_ros.engine.layers.kernels.layer_triton import KERNELS
 
         check_between(KERNELS, device, dtype, width, middle)
         return KERNELS

@@ -140,7 +140,7 @@ def choose_product(device: torch.device) -> Product:
 
 
 def _triton(device: torch.device) -> Product:
-    from vla_ros.engine.layers.kernels.low_bit_triton import ternary_product as product
+    from vla_ros.engine.layers.kernels.layer_triton import ternary_product as product
 
     check_product(product, device)
     return product

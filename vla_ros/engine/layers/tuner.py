@@ -466,7 +466,7 @@ def _many_int8_rows(device: torch.device) -> LowBitProduct:
 
 def _int4_as_stored(device: torch.device) -> LowBitProduct:
     """Raises where it is wrong, or slower than tinygemm."""
-    from vla_ros.engine.layers.kernels.low_bit_triton import int4_product as product
+    from vla_ros.engine.layers.kernels.layer_triton import int4_product as product
 
     def made(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return product(x, values, scale, GROUP, INT4_TILES[len(x) > INT4_TILES[0].rows])
@@ -517,7 +517,7 @@ def _scaled_mm(device: torch.device) -> bool:
 
 def _round_rows(device: torch.device) -> RoundRows:
     """Raises where it is not torch's to the bit."""
-    from vla_ros.engine.layers.kernels.low_bit_triton import rounded_rows as made
+    from vla_ros.engine.layers.kernels.layer_triton import rounded_rows as made
 
     with on_device(device), torch.inference_mode():
         for width in (45, 96, 4096):

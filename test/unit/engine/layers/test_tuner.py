@@ -23,8 +23,8 @@ from vla_ros.engine.layers.tuner import (
     Tuner,
     choose_tuner,
 )
-from vla_ros.engine.models import layer_steps
 from vla_ros.engine.models import openvla as model
+from vla_ros.engine.models import transformer
 from vla_ros.engine.models.language import llama
 from vla_ros.engine.models.language.llama import STEPS
 
@@ -244,8 +244,8 @@ def test_layers_of_a_kernel_a_step_say_the_same(
     """Norms within the products behind them, biases, sums within those before; ways in float32."""
     stand_in(monkeypatch)
     monkeypatch.setattr("vla_ros.engine.decoding.tokens.MAX_TEXT", 64)
-    monkeypatch.setattr(layer_steps, "paired_ways", lambda rows, dtype: (FAST,))
-    monkeypatch.setattr(layer_steps, "sum_ways", lambda rows, dtype: (FAST,))
+    monkeypatch.setattr(transformer, "paired_ways", lambda rows, dtype: (FAST,))
+    monkeypatch.setattr(transformer, "sum_ways", lambda rows, dtype: (FAST,))
     tuner = Always()
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: tuner)
     checkpoint = tiny(tiny_config(language), dim=4, seed=1)
@@ -260,8 +260,8 @@ def test_layers_of_a_kernel_a_step_say_the_same(
 def test_kernels_of_a_layer_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is not attention: 4 where what lies between products is 3 more."""
     stand_in(monkeypatch)
-    monkeypatch.setattr(layer_steps, "paired_ways", lambda rows, dtype: (FAST,))
-    monkeypatch.setattr(layer_steps, "sum_ways", lambda rows, dtype: (FAST,))
+    monkeypatch.setattr(transformer, "paired_ways", lambda rows, dtype: (FAST,))
+    monkeypatch.setattr(transformer, "sum_ways", lambda rows, dtype: (FAST,))
     config = tiny_config("llama_gqa")
     counted = []
     for tuner in (None, Always()):

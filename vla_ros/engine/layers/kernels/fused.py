@@ -1,4 +1,4 @@
-"""Operators that Triton fuses (``fused_triton.py``), as references in torch, with the checks that
+"""Operators that Triton fuses (``layer_triton.py``), as references in torch, with the checks that
 Triton's must pass.
 
 :class:`AddNorm`: what lies between two products of a layer, add + RMSNorm and SiLU times up. RoPE

@@ -22,7 +22,7 @@ from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, st
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.language.base import PackedLayers
-from vla_ros.engine.models.layer_steps import linear_residual, norm_linear, tuner_of
+from vla_ros.engine.models.transformer import linear_residual, norm_linear, tuner_of
 
 STEPS = "a kernel a step"
 _ALIKE = 4  # layers that are timed in turn: the cache has forgotten the first
