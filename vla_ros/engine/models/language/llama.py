@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.layers.attention import Attention, CpuAttention
+from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.devices import first_that_runs
 from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, Pair, signed
@@ -119,13 +119,13 @@ class LlamaDecoder(PackedLayers):
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
-        alone = attention.alone if isinstance(attention, CpuAttention) else None
+        alone = attention.alone
         if alone is None or self._one_row is None or one_row() is None:
             return super().tapped(x, positions, attention, rows, layers)
         cos, sin = self._cos[positions], self._sin[positions]
         entries = alone.kv_cache.arrays(alone.slot)
         return self._one_row(  # type: ignore[no-any-return]
-            x, cos, sin, entries, alone.place, alone.sees, layers
+            x, cos, sin, entries, alone.index, alone.sees, layers
         )
 
     def prepare_one_row(self) -> None:
