@@ -15,6 +15,7 @@ from weakref import finalize
 
 import torch
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.attention import Attention, Backend, JoinedAttention
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, GraphCache, Pass
 from vla_ros.engine.layers.kv_cache import KVCache
@@ -165,13 +166,10 @@ class DecoderRunner:
         # A graph takes what its attention needs from its own plan, which changes under it.
         make = partial(backend.make, kv_cache)
         self._attention: MakeAttention = make if capture else lru_cache(PLANS)(make)
-        self._choose: Pass = self._choices
-        self._score: Pass = self._logits
-        self._show: Pass = self._states
-        if capture is not None:
-            self._choose = GraphCache(self._choices, capture)
-            self._score = GraphCache(self._logits, capture)
-            self._show = GraphCache(self._states, capture)
+        self._passes: dict[str, Pass] = {}
+        for gives in (CHOICES, LOGITS, HIDDEN):
+            run = partial(self._run, gives)
+            self._passes[gives] = run if capture is None else GraphCache(run, capture)
 
     def run(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
@@ -182,7 +180,7 @@ class DecoderRunner:
         its end (a draft behind its prompt) and then the tail, in the layout's order. A row that
         was not finite has a logit that is not finite.
         """
-        choices, maxima = self._pass(self._choose, (layout,), prompt, tokens)
+        choices, maxima = self._pass(CHOICES, (layout,), prompt, tokens)
         return choices, maxima
 
     def follow(
@@ -190,19 +188,19 @@ class DecoderRunner:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Packs of one token each, the first ``token`` int64 [1], then what the one before chose
         -> all choices and their logits [passes]. One graph, whatever they are."""
-        choices, maxima = self._pass(self._choose, layouts, None, token)
+        choices, maxima = self._pass(CHOICES, layouts, None, token)
         return choices, maxima
 
     def logits(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
         """The same as ``run`` -> logits [R, window], where a choice is not enough."""
-        (logits,) = self._pass(self._score, (layout,), prompt, tokens)
+        (logits,) = self._pass(LOGITS, (layout,), prompt, tokens)
         return logits
 
     def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
         """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
-        (states,) = self._pass(self._show, (layout,), x, None)
+        (states,) = self._pass(HIDDEN, (layout,), x, None)
         return states
 
     @property
@@ -281,14 +279,14 @@ class DecoderRunner:
 
     def _pass(
         self,
-        answer: Pass,
+        gives: str,
         layouts: tuple[PackLayout, ...],
         prompt: torch.Tensor | None,
         tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         plans = tuple(self.planner.plan(self._padded(layout)) for layout in layouts)
         with torch.inference_mode():
-            out = answer(plans, prompt, tokens)
+            out = self._passes[gives](plans, prompt, tokens)
         if self._taps:
             self.tapped, out = out[-1], out[:-1]
         return out
@@ -316,38 +314,26 @@ class DecoderRunner:
             embedded = embedded[drafts:]
         return torch.cat((prompt, embedded)) if len(embedded) else prompt
 
-    def _states(
-        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    def _run(
+        self,
+        gives: str,
+        plans: tuple[Plan, ...],
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        (plan,) = plans
-        x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
-        if not self._taps:
-            return (self._decoder.hidden(x, plan.positions, attention, plan.rows),)
-        return self._decoder.tapped(x, plan.positions, attention, plan.rows, self._taps)
-
-    def _logits(
-        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
-        states, *taps = self._states(plans, prompt, tokens)
-        return linear(states, self._head), *taps
-
-    def _choices(
-        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
-        """What every row chooses; of several plans each is fed with what the one before chose."""
+        """What a pass gives; of several plans each is fed with what the one before chose."""
         found = []
         for plan in plans:
-            logits, *taps = self._logits((plan,), prompt, tokens)
-            maxima, choices = logits.max(dim=-1)
-            tokens, prompt = choices + self._first if self._first else choices, None
-            found.append((tokens, maxima, *taps))
+            x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
+            found.append(self._give(gives, x, plan.positions, attention, plan.rows))
+            tokens, prompt = found[-1][0], None
         if len(found) == 1:
             return found[0]
         return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
     def behind(self, prefill: int) -> int:
         """The first entry behind a prefill of so many tokens, and its padding."""
-        return -(-prefill // self._bucket) * self._bucket
+        return round_up(prefill, self._bucket)
 
     def fit(self, entries: int) -> None:
         """Tell the runner how many entries the coming requests need.
@@ -355,7 +341,7 @@ class DecoderRunner:
         Where tails read whole slots, the KV cache then takes a shape that wastes little. With
         graphs its shape is fixed.
         """
-        wanted = min(-(-entries // BUCKET) * BUCKET, self.kv_cache.longest)
+        wanted = min(round_up(entries, BUCKET), self.kv_cache.longest)
         if not self.backend.whole_slots or self._bucket > 1 or self.kv_cache.live:
             return
         if wanted != self.kv_cache.slot_length:
@@ -393,7 +379,7 @@ class TokenNetwork:
         ``taps``: layers whose outputs its passes keep, see :class:`DecoderRunner`.
         """
         text, page = self.text, 1 if self.capture is None else BUCKET
-        length = -(-slot_length // page) * page
+        length = round_up(slot_length, page)
         sizes = text.kv_heads, text.head_dim, self.dtype, self.device
         if self.pools is not None and slots == 1:
             pool, kv_cache, slot = self.pools.take(

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.devices import (
     cache_bytes,
     first_that_runs,
@@ -300,7 +301,7 @@ class TunedWeight:
 
 
 def _step(rows: int) -> int:
-    return rows if rows <= FEW else -(-rows // _STEP) * _STEP
+    return rows if rows <= FEW else round_up(rows, _STEP)
 
 
 def _cold(weights: Sequence[TunedWeight], bytes_wanted: int) -> Sequence[TunedWeight]:
