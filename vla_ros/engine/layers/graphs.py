@@ -61,7 +61,7 @@ class CudaCapture:
 
 
 class CountedCapture:
-    """Another capture, and how often it was asked: after ``prepare`` never."""
+    """A capture that counts how often it was asked: after ``prepare`` never."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -73,7 +73,7 @@ class CountedCapture:
 
 
 class GraphedPass:
-    """Passes of one shape each: static input buffers and the captured function over them."""
+    """One captured pass: static input buffers and the function over them."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner, TailTok
 
 
 class Decoder(Protocol):
-    """Embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
+    """A language model: embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
 
     @property
     def head(self) -> Weight: ...
@@ -48,8 +48,8 @@ class Decoder(Protocol):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and the outputs of ``layers`` side by side in their order [R, layers * C]:
-        the residual stream of the same rows, before any norm."""
+        """The result of :meth:`hidden`, and the outputs of ``layers`` side by side in their order
+        [R, layers * C]: the residual stream of the same rows, before any norm."""
         ...
 
 
@@ -67,7 +67,7 @@ def prompt_lengths(patches: int, longest: int) -> tuple[int, ...]:
 
 
 def resized(prompt: torch.Tensor, length: int) -> torch.Tensor:
-    """A prompt [n, C] of that length: cut, or with its last row again and again."""
+    """A prompt [n, C] of another length: cut, or with its last row again and again."""
     missing = length - len(prompt)
     if missing <= 0:
         return prompt[:length]
@@ -137,10 +137,10 @@ class Pools:
 
 
 class DecoderRunner:
-    """Runs packs.
+    """A KV cache of a decoder and the passes over it.
 
-    ``window`` names the tokens that it chooses among, None all of them. With ``capture`` every
-    pack shape becomes a graph. ``taps`` are layers whose outputs a pass keeps in :attr:`tapped`.
+    ``window`` names the tokens that it chooses among, None all of them. With ``capture`` every pack
+    shape becomes a graph. ``taps`` are layers whose outputs a pass keeps in :attr:`tapped`.
     ``pool``: the KV cache is its ``slot``.
     """
 
@@ -194,7 +194,7 @@ class DecoderRunner:
     def logits(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
-        """The same as ``run`` -> logits [R, window], where a choice is not enough."""
+        """Run one pack -> logits [R, window], where :meth:`run`'s choices are not enough."""
         (logits,) = self._pass(LOGITS, (layout,), prompt, tokens)
         return logits
 
@@ -251,7 +251,7 @@ class DecoderRunner:
         return self._decoder.embed(tokens)
 
     def alone(self, layout: PackLayout) -> tuple[Plan, Attention]:
-        """How a pack attends over this KV cache, not captured."""
+        """The plan and the attention of a pack over this KV cache, not captured."""
         plan = self.planner.plan(layout)
         return plan, self._attention(plan)
 
@@ -263,7 +263,7 @@ class DecoderRunner:
         attention: Attention,
         rows: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """What passes give, see :class:`PackPass`, and the taps behind it."""
+        """The result of a pass, see :class:`PackPass`, and the taps behind it."""
         taps: list[torch.Tensor] = []
         if self._taps:
             states, *taps = self._decoder.tapped(x, positions, attention, rows, self._taps)
@@ -300,7 +300,7 @@ class DecoderRunner:
     def _embed(
         self, plan: Plan, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
-        """[prompt][draft behind it][padding][tail] -> [T, C]."""
+        """Embeddings [T, C] of [prompt][draft behind it][padding][tail]."""
         if tokens is None:
             assert prompt is not None
             return prompt
@@ -321,7 +321,8 @@ class DecoderRunner:
         prompt: torch.Tensor | None,
         tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """What a pass gives; of several plans each is fed with what the one before chose."""
+        """The result of a pass over plans; of several each is fed with what the one before
+        chose."""
         found = []
         for plan in plans:
             x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
@@ -351,8 +352,8 @@ class DecoderRunner:
 
 
 class TokenNetwork:
-    """A network whose language model, of sizes ``text``, says the actions. Every decoding makes
-    itself a :class:`DecoderRunner` of it, the only way into the ``decoder``."""
+    """A network whose language model, of sizes ``text``, gives the actions as tokens. Every
+    decoding makes itself a :class:`DecoderRunner` of it, the only way into the ``decoder``."""
 
     text: Any
     decoder: Decoder
@@ -399,7 +400,7 @@ class TokenNetwork:
 class PackPass:
     """A pack that is to be run; a :class:`~vla_ros.engine.layers.pieces.Piece`.
 
-    ``gives``: what comes of it, as of the runner's ``run``, ``logits`` or ``hidden`` (whose
+    ``gives``: its result is that of the runner's ``run``, ``logits`` or ``hidden`` (whose
     embeddings are the ``prompt``). ``how`` runs it alone in place of these.
     """
 
@@ -411,7 +412,7 @@ class PackPass:
     how: Callable[..., tuple[torch.Tensor, ...]] | None = None
 
     def embedded(self) -> list[torch.Tensor]:
-        """What goes into the decoder: the prompt, the tokens behind it."""
+        """Embeddings that go into the decoder: the prompt, the tokens behind it."""
         parts = [] if self.prompt is None else [self.prompt]
         return parts if self.tokens is None else [*parts, self.runner.embed(self.tokens)]
 
@@ -421,7 +422,7 @@ class PackPass:
         return kin and (kin, self.gives)
 
     def run(self) -> tuple[torch.Tensor, ...]:
-        """As one of the runner's."""
+        """The result of the runner's function for this pass."""
         runner, asked = self.runner, (self.layout, self.prompt, self.tokens)
         if self.how is not None:
             return self.how(runner, *asked)

@@ -1,17 +1,17 @@
-"""What multiplies a matrix on a device: tried once, and on a GPU timed.
+"""The kernel that multiplies a matrix on a device: tried once, and on a GPU timed.
 
 Two choices, both made before service. Of weights of few bits, when the first of a format is made
 ready on a device: torch's own kernel or Triton's, held to the product of the same numbers in
-bfloat16. What fails is said in one line, and the bfloat16 product runs instead.
+bfloat16. What fails is logged in one line, and the bfloat16 product runs instead.
 
 Of plain weights (``gemm: auto``) :class:`Tuner`, the GEMM autotuner: Triton's kernels timed beside
 torch's product, and of a layer what lies around a product (norm, RoPE, activation, residual) as one
 kernel beside torch's several: :meth:`Tuner.fastest`. cuBLAS chooses its kernels by rules; which one
 it takes for one row (a decode pass, bound by reading the weights) or for 300 (a packed pass, bound
-by how evenly tiles fill the device) is often not the best there is. So every kernel configuration
-that is worth a try is timed on all weights of a shape, once for every number of rows that a pass
-has, when that pass is captured; what is faster, and gives the same, is taken from then on. Nothing
-is timed in service, unless a graph is captured there.
+by how evenly tiles fill the device) is often not the best there is. So every tiling that is worth a
+try is timed on all weights of a shape, once for every number of rows that a pass has, when that
+pass is captured; what is faster, and gives the same, is taken from then on. Nothing is timed in
+service, unless a graph is captured there.
 
 Another kernel rounds its sums otherwise. Where the same bits are wanted from one process to the
 next, ``gemm: torch`` leaves all products to torch. Not measured on a GPU so far: off by default.
@@ -35,8 +35,8 @@ from vla_ros.engine.layers.devices import (
     first_that_runs,
     on_device,
     reason,
-    say,
     triton_may_run,
+    warn_once,
 )
 from vla_ros.engine.layers.kernels.torch_products import (
     GROUP,
@@ -58,7 +58,7 @@ _CYCLES_A_SECOND = 2.5e9  # no GPU's clock is faster
 
 
 def stopwatch(device: torch.device) -> Stopwatch:
-    """The best of five rounds, behind one that is not counted.
+    """A stopwatch of a device: the best of five rounds, behind one that is not counted.
 
     On CUDA the device is kept busy until everything is asked for, as a graph asks for it: kernels
     of microseconds would be timed by the host's pace otherwise.
@@ -105,8 +105,8 @@ _SEVERAL = 0.03  # where torch rounds on the way too
 def check_product(
     call: Product, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
-    """Against torch's. Raises whatever the call raises, and ValueError where it gives something
-    else."""
+    """Hold a product to torch's. Raises whatever the call raises, and ValueError where it gives
+    something else."""
     _check(call(x, weight, bias), F.linear(x, weight, bias))
 
 
@@ -138,9 +138,9 @@ _GAIN = 0.97  # of torch's time: what is hardly faster is not worth another roun
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """What is taken for x [rows, width] times a weight [count, width] (of attention: for ``rows``
-    queries and ``count`` entries), and the microseconds of one such call in that way and in
-    torch's. ``kind`` says what is done besides."""
+    """The kernel that is taken for x [rows, width] times a weight [count, width] (of attention: for
+    ``rows`` queries and ``count`` entries), and the microseconds of one such call in that ``way``
+    and in torch's. ``kind`` is the step of a layer."""
 
     rows: int
     count: int
@@ -152,9 +152,9 @@ class KernelChoice:
 
 
 class Tuner:
-    """Chooses for all weights of one model.
+    """The choices for all weights of one model.
 
-    ``make`` gives the product of a way, ``seconds`` times a call on the device; ``cold`` is the
+    ``make`` gives the product of a tiling, ``seconds`` times a call on the device; ``cold`` is the
     number of bytes behind which nothing of a weight is left in the device's cache.
     """
 
@@ -169,7 +169,7 @@ class Tuner:
         self.unfit: set[tuple[str, Any]] = set()
 
     def of(self, weight: torch.Tensor) -> TunedWeight:
-        """That weight, which stays where it is."""
+        """The weight as one of this tuner's; its values stay where they are."""
         tuned = TunedWeight(weight, self)
         self._weights.setdefault(weight.shape, []).append(tuned)
         return tuned
@@ -177,7 +177,7 @@ class Tuner:
     def while_capturing(
         self, capture: Callable[[Function], Captured]
     ) -> Callable[[Function], Captured]:
-        """The same capture, but what is new in a function is timed in the calls that warm it up."""
+        """A capture in whose warm-up calls whatever is new in the function is timed."""
 
         def call(function: Function) -> Captured:
             with self._may_choose():
@@ -186,7 +186,7 @@ class Tuner:
         return call
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> Product:
-        """For x [M, K] and a weight of :meth:`of`."""
+        """The product for x [M, K] and a weight of :meth:`of`."""
 
         def run(way: Way | None, tuned: TunedWeight, x: torch.Tensor) -> torch.Tensor:
             return self._product(way)(x, tuned.values, None)
@@ -222,7 +222,8 @@ class Tuner:
         run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]],
         some: Sequence[Any],
     ) -> Any:
-        """Which of ``some``, or None, is taken there; ``alike`` are weights, layers, or [None]."""
+        """The way of ``some`` that is taken there, or None; ``alike`` are weights, layers, or
+        [None]."""
         shape = alike[0].values.shape if isinstance(alike[0], TunedWeight) else ()
         key = kind, *(one.shape for one in given), shape
         if self._choosing and key not in self._taken:
@@ -267,7 +268,7 @@ class Tuner:
             except Exception as error:  # too little shared memory, say: others are tried
                 self.unfit.add((kind, way))
                 what = "GEMM" if kind == PRODUCT else kind
-                say(f"{what}: {way} is left out ({reason(error)})")
+                warn_once(f"{what}: {way} is left out ({reason(error)})")
                 continue
             if took < best:
                 best, taken = took, way
@@ -305,8 +306,8 @@ def _step(rows: int) -> int:
 
 
 def _cold(weights: Sequence[TunedWeight], bytes_wanted: int) -> Sequence[TunedWeight]:
-    """As many weights as it takes for the first to have left the cache when it comes again, as in
-    a pass, where all others lie between; all of them if they are too few."""
+    """As many weights as it takes for the first to have left the cache when it comes again, as in a
+    pass, where all others lie between; all of them if they are too few."""
     enough = -(-bytes_wanted // max(weights[0].values.nbytes, 1))
     return weights[: max(enough, 1)]
 
@@ -315,7 +316,7 @@ _CACHES = 4  # sizes of a cache behind which nothing is left in it
 
 
 def choose_tuner(device: torch.device, dtype: torch.dtype) -> Tuner | None:
-    """What chooses between torch's products and Triton's; None where torch's are to be used."""
+    """The tuner between torch's products and Triton's; None where torch's are to be used."""
     if not triton_may_run(device):
         return None
 
@@ -359,9 +360,9 @@ def multiplies_integers(device: torch.device) -> bool:
 
 
 @lru_cache
-def choose_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
-    """How int8 is multiplied with bfloat16 rows: up to so many by torch's kernel (0: never), more
-    of them by that product; None: the matrix is made bfloat16 first."""
+def fastest_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
+    """How int8 is multiplied with bfloat16 rows, timed on a GPU: up to so many by torch's kernel
+    (0: never), more of them by that product; None: the matrix is made bfloat16 first."""
     if device.type == "cpu":
         return _FEW_INT8, None
     few = {"torch's int8 product": lambda: _few_int8_rows(device)}
@@ -374,8 +375,8 @@ def choose_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
 
 
 @lru_cache
-def choose_int4(device: torch.device) -> LowBitProduct | None:
-    """What multiplies int4 as it is stored; None where torch's kernel, with an order of its own, is
+def fastest_int4(device: torch.device) -> LowBitProduct | None:
+    """The product of int4 as it is stored; None where torch's kernel, with an order of its own, was
     faster for a prompt and six tokens."""
     if device.type != "cuda":
         return None
@@ -392,8 +393,9 @@ def runs_tinygemm(device: torch.device) -> bool:
 
 @lru_cache
 def choose_fp8(device: torch.device) -> RoundRows | None:
-    """What rounds rows to e4m3 for a GPU's fp8 products, one kernel or torch's eight, which say the
-    same bits; None: it has no such products. An older GPU is not tried, and nothing is said."""
+    """The rounding of rows to e4m3 for a GPU's fp8 products, one kernel or torch's eight, which
+    give the same bits; None: it has no such products. An older GPU is not tried, and nothing is
+    logged."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         return None
     tried = {"torch's fp8 product": lambda: _scaled_mm(device)}

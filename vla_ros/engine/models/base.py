@@ -293,10 +293,10 @@ class FlowPolicy(ABC, Generic[SpanT]):
             self.solver.load(self.sample, self.masked_noise(upload(noise, self.device)), padded)
             self.begin_chunk(span)
         self.given = self.sample.weights > 0 if mode is RtcMode.TRAINED else None
-        going, velocity = self.solver.going(self.sample, mode), None
+        steps, velocity = self.solver.stepwise(self.sample, mode), None
         try:
             while True:
-                x, step = going.send(velocity)  # type: ignore[arg-type]
+                x, step = steps.send(velocity)  # type: ignore[arg-type]
                 velocity = yield FlowPiece(self, ("step", step), x)
         except StopIteration as done:
             chunk: torch.Tensor = done.value

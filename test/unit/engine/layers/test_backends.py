@@ -40,7 +40,7 @@ FILES = {"TritonTail": f"{KERNELS}tail_attention_triton"}
 @pytest.fixture(autouse=True)
 def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Triton that is there, and nothing was logged yet."""
-    devices.say.cache_clear()
+    devices.warn_once.cache_clear()
     install(monkeypatch, rope_write=rope_write_reference, TritonTail=Kernel, KERNELS=OWN)
 
 

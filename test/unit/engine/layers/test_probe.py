@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from vla_ros.engine.layers.devices import first_that_runs, reason, say
+from vla_ros.engine.layers.devices import first_that_runs, reason, warn_once
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said() -> None:
-    say.cache_clear()
+    warn_once.cache_clear()
 
 
 def fails(text: str, kind: type[Exception] = RuntimeError):  # type: ignore[no-untyped-def]
@@ -55,7 +55,7 @@ def test_where_none_runs_there_is_none(caplog: pytest.LogCaptureFixture) -> None
 
 def test_the_same_line_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for line in ("one", "two", "one", "one"):
-        say(line)
+        warn_once(line)
     assert caplog.messages == ["one", "two"]
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
 from support.launches import Always, launches, stand_in
 from support.tuned import MadeUp
-from vla_ros.engine.layers.devices import say
+from vla_ros.engine.layers.devices import warn_once
 from vla_ros.engine.layers.linear import linear, plain, rows_of
 from vla_ros.engine.layers.tiles import FEW, Gemv, Tile, Way, ways
 from vla_ros.engine.layers.tuner import (
@@ -97,7 +97,7 @@ def test_a_capture_that_fails_ends_the_trials() -> None:
 def test_ways_that_fail_or_say_something_else_are_left_out_for_good(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    say.cache_clear()
+    warn_once.cache_clear()
     made = MadeUp({ONE[0]: 1e-6, ONE[1]: 2e-6, ONE[2]: 3e-6}, broken=(ONE[0],), wrong=(ONE[1],))
     assert chosen(made, made.tuner.of(weight()), 1) == ONE[2]
     assert {(kind, str(way)) for kind, way in made.tuner.unfit} == {
