@@ -31,8 +31,8 @@ def _by_products(device: torch.device, dtype: torch.dtype) -> bool:
 def attend_all(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
 ) -> torch.Tensor:
-    """Every query sees every key: q [B, H, n, D], k and v [B, H, m, D] -> [B, H, n, D]. ``scale``
-    of the scores: 1 / sqrt(D) if none is given.
+    """Attention in which every query sees every key: q [B, H, n, D], k and v [B, H, m, D] -> [B, H,
+    n, D]. ``scale`` of the scores: 1 / sqrt(D) if none is given.
 
     In bfloat16 on a CPU some heads at a time, as many as have their scores in the cache: 1,024
     patches in 24 heads of 64 take 48 ms against flash attention's 87 (one core of a Zen 4), 256 in
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Linear, GELU (exact, or approximated by tanh), Linear."""
+    """MLP of a block: Linear, GELU (exact, or approximated by tanh), Linear."""
 
     def __init__(self, width: int, hidden: int, activation: str = "gelu") -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class VisionBackbone(nn.Module):
 
     @property
     def towers(self) -> tuple[Tower, ...]:
-        """One or two."""
+        """The one tower, or both."""
         return (self.featurizer, self.fused_featurizer) if self.fused else (self.featurizer,)
 
     def forward(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:

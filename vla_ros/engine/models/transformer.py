@@ -64,12 +64,12 @@ def rope(config: TextConfig, positions: int, device: torch.device) -> Rope:
 
 
 def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / rms(x); the weight is in the projection that follows."""
+    """Rows x / rms(x); the weight is in the projection that follows."""
     return F.rms_norm(x, (x.shape[-1],), None, eps)
 
 
 def mlp(x: torch.Tensor, layer: Layer, config: TextConfig) -> torch.Tensor:
-    """GeGLU (tanh) of Gemma, SwiGLU of Llama."""
+    """MLP of a layer: GeGLU (tanh) of Gemma, SwiGLU of Llama."""
     return linear(_gate_up(x, layer.gate_up, config), layer.down)
 
 
@@ -84,9 +84,9 @@ Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Modulation:
-    """What pi0.5's adaRMS makes of one norm: the normed rows times ``scale`` plus ``shift``, and
-    what is made of them times ``gate``; [C] each, or [n, C] where rows have times of their own.
-    ``product``: the shift times the weight that is behind the norm [N], where that is known."""
+    """pi0.5's adaRMS of one norm: the normed rows times ``scale`` plus ``shift``, and the result
+    behind them times ``gate``; [C] each, or [n, C] where rows have times of their own. ``product``:
+    the shift times the weight that is behind the norm [N], where that is known."""
 
     scale: torch.Tensor
     shift: torch.Tensor
@@ -297,7 +297,8 @@ def _normed(x: torch.Tensor, config: TextConfig, modulation: Modulation | None) 
 def split(
     qkv: torch.Tensor, q_heads: int, kv_heads: int, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """[n, (H + 2 G) d] and cos, sin [n, d] -> rotated q [H, n, d] and k, and v [G, n, d].
+    """Heads of a fused projection: [n, (H + 2 G) d] and cos, sin [n, d] -> rotated q [H, n, d] and
+    k, and v [G, n, d].
 
     The rotation is float32 whatever the weights are, as both references do it.
     """
@@ -322,8 +323,9 @@ def _attend_products(
 def _attend_sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Heads that share K and V are rows of one head: with a mask torch has no kernel that takes
-    fewer of K and V (pytorch#191085), and copies them, with all scores in float32."""
+    """Attention by torch's function, heads that share K and V as rows of one head: with a mask
+    torch has no kernel that takes fewer of K and V (pytorch#191085), and copies them, with all
+    scores in float32."""
     heads, count, dim = q.shape
     group = heads // len(k)
     if mask is not None:
@@ -336,7 +338,7 @@ def _attend_sdpa(
 
 
 def layer_table(config: TextConfig, *, norms: bool = True, kv_in: int | None = None) -> Table:
-    """One layer as :func:`read_layer` reads it.
+    """The tensor table of one layer, see :func:`read_layer`.
 
     ``norms`` False: the norms have no weights of their own (adaRMS). ``kv_in``: K and V are made
     elsewhere, of rows so wide. Qwen3's Q goes through a norm, so no scale is folded into it.
@@ -378,10 +380,10 @@ def read_layer(
 
 
 def norm_scale(weights: Weights, name: str, config: TextConfig) -> torch.Tensor:
-    """What a norm multiplies by: w, or 1 + w in Gemma."""
+    """The factor of a norm [C]: w, or 1 + w in Gemma."""
     return weights.take(name) + norm_offset(config)
 
 
 def norm_offset(config: TextConfig) -> float:
-    """What is added to the weight of a norm."""
+    """The number that is added to the weight of a norm."""
     return 1.0 if config.kind == "gemma" else 0.0

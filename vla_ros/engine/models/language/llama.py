@@ -42,7 +42,7 @@ class Layer:
 
 
 class LlamaDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
+    """Llama's and Qwen2's :class:`~vla_ros.engine.layers.runner.Decoder`."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class LlamaDecoder(PackedLayers):
         tuner: Tuner | None = None,
         between: AddNorm = PLAIN,
     ) -> None:
-        """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in.
-        ``tuner``: it says how they are multiplied. ``between``: what runs between the products."""
+        """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in. ``tuner``
+        chooses the kernels of their products, ``between`` are the operators between products."""
         self.config, self._between = config, between
         self._packed: list[tuple[list[str], list[int], Prepacked]] = []
         self.embedding = tensors[prefix + "model.embed_tokens.weight"]
@@ -118,7 +118,8 @@ class LlamaDecoder(PackedLayers):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
+        """Hidden states and the outputs of some layers; of a single token by functions of one
+        row."""
         alone = attention.alone
         if alone is None or self._one_row is None or one_row() is None:
             return super().tapped(x, positions, attention, rows, layers)
@@ -129,8 +130,8 @@ class LlamaDecoder(PackedLayers):
         )
 
     def prepare_one_row(self) -> None:
-        """For who has passes of a single token: on one core of a CPU they go through functions of
-        their own from here on, where all weights can be read so and it runs when it is tried."""
+        """Let passes of a single token on one core of a CPU go through functions of their own from
+        here on, where all weights can be read so and it runs when it is tried."""
         functions = one_row() if self.embedding.device.type == "cpu" else None
         if functions is None or self._one_row is not None:
             return
@@ -175,7 +176,7 @@ class LlamaDecoder(PackedLayers):
     def _between_products(
         self, layer: Layer, x: torch.Tensor, out: torch.Tensor, norm: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rest of a layer, what lies between two products as one kernel."""
+        """The rest of a layer, the operators between two products as one kernel."""
         eps, (add_norm, silu_mul) = self.config.rms_eps, self._between
         x, normed = add_norm(x, linear(out, layer.out), layer.norm2, eps)
         return add_norm(x, linear(silu_mul(linear(normed, layer.gate_up)), layer.down), norm, eps)
@@ -189,7 +190,8 @@ class LlamaDecoder(PackedLayers):
         return linear_residual(x, made, layer.down)
 
     def _stepwise(self, x: torch.Tensor, out: torch.Tensor) -> bool:
-        """Which of the two is taken for so many rows, the next layer's Q, K and V included."""
+        """Whether :meth:`_steps` is taken for so many rows, the next layer's Q, K and V
+        included."""
         tuner, eps = tuner_of(self._layers[0].down), self.config.rms_eps
         if tuner is None:
             return False
@@ -205,7 +207,7 @@ class LlamaDecoder(PackedLayers):
 
 
 def _for_one_row(layer: Layer, functions: Any) -> tuple[Any, ...]:
-    """What the function of a layer takes; () where a matrix cannot be read so."""
+    """Arguments of the function of a layer of one row; () where a matrix cannot be read so."""
     pairs = []
     for weight in (layer.qkv, layer.out, layer.gate_up, layer.down):
         if isinstance(weight, Int8) and weight.packed is not None:
