@@ -19,7 +19,7 @@ from vla_ros.engine.layers.attention import (
     TailAttention,
     TorchTail,
 )
-from vla_ros.engine.layers.devices import first_that_runs, triton_may_run
+from vla_ros.engine.layers.devices import tried, triton_may_run
 from vla_ros.engine.layers.kernels.fused import (
     PLAIN,
     AddNorm,
@@ -108,7 +108,7 @@ def choose_tail(
         check_tail(TritonTail, device, dtype, head_dim, heads)
         return TritonTail
 
-    return first_that_runs("tail attention", {"Triton's kernel": kernel}, "two products")[1]
+    return tried("tail attention", "Triton's kernel", kernel, "two products")
 
 
 def choose_rope_write(
@@ -128,8 +128,7 @@ def choose_rope_write(
         check_rope_write(rope_write, device, dtype, head_dim, heads)
         return rope_write
 
-    ways = {"Triton's kernel": kernel}
-    return first_that_runs("RoPE and KV write", ways, "torch")[1]
+    return tried("RoPE and KV write", "Triton's kernel", kernel, "torch")
 
 
 def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle: int) -> AddNorm:
@@ -144,5 +143,4 @@ def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle:
         check_between(KERNELS, device, dtype, width, middle)
         return KERNELS
 
-    ways = {"Triton's kernels": kernels}
-    return first_that_runs("add + norm, SiLU", ways, "torch")[1] or PLAIN
+    return tried("add + norm, SiLU", "Triton's kernels", kernels, "torch") or PLAIN

@@ -6,14 +6,14 @@ current one, so for ``cuda:1`` it has to be set around them: :func:`on_device`.
 
 That a library can be imported does not mean that it runs: Triton wants a C compiler, FlashAttention
 a generation of GPU. So fast paths are tried before anything depends on them
-(:func:`first_that_runs`), and what fails is logged in one line.
+(:func:`tried`), and what fails is logged in one line.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -76,26 +76,14 @@ T = TypeVar("T")
 _log = logging.getLogger("vla_ros.engine")
 
 
-def first_that_runs(
-    what: str, ways: Mapping[str, Callable[[], T]], otherwise: str
-) -> tuple[str, T | None]:
-    """The name of the first way that can be made, and what it made; ``otherwise`` and None.
-
-    A way raises where it does not run here, or where its result is not its reference's.
-    """
-    failed = []
-    for name, make in ways.items():
-        try:
-            made = make()
-        except Exception as error:  # whatever a library raises: the next one is tried
-            failed.append(f"{name} fails ({reason(error)})")
-            continue
-        if failed:
-            warn_once(f"{what}: {', '.join(failed)}: {name} runs instead")
-        return name, made
-    if failed:
-        warn_once(f"{what}: {', '.join(failed)}: {otherwise} runs instead")
-    return otherwise, None
+def tried(what: str, name: str, make: Callable[[], T], otherwise: str) -> T | None:
+    """A fast path that ``make`` tries and returns; None, and one line of warning with what runs
+    ``otherwise``, where it raises: it does not run here, or its result is not its reference's."""
+    try:
+        return make()
+    except Exception as error:  # whatever a library raises
+        warn_once(f"{what}: {name} fails ({reason(error)}): {otherwise} runs instead")
+        return None
 
 
 def reason(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vla_ros.engine.layers.devices import first_that_runs, multiplies_bfloat16
+from vla_ros.engine.layers.devices import multiplies_bfloat16, tried
 
 
 def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -78,13 +78,13 @@ def _numba() -> Any:
     if not wide or importlib.util.find_spec("numba") is None:
         return None
 
-    def tried() -> Any:
+    def numba() -> Any:
         from vla_ros.engine.layers.kernels import one_row_numba
 
         one_row_numba.check()
         return one_row_numba
 
-    return first_that_runs("a pass of one token", {"Numba": tried}, "torch")[1]
+    return tried("a pass of one token", "Numba", numba, "torch")
 
 
 def one_row() -> Any:

@@ -25,7 +25,7 @@ from functools import lru_cache, partial
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.layers.devices import first_that_runs
+from vla_ros.engine.layers.devices import tried
 
 PLANES = 4
 _BYTES = 8  # of the word that shift and mask work on
@@ -133,8 +133,8 @@ by_float32: Product = partial(_tiled, _float_mm)
 def choose_product(device: torch.device) -> Product:
     """The fastest on a device. A GPU's is tried once, and left out with one line of warning."""
     if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        found = first_that_runs("Ternary product", {"Triton's kernel": lambda: _triton(device)},
-                                "torch in float32")[1]  # fmt: skip
+        triton = partial(_triton, device)
+        found = tried("Ternary product", "Triton's kernel", triton, "torch in float32")
         if found is not None:
             return found
     return by_int8 if device.type == "cpu" and torch.cpu._is_vnni_supported() else by_float32

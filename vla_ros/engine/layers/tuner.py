@@ -32,9 +32,9 @@ import torch.nn.functional as F
 from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.devices import (
     cache_bytes,
-    first_that_runs,
     on_device,
     reason,
+    tried,
     triton_may_run,
     warn_once,
 )
@@ -334,7 +334,7 @@ def choose_tuner(device: torch.device, dtype: torch.dtype) -> Tuner | None:
                 check_product(made(way), x, weight, bias)
         return Tuner(made, stopwatch(device), _CACHES * cache_bytes(device))
 
-    return first_that_runs("GEMM", {"Triton's kernels": kernels}, "torch")[1]
+    return tried("GEMM", "Triton's kernels", kernels, "torch")
 
 
 # Weights of few bits.
@@ -347,6 +347,7 @@ _LOW_BIT_TOLERANCE = 0.02  # of the result's norm: several roundings to bfloat16
 _TIMED = 4096  # rows and columns of the matrix that is timed
 _PROMPT = 288  # rows of a prompt of OpenVLA's
 _ACTION = 6  # passes of one row for each prompt
+_WIDENED = "bfloat16 on the way"  # what runs where a kernel does not
 
 
 @lru_cache
@@ -355,8 +356,7 @@ def multiplies_integers(device: torch.device) -> bool:
     would have seven bits (of eight, two products overflow the 16 bits of their sum)."""
     if device.type != "cpu" or not torch.cpu._is_vnni_supported():
         return False
-    tried = {"oneDNN's product of integers": _integers}
-    return bool(first_that_runs("int8", tried, "bfloat16 on the way")[1])
+    return tried("int8", "oneDNN's product of integers", _integers, _WIDENED) is not None
 
 
 @lru_cache
@@ -365,13 +365,11 @@ def fastest_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
     (0: never), more of them by that product; None: the matrix is made bfloat16 first."""
     if device.type == "cpu":
         return _FEW_INT8, None
-    few = {"torch's int8 product": lambda: _few_int8_rows(device)}
-    many = {"Triton's kernel": lambda: _many_int8_rows(device)} if device.type == "cuda" else {}
-    otherwise = "bfloat16 on the way"
-    return (
-        first_that_runs("int8", few, otherwise)[1] or 0,
-        first_that_runs("int8, many rows", many, otherwise)[1],
-    )
+    few = tried("int8", "torch's int8 product", partial(_few_int8_rows, device), _WIDENED) or 0
+    if device.type != "cuda":
+        return few, None
+    made = partial(_many_int8_rows, device)
+    return few, tried("int8, many rows", "Triton's kernel", made, _WIDENED)
 
 
 @lru_cache
@@ -380,15 +378,13 @@ def fastest_int4(device: torch.device) -> LowBitProduct | None:
     faster for a prompt and six tokens."""
     if device.type != "cuda":
         return None
-    tried = {"Triton's kernel": lambda: _int4_as_stored(device)}
-    return first_that_runs("int4", tried, "tinygemm")[1]
+    return tried("int4", "Triton's kernel", partial(_int4_as_stored, device), "tinygemm")
 
 
 @lru_cache
 def runs_tinygemm(device: torch.device) -> bool:
     """Whether torch's int4 kernel for GPUs runs there."""
-    tried = {"tinygemm": lambda: _tinygemm(device)}
-    return bool(first_that_runs("int4", tried, "bfloat16 on the way")[1])
+    return tried("int4", "tinygemm", partial(_tinygemm, device), _WIDENED) is not None
 
 
 @lru_cache
@@ -398,11 +394,10 @@ def choose_fp8(device: torch.device) -> RoundRows | None:
     logged."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         return None
-    tried = {"torch's fp8 product": lambda: _scaled_mm(device)}
-    if not first_that_runs("fp8", tried, "bfloat16 on the way")[1]:
+    if not tried("fp8", "torch's fp8 product", partial(_scaled_mm, device), _WIDENED):
         return None
-    kernel = {"Triton's kernel": lambda: _round_rows(device)}
-    return first_that_runs("fp8 rows", kernel, "torch")[1] or rounded_rows
+    kernel = partial(_round_rows, device)
+    return tried("fp8 rows", "Triton's kernel", kernel, "torch") or rounded_rows
 
 
 def _integers() -> bool:

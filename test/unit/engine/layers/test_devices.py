@@ -11,15 +11,15 @@ import torch
 from support.engine import CPU
 from vla_ros.engine.layers.devices import (
     cache_bytes,
-    first_that_runs,
     reason,
+    tried,
     triton_may_run,
     warn_once,
 )
 
 
 @pytest.fixture(autouse=True)
-def _nothing_was_said() -> None:
+def _nothing_was_logged() -> None:
     warn_once.cache_clear()
 
 
@@ -30,39 +30,24 @@ def fails(text: str, kind: type[Exception] = RuntimeError):  # type: ignore[no-u
     return make
 
 
-def test_the_first_way_that_runs_is_taken_and_no_other_tried(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ways = {"one": lambda: 1, "two": fails("never asked")}
-    assert first_that_runs("attention", ways, "torch") == ("one", 1)
+def test_what_runs_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    assert tried("attention", "one", lambda: 1, "torch") == 1
     assert not caplog.records
 
 
-def test_ways_that_fail_are_named_with_their_reasons_and_what_runs_instead(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(RuntimeError, "RuntimeError: no GPU"), (KeyError, "KeyError: 'no GPU'")]
+)
+def test_what_fails_is_named_with_its_reason_and_what_runs_instead(
+    kind: type[Exception], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ways = {"one": fails("no compiler"), "two": fails("", KeyError), "three": lambda: 3}
-    assert first_that_runs("attention", ways, "torch") == ("three", 3)
+    assert tried("attention", "one", fails("no GPU", kind), "torch") is None
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("vla_ros.engine", logging.WARNING)
-    assert record.getMessage() == (
-        "attention: one fails (RuntimeError: no compiler), two fails (KeyError: ''):"
-        " three runs instead"
-    )
+    assert record.getMessage() == f"attention: one fails ({reason}): torch runs instead"
 
 
-def test_where_none_runs_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    ways = {"one": fails("no compiler"), "two": fails("no GPU")}
-    assert first_that_runs("attention", ways, "torch") == ("torch", None)
-    assert caplog.messages == [
-        "attention: one fails (RuntimeError: no compiler), two fails (RuntimeError: no GPU):"
-        " torch runs instead"
-    ]
-    assert first_that_runs("attention", {}, "torch") == ("torch", None)
-    assert len(caplog.messages) == 1
-
-
-def test_the_same_line_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for line in ("one", "two", "one", "one"):
         warn_once(line)
     assert caplog.messages == ["one", "two"]
@@ -70,7 +55,7 @@ def test_the_same_line_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_way_that_is_interrupted_interrupts() -> None:
     with pytest.raises(KeyboardInterrupt):
-        first_that_runs("attention", {"one": fails("", KeyboardInterrupt)}, "torch")  # type: ignore[arg-type]
+        tried("attention", "one", fails("", KeyboardInterrupt), "torch")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

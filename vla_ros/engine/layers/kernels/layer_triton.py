@@ -36,6 +36,9 @@ from vla_ros.engine.layers.tiles import Gemv, Tile, Way
 
 _ADDED = 1024  # results of a program that adds parts up
 _BLOCK = 1024  # of silu_mul: columns a program
+#: of :func:`_paired`: nothing is rotated or written elsewhere, and SiLU
+_NO_HEADS = {"head_stride": 0, "entry_stride": 0, "TURNED": False, "QUERY": 0, "KV": 0,
+             "WRITE": False, "GELU": False}  # fmt: skip
 TERNARY_BLOCKS = {"ROWS": 64, "WEIGHTS": 64, "BYTES": 64}
 
 
@@ -440,7 +443,7 @@ def norm_qkv_rope(
         x, weight, bias, scale, out, eps, half, way, cos=cos, sin=sin, keys=keys, values=values,
         head_stride=0 if into is None else keys.stride(0),
         entry_stride=0 if into is None else keys.stride(1),
-        TURNED=True, QUERY=query, KV=kv, WRITE=into is not None, GELU=False,
+        TURNED=True, QUERY=query, KV=kv, WRITE=into is not None,
     )  # fmt: skip
     return out
 
@@ -451,11 +454,7 @@ def norm_linear(
 ) -> torch.Tensor:  # fmt: skip
     """x [n, C], ``weight`` [N, C] with N even -> [n, N] of the normed rows times ``scale`` [C]."""
     out = x.new_empty(len(x), len(weight))
-    _run_paired(
-        x, weight, bias, scale, out, eps, len(weight) // 2, way, cos=out, sin=out, keys=out,
-        values=out, head_stride=0, entry_stride=0, TURNED=True, QUERY=0, KV=0, WRITE=False,
-        GELU=False,
-    )  # fmt: skip
+    _run_paired(x, weight, bias, scale, out, eps, len(weight) // 2, way, TURNED=True)
     return out
 
 
@@ -466,10 +465,7 @@ def norm_gate_up(
     """x [n, C], ``weight`` [2 M, C], gate before up -> act(gate) up [n, M]: SiLU or GELU."""
     middle = len(weight) // 2
     out = x.new_empty(len(x), middle)
-    _run_paired(
-        x, weight, bias, scale, out, eps, middle, way, cos=out, sin=out, keys=out, values=out,
-        head_stride=0, entry_stride=0, TURNED=False, QUERY=0, KV=0, WRITE=False, GELU=gelu,
-    )  # fmt: skip
+    _run_paired(x, weight, bias, scale, out, eps, middle, way, GELU=gelu)
     return out
 
 
@@ -480,6 +476,7 @@ def _run_paired(
     assert isinstance(way, Tile) and x.stride(1) == 1
     assert weight.is_contiguous() and len(weight) % 2 == 0
     rows, width, pairs = len(x), x.shape[1], len(weight) // 2
+    more = dict.fromkeys(("cos", "sin", "keys", "values"), out) | _NO_HEADS | more
     with on_device(x.device):
         _paired[(triton.cdiv(rows, way.rows) * triton.cdiv(pairs, way.columns),)](
             x, weight, x if scale is None else scale, x if bias is None else bias, out,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention
-from vla_ros.engine.layers.devices import first_that_runs
+from vla_ros.engine.layers.devices import tried
 from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, Pair, signed
 from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, stacked
@@ -151,8 +152,8 @@ class LlamaDecoder(PackedLayers):
             return
         run = functions.OneRow(made, self._final_norm, self.config.rms_eps)
         heads, dtype = Heads(self.config.heads, self.config.kv_heads), self._cos.dtype
-        ways = {"Numba": lambda: run.tried(heads, self.config.head_dim, dtype)}
-        self._one_row = first_that_runs("a pass of one token", ways, "torch")[1]
+        numba = partial(run.tried, heads, self.config.head_dim, dtype)
+        self._one_row = tried("a pass of one token", "Numba", numba, "torch")
 
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, self.config.rms_eps)
