@@ -11,8 +11,15 @@ from vla_ros.engine.families.base import Placement
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.graphs import CudaCapture
 from vla_ros.engine.layers.tuner import choose_tuner
-from vla_ros.engine.models.layer_steps import attend, linear_residual, norm_gate_up, norm_qkv_rope
-from vla_ros.engine.models.transformer import Layer, Modulation, Rope
+from vla_ros.engine.models.transformer import (
+    Layer,
+    Modulation,
+    Rope,
+    attend,
+    linear_residual,
+    norm_gate_up,
+    norm_qkv_rope,
+)
 
 pytestmark = [pytest.mark.gpu, NO_GPU]
 PI0 = TextConfig("gemma", 1, 1024, 4096, 18, heads=8, kv_heads=1, head_dim=256, tied=True)

@@ -1,10 +1,9 @@
 """The inference engine: prepare, encode, decode, finish; token and flow policies. No ROS here.
 
 ``engine.py`` is the face, ``load.py`` makes one of a checkpoint's name, ``options.py`` is what a
-caller may choose; ``decoding/`` from a prefix
-to tokens or a chunk, ``models/`` one file an architecture, ``layers/`` what they are made of,
-``io/`` checkpoints on disk. What needs torch is imported when it is asked for: options and errors
-are for everybody.
+caller may choose; ``families/`` are the checkpoints' folders, ``decoding/`` goes from a prefix to
+tokens or a chunk, ``models/`` is one file an architecture, ``layers/`` are its parts, ``io/`` reads
+files. What needs torch is imported when it is asked for: options and errors are for everybody.
 """
 
 from __future__ import annotations

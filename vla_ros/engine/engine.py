@@ -78,12 +78,12 @@ class Engine:
 
     @property
     def model(self) -> Any:
-        """The network, of this session."""
+        """The network of this session."""
         return self.decoder.model
 
     @property
     def cameras(self) -> int:
-        """How many images an observation must have."""
+        """Number of images that an observation must have."""
         return self.robot.cameras
 
     @property
@@ -136,7 +136,8 @@ class Engine:
     def pieces(
         self, observation: Observation, timeline: Timeline, clock: Clock
     ) -> Pieces[Inference | None]:
-        """The same as :meth:`step`, a piece at a time: so those of several sessions run as one."""
+        """The answer of :meth:`step`, a piece at a time: so those of several sessions run as
+        one."""
         request = yield from self._encoding(observation, timeline, clock)
         decoded = yield from self.decoder.decode(request)
         return None if decoded is None else self.finish(decoded)
@@ -160,9 +161,9 @@ class Engine:
         return replace(inference, captures=self.captures_in_service)
 
     def correction(self, observation: Observation, actions: Floats, index: int) -> Floats:
-        """What to add to the actions of a chunk from ``index`` on, float64 [n, D] in units, now
-        that this newer frame is there. ``actions`` [n, D] in units, the first due with this frame,
-        ``info.corrects`` at most. InvalidAction as of :meth:`step`."""
+        """Addends to the actions of a chunk from ``index`` on, float64 [n, D] in units, now that
+        this newer observation is there. ``actions`` [n, D] in units, the first due with this
+        observation, ``info.corrects`` at most. InvalidAction as of :meth:`step`."""
         if self.corrector is None:
             raise RuntimeError("this engine has no corrector")
         inputs, scaler = self.robot.prepare(observation), self.policy.processors.action

@@ -8,8 +8,8 @@ from vla_ros.core.errors import UserError
 class CheckpointError(UserError, ValueError):
     """A checkpoint cannot be used: missing, extra or wrong tensors, unknown key, wrong size.
 
-    The message names the file, says what is wrong with it and what to do. A verb that does not
-    catch it ends with that line and status 2.
+    The message names the file, the fault and what to do. A verb that does not catch it ends with
+    that line and status 2.
     """
 
 

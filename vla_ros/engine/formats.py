@@ -1,4 +1,4 @@
-"""Which part of a model has its weights in which format."""
+"""Formats of the weights by part of a model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PARTS = ("vision", "decoder", "head")
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """``vision``: the blocks of the towers, and the projector; ``decoder``: the language model's
-    layers; ``head``: what makes logits of its states, or actions (OFT's MLP, the action expert of a
-    flow policy)."""
+    """The format of each part. ``vision``: the blocks of the towers, and the projector;
+    ``decoder``: the language model's layers; ``head``: the layer that makes logits of its states,
+    or actions (OFT's MLP, the action expert of a flow policy)."""
 
     vision: str = STORED
     decoder: str = STORED
@@ -23,13 +23,14 @@ class Formats:
         return self != Formats()
 
     def __str__(self) -> str:
-        """As :func:`parse_formats` takes it, "" where nothing is quantized."""
+        """The text that :func:`parse_formats` takes, "" where nothing is quantized."""
         named = ((part, getattr(self, part)) for part in PARTS)
         return ",".join(f"{part}={kind}" for part, kind in named if kind != STORED)
 
 
 def parse_formats(text: str) -> Formats:
-    """ "int4" is all but vision's (decoder and head); "decoder=int4,head=int8" names parts.
+    """Formats of a text: "int4" is all but vision's (decoder and head); "decoder=int4,head=int8"
+    names parts.
 
     ValueError in one line for anything else.
     """

@@ -1,4 +1,5 @@
-"""From a checkpoint's name to an engine; and what a checkpoint is, in the memory of one tensor."""
+"""Loading an engine by a checkpoint's name; and inspecting a checkpoint in the memory of one
+tensor."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
 
 
 def placement(options: EngineOptions, packed: frozenset[str] | None = None) -> Placement:
-    """Where and how a flow policy's network is to live, by the options; ``packed`` as of
+    """Where a flow policy's network is to live, and its kernels, by the options; ``packed`` as of
     :func:`load_engine`. ValueError: formats that there are not."""
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     formats = parse_formats(options.weights)
@@ -94,10 +95,10 @@ def corrector_for(policy: LoadedPolicy) -> CorrectorConfig | None:
 def packed_parts(
     device: torch.device, dtype: torch.dtype, options: EngineOptions
 ) -> frozenset[str]:
-    """The parts of a flow policy whose matrices a CPU is given in its own order: not what a
-    gradient goes through, and only where it was measured to be faster.
+    """Parts of a flow policy whose matrices a CPU is given in its own order: not what a gradient
+    goes through, and only where it was measured to be faster.
 
-    A rule and no timing, so that every start on a machine says the same bits. Products with the
+    A rule and no timing, so that every start on a machine gives the same bits. Products with the
     rows of a chunk are faster on every CPU that was tried (AVX2, float32: 1.05 to 1.5 times); those
     with the many rows of images and prompts are not: see :func:`has_wide_products`.
     """
@@ -110,18 +111,16 @@ def packed_parts(
 
 
 def tuned_parts(options: EngineOptions) -> frozenset[str]:
-    """The parts of a flow policy whose products are timed on a GPU: not what a gradient goes
+    """Parts of a flow policy whose products are timed on a GPU: not what a gradient goes
     through."""
     return frozenset({DECODER} if options.rtc_mode == RtcMode.GUIDED_VJP else {DECODER, HEAD})
 
 
-# What a checkpoint on disk is, and whether it can be loaded, in the memory of one tensor.
-
-
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """``kind`` is "tokens" or the type of a flow policy; ``statistics`` the data sets whose
-    actions it may give, none where it was trained on one alone."""
+    """A checkpoint that was found good. ``kind`` is "tokens" or the type of a flow policy;
+    ``statistics`` the data sets whose actions it may give, none where it was trained on one
+    alone."""
 
     directory: Path
     kind: str
@@ -130,14 +129,15 @@ class Inspection:
 
 
 def inspect(name: str, tokenizer: str = "") -> Inspection:
-    """Find all that loading would find wrong: every tensor there, of its shape, finite.
+    """Inspection of a checkpoint, which finds all that loading would find wrong: every tensor
+    there, of its shape, finite.
 
     ``tokenizer``: the folder of the option of that name. CheckpointError in one line.
     """
     directory = resolve(name)
     family = family_of(directory)
     choices = family.choices(directory, LoadOptions(tokenizer=tokenizer or None))
-    for choice in choices[1:]:  # which one it will be is said later
+    for choice in choices[1:]:  # which one it will be is chosen later
         family.check(directory, choice)
     config, parameters = family.inspect(directory, choices[0])
     return Inspection(directory, config.kind, parameters, tuple(family.data_sets(directory)))
@@ -154,9 +154,9 @@ def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = 
 
 
 def inspect_random(name: str) -> tuple[str, int]:
-    """The kind and the number of parameters that ``random:<preset>`` will have. Nothing is made.
+    """Kind and number of parameters of ``random:<preset>``. Nothing is made.
 
-    CheckpointError in one line, with what there is.
+    CheckpointError in one line, with the presets that there are.
     """
     if name.removeprefix(PREFIX) not in (presets := all_presets()):
         known = f", {PREFIX}".join(sorted(presets))
@@ -166,6 +166,6 @@ def inspect_random(name: str) -> tuple[str, int]:
 
 
 def sha256_on_disk(name: str) -> str:
-    """The ``checkpoint_sha256`` that an engine of ``name`` will have, without loading it."""
+    """The ``checkpoint_sha256`` of an engine of ``name``, without loading it."""
     directory = resolve(name)
     return family_of(directory).sha256(directory)

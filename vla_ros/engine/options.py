@@ -19,7 +19,7 @@ from vla_ros.engine.formats import parse_formats
 AUTO = "auto"
 DTYPES = ("float32", "bfloat16", "float16")
 DECODINGS = (AUTO, "autoregressive", "actionflow", "speculative", "heterospec", "parallel")
-#: What they are measured against; no choice of a robot's.
+#: Baselines of measurements; no choice of a robot's.
 REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
 #: Those that come with the lab, by entry points `vla_ros.decodings`.
 LAB_DECODINGS = ("heterospec", *REFERENCES)
@@ -29,16 +29,17 @@ ACCEPTANCES = ("exact", "sampling", "relaxed")
 RTC_MODES = ("", "guided", "guided_vjp", "trained")
 #: Families of policies that an option may mean something to.
 TOKENS, FLOW = "token policies", "flow policies"
-#: pi0-FAST says tokens, over LeRobot's cameras, state and files: what it takes of either family.
+#: pi0-FAST gives tokens, over LeRobot's cameras, state and files: it takes options of either
+#: family.
 FAST = "pi0_fast"
 _OF_FAST = (
     *("camera_map", "state_normalization", "tokenizer", "state_in_prompt"),
     *("decoding", "drafter", "draft_checkpoint", "adaptive_draft", "gamma", "acceptance"),
 )
 
-#: What anybody may ask for, whatever the policy.
+#: Options that anybody may set, whatever the policy.
 _SPEED_ALONE = ("gemm",)
-#: What "auto" is where no statistics say otherwise.
+#: Values of "auto" where no statistics say otherwise.
 _AS_BY_AUTO = {"center_crop": "never", "preprocessing": "default"}
 
 Declared = TypeVar("Declared")
@@ -47,7 +48,7 @@ Value = str | int | float | bool | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What the metadata of a field of :class:`EngineOptions` says.
+    """Metadata of a field of :class:`EngineOptions`.
 
     ``low`` and ``high`` are inclusive; ``of`` names the family of policies that it is for, "" for
     all.
@@ -78,7 +79,7 @@ class Option:
             raise InvalidOption(f"{self.name} is {value}: give {self.low:g} to {self.high:g}")
 
     def parse(self, text: str) -> Value:
-        """The value that ``text`` says, as in ``name=value``. Raises InvalidOption."""
+        """The value of a text, as in ``name=value``. Raises InvalidOption."""
         kind = type(self.default)
         if kind is bool:
             if text.lower() not in ("true", "false"):
@@ -294,7 +295,7 @@ class EngineOptions:
     def check_family(self, family: str) -> None:
         """Raise InvalidOption where an option was chosen that means nothing to this family.
 
-        What stands for nobody's choice is let through: "auto" may come with how it would draft.
+        What anybody may set is let through: "auto" may come with how it would draft.
         """
         unread = set(_SPEED_ALONE)
         if self.decoding in (AUTO, "autoregressive"):

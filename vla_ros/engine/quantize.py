@@ -47,7 +47,8 @@ class Quantized:
 
 
 def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any = None) -> Quantized:
-    """Write ``target``, which appears whole or not at all. CheckpointError in one line.
+    """Quantize a checkpoint into the folder ``target``, which appears whole or not at all.
+    CheckpointError in one line.
 
     ``choice``: of a flow policy's tokenizer and embodiment.
     """
@@ -60,7 +61,7 @@ def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any =
         made = quantized(before, formats)
         tensors = {**made.tensors, **as_stored(made.quantized)}
         copy_beside(source, scratch)
-        _write(scratch, tensors, Origin(formats, _whose(name, source), before.sha256))
+        _write(scratch, tensors, Origin(formats, _source_name(name, source), before.sha256))
         back = load_checkpoint(str(scratch), CPU, torch.bfloat16)
         _refuse_unlike(target, {**back.tensors, **as_stored(back.quantized)}.items(), tensors)
     return Quantized(size, sum(tensor.nbytes for tensor in tensors.values()))
@@ -86,7 +87,7 @@ def _quantize_flow(
             elif path.is_file() and path.name not in others:
                 shutil.copyfile(path, scratch / path.name)
         names = tuple(sorted(tensors))
-        _write(scratch, tensors, Origin(formats, _whose(name, source), sha256, names))
+        _write(scratch, tensors, Origin(formats, _source_name(name, source), sha256, names))
         family.load(scratch, choice, Placement(CPU, torch.bfloat16))
         back = read_tensors(read_headers(weight_files(scratch)), tensors)
         _refuse_unlike(target, back, tensors)
@@ -95,7 +96,7 @@ def _quantize_flow(
 
 
 def _kept(source: Path, expected: Expected, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """What stays as it was, under the names of this engine."""
+    """Tensors that stay as they were, under the names of this engine."""
     headers = read_headers(weight_files(source)).items()
     found = {canonical(name): (name, stored) for name, stored in headers}
     wanted = {n if n in found else expected.tied[n]: n for n in names}
@@ -104,8 +105,8 @@ def _kept(source: Path, expected: Expected, names: set[str]) -> Iterator[tuple[s
         yield wanted[canonical(name)], tensor.clone()
 
 
-def _whose(name: str, source: Path) -> str:
-    """What the weights were made of, for the reader of ``quantised.json``."""
+def _source_name(name: str, source: Path) -> str:
+    """The source of the weights, for the reader of ``quantised.json``."""
     return name if name.startswith("shipped:") else str(source.resolve())
 
 

@@ -1,4 +1,4 @@
-"""Verdicts kept with the hash of the checkpoint that they are about.
+"""Verdicts of precision checks, kept with the hash of the checkpoint that they are about.
 
 One file of JSON a precision and kind of device: in ``precision/`` of the checkpoint's folder, or in
 the user's cache where that belongs to the package or cannot be written. A checkpoint that changed
@@ -21,12 +21,13 @@ from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.layers.tuner import multiplies_integers
 
 FOLDER = "precision"
-_VERSION = 3  # of what is measured; a new one makes old verdicts void
+_VERSION = 3  # of the measurement; a new one makes old verdicts void
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a verdict is about. ``weights``: a format, or formats by part; "" as they are stored.
+    """The precision that a verdict is about. ``weights``: a format, or formats by part; "" as they
+    are stored.
 
     ``device``: its kind ("cpu", "cuda"): other kernels round otherwise.
     """
@@ -64,7 +65,7 @@ class StoredVerdict:
 
 
 class NotVerified(UserError):
-    """A policy may not run since nobody showed that its precision is good enough. One line."""
+    """A policy may not run since no check has shown that its precision is good enough. One line."""
 
 
 def store(verdict: StoredVerdict, directory: Path | None) -> Path:
@@ -97,8 +98,8 @@ def find(sha256: str, precision: Precision, directory: Path | None) -> StoredVer
 
 
 def require(checkpoint: str, precision: Precision) -> None:
-    """NotVerified unless this checkpoint passed in this precision. float32 as stored is the
-    reference.
+    """Refuse a checkpoint that did not pass in this precision: NotVerified. float32 as stored is
+    the reference.
 
     CheckpointError where there is no such checkpoint.
     """
@@ -120,7 +121,7 @@ def require(checkpoint: str, precision: Precision) -> None:
 
 
 def command(checkpoint: str, precision: Precision) -> str:
-    """What measures it."""
+    """The command line that measures this precision."""
     words = ["vla-ros verify --checkpoint", checkpoint, "--dtype", precision.dtype]
     if precision.weights:
         words += ["--weights", precision.weights]
@@ -138,14 +139,14 @@ def directory_of(checkpoint: str) -> Path | None:
 
 
 def _folders(sha256: str, directory: Path | None) -> list[Path]:
-    """Where to keep it, the best place first."""
+    """Folders to keep a verdict in, the best first."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = base / "vla_ros" / FOLDER / sha256[:16]
     return [cache] if directory is None else [directory / FOLDER, cache]
 
 
 def _read(path: Path) -> StoredVerdict | None:
-    """None for a file that is not there, damaged, or of another version."""
+    """A verdict's file; None for one that is missing, damaged, or of another version."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw["version"] != _VERSION:

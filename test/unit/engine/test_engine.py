@@ -242,7 +242,3 @@ def test_the_center_crop_is_a_choice() -> None:
         engine.reset(TEXTS[0])
         prompts.append(engine.encode(observation(0, IMAGE), Timeline(0), CLOCK).prompt)
     assert not torch.equal(*prompts)
-
-
-def test_cpu_device_is_the_default() -> None:
-    assert engine_of(tiny()).model.device == CPU

@@ -32,18 +32,18 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecoderRunner, int, 
     """Every product with a vocabulary from now on: whose runner, rows of the weight, logits."""
     seen: list[tuple[DecoderRunner, int, int]] = []
     runners: list[DecoderRunner] = []
-    logits, linear = DecoderRunner._logits, module.linear
+    give, linear = DecoderRunner._give, module.linear
 
-    def of_lane(self: DecoderRunner, *words: object):  # type: ignore[no-untyped-def]
+    def of_runner(self: DecoderRunner, *words: object):  # type: ignore[no-untyped-def]
         runners.append(self)
-        return logits(self, *words)  # type: ignore[arg-type]
+        return give(self, *words)  # type: ignore[arg-type]
 
     def counted(x: torch.Tensor, weight, bias=None):  # type: ignore[no-untyped-def]
         out = linear(x, weight, bias)
         seen.append((runners[-1], len(weight), out.shape[-1]))
         return out
 
-    monkeypatch.setattr(DecoderRunner, "_logits", of_lane)
+    monkeypatch.setattr(DecoderRunner, "_give", of_runner)
     monkeypatch.setattr(module, "linear", counted)
     return seen
 

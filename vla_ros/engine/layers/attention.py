@@ -1,9 +1,10 @@
 """Attention of a pack over the KV cache: the prefill over itself, the tail over its slots.
 
-A decoder calls an :class:`Attention` once a layer. :class:`PackedAttention` writes the pack's K and
-V into the cache, lets the prefill see itself (torch's scaled dot product attention, which is flash)
-and the tail its slots. It takes what it needs from the plan when it is made: once for all passes of
-an eager plan, within the graph of a captured one. No host sync, static shapes.
+A decoder calls an :class:`Attention` once a layer: the one seam between a language model and where
+its K and V are. :class:`PackedAttention` writes the pack's K and V into the cache, lets the prefill
+see itself (torch's scaled dot product attention, which is flash) and the tail its slots. It takes
+what it needs from the plan when it is made: once for all passes of an eager plan, within the graph
+of a captured one. No host sync, static shapes.
 
 The tail is single tokens, draft chains and draft trees in one encoding: the slot and the row of
 ``Plan.sees`` of every token. :class:`TorchTail` is the reference in plain torch: what a CPU runs,
@@ -15,7 +16,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,13 +25,12 @@ import torch.nn.functional as F
 from vla_ros.engine.layers.kernels.fused import Heads, Rotated, rotate_in_place, split_rotated
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import Plan
-from vla_ros.engine.layers.prepacked import has_wide_products
 
 WORD = 64
 
 
 class TailAttention(Protocol):
-    """Of one plan over one KV cache."""
+    """Attention of one plan's tail over one KV cache."""
 
     def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
         """q [tail, H, D] -> [tail, H, D]; the tail's own K and V are in the KV cache already."""
@@ -39,18 +38,19 @@ class TailAttention(Protocol):
 
 
 def seen(sees: torch.Tensor, entries: int) -> torch.Tensor:
-    """``Plan.sees`` [tail, 3 + words] -> bool [tail, entries]."""
+    """Entries that each token of a tail sees: ``Plan.sees`` [tail, 3 + words] -> bool [tail,
+    entries]."""
     entry = torch.arange(entries, device=sees.device)
     length, base, words = sees[:, :1], sees[:, 2:3], sees[:, 3:]
-    place = entry - base
-    word = (place // WORD).clamp(0, words.shape[1] - 1)
-    bits = words.gather(1, word) >> (place % WORD) & 1
-    inside = (place >= 0) & (place < WORD * words.shape[1])
+    offset = entry - base
+    word = (offset // WORD).clamp(0, words.shape[1] - 1)
+    bits = words.gather(1, word) >> (offset % WORD) & 1
+    inside = (offset >= 0) & (offset < WORD * words.shape[1])
     return (entry < length) | (inside & bits.bool())
 
 
 class TorchTail:
-    """Two batched products of every slot's queries with that slot's entries, to its end.
+    """A tail's attention in torch: two batched products of every slot's queries with its entries.
 
     Heads that share K and V are folded into the queries. In a KV cache of several slots the tail's
     tokens are laid out in cells [slots, width] (idle cells repeat the first token); nothing is
@@ -69,9 +69,7 @@ class TorchTail:
             self._cells = slot * width + token - first
             self._tokens = token.new_zeros(slots * width).scatter(0, self._cells, token)
             mask = mask.new_zeros(slots * width, len(mask[0])).index_copy(0, self._cells, mask)
-        self._mask = mask.view(
-            slots, 1, -1, kv_cache.slot_length
-        )  # per slot, of every head the same
+        self._mask = mask.view(slots, 1, -1, kv_cache.slot_length)  # the same for all heads
         self._masks: dict[int, torch.Tensor] = {}
 
     def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
@@ -102,14 +100,35 @@ RopeWrite = Callable[..., Rotated]
 MakeTail = Callable[[KVCache, Plan], TailAttention]
 
 
+@dataclass(frozen=True, slots=True)
+class SingleToken:
+    """A pack of one token: its slot, the entry that its K and V go to, and int64 [n] those that it
+    sees, its own among them."""
+
+    kv_cache: KVCache
+    slot: int
+    index: int
+    sees: np.ndarray[Any, Any]
+
+
 class Attention(ABC):
-    """How the layers of one pack attend; a decoder calls it once per layer."""
+    """How the layers of one pass attend, made for that pass: its KV cache and masks are its own.
+
+    A :class:`~vla_ros.engine.layers.runner.Decoder` calls it once for each layer, in their order,
+    with all T tokens of the pass: H query and Hkv key-value heads (H a multiple of Hkv) of size D,
+    in the model's dtype and on its device. Whoever implements it gives :meth:`__call__`;
+    :meth:`from_qkv` is for those that rotate Q and K, or write K and V, in a way of their own.
+    """
+
+    #: the pass where it is a single token over a KV cache that a CPU's function for one row reads
+    alone: SingleToken | None = None
 
     @abstractmethod
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """q [T, H, D], k and v [T, Hkv, D], already rotated -> [T, H, D]."""
+        """q [T, H, D], k and v [T, Hkv, D], q and k rotated -> [T, H, D]; ``scale`` of the
+        scores."""
 
     def from_qkv(
         self,
@@ -120,13 +139,13 @@ class Attention(ABC):
         heads: Heads,
         scale: float,
     ) -> torch.Tensor:
-        """The same from a fused projection [T, H + 2 Hkv, D], which may be overwritten, and cos,
-        sin [T, D], the first half of sin negated."""
+        """A fused projection [T, H + 2 Hkv, D], not rotated, and cos, sin [T, D], the first half of
+        sin negated -> [T, H, D]. ``qkv`` may be overwritten."""
         return self(layer, *split_rotated(qkv, cos, sin, heads), scale)
 
 
 class PackedAttention(Attention):
-    """Writes the pack's K/V into the KV cache, then attends."""
+    """Attention of a pack over its KV cache, into which it writes K and V first."""
 
     def __init__(
         self,
@@ -174,7 +193,7 @@ class PackedAttention(Attention):
     def _attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """As ``__call__``; the pack's K/V are in the KV cache already."""
+        """The result of ``__call__``; the pack's K and V are in the KV cache already."""
         shape, n = self._plan.shape, self._plan.shape.prefill
         if self._tail is None:
             return prefill(q, k, v, scale, shape.causal, self._seen)
@@ -186,8 +205,8 @@ class PackedAttention(Attention):
 
 
 class JoinedAttention(Attention):
-    """Packs over KV caches of their own in one pass: each ``part`` attends for its tokens, of which
-    there are so many one behind the other."""
+    """Attention of several packs in one pass, each over a KV cache of its own: ``parts`` for the
+    tokens of ``sizes``, one behind the other."""
 
     def __init__(self, parts: Sequence[Attention], sizes: Sequence[int]) -> None:
         self._parts, self._sizes = parts, list(sizes)
@@ -211,26 +230,15 @@ class JoinedAttention(Attention):
         return torch.cat([part.from_qkv(layer, *own, heads, scale) for part, *own in each])
 
 
-@dataclass(frozen=True, slots=True)
-class SingleToken:
-    """A pack of one token: its slot, the entry that its K and V go to, and int64 [n] those that it
-    sees, its own among them."""
-
-    kv_cache: KVCache
-    slot: int
-    place: int
-    sees: np.ndarray[Any, Any]
-
-
 class CpuAttention(PackedAttention):
-    """Puts K and V in place as slices, where they are few: a CPU likes them better than indices."""
+    """A pack's attention on a CPU: where K and V go to few runs of entries, as slices, which are
+    quicker there than indices."""
 
     def __init__(self, kv_cache: KVCache, plan: Plan, rope_write: RopeWrite | None = None) -> None:
         super().__init__(kv_cache, plan, rope_write)
         # Under torch.compile there would be code for every slot and entry.
         compiling = torch.compiler.is_compiling()
         self._runs = [] if compiling else _runs(plan.slot.tolist(), plan.index.tolist())
-        self.alone: SingleToken | None = None
         if not compiling and not plan.shape.prefill and plan.shape.tail == 1:
             sees = seen(plan.sees, kv_cache.slot_length)[0].nonzero()[:, 0].numpy()
             self.alone = SingleToken(kv_cache, int(plan.slot), int(plan.index), sees)
@@ -252,7 +260,7 @@ MANY = 3  # slices that are as quick as an index
 
 
 def _runs(slots: list[int], entries: list[int]) -> list[tuple[int, int, int, int]]:
-    """Tokens first ... last - 1 that lie in a slot from an entry on, one behind the other."""
+    """Runs (first, last, slot, entry): tokens first ... last - 1 lie in a slot from an entry on."""
     out: list[tuple[int, int, int, int]] = []
     for token, (slot, entry) in enumerate(zip(slots, entries, strict=True)):
         if out and out[-1][2] == slot and entry == out[-1][3] + token - out[-1][0]:
@@ -264,54 +272,15 @@ def _runs(slots: list[int], entries: list[int]) -> list[tuple[int, int, int, int
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Makes the attention of a plan over a KV cache.
+    """A maker of attentions, of a plan over a KV cache.
 
-    ``whole_slots``: a tail reads its slots to their end, so short slots are fast ones. ``name``:
-    what runs, for a person.
+    ``whole_slots``: a tail reads its slots to their end, so short slots are fast ones. ``name`` is
+    logged and reported.
     """
 
     make: Callable[[KVCache, Plan], PackedAttention]
     whole_slots: bool = False
     name: str = ""
-
-
-_SCORES = 2 << 20  # bytes that stay in a core's cache
-
-
-@lru_cache
-def _by_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN's products are faster there than torch's flash attention, which multiplies
-    bfloat16 at their pace with AMX alone."""
-    wide = dtype == torch.bfloat16 and has_wide_products(device, dtype)
-    return wide and not torch.cpu._is_amx_tile_supported()
-
-
-def attend_all(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
-) -> torch.Tensor:
-    """Every query sees every key: q [B, H, n, D], k and v [B, H, m, D] -> [B, H, n, D]. ``scale``
-    of the scores: 1 / sqrt(D) if none is given.
-
-    In bfloat16 on a CPU some heads at a time, as many as have their scores in the cache: 1,024
-    patches in 24 heads of 64 take 48 ms against flash attention's 87 (one core of a Zen 4), 256 in
-    16 heads 2.6 against 4.3. Their scores are rounded once more, as in transformers' eager
-    attention.
-    """
-    torchs = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    if torchs or not _by_products(q.device, q.dtype):
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
-    batch, heads, count, dim = q.shape
-    scale = dim**-0.5 if scale is None else scale
-    queries, keys, values = (x.reshape(batch * heads, -1, dim) for x in (q, k, v))
-    out, nothing = torch.empty_like(queries), q.new_zeros(1)
-    step = max(_SCORES // (count * values.shape[1] * q.element_size()), 1)
-    for first in range(0, len(out), step):
-        some = slice(first, first + step)
-        scores = torch.baddbmm(
-            nothing, queries[some], keys[some].transpose(1, 2), beta=0, alpha=scale
-        )
-        torch.bmm(scores.softmax(-1), values[some], out=out[some])
-    return out.view(batch, heads, count, dim)
 
 
 def prefill(
@@ -322,8 +291,8 @@ def prefill(
     causal: bool,
     seen: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[n, H, D], [n, Hkv, D] -> [n, H, D]: the fresh tokens among themselves, of which ``seen``
-    bool [n] may be looked at."""
+    """Attention of the fresh tokens among themselves: q [n, H, D], k and v [n, Hkv, D] -> [n, H,
+    D]; ``seen`` bool [n]: those that may be attended to."""
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     mask = None if seen is None else seen.expand(q.shape[2], -1)
     out = F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""Which kernels a decoder runs on a device: flash attention, Triton's tail, RoPE write, RMSNorm.
+"""Kernels that a decoder runs on a device: flash attention, Triton's tail, RoPE write, RMSNorm.
 
 Each choice is tried once and held to torch's reference before it is taken.
 """
@@ -19,7 +19,7 @@ from vla_ros.engine.layers.attention import (
     TailAttention,
     TorchTail,
 )
-from vla_ros.engine.layers.devices import first_that_runs, triton_may_run
+from vla_ros.engine.layers.devices import tried, triton_may_run
 from vla_ros.engine.layers.kernels.fused import (
     PLAIN,
     AddNorm,
@@ -35,7 +35,8 @@ _LENGTH = 192  # of a slot: more than one block, and no multiple of a larger one
 
 
 def fits_tail(head_dim: int) -> bool:
-    """The kernel multiplies blocks of 16, and takes a head whole."""
+    """Head sizes that Triton's tail takes: its kernel multiplies blocks of 16, and takes a head
+    whole."""
     return head_dim >= 16 and head_dim & (head_dim - 1) == 0
 
 
@@ -46,8 +47,8 @@ def check_tail(
     head_dim: int,
     heads: Heads,
 ) -> None:
-    """A tree in a slot of its own; chains, one of them behind a prefill, in three; a chain that
-    fills the largest block of queries.
+    """A tail's attention against :class:`TorchTail`: a tree in a slot of its own; chains, one of
+    them behind a prefill, in three; a chain that fills the largest block of queries.
 
     Raises whatever the call raises, and ValueError where it gives something else.
     """
@@ -96,7 +97,8 @@ def choose_backend(
 def choose_tail(
     device: torch.device, head_dim: int, dtype: torch.dtype, heads: Heads
 ) -> MakeTail | None:
-    """Triton's kernel where it runs; None where torch's two products are to be used."""
+    """The attention of a tail by Triton's kernel where it runs; None where torch's two products are
+    to be used."""
     if not (triton_may_run(device) and fits_tail(head_dim)):
         return None
 
@@ -106,7 +108,7 @@ def choose_tail(
         check_tail(TritonTail, device, dtype, head_dim, heads)
         return TritonTail
 
-    return first_that_runs("tail attention", {"Triton's kernel": kernel}, "two products")[1]
+    return tried("tail attention", "Triton's kernel", kernel, "two products")
 
 
 def choose_rope_write(
@@ -115,30 +117,30 @@ def choose_rope_write(
     dtype: torch.dtype = torch.float32,
     heads: Heads = GROUPED,
 ) -> RopeWrite | None:
-    """Triton's kernel where it runs; None where torch's own operations are to be used."""
+    """RoPE and KV write by Triton's kernel where it runs; None where torch's own operations are to
+    be used."""
     if not (triton_may_run(device) and fits_triton(head_dim)):
         return None
 
     def kernel() -> RopeWrite:
-        from vla_ros.engine.layers.kernels.fused_triton import rope_write
+        from vla_ros.engine.layers.kernels.layer_triton import rope_write
 
         check_rope_write(rope_write, device, dtype, head_dim, heads)
         return rope_write
 
-    ways = {"Triton's kernel": kernel}
-    return first_that_runs("RoPE and KV write", ways, "torch")[1]
+    return tried("RoPE and KV write", "Triton's kernel", kernel, "torch")
 
 
 def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle: int) -> AddNorm:
-    """Triton's kernels where they run, else torch's operators."""
+    """What lies between two products by Triton's kernels where they run, else by torch's
+    operators."""
     if not triton_may_run(device):
         return PLAIN
 
     def kernels() -> AddNorm:
-        from vla_ros.engine.layers.kernels.fused_triton import KERNELS
+        from vla_ros.engine.layers.kernels.layer_triton import KERNELS
 
         check_between(KERNELS, device, dtype, width, middle)
         return KERNELS
 
-    ways = {"Triton's kernels": kernels}
-    return first_that_runs("add + norm, SiLU", ways, "torch")[1] or PLAIN
+    return tried("add + norm, SiLU", "Triton's kernels", kernels, "torch") or PLAIN

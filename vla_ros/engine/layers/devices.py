@@ -1,18 +1,19 @@
-"""What every layer asks of its device: the current GPU, kernels that are tried once.
+"""The current GPU, transfers, and fast paths that are tried once: what every layer asks of a
+device.
 
 What torch makes without naming a device (events, streams, graphs, Triton's launches) belongs to the
 current one, so for ``cuda:1`` it has to be set around them: :func:`on_device`.
 
-That a library can be imported does not say that it runs: Triton wants a C compiler, FlashAttention
+That a library can be imported does not mean that it runs: Triton wants a C compiler, FlashAttention
 a generation of GPU. So fast paths are tried before anything depends on them
-(:func:`first_that_runs`), and what fails is said in one line.
+(:func:`tried`), and what fails is logged in one line.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -36,9 +37,9 @@ def synchronize(device: torch.device) -> None:
 def pinned(
     values: torch.Tensor | Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Numbers of the host as the ``device`` fetches them without anybody waiting: for a GPU in
-    page-locked memory, which torch hands out again when the transfer is over, not before. (From
-    other memory a copy waits for all that the device was given before.)"""
+    """Host numbers that the ``device`` fetches without anybody waiting: for a GPU in page-locked
+    memory, which torch hands out again when the transfer is over, not before. (From other memory a
+    copy waits for all that the device was given before.)"""
     held = torch.as_tensor(values, dtype=dtype)
     if device.type != "cuda" or held.is_cuda:
         return held
@@ -49,17 +50,18 @@ def pinned(
 def upload(
     values: torch.Tensor | Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Numbers of the host on the device; nobody waits."""
+    """Host numbers on the device; nobody waits for the transfer."""
     return pinned(values, device, dtype).to(device, non_blocking=True)
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a CPU has instructions for it; one that has not takes some twenty times as long."""
+    """Whether a device has instructions for bfloat16; a CPU without takes some twenty times as
+    long."""
     return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def cache_bytes(device: torch.device) -> int:
-    """Of a GPU's second-level cache; 0 for a CPU."""
+    """Size of a GPU's second-level cache; 0 for a CPU."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
@@ -74,26 +76,14 @@ T = TypeVar("T")
 _log = logging.getLogger("vla_ros.engine")
 
 
-def first_that_runs(
-    what: str, ways: Mapping[str, Callable[[], T]], otherwise: str
-) -> tuple[str, T | None]:
-    """The name of the first way that can be made, and what it made; ``otherwise`` and None.
-
-    A way raises where it does not run here, or does not give what its reference gives.
-    """
-    failed = []
-    for name, make in ways.items():
-        try:
-            made = make()
-        except Exception as error:  # whatever a library raises: the next one is tried
-            failed.append(f"{name} fails ({reason(error)})")
-            continue
-        if failed:
-            say(f"{what}: {', '.join(failed)}: {name} runs instead")
-        return name, made
-    if failed:
-        say(f"{what}: {', '.join(failed)}: {otherwise} runs instead")
-    return otherwise, None
+def tried(what: str, name: str, make: Callable[[], T], otherwise: str) -> T | None:
+    """A fast path that ``make`` tries and returns; None, and one line of warning with what runs
+    ``otherwise``, where it raises: it does not run here, or its result is not its reference's."""
+    try:
+        return make()
+    except Exception as error:  # whatever a library raises
+        warn_once(f"{what}: {name} fails ({reason(error)}): {otherwise} runs instead")
+        return None
 
 
 def reason(error: BaseException) -> str:
@@ -103,9 +93,9 @@ def reason(error: BaseException) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-@lru_cache(64)  # a target and its draft model would say it twice
-def say(line: str) -> None:
-    """One line to whoever runs this, once."""
+@lru_cache(64)  # a target and its draft model would log it twice
+def warn_once(line: str) -> None:
+    """Log one warning for whoever runs this, once."""
     _log.warning(line)
 
 

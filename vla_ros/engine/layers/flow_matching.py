@@ -65,7 +65,7 @@ class Guidance:
 
 
 class SampleBuffers:
-    """Static buffers of one integration: noise, sample and what guides it, [H, D] each."""
+    """Static buffers of one integration [H, D]: noise, sample and what guides it."""
 
     def __init__(self, horizon: int, width: int, steps: int, device: torch.device) -> None:
         self.noise = torch.zeros(horizon, width, device=device)
@@ -97,7 +97,7 @@ class Euler:
         return x + self.left(step) * v if self.rising else x - self.times[step] * v
 
     def load(self, sample: SampleBuffers, noise: torch.Tensor, guidance: Guidance | None) -> None:
-        """Fill the buffers; ValueError where something has another shape."""
+        """Fill the buffers. ValueError where something has another shape."""
         _copy(sample.noise, noise, "noise")
         if guidance is None:
             return
@@ -112,11 +112,11 @@ class Euler:
     ) -> torch.Tensor:
         """All steps; the result is the buffer ``sample.x``. A graph captures this, but for
         GUIDED_VJP."""
-        going = self.going(sample, mode)
+        steps = self.stepwise(sample, mode)
         given: torch.Tensor | None = None
         try:
             while True:
-                x, step = going.send(given)  # type: ignore[arg-type]
+                x, step = steps.send(given)  # type: ignore[arg-type]
                 if mode is RtcMode.GUIDED_VJP:
                     v, pull = self._pulled(sample, velocity, step)
                     given = v + self._towards * sample.gains[step] * pull
@@ -128,14 +128,14 @@ class Euler:
 
     @property
     def _towards(self) -> float:
-        """The actions, along the velocity."""
+        """Sign of the velocity from noise to actions."""
         return 1.0 if self.rising else -1.0
 
-    def going(
+    def stepwise(
         self, sample: SampleBuffers, mode: RtcMode | None
     ) -> Generator[tuple[torch.Tensor, int], torch.Tensor, torch.Tensor]:
-        """The same a step at a time: yields x and the number of the step, is sent the velocity
-        (for GUIDED_VJP the one that is corrected already)."""
+        """The same integration a step at a time: yields x and the number of the step, is sent the
+        velocity (for GUIDED_VJP the one that is corrected already)."""
         x = sample.x
         x.copy_(sample.noise)
         given, towards = sample.weights > 0, self._towards
@@ -174,8 +174,9 @@ def guidance_gain(left: float, limit: float) -> float:
 
 
 def soft_mask(horizon: int, left: int, delay: int) -> torch.Tensor:
-    """W [H] (arXiv 2506.07339, eq. 5): 1 for the ``delay`` rows that will have been executed, then
-    falling, 0 from ``left`` on, where the earlier chunk says nothing (the paper's H - s)."""
+    """Weights W [H] of the earlier chunk's rows (arXiv 2506.07339, eq. 5): 1 for the ``delay`` rows
+    that will have been executed, then falling, 0 from ``left`` on, where the earlier chunk has none
+    (the paper's H - s)."""
     delay = min(delay, left)
     weights = torch.zeros(horizon)
     weights[:delay] = 1.0
@@ -205,7 +206,8 @@ def guidance_of(
 
 
 def generator_for(seed: int, stamp_ns: int) -> torch.Generator:
-    """The source of all that is random about one request: a run that is replayed draws it again.
+    """The random source of one request, by its observation's stamp: a replayed run draws the same
+    numbers.
 
     On the CPU, so every device starts from the same noise.
     """

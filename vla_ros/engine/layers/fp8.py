@@ -1,8 +1,8 @@
 """Fp8 weights [N, K]: e4m3, one scale a row; the rows of x are rounded to e4m3 on the way in.
 
-Source: Micikevicius et al., "FP8 formats for deep learning", 2022, section 3. It says the same on
-every machine, up to the order of sums: where a device has no fp8 product (compute capability below
-8.9) it saves memory, not time.
+Source: Micikevicius et al., "FP8 formats for deep learning", 2022, section 3. The results are the
+same on every machine, up to the order of sums: where a device has no fp8 product (compute
+capability below 8.9) it saves memory, not time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Fp8:
 
     @staticmethod
     def of(weight: torch.Tensor) -> Fp8:
-        """The largest value of a row becomes 448."""
+        """Quantize a matrix: the largest value of a row becomes 448."""
         return Fp8(*rounded_rows(weight))
 
     @staticmethod
@@ -85,13 +85,13 @@ class Fp8:
         return exact[:count, :width].bfloat16()
 
     def ready(self) -> Fp8:
-        """In the order of the device's kernel, which is tried when the first matrix is made ready
-        there."""
+        """The same matrix in the layout of the device's kernel, which is tried when the first
+        matrix is made ready there."""
         found = choose_fp8(self.values.device)
         return self if found is None else self.padded(found)
 
     def padded(self, round_rows: RoundRows = rounded_rows) -> Fp8:
-        """As a GPU's product wants it."""
+        """The same matrix with zeros up to the sizes that a GPU's product wants."""
         count, width = self.shape
         bytes_ = self.values.view(torch.uint8)[:count, :width]  # what pads knows no fp8; 0 is 0
         bytes_ = with_columns(bytes_, round_up(width, _MULTIPLE))

@@ -7,16 +7,19 @@ the function again, so buffers and keys are tested everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from vla_ros.engine.layers.devices import on_device
-from vla_ros.engine.layers.pack import Plan
+
+if TYPE_CHECKING:
+    from vla_ros.engine.layers.pack import Plan
 
 Outputs = tuple[torch.Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 #: one pass, or several that feed each other: their plans, the prompt's embeddings, tokens
-Pass = Callable[[tuple[Plan, ...], torch.Tensor | None, torch.Tensor | None], Outputs]
+Pass: TypeAlias = "Callable[[tuple[Plan, ...], torch.Tensor | None, torch.Tensor | None], Outputs]"
 
 WARM_UP = 3
 
@@ -58,7 +61,7 @@ class CudaCapture:
 
 
 class CountedCapture:
-    """Another capture, and how often it was asked: after ``prepare`` never."""
+    """A capture that counts how often it was asked: after ``prepare`` never."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -70,7 +73,7 @@ class CountedCapture:
 
 
 class GraphedPass:
-    """Passes of one shape each: static input buffers and the captured function over them."""
+    """One captured pass: static input buffers and the function over them."""
 
     def __init__(
         self,

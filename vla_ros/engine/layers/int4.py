@@ -17,7 +17,7 @@ from vla_ros.engine.layers.kernels.torch_products import (
     with_columns,
 )
 from vla_ros.engine.layers.prepacked import with_rows
-from vla_ros.engine.layers.tuner import LowBitProduct, choose_int4, runs_tinygemm
+from vla_ros.engine.layers.tuner import LowBitProduct, fastest_int4, runs_tinygemm
 
 _ROWS = 16  # what the kernels want N to be a multiple of (CUDA's: 8)
 _MIDDLE = 0x88  # two values of 8, which are 0
@@ -60,7 +60,7 @@ class Int4:
 
     @staticmethod
     def of(weight: torch.Tensor) -> Int4:
-        """Sixteen even steps from the least to the most of each group."""
+        """Quantize a matrix: sixteen even steps from the least to the most of each group."""
         count, width = weight.shape
         exact = with_columns(weight.float(), round_up(width, GROUP))
         groups = exact.view(count, -1, GROUP)
@@ -83,22 +83,23 @@ class Int4:
         return replace(self, values=self.values[start:stop], scale=part)
 
     def unpacked(self) -> torch.Tensor:
-        """0..15 as int32 [N, K], with what was put behind K."""
+        """Codes 0..15 as int32 [N, K], with the padding behind K."""
         pairs = torch.stack((self.values & 15, self.values >> 4), -1)
         return pairs.flatten(1).to(torch.int32)
 
     def whole(self) -> torch.Tensor:
-        """The matrix again, bfloat16 [N, K]; of one that is not packed."""
+        """The matrix again, bfloat16 [N, K]; not of one that is packed."""
         count, width = self.shape
         step, middle = (part.t()[..., None].float() for part in self.scale.unbind(-1))
         groups = (self.unpacked() - 8).view(len(self.values), -1, GROUP)
         return (groups * step + middle).flatten(1)[:count, :width].bfloat16()
 
     def ready(self) -> Int4:
-        """In the order of the device's kernel, which is tried and timed on a GPU when the first
-        matrix is made ready there; the stored form is let go where a kernel takes another."""
+        """The same matrix in the layout of the device's kernel, which is tried and timed on a GPU
+        when the first matrix is made ready there; the stored form is let go where a kernel takes
+        another."""
         device = self.values.device
-        product = choose_int4(device)
+        product = fastest_int4(device)
         if product is not None or (self.values.is_cuda and not runs_tinygemm(device)):
             return replace(self, product=product)
         count, width = self.shape

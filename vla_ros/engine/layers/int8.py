@@ -14,7 +14,7 @@ from vla_ros.engine.layers.kernels.torch_products import (
     widened,
     with_columns,
 )
-from vla_ros.engine.layers.tuner import LowBitProduct, choose_int8, multiplies_integers
+from vla_ros.engine.layers.tuner import LowBitProduct, fastest_int8, multiplies_integers
 
 _COLUMNS = 32  # the CPU's kernel does not fail for another width, it gives other numbers
 
@@ -54,7 +54,8 @@ class Int8:
 
     @staticmethod
     def of(weight: torch.Tensor) -> Int8:
-        """Round to the nearest; the scale is rounded first, so that it fits its values."""
+        """Quantize a matrix to the nearest; the scale is rounded first, so that it fits its
+        values."""
         exact = weight.float()
         scale = (exact.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
         values = (exact / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
@@ -78,18 +79,18 @@ class Int8:
         return codes[:, : self.shape[1]].bfloat16() * self.scale[:, None]
 
     def ready(self) -> Int8:
-        """In the order of the device's kernel, which is tried, and on a GPU timed, when the first
-        matrix is made ready there."""
+        """The same matrix in the layout of the device's kernel, which is tried, and on a GPU timed,
+        when the first matrix is made ready there."""
         width, device = self.shape[1], self.values.device
         if multiplies_integers(device):
             packed = IntegerProduct.of(self.values, self.scale)
             return Int8(self.values[:0], self.scale, width, packed=packed)
         values = with_columns(self.values, round_up(width, _COLUMNS)).contiguous()
-        few, many = choose_int8(device)
+        few, many = fastest_int8(device)
         return Int8(values, self.scale, width, few, many)
 
     def for_one_row(self) -> Int8:
-        """The same, to be read by the functions for one row on one core where it can be."""
+        """The same matrix, laid out for passes of one row on one core where that is possible."""
         return self if self.packed is None else replace(self, packed=self.packed.for_one_row())
 
     def times(self, x: torch.Tensor) -> torch.Tensor:

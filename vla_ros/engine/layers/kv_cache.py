@@ -34,7 +34,7 @@ class KVCache:
             shape = (2 * layers, slots, kv_heads, slot_length, head_dim)
             storage = torch.zeros(shape, dtype=dtype, device=device)
         self._storage = storage
-        self._entries = storage  # of it as much of every slot as is used
+        self._entries = storage  # the part of every slot that is in use
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         #: of every layer both [2, slots, kv_heads, slot_length, head_dim]
@@ -65,7 +65,7 @@ class KVCache:
         return KVCache(layers // 2, 1, length, heads, dim, self.dtype, self.device, storage)
 
     def arrays(self, slot: int) -> list[tuple[Any, Any]]:
-        """K and V of one slot by layer in this memory, as NumPy has them: [kv_heads, longest,
+        """K and V of one slot by layer as NumPy arrays over this memory: [kv_heads, longest,
         head_dim] of float32, or of bfloat16 as uint16."""
         if slot not in self._arrays:
             bits = torch.float32 if self.dtype == torch.float32 else torch.uint16
@@ -117,10 +117,10 @@ class KVCache:
         self._entries[:, slot] = value
 
     def move(self, slot: int, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Move entries inside a slot: the accepted path of a draft tree to where it belongs.
+        """Move entries inside a slot: the accepted path of a draft tree to its own entries.
 
-        int64 on the device; one gather and one write for K and V of all layers. An entry may be
-        named twice as a target only where the same is written.
+        ``source`` and ``target`` int64 on the device; one gather and one write for K and V of all
+        layers. An entry may be named twice as a target only where the same is written.
         """
         entries = self._entries[:, slot]
         entries.index_copy_(2, target, entries.index_select(2, source))

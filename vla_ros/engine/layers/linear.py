@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.fp8 import Fp8
 from vla_ros.engine.layers.int4 import Int4
 from vla_ros.engine.layers.int8 import Int8
@@ -39,7 +40,7 @@ Weight = torch.Tensor | Prepacked | TunedWeight | LowBit
 
 
 def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x [..., K] -> [..., N], whatever the weight is."""
+    """Product of rows x [..., K] and a weight [N, K] of any format, plus a bias [N] -> [..., N]."""
     if isinstance(weight, torch.Tensor):
         return plain_product(x, weight, bias)
     if isinstance(weight, Prepacked):
@@ -82,50 +83,47 @@ def rows_of(weight: Weight, rows: range) -> Weight:
 
 
 def for_one_row(weight: Weight) -> Weight:
-    """The same weight, whose memory can be read as ``kernels/one_row_numba.py`` does it (its
-    ``blocks``) where that is possible: for who has passes of one row on one core. (To import Numba
-    takes half a second, and to compile the first time some.)"""
+    """The same weight, laid out for passes of one row on one core where
+    ``kernels/one_row_numba.py`` can read it (its ``blocks``). To import Numba takes half a second,
+    and to compile the first time some."""
     return weight.for_one_row() if isinstance(weight, Prepacked | Int8) else weight
 
 
 def quantize(weight: torch.Tensor, kind: str) -> Stored:
-    """``kind``: int8, int4 or fp8; sizes as they come."""
+    """A matrix [N, K] of any size in the format ``kind``: int8, int4 or fp8."""
     return KINDS[kind].of(weight)
 
 
 def stored_shapes(count: int, width: int, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of a matrix [N, K]: the shapes of its values and of its scale."""
+    """Shapes of the stored values and scale of a matrix [N, K]."""
     if kind != "int4":
         return (count, width), (count,)
-    groups = -(-width // GROUP)
-    return (count, groups * GROUP // 2), (groups, count, 2)
+    padded = round_up(width, GROUP)
+    return (count, padded // 2), (padded // GROUP, count, 2)
 
 
 def from_stored(kind: str, values: torch.Tensor, scale: torch.Tensor, width: int) -> Stored:
-    """What was stored, of a matrix with ``width`` columns."""
+    """The matrix of a format that was stored as values and scale, with ``width`` columns."""
     if kind == "int4":
         return Int4(values, scale, None, width)
     return Int8(values, scale) if kind == "int8" else Fp8(values, scale)
 
 
 def kind_of(matrix: Stored) -> str:
-    """The name of its format."""
+    """The name of a matrix' format."""
     return next(name for name, made in KINDS.items() if isinstance(matrix, made))
 
 
 def stacked(parts: Sequence[LowBit]) -> LowBit:
-    """One matrix of several of one kind."""
+    """One matrix of several of one format, on top of each other."""
     first = parts[0]
     assert all(type(part) is type(first) for part in parts)
     made: LowBit = type(first).stacked(parts)  # type: ignore[arg-type]
     return made
 
 
-# What stands in the place of a module's maps.
-
-
 class LowBitLinear(torch.nn.Module):
-    """In the place of ``nn.Linear``, also of prepacked weights. Inference only."""
+    """A map in the place of ``nn.Linear``, of weights of few bits or prepacked. Inference only."""
 
     def __init__(self, weight: LowBit | Prepacked, bias: torch.Tensor | None) -> None:
         super().__init__()
@@ -142,9 +140,9 @@ def replace_linear(
     are among ``tensors``."""
     for name, matrix in few.items():
         path = name.removesuffix(".weight")
-        place, _, own = path.rpartition(".")
+        parent, _, own = path.rpartition(".")
         made = LowBitLinear(matrix.ready(), tensors.get(f"{path}.bias"))
-        setattr(module.get_submodule(place), own, made)
+        setattr(module.get_submodule(parent), own, made)
 
 
 def prepack_linear(
@@ -157,6 +155,6 @@ def prepack_linear(
         if isinstance(own, torch.nn.Linear):
             name = f"{prefix}{path}.weight"
             found[name] = Prepacked.of(tensors.pop(name))
-            place, _, last = path.rpartition(".")
-            setattr(module.get_submodule(place), last, LowBitLinear(found[name], own.bias))
+            parent, _, last = path.rpartition(".")
+            setattr(module.get_submodule(parent), last, LowBitLinear(found[name], own.bias))
     return found

@@ -1,13 +1,13 @@
 """A pack: the tokens that go through the decoder as one sequence, whatever the way of decoding.
 
 A pack is a fresh *prefill* (its tokens attend to each other only) followed by a *tail*: single
-tokens, draft chains or draft trees of any live requests. Each token of the tail says by itself
-which entries of its KV slot it sees: all before a length and, of a draft tree, those whose bits
+tokens, draft chains or draft trees of any live requests. Each token of the tail has its own account
+of which entries of its KV slot it sees: all before a length and, of a draft tree, those whose bits
 are set. The tail tokens of one request lie together.
 
-A :class:`PackLayout` says what a pack looks like, a :class:`Plan` is the same as tensors; neither
-depends on token values. A :class:`Planner` turns one into the other and keeps plans: steady streams
-repeat a few layouts.
+A :class:`PackLayout` describes a pack, a :class:`Plan` is the same as tensors; neither depends on
+token values. A :class:`Planner` turns one into the other and keeps plans: steady streams repeat a
+few layouts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vla_ros.engine.layers.kv_cache import KVCache
 
 @dataclass(frozen=True, slots=True)
 class TailToken:
-    """One token behind the prefill: where its K/V goes and what it sees of its own slot.
+    """One token behind the prefill: the entry that its K and V go to, and what it sees of its slot.
 
     It sees entries 0 ... ``index`` unless it is of a draft tree: then the first ``trunk`` entries
     and those that ``sees`` names, and ``position`` differs from ``index`` too.
@@ -40,7 +40,7 @@ class TailToken:
 
 @dataclass(frozen=True, slots=True)
 class PackLayout:
-    """What a pack looks like; two equal layouts share one plan.
+    """Description of a pack; two equal layouts share one plan.
 
     ``prefill`` tokens go to ``slot`` from entry 0 on, ``rows`` are the tokens that are asked what
     comes next. A tail of the same slot lies behind the prefill and its padding, and sees it.
@@ -64,7 +64,7 @@ class PackShape:
     """The part of a layout that fixes tensor shapes: what a captured CUDA graph belongs to.
 
     ``prefill`` counts its padding. ``width`` is the most tokens of the tail in one slot, ``words``
-    the number of 64-bit words that say what a token of a draft tree sees.
+    the number of 64-bit words for what a token of a draft tree sees.
     """
 
     prefill: int
@@ -145,7 +145,7 @@ def prefill_layout(
 
 
 PLANS = 512  # remembered per KV cache
-WORD = 64  # entries that a word of bits speaks of
+WORD = 64  # entries that a word of bits covers
 
 
 class Planner:
@@ -190,7 +190,7 @@ class Planner:
 
 
 def seen_by(token: TailToken) -> tuple[int, int, int, int]:
-    """What a token sees of its slot: length, reach, base and bits, see :class:`Plan`."""
+    """Entries of its slot that a token sees: length, reach, base and bits, see :class:`Plan`."""
     if token.sees is None:
         return token.index + 1, token.index + 1, token.index + 1, 0
     own, length = set(token.sees), token.trunk
@@ -204,13 +204,13 @@ def seen_by(token: TailToken) -> tuple[int, int, int, int]:
 
 
 def _words(bits: int, count: int) -> list[int]:
-    """As so many signed integers of 64 bits, the lowest first."""
+    """Bits as ``count`` signed integers of 64 bits, the lowest first."""
     parts = [bits >> (WORD * number) & (1 << WORD) - 1 for number in range(count)]
     return [part - (1 << WORD) if part >> (WORD - 1) else part for part in parts]
 
 
 def _runs(tail: tuple[TailToken, ...]) -> list[tuple[int, int]]:
-    """(slot, tokens) as they lie together."""
+    """Runs (slot, tokens) of a tail, as they lie together."""
     return [(slot, len(list(group))) for slot, group in groupby(tail, key=lambda t: t.slot)]
 
 
@@ -235,4 +235,6 @@ def _check(layout: PackLayout, kv_cache: KVCache) -> None:
     for before, after in pairwise(tail):
         in_line = before.slot != after.slot or after.index == before.index + 1
         if not in_line and after.sees is None:
-            raise ValueError("a tail token does not follow the one before it, and says not why")
+            raise ValueError(
+                "a tail token does not follow the one before it, and does not name what it sees"
+            )

@@ -1,9 +1,9 @@
-"""An answer in pieces: what it asks of the device, one thing after another, so that the pieces of
-several robots can run as one.
+"""Pieces of an answer: what it asks of the device, one after another, so that those of several
+robots can run as one.
 
-A way of decoding, and a solver, is a generator: it yields a :class:`Piece` and is sent what that
-gave. :func:`alone` runs one to its end; :class:`Batched` runs several side by side, pieces of one
-kin as one pass. Whoever comes later joins at the next turn.
+A way of decoding, and a solver, is a generator: it yields a :class:`Piece` and is sent its result.
+:func:`alone` runs one to its end; :class:`Batched` runs several side by side, pieces of one kin as
+one pass. Whoever comes later joins at the next turn.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ NameT = TypeVar("NameT")
 
 
 class Piece(Protocol):
-    """Something that the device is to do."""
+    """A unit of work for the device."""
 
     @property
     def kin(self) -> Hashable:
-        """Pieces of the same kin may run as one; None: this one runs alone."""
+        """Key of pieces that may run as one; None: this one runs alone."""
         ...
 
     def run(self) -> Any:
-        """What it gives."""
+        """The result of this piece by itself."""
         ...
 
     def together(self, others: Sequence[Any]) -> list[Any]:
-        """What this and others of its kin give, in that order: the same as each alone, up to the
-        order of sums."""
+        """The results of this piece and others of its kin, in that order: the same as each alone,
+        up to the order of sums."""
         ...
 
 
@@ -64,22 +64,22 @@ class Batched(Generic[NameT, T]):
         return len(self._waiting)
 
     def add(self, name: NameT, pieces: Pieces[T]) -> None:
-        """Another answer; what it does before its first piece is done now."""
+        """Begin another answer, up to its first piece."""
         self._go_on(name, pieces, None)
 
     def turn(self) -> list[tuple[NameT, T | Exception]]:
         """Run a piece of everybody; the answers that are complete now, or why there is none."""
         kins: dict[Hashable, list[int]] = {}
-        for place, (_, _, piece) in enumerate(self._waiting):
-            kins.setdefault(place if piece.kin is None else (piece.kin,), []).append(place)
+        for index, (_, _, piece) in enumerate(self._waiting):
+            kins.setdefault(index if piece.kin is None else (piece.kin,), []).append(index)
         waiting, self._waiting = self._waiting, []
-        gave: list[Any] = [None] * len(waiting)
-        for places in kins.values():
-            first, *others = (waiting[place][2] for place in places)
+        results: list[Any] = [None] * len(waiting)
+        for members in kins.values():
+            first, *others = (waiting[index][2] for index in members)
             given = first.together(others) if others else [first.run()]
-            for place, one in zip(places, given, strict=True):
-                gave[place] = one
-        for (name, pieces, _), one in zip(waiting, gave, strict=True):
+            for index, one in zip(members, given, strict=True):
+                results[index] = one
+        for (name, pieces, _), one in zip(waiting, results, strict=True):
             self._go_on(name, pieces, one)
         ended, self._ended = self._ended, []
         return ended

@@ -1,5 +1,5 @@
-"""All bits of a matrix, laid out once in the order that oneDNN multiplies in on a CPU, and what
-that is worth where: several rows, one row, this processor."""
+"""All bits of a matrix, laid out once in the order that oneDNN multiplies in on a CPU; and where
+that pays: for several rows, for one row, on this processor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vla_ros.engine.layers.devices import first_that_runs, multiplies_bfloat16
+from vla_ros.engine.layers.devices import multiplies_bfloat16, tried
 
 
 def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -32,7 +32,7 @@ class Prepacked:
 
     @staticmethod
     def of(weight: torch.Tensor) -> Prepacked:
-        """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
+        """Lay out a matrix of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
         return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
 
     def rows(self, start: int, stop: int) -> Prepacked:
@@ -44,7 +44,7 @@ class Prepacked:
         return self.values.to_dense()
 
     def for_one_row(self) -> Prepacked:
-        """The same, whose memory ``kernels/one_row_numba.py`` reads where it can."""
+        """The same matrix, laid out for ``kernels/one_row_numba.py`` too where that can read it."""
         functions = one_row()
         if functions is None:
             return self
@@ -78,13 +78,13 @@ def _numba() -> Any:
     if not wide or importlib.util.find_spec("numba") is None:
         return None
 
-    def tried() -> Any:
+    def numba() -> Any:
         from vla_ros.engine.layers.kernels import one_row_numba
 
         one_row_numba.check()
         return one_row_numba
 
-    return first_that_runs("a pass of one token", {"Numba": tried}, "torch")[1]
+    return tried("a pass of one token", "Numba", numba, "torch")
 
 
 def one_row() -> Any:
@@ -108,7 +108,8 @@ def has_wide_products(device: torch.device, dtype: torch.dtype) -> bool:
 
 @lru_cache
 def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies in this type here; tried, as torch promises nobody these calls."""
+    """Whether oneDNN multiplies in this type here; tried, as torch guarantees none of these
+    calls."""
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
     weight, x = torch.eye(16, dtype=dtype), torch.arange(32).view(2, 16).to(dtype)

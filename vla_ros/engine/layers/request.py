@@ -1,4 +1,4 @@
-"""What goes into a decoding and what comes out of it."""
+"""A request to a decoding, its stage marks, and what comes of it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class StageTimer:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a decoding answers to one request.
+    """The answer of a decoding to one request.
 
-    ``tokens`` are the K action tokens; ``actions`` [C, A] in [-1, 1] only where a head made
-    them without tokens. ``finite`` is False when a logit was not. ``accepted`` of ``drafted``
-    are counts per position. ``own`` are the target's own choices where acceptance is lossy.
-    ``observation``: what it answers.
+    ``tokens`` are the K action tokens; ``actions`` [C, A] in [-1, 1] only where a head made them
+    without tokens. ``finite`` is False when a logit was not. ``accepted`` of ``drafted`` are counts
+    per position. ``own`` are the target's own choices where acceptance is lossy. ``observation``:
+    the one that is answered.
     """
 
     stamp_ns: int
@@ -72,11 +72,11 @@ class Decoded:
 
     @property
     def delay_steps(self) -> int:
-        """The observation's."""
+        """The ``delay_steps`` of the observation; 0 without one."""
         return 0 if self.observation is None else self.observation.delay_steps
 
     def inference(self, actions: Floats, conditioning_delay: int = 0) -> Inference:
-        """The answer, with these actions [C, D] in units."""
+        """The answer with these actions [C, D] in units."""
         return Inference(
             stamp_ns=self.stamp_ns,
             actions=actions,
@@ -119,7 +119,7 @@ class Request:
     front: int = 1
 
     def answer(self, tokens: Sequence[int], target_passes: int, *, finite: bool = True) -> Decoded:
-        """What came of this request; its last stage, decode, ends here."""
+        """The answer to this request; its last stage, decode, ends here."""
         self.stages.mark("decode")
         return Decoded(
             stamp_ns=self.stamp_ns,
@@ -133,13 +133,13 @@ class Request:
 
 @dataclass(slots=True)
 class Reading:
-    """Choices of passes that are still on the device; ``read`` is the one host sync."""
+    """Choices of passes that are still on the device; :meth:`read` is the one host sync."""
 
     choices: list[torch.Tensor] = field(default_factory=list)
     maxima: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, choices: torch.Tensor, maxima: torch.Tensor) -> torch.Tensor:
-        """Keep what a runner's ``run`` gave; returns the choices."""
+        """Keep the choices and maxima of a runner's ``run``; returns the choices."""
         self.choices.append(choices)
         self.maxima.append(maxima)
         return choices
@@ -152,8 +152,8 @@ class Reading:
 
 
 def _on_host(numbers: torch.Tensor) -> torch.Tensor:
-    """Numbers of the device on the host: from a GPU into page-locked memory, behind what was
-    submitted before, and an event is waited for."""
+    """Device numbers on the host: from a GPU into page-locked memory, behind what was submitted
+    before, and an event is waited for."""
     if not numbers.is_cuda:
         return numbers
     with on_device(numbers.device):

@@ -15,6 +15,7 @@ from weakref import finalize
 
 import torch
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.attention import Attention, Backend, JoinedAttention
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, GraphCache, Pass
 from vla_ros.engine.layers.kv_cache import KVCache
@@ -23,7 +24,7 @@ from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner, TailTok
 
 
 class Decoder(Protocol):
-    """Embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
+    """A language model: embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
 
     @property
     def head(self) -> Weight: ...
@@ -47,8 +48,8 @@ class Decoder(Protocol):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and the outputs of ``layers`` side by side in their order [R, layers * C]:
-        the residual stream of the same rows, before any norm."""
+        """The result of :meth:`hidden`, and the outputs of ``layers`` side by side in their order
+        [R, layers * C]: the residual stream of the same rows, before any norm."""
         ...
 
 
@@ -66,7 +67,7 @@ def prompt_lengths(patches: int, longest: int) -> tuple[int, ...]:
 
 
 def resized(prompt: torch.Tensor, length: int) -> torch.Tensor:
-    """A prompt [n, C] of that length: cut, or with its last row again and again."""
+    """A prompt [n, C] of another length: cut, or with its last row again and again."""
     missing = length - len(prompt)
     if missing <= 0:
         return prompt[:length]
@@ -136,10 +137,10 @@ class Pools:
 
 
 class DecoderRunner:
-    """Runs packs.
+    """A KV cache of a decoder and the passes over it.
 
-    ``window`` names the tokens that it chooses among, None all of them. With ``capture`` every
-    pack shape becomes a graph. ``taps`` are layers whose outputs a pass keeps in :attr:`tapped`.
+    ``window`` names the tokens that it chooses among, None all of them. With ``capture`` every pack
+    shape becomes a graph. ``taps`` are layers whose outputs a pass keeps in :attr:`tapped`.
     ``pool``: the KV cache is its ``slot``.
     """
 
@@ -165,13 +166,10 @@ class DecoderRunner:
         # A graph takes what its attention needs from its own plan, which changes under it.
         make = partial(backend.make, kv_cache)
         self._attention: MakeAttention = make if capture else lru_cache(PLANS)(make)
-        self._choose: Pass = self._choices
-        self._score: Pass = self._logits
-        self._show: Pass = self._states
-        if capture is not None:
-            self._choose = GraphCache(self._choices, capture)
-            self._score = GraphCache(self._logits, capture)
-            self._show = GraphCache(self._states, capture)
+        self._passes: dict[str, Pass] = {}
+        for gives in (CHOICES, LOGITS, HIDDEN):
+            run = partial(self._run, gives)
+            self._passes[gives] = run if capture is None else GraphCache(run, capture)
 
     def run(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
@@ -182,7 +180,7 @@ class DecoderRunner:
         its end (a draft behind its prompt) and then the tail, in the layout's order. A row that
         was not finite has a logit that is not finite.
         """
-        choices, maxima = self._pass(self._choose, (layout,), prompt, tokens)
+        choices, maxima = self._pass(CHOICES, (layout,), prompt, tokens)
         return choices, maxima
 
     def follow(
@@ -190,19 +188,19 @@ class DecoderRunner:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Packs of one token each, the first ``token`` int64 [1], then what the one before chose
         -> all choices and their logits [passes]. One graph, whatever they are."""
-        choices, maxima = self._pass(self._choose, layouts, None, token)
+        choices, maxima = self._pass(CHOICES, layouts, None, token)
         return choices, maxima
 
     def logits(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
-        """The same as ``run`` -> logits [R, window], where a choice is not enough."""
-        (logits,) = self._pass(self._score, (layout,), prompt, tokens)
+        """Run one pack -> logits [R, window], where :meth:`run`'s choices are not enough."""
+        (logits,) = self._pass(LOGITS, (layout,), prompt, tokens)
         return logits
 
     def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
         """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
-        (states,) = self._pass(self._show, (layout,), x, None)
+        (states,) = self._pass(HIDDEN, (layout,), x, None)
         return states
 
     @property
@@ -253,7 +251,7 @@ class DecoderRunner:
         return self._decoder.embed(tokens)
 
     def alone(self, layout: PackLayout) -> tuple[Plan, Attention]:
-        """How a pack attends over this KV cache, not captured."""
+        """The plan and the attention of a pack over this KV cache, not captured."""
         plan = self.planner.plan(layout)
         return plan, self._attention(plan)
 
@@ -265,7 +263,7 @@ class DecoderRunner:
         attention: Attention,
         rows: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """What passes give, see :class:`PackPass`, and the taps behind it."""
+        """The result of a pass, see :class:`PackPass`, and the taps behind it."""
         taps: list[torch.Tensor] = []
         if self._taps:
             states, *taps = self._decoder.tapped(x, positions, attention, rows, self._taps)
@@ -281,14 +279,14 @@ class DecoderRunner:
 
     def _pass(
         self,
-        answer: Pass,
+        gives: str,
         layouts: tuple[PackLayout, ...],
         prompt: torch.Tensor | None,
         tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         plans = tuple(self.planner.plan(self._padded(layout)) for layout in layouts)
         with torch.inference_mode():
-            out = answer(plans, prompt, tokens)
+            out = self._passes[gives](plans, prompt, tokens)
         if self._taps:
             self.tapped, out = out[-1], out[:-1]
         return out
@@ -302,7 +300,7 @@ class DecoderRunner:
     def _embed(
         self, plan: Plan, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
-        """[prompt][draft behind it][padding][tail] -> [T, C]."""
+        """Embeddings [T, C] of [prompt][draft behind it][padding][tail]."""
         if tokens is None:
             assert prompt is not None
             return prompt
@@ -316,38 +314,27 @@ class DecoderRunner:
             embedded = embedded[drafts:]
         return torch.cat((prompt, embedded)) if len(embedded) else prompt
 
-    def _states(
-        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    def _run(
+        self,
+        gives: str,
+        plans: tuple[Plan, ...],
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        (plan,) = plans
-        x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
-        if not self._taps:
-            return (self._decoder.hidden(x, plan.positions, attention, plan.rows),)
-        return self._decoder.tapped(x, plan.positions, attention, plan.rows, self._taps)
-
-    def _logits(
-        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
-        states, *taps = self._states(plans, prompt, tokens)
-        return linear(states, self._head), *taps
-
-    def _choices(
-        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
-        """What every row chooses; of several plans each is fed with what the one before chose."""
+        """The result of a pass over plans; of several each is fed with what the one before
+        chose."""
         found = []
         for plan in plans:
-            logits, *taps = self._logits((plan,), prompt, tokens)
-            maxima, choices = logits.max(dim=-1)
-            tokens, prompt = choices + self._first if self._first else choices, None
-            found.append((tokens, maxima, *taps))
+            x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
+            found.append(self._give(gives, x, plan.positions, attention, plan.rows))
+            tokens, prompt = found[-1][0], None
         if len(found) == 1:
             return found[0]
         return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
     def behind(self, prefill: int) -> int:
         """The first entry behind a prefill of so many tokens, and its padding."""
-        return -(-prefill // self._bucket) * self._bucket
+        return round_up(prefill, self._bucket)
 
     def fit(self, entries: int) -> None:
         """Tell the runner how many entries the coming requests need.
@@ -355,7 +342,7 @@ class DecoderRunner:
         Where tails read whole slots, the KV cache then takes a shape that wastes little. With
         graphs its shape is fixed.
         """
-        wanted = min(-(-entries // BUCKET) * BUCKET, self.kv_cache.longest)
+        wanted = min(round_up(entries, BUCKET), self.kv_cache.longest)
         if not self.backend.whole_slots or self._bucket > 1 or self.kv_cache.live:
             return
         if wanted != self.kv_cache.slot_length:
@@ -365,8 +352,8 @@ class DecoderRunner:
 
 
 class TokenNetwork:
-    """A network whose language model, of sizes ``text``, says the actions. Every decoding makes
-    itself a :class:`DecoderRunner` of it, the only way into the ``decoder``."""
+    """A network whose language model, of sizes ``text``, gives the actions as tokens. Every
+    decoding makes itself a :class:`DecoderRunner` of it, the only way into the ``decoder``."""
 
     text: Any
     decoder: Decoder
@@ -393,7 +380,7 @@ class TokenNetwork:
         ``taps``: layers whose outputs its passes keep, see :class:`DecoderRunner`.
         """
         text, page = self.text, 1 if self.capture is None else BUCKET
-        length = -(-slot_length // page) * page
+        length = round_up(slot_length, page)
         sizes = text.kv_heads, text.head_dim, self.dtype, self.device
         if self.pools is not None and slots == 1:
             pool, kv_cache, slot = self.pools.take(
@@ -413,7 +400,7 @@ class TokenNetwork:
 class PackPass:
     """A pack that is to be run; a :class:`~vla_ros.engine.layers.pieces.Piece`.
 
-    ``gives``: what comes of it, as of the runner's ``run``, ``logits`` or ``hidden`` (whose
+    ``gives``: its result is that of the runner's ``run``, ``logits`` or ``hidden`` (whose
     embeddings are the ``prompt``). ``how`` runs it alone in place of these.
     """
 
@@ -425,7 +412,7 @@ class PackPass:
     how: Callable[..., tuple[torch.Tensor, ...]] | None = None
 
     def embedded(self) -> list[torch.Tensor]:
-        """What goes into the decoder: the prompt, the tokens behind it."""
+        """Embeddings that go into the decoder: the prompt, the tokens behind it."""
         parts = [] if self.prompt is None else [self.prompt]
         return parts if self.tokens is None else [*parts, self.runner.embed(self.tokens)]
 
@@ -435,7 +422,7 @@ class PackPass:
         return kin and (kin, self.gives)
 
     def run(self) -> tuple[torch.Tensor, ...]:
-        """As one of the runner's."""
+        """The result of the runner's function for this pass."""
         runner, asked = self.runner, (self.layout, self.prompt, self.tokens)
         if self.how is not None:
             return self.how(runner, *asked)

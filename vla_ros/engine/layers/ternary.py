@@ -25,7 +25,7 @@ from functools import lru_cache, partial
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.layers.devices import first_that_runs
+from vla_ros.engine.layers.devices import tried
 
 PLANES = 4
 _BYTES = 8  # of the word that shift and mask work on
@@ -88,7 +88,7 @@ def reference(
     scale: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """What a :data:`Product` is, in int64 and float32. Slow."""
+    """The product that every :data:`Product` must give, in int64 and float32. Slow."""
     weight = unpack(packed, PLANES * packed.shape[1]).long()
     sums = rows.cpu().long() @ weight.cpu().t()
     return (sums.to(rows.device).float() * factor[:, None] * scale).to(dtype)
@@ -102,7 +102,8 @@ def _tiled(
     scale: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Unpack some rows of the weight, multiply, scale; in all, memory for one tile."""
+    """Product by tiles: unpack some rows of the weight, multiply, scale; in all, memory for one
+    tile."""
     count, bytes_ = packed.shape
     out = torch.empty(len(rows), count, dtype=dtype, device=rows.device)
     codes = packed.new_empty(min(_TILE, count), PLANES * bytes_)
@@ -132,22 +133,23 @@ by_float32: Product = partial(_tiled, _float_mm)
 def choose_product(device: torch.device) -> Product:
     """The fastest on a device. A GPU's is tried once, and left out with one line of warning."""
     if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        found = first_that_runs("Ternary product", {"Triton's kernel": lambda: _triton(device)},
-                                "torch in float32")[1]  # fmt: skip
+        triton = partial(_triton, device)
+        found = tried("Ternary product", "Triton's kernel", triton, "torch in float32")
         if found is not None:
             return found
     return by_int8 if device.type == "cpu" and torch.cpu._is_vnni_supported() else by_float32
 
 
 def _triton(device: torch.device) -> Product:
-    from vla_ros.engine.layers.kernels.low_bit_triton import ternary_product as product
+    from vla_ros.engine.layers.kernels.layer_triton import ternary_product as product
 
     check_product(product, device)
     return product
 
 
 def check_product(product: Product, device: torch.device) -> None:
-    """Raises whatever the product raises, and ValueError where its integers are others."""
+    """Hold a product to the reference. Raises whatever it raises, and ValueError where its integers
+    are others."""
     random = torch.Generator().manual_seed(0)
     for count, rows, width in ((5, 24, 40), (65, 130, 288)):
         weight = torch.randint(-1, 2, (rows, width), generator=random, dtype=torch.int8)
@@ -171,7 +173,7 @@ _LEAST = 1e-5  # of the mean and of the largest, as in the original
 class Ternary:
     """``packed`` uint8 [N, P] (the layout above); ``scale`` float32 [N]: of each row; ``width`` K.
 
-    ``product`` is the device's way to multiply, see :meth:`ready`.
+    ``product`` is its device's, see :meth:`ready`.
     """
 
     packed: torch.Tensor
@@ -222,7 +224,7 @@ class Ternary:
         return self.values().float() * self.scale[:, None]
 
     def ready(self) -> Ternary:
-        """With the product of the device that it is on."""
+        """The same matrix with the product of its device."""
         return replace(self, product=choose_product(self.packed.device))
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
@@ -243,5 +245,5 @@ def int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     exact = x.float()
     scale = 127.0 / exact.abs().amax(-1, keepdim=True).clamp_min_(_LEAST)
     values = (exact * scale).round_().clamp_(-128, 127).to(torch.int8)
-    # an infinite row has a scale of 0, and inf * 0 is no int8: its factor must say so
+    # an infinite row has a scale of 0, and inf * 0 is no int8: its factor must not be finite
     return values, (1.0 / scale)[:, 0]

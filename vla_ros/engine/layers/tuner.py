@@ -1,17 +1,17 @@
-"""What multiplies a matrix on a device: tried once, and on a GPU timed.
+"""The kernel that multiplies a matrix on a device: tried once, and on a GPU timed.
 
 Two choices, both made before service. Of weights of few bits, when the first of a format is made
 ready on a device: torch's own kernel or Triton's, held to the product of the same numbers in
-bfloat16. What fails is said in one line, and the bfloat16 product runs instead.
+bfloat16. What fails is logged in one line, and the bfloat16 product runs instead.
 
 Of plain weights (``gemm: auto``) :class:`Tuner`, the GEMM autotuner: Triton's kernels timed beside
 torch's product, and of a layer what lies around a product (norm, RoPE, activation, residual) as one
 kernel beside torch's several: :meth:`Tuner.fastest`. cuBLAS chooses its kernels by rules; which one
 it takes for one row (a decode pass, bound by reading the weights) or for 300 (a packed pass, bound
-by how evenly tiles fill the device) is often not the best there is. So every kernel configuration
-that is worth a try is timed on all weights of a shape, once for every number of rows that a pass
-has, when that pass is captured; what is faster, and gives the same, is taken from then on. Nothing
-is timed in service, unless a graph is captured there.
+by how evenly tiles fill the device) is often not the best there is. So every tiling that is worth a
+try is timed on all weights of a shape, once for every number of rows that a pass has, when that
+pass is captured; what is faster, and gives the same, is taken from then on. Nothing is timed in
+service, unless a graph is captured there.
 
 Another kernel rounds its sums otherwise. Where the same bits are wanted from one process to the
 next, ``gemm: torch`` leaves all products to torch. Not measured on a GPU so far: off by default.
@@ -29,13 +29,14 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.numbers import round_up
 from vla_ros.engine.layers.devices import (
     cache_bytes,
-    first_that_runs,
     on_device,
     reason,
-    say,
+    tried,
     triton_may_run,
+    warn_once,
 )
 from vla_ros.engine.layers.kernels.torch_products import (
     GROUP,
@@ -57,7 +58,7 @@ _CYCLES_A_SECOND = 2.5e9  # no GPU's clock is faster
 
 
 def stopwatch(device: torch.device) -> Stopwatch:
-    """The best of five rounds, behind one that is not counted.
+    """A stopwatch of a device: the best of five rounds, behind one that is not counted.
 
     On CUDA the device is kept busy until everything is asked for, as a graph asks for it: kernels
     of microseconds would be timed by the host's pace otherwise.
@@ -104,8 +105,8 @@ _SEVERAL = 0.03  # where torch rounds on the way too
 def check_product(
     call: Product, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
-    """Against torch's. Raises whatever the call raises, and ValueError where it gives something
-    else."""
+    """Hold a product to torch's. Raises whatever the call raises, and ValueError where it gives
+    something else."""
     _check(call(x, weight, bias), F.linear(x, weight, bias))
 
 
@@ -137,9 +138,9 @@ _GAIN = 0.97  # of torch's time: what is hardly faster is not worth another roun
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """What is taken for x [rows, width] times a weight [count, width] (of attention: for ``rows``
-    queries and ``count`` entries), and the microseconds of one such call in that way and in
-    torch's. ``kind`` says what is done besides."""
+    """The kernel that is taken for x [rows, width] times a weight [count, width] (of attention: for
+    ``rows`` queries and ``count`` entries), and the microseconds of one such call in that ``way``
+    and in torch's. ``kind`` is the step of a layer."""
 
     rows: int
     count: int
@@ -151,9 +152,9 @@ class KernelChoice:
 
 
 class Tuner:
-    """Chooses for all weights of one model.
+    """The choices for all weights of one model.
 
-    ``make`` gives the product of a way, ``seconds`` times a call on the device; ``cold`` is the
+    ``make`` gives the product of a tiling, ``seconds`` times a call on the device; ``cold`` is the
     number of bytes behind which nothing of a weight is left in the device's cache.
     """
 
@@ -168,7 +169,7 @@ class Tuner:
         self.unfit: set[tuple[str, Any]] = set()
 
     def of(self, weight: torch.Tensor) -> TunedWeight:
-        """That weight, which stays where it is."""
+        """The weight as one of this tuner's; its values stay where they are."""
         tuned = TunedWeight(weight, self)
         self._weights.setdefault(weight.shape, []).append(tuned)
         return tuned
@@ -176,7 +177,7 @@ class Tuner:
     def while_capturing(
         self, capture: Callable[[Function], Captured]
     ) -> Callable[[Function], Captured]:
-        """The same capture, but what is new in a function is timed in the calls that warm it up."""
+        """A capture in whose warm-up calls whatever is new in the function is timed."""
 
         def call(function: Function) -> Captured:
             with self._may_choose():
@@ -185,7 +186,7 @@ class Tuner:
         return call
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> Product:
-        """For x [M, K] and a weight of :meth:`of`."""
+        """The product for x [M, K] and a weight of :meth:`of`."""
 
         def run(way: Way | None, tuned: TunedWeight, x: torch.Tensor) -> torch.Tensor:
             return self._product(way)(x, tuned.values, None)
@@ -221,7 +222,8 @@ class Tuner:
         run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]],
         some: Sequence[Any],
     ) -> Any:
-        """Which of ``some``, or None, is taken there; ``alike`` are weights, layers, or [None]."""
+        """The way of ``some`` that is taken there, or None; ``alike`` are weights, layers, or
+        [None]."""
         shape = alike[0].values.shape if isinstance(alike[0], TunedWeight) else ()
         key = kind, *(one.shape for one in given), shape
         if self._choosing and key not in self._taken:
@@ -266,7 +268,7 @@ class Tuner:
             except Exception as error:  # too little shared memory, say: others are tried
                 self.unfit.add((kind, way))
                 what = "GEMM" if kind == PRODUCT else kind
-                say(f"{what}: {way} is left out ({reason(error)})")
+                warn_once(f"{what}: {way} is left out ({reason(error)})")
                 continue
             if took < best:
                 best, taken = took, way
@@ -300,12 +302,12 @@ class TunedWeight:
 
 
 def _step(rows: int) -> int:
-    return rows if rows <= FEW else -(-rows // _STEP) * _STEP
+    return rows if rows <= FEW else round_up(rows, _STEP)
 
 
 def _cold(weights: Sequence[TunedWeight], bytes_wanted: int) -> Sequence[TunedWeight]:
-    """As many weights as it takes for the first to have left the cache when it comes again, as in
-    a pass, where all others lie between; all of them if they are too few."""
+    """As many weights as it takes for the first to have left the cache when it comes again, as in a
+    pass, where all others lie between; all of them if they are too few."""
     enough = -(-bytes_wanted // max(weights[0].values.nbytes, 1))
     return weights[: max(enough, 1)]
 
@@ -314,7 +316,7 @@ _CACHES = 4  # sizes of a cache behind which nothing is left in it
 
 
 def choose_tuner(device: torch.device, dtype: torch.dtype) -> Tuner | None:
-    """What chooses between torch's products and Triton's; None where torch's are to be used."""
+    """The tuner between torch's products and Triton's; None where torch's are to be used."""
     if not triton_may_run(device):
         return None
 
@@ -332,7 +334,7 @@ def choose_tuner(device: torch.device, dtype: torch.dtype) -> Tuner | None:
                 check_product(made(way), x, weight, bias)
         return Tuner(made, stopwatch(device), _CACHES * cache_bytes(device))
 
-    return first_that_runs("GEMM", {"Triton's kernels": kernels}, "torch")[1]
+    return tried("GEMM", "Triton's kernels", kernels, "torch")
 
 
 # Weights of few bits.
@@ -345,6 +347,7 @@ _LOW_BIT_TOLERANCE = 0.02  # of the result's norm: several roundings to bfloat16
 _TIMED = 4096  # rows and columns of the matrix that is timed
 _PROMPT = 288  # rows of a prompt of OpenVLA's
 _ACTION = 6  # passes of one row for each prompt
+_WIDENED = "bfloat16 on the way"  # what runs where a kernel does not
 
 
 @lru_cache
@@ -353,53 +356,48 @@ def multiplies_integers(device: torch.device) -> bool:
     would have seven bits (of eight, two products overflow the 16 bits of their sum)."""
     if device.type != "cpu" or not torch.cpu._is_vnni_supported():
         return False
-    tried = {"oneDNN's product of integers": _integers}
-    return bool(first_that_runs("int8", tried, "bfloat16 on the way")[1])
+    return tried("int8", "oneDNN's product of integers", _integers, _WIDENED) is not None
 
 
 @lru_cache
-def choose_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
-    """How int8 is multiplied with bfloat16 rows: up to so many by torch's kernel (0: never), more
-    of them by that product; None: the matrix is made bfloat16 first."""
+def fastest_int8(device: torch.device) -> tuple[int, LowBitProduct | None]:
+    """How int8 is multiplied with bfloat16 rows, timed on a GPU: up to so many by torch's kernel
+    (0: never), more of them by that product; None: the matrix is made bfloat16 first."""
     if device.type == "cpu":
         return _FEW_INT8, None
-    few = {"torch's int8 product": lambda: _few_int8_rows(device)}
-    many = {"Triton's kernel": lambda: _many_int8_rows(device)} if device.type == "cuda" else {}
-    otherwise = "bfloat16 on the way"
-    return (
-        first_that_runs("int8", few, otherwise)[1] or 0,
-        first_that_runs("int8, many rows", many, otherwise)[1],
-    )
+    few = tried("int8", "torch's int8 product", partial(_few_int8_rows, device), _WIDENED) or 0
+    if device.type != "cuda":
+        return few, None
+    made = partial(_many_int8_rows, device)
+    return few, tried("int8, many rows", "Triton's kernel", made, _WIDENED)
 
 
 @lru_cache
-def choose_int4(device: torch.device) -> LowBitProduct | None:
-    """What multiplies int4 as it is stored; None where torch's kernel, with an order of its own, is
+def fastest_int4(device: torch.device) -> LowBitProduct | None:
+    """The product of int4 as it is stored; None where torch's kernel, with an order of its own, was
     faster for a prompt and six tokens."""
     if device.type != "cuda":
         return None
-    tried = {"Triton's kernel": lambda: _int4_as_stored(device)}
-    return first_that_runs("int4", tried, "tinygemm")[1]
+    return tried("int4", "Triton's kernel", partial(_int4_as_stored, device), "tinygemm")
 
 
 @lru_cache
 def runs_tinygemm(device: torch.device) -> bool:
     """Whether torch's int4 kernel for GPUs runs there."""
-    tried = {"tinygemm": lambda: _tinygemm(device)}
-    return bool(first_that_runs("int4", tried, "bfloat16 on the way")[1])
+    return tried("int4", "tinygemm", partial(_tinygemm, device), _WIDENED) is not None
 
 
 @lru_cache
 def choose_fp8(device: torch.device) -> RoundRows | None:
-    """What rounds rows to e4m3 for a GPU's fp8 products, one kernel or torch's eight, which say the
-    same bits; None: it has no such products. An older GPU is not tried, and nothing is said."""
+    """The rounding of rows to e4m3 for a GPU's fp8 products, one kernel or torch's eight, which
+    give the same bits; None: it has no such products. An older GPU is not tried, and nothing is
+    logged."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         return None
-    tried = {"torch's fp8 product": lambda: _scaled_mm(device)}
-    if not first_that_runs("fp8", tried, "bfloat16 on the way")[1]:
+    if not tried("fp8", "torch's fp8 product", partial(_scaled_mm, device), _WIDENED):
         return None
-    kernel = {"Triton's kernel": lambda: _round_rows(device)}
-    return first_that_runs("fp8 rows", kernel, "torch")[1] or rounded_rows
+    kernel = partial(_round_rows, device)
+    return tried("fp8 rows", "Triton's kernel", kernel, "torch") or rounded_rows
 
 
 def _integers() -> bool:
@@ -466,7 +464,7 @@ def _many_int8_rows(device: torch.device) -> LowBitProduct:
 
 def _int4_as_stored(device: torch.device) -> LowBitProduct:
     """Raises where it is wrong, or slower than tinygemm."""
-    from vla_ros.engine.layers.kernels.low_bit_triton import int4_product as product
+    from vla_ros.engine.layers.kernels.layer_triton import int4_product as product
 
     def made(x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return product(x, values, scale, GROUP, INT4_TILES[len(x) > INT4_TILES[0].rows])
@@ -517,7 +515,7 @@ def _scaled_mm(device: torch.device) -> bool:
 
 def _round_rows(device: torch.device) -> RoundRows:
     """Raises where it is not torch's to the bit."""
-    from vla_ros.engine.layers.kernels.low_bit_triton import rounded_rows as made
+    from vla_ros.engine.layers.kernels.layer_triton import rounded_rows as made
 
     with on_device(device), torch.inference_mode():
         for width in (45, 96, 4096):

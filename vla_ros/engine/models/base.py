@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -27,14 +27,16 @@ from vla_ros.engine.layers.devices import pinned, upload
 from vla_ros.engine.layers.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.pieces import Pieces
-from vla_ros.engine.layers.request import StageTimer
+
+if TYPE_CHECKING:
+    from vla_ros.engine.layers.request import StageTimer
 
 BUCKET = 16  # rows
 MASKED = float("-inf")
 
 
 class PolicyConfig(Protocol):
-    """What every family's config says; each is a frozen dataclass that says more."""
+    """Fields that every family's config has; each is a frozen dataclass with more of its own."""
 
     @property
     def kind(self) -> str: ...  # of vla_ros.engine.io.foreign.FLOW_KINDS
@@ -66,7 +68,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What the action head reads of one observation.
+    """Keys and values that the action head reads of one observation.
 
     ``keys`` and ``values`` hold one [heads, P, d] per layer that is read, ``mask`` bool [P] is
     False where a row is padding. They are views of the policy's own buffers: the next prefill
@@ -100,8 +102,8 @@ SpanT = TypeVar("SpanT", bound=Span)
 class GraphedFunctions:
     """Functions over static buffers, each captured when its key is first asked for.
 
-    ``capture`` is injected as in :mod:`vla_ros.engine.layers.graphs`; None runs them as they
-    are. What a function returns is overwritten by the next call of any.
+    ``capture`` is injected as in :mod:`vla_ros.engine.layers.graphs`; None runs them as they are. A
+    function's result is overwritten by the next call of any.
     """
 
     def __init__(self, capture: Capture | None) -> None:
@@ -174,12 +176,12 @@ class FlowPolicy(ABC, Generic[SpanT]):
         """Write the prompt's rows and masks into the buffers: the span and its valid rows of
         :attr:`Prefix.mask`. :attr:`state` is the observation's. Not captured.
 
-        ValueError where the prompt has not the images' places, or is too long.
+        ValueError where the prompt has no positions for the images, or is too long.
         """
 
     @abstractmethod
     def fill_kv_cache(self, span: SpanT) -> torch.Tensor:
-        """Run the language model over the prefix: what the head reads of it. Captured."""
+        """Run the language model over the prefix: the K and V that the head reads. Captured."""
 
     @abstractmethod
     def embed_suffix(self, x: torch.Tensor, step: int, with_state: bool = False) -> torch.Tensor:
@@ -211,7 +213,8 @@ class FlowPolicy(ABC, Generic[SpanT]):
         raise NotImplementedError
 
     def session(self) -> FlowPolicy[SpanT]:
-        """The same weights and buffers of another observation; nothing is captured."""
+        """Another observation's policy over the same weights, with buffers of its own; nothing is
+        captured."""
         other = copy(self)
         other.bucket, other.captured = 1, GraphedFunctions(None)
         other.state = torch.zeros_like(self.state)
@@ -221,10 +224,10 @@ class FlowPolicy(ABC, Generic[SpanT]):
         return other
 
     def begin_chunk(self, span: SpanT) -> None:
-        """Compute what is the same for all steps of a chunk, before the first. Captured."""
+        """Compute whatever is the same for all steps of a chunk, before the first. Captured."""
 
     def redo_chunk(self, span: SpanT) -> None:
-        """What a plain program computes again in every step (:meth:`denoise_step`)."""
+        """Compute again what a plain program does in every step (:meth:`denoise_step`)."""
         self.begin_chunk(span)
 
     def replace_state(self, span: SpanT, state: torch.Tensor) -> None:
@@ -236,23 +239,23 @@ class FlowPolicy(ABC, Generic[SpanT]):
         return self.longest
 
     def noise(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Where a chunk starts [H, D]: normal, drawn on the CPU. None: a single pass makes it."""
+        """Start of a chunk [H, D]: normal, drawn on the CPU. None: a single pass makes it."""
         return torch.randn(len(self.sample.x), self.width, generator=generator)
 
     def masked_noise(self, noise: torch.Tensor) -> torch.Tensor:
-        """Noise without what no action has."""
+        """Noise, zero in values that no action has."""
         return noise
 
     # One observation
 
     @property
     def padded(self) -> bool:
-        """Prefixes have padding behind them, which masks must hide."""
+        """Whether prefixes have padding behind them, which masks must hide."""
         return self.bucket > 1
 
     @property
     def times(self) -> tuple[float, ...]:
-        """What tables of time are made for: the solver's, and that of actions without noise."""
+        """Times that tables are made for: the solver's, and that of actions without noise."""
         return (*self.solver.times, 0.0) if self.rtc_trained else self.solver.times
 
     def encoding(self, given: Inputs, stages: StageTimer) -> Pieces[Prefix]:
@@ -280,7 +283,8 @@ class FlowPolicy(ABC, Generic[SpanT]):
     def sampling(
         self, prefix: Prefix, noise: torch.Tensor | None, guidance: Guidance | None
     ) -> Pieces[torch.Tensor]:
-        """As :meth:`sample_actions`, a step at a time where observations can be one pass."""
+        """The result of :meth:`sample_actions`, a step at a time where observations can be one
+        pass."""
         mode = None if guidance is None else guidance.mode
         together = self.joins and not self.captured.captures and mode is not RtcMode.GUIDED_VJP
         if not together or noise is None:  # GUIDED_VJP: a gradient for each
@@ -291,10 +295,10 @@ class FlowPolicy(ABC, Generic[SpanT]):
             self.solver.load(self.sample, self.masked_noise(upload(noise, self.device)), padded)
             self.begin_chunk(span)
         self.given = self.sample.weights > 0 if mode is RtcMode.TRAINED else None
-        going, velocity = self.solver.going(self.sample, mode), None
+        steps, velocity = self.solver.stepwise(self.sample, mode), None
         try:
             while True:
-                x, step = going.send(velocity)  # type: ignore[arg-type]
+                x, step = steps.send(velocity)  # type: ignore[arg-type]
                 velocity = yield FlowPiece(self, ("step", step), x)
         except StopIteration as done:
             chunk: torch.Tensor = done.value
@@ -313,7 +317,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
             return self.captured(("images", views), lambda: self.encode_images(buffer))
 
     def prefill(self, features: torch.Tensor, ids: torch.Tensor, state: torch.Tensor) -> Prefix:
-        """Features of the images, prompt ids int64 [n], state [state_width] -> the prefix.
+        """The prefix of image features, prompt ids int64 [n] and state [state_width].
 
         ValueError as of :meth:`embed_prefix`.
         """
@@ -464,5 +468,5 @@ class FlowPiece:
 
 
 def joined(parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
-    """One behind the other; a single one as it is."""
+    """Tensors one behind the other; a single one as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)

@@ -31,7 +31,6 @@ from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span
-from vla_ros.engine.models.layer_steps import forward
 from vla_ros.engine.models.siglip import (
     InternVit,
     pixel_shuffle,
@@ -40,6 +39,7 @@ from vla_ros.engine.models.siglip import (
 )
 from vla_ros.engine.models.transformer import (
     attend,
+    forward,
     layer_table,
     norm,
     read_layer,

@@ -26,7 +26,8 @@ _Float32s = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ActionCodes(ActionTokens):
-    """Code c of every group has the token V - 1 - c; neighboring codes mean nothing alike.
+    """Action tokens of a VQ-VAE: code c of every group has the token V - 1 - c; neighboring codes
+    mean nothing alike.
 
     ``codebooks`` [groups, codes, latent]; ``layers`` are weights and biases of the decoder.
     """
@@ -52,7 +53,7 @@ class ActionCodes(ActionTokens):
 
 
 def action_tokens(config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> ActionTokens:
-    """Bins, or codes where the checkpoint has a VQ-VAE."""
+    """A checkpoint's action tokens: bins, or codes where it has a VQ-VAE."""
     if config.vq is None:
         return ActionTokens(config.action_vocab, config.bins)
     parts = {n: t.float().cpu().numpy() for n, t in tensors.items() if n.startswith("vq.")}
@@ -69,7 +70,7 @@ def action_tokens(config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> A
 
 
 def vq_table(vq: VqConfig, config: ModelConfig) -> Table:
-    """The VQ-VAE; it stays float32 whatever the model is."""
+    """The tensor table of the VQ-VAE; it stays float32 whatever the model is."""
     sizes = (vq.latent, vq.hidden, vq.hidden, vq.horizon * config.action_dim)
     return {
         "vq.codebooks": Plain((config.action_dim, config.bins, vq.latent)),

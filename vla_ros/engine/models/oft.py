@@ -72,7 +72,7 @@ class ProprioProjector(nn.Module):
 
 
 class ParallelHeads(nn.Module):
-    """Both heads under the checkpoint's names; no projector without proprio."""
+    """OFT's two heads under the checkpoint's names; no projector without proprio."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class ParallelHeads(nn.Module):
 
 
 def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors that an OFT checkpoint has besides vision and language model."""
+    """Shapes of the tensors that an OFT checkpoint has besides vision and language model."""
     with torch.device("meta"):
         heads = ParallelHeads(config)
     return {n: tuple(t.shape) for n, t in heads.state_dict().items()}

@@ -1,8 +1,6 @@
 """OpenVLA's network: vision towers, projector and decoder of one checkpoint, on one device.
 
-MiniVLA, OpenVLA-OFT and BitVLA are it with other towers, heads or languages. Every decoding makes
-itself a :class:`~vla_ros.engine.layers.runner.DecoderRunner` of it: the
-only way into the decoder.
+MiniVLA, OpenVLA-OFT and BitVLA are it with other towers, heads or languages.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ class VLAModel(TokenNetwork):
         self.nbytes = self.quantized_bytes + sum(t.nbytes for t in self.tensors.values())
         self.text = text = self.config.text
         self.capture = _capture(device, options, capture)
-        #: what says how the decoder's products are done in captured passes; None: torch does them
+        #: chooses the kernels of the decoder's products in captured passes; None: torch's
         self.tuner: Tuner | None = None
         ours = make_decoder is None and not text.ternary
         if self.capture is not None and ours and options.gemm == "auto":
@@ -110,35 +108,37 @@ class VLAModel(TokenNetwork):
             )  # fmt: skip
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
-        self._features: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
+        self.vision_function: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = (
+            self.vision.features
+        )
         if self.capture is not None:
-            self._features = GraphedVision(self.vision.features, self.capture)
+            self.vision_function = GraphedVision(self.vision.features, self.capture)
 
     def prepare_one_row(self) -> None:
-        """For who has passes of a single token; see the decoder's. Where a core's caches hold the
-        weights it gains nothing (``shipped:tabletop``: 18.8 ms an action before 19.0)."""
+        """Lay the decoder's weights out for passes of a single token. Where a core's caches hold
+        the weights it gains nothing (``shipped:tabletop``: 18.8 ms an action before 19.0)."""
         if isinstance(self.decoder, LlamaDecoder) and self.nbytes > _CACHES:
             self.decoder.prepare_one_row()
 
     @property
     def patches(self) -> int:
-        """Tokens of a frame's images."""
+        """Tokens of an observation's images."""
         return self.config.patches
 
     def uncaptured(self) -> VLAModel:
-        """The same weights, for several sessions: passes are not captured, and KV caches of one
-        slot lie in pools."""
+        """The same weights for several sessions: passes are not captured, and KV caches of one slot
+        lie in pools."""
         other = copy(self)
         other.options, other.capture = replace(self.options, cuda_graphs=False), None
         other.pools = Pools()
-        other._features = self.vision.features
+        other.vision_function = self.vision.features
         return other
 
     def unpacked(self) -> dict[str, torch.Tensor]:
-        """All tensors that are not quantized, those that a CPU has packed made anew."""
+        """All tensors that are not quantized; those that a CPU has packed are made anew."""
         packed = self.decoder.unpacked() if isinstance(self.decoder, LlamaDecoder) else {}
-        eyes = {name: matrix.whole() for name, matrix in self._packed_vision.items()}
-        return {**self.tensors, **packed, **eyes}
+        vision = {name: matrix.whole() for name, matrix in self._packed_vision.items()}
+        return {**self.tensors, **packed, **vision}
 
     def towers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The vision towers' tensors that are not quantized, by name, one at a time."""
@@ -155,7 +155,7 @@ class VLAModel(TokenNetwork):
     def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Pixels per tower [images, 3, s, s] -> features [patches, sum of widths]."""
         with torch.inference_mode():
-            return self._features(pixels)
+            return self.vision_function(pixels)
 
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """Features -> embeddings [patches, C]."""
@@ -177,7 +177,7 @@ class VLAModel(TokenNetwork):
 def _capture(
     device: torch.device, options: EngineOptions, capture: Capture | None
 ) -> CountedCapture | None:
-    """What captures the passes, and counts that."""
+    """The capture of the passes, which counts them; None: they run as they are."""
     if capture is None and device.type == "cuda" and options.cuda_graphs:
         capture = CudaCapture(device)
     if capture is None or isinstance(capture, CountedCapture):
@@ -206,7 +206,7 @@ class ImageEncoding:
 
     @property
     def kin(self) -> Hashable:
-        encode = self.model._features
+        encode = self.model.vision_function
         return None if isinstance(encode, GraphedVision) else (encode, len(self.pixels[0]))
 
     def run(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,22 +22,20 @@ from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, joined
-from vla_ros.engine.models.layer_steps import (
-    attend,
-    linear_residual,
-    norm_gate_up,
-    norm_qkv_rope,
-    shift_products,
-    tuner_of,
-)
 from vla_ros.engine.models.transformer import (
     Layer,
     Modulation,
     Rope,
+    attend,
     layer_table,
+    linear_residual,
     norm,
+    norm_gate_up,
+    norm_qkv_rope,
     norm_scale,
     read_layer,
+    shift_products,
+    tuner_of,
 )
 from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,

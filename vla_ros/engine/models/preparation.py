@@ -1,4 +1,5 @@
-"""Between a robot's units and a flow policy's, and as LeRobot does it for pi0, pi0.5 and SmolVLA.
+"""Preparation of a flow policy's inputs and actions: between a robot's units and the network's, and
+as LeRobot does it for pi0, pi0.5 and SmolVLA.
 
 Sources: lerobot 0.6.1 ``vla_utils.py`` (``resize_with_pad_torch``, openpi's, and
 ``resize_with_pad``), ``processor_pi0.py`` (a new line ends the task), ``processor_pi05.py`` and
@@ -30,7 +31,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Preparation(ABC):
-    """Observations -> what the network is given, chunks -> actions; an instruction at a time."""
+    """Observations -> the network's inputs, chunks -> actions; an instruction at a time."""
 
     @abstractmethod
     def instruct(self, text: str) -> None:
@@ -38,8 +39,9 @@ class Preparation(ABC):
 
     @abstractmethod
     def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
-        """Of one image for each of the config's cameras (None: said to be absent) and the robot's
-        state float32 [state_dim], finite. InvalidAction where these cannot be used."""
+        """The network's inputs of one image for each of the config's cameras (None: declared
+        absent) and the robot's state float32 [state_dim], finite. InvalidAction where these cannot
+        be used."""
 
     @abstractmethod
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
@@ -54,8 +56,8 @@ class Preparation(ABC):
 
 
 class LerobotPreparation(Preparation):
-    """Of pi0, pi0.5 and SmolVLA. Cameras that are absent have no pixels: LeRobot masks them, here
-    they are left out."""
+    """The preparation of pi0, pi0.5 and SmolVLA. Cameras that are absent have no pixels: LeRobot
+    masks them, here they are left out."""
 
     def __init__(
         self,
@@ -70,7 +72,8 @@ class LerobotPreparation(Preparation):
         self._ids = torch.empty(0, dtype=torch.int64)
 
     def instruct(self, text: str) -> None:
-        """Tokenize once. Where the prompt has the state in it, the longest that can come."""
+        """Tokenize once. Where the prompt has the state in it, the longest that can come is held to
+        the limit."""
         config = self._config
         worst = np.full(config.prompt_state if config.speaks_state else 0, BINS - 1)
         ids = self._tokenizer(prompt_text(config.kind, text, worst))
@@ -91,7 +94,7 @@ class LerobotPreparation(Preparation):
         return Inputs(pixels, self._prompt(scaled), padded_to(config.state_width, scaled))
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """In units, and added to the state where the model gives them relative to it."""
+        """Actions in units, added to the state where the model gives them relative to it."""
         dim, processors = self._config.action_dim, self._processors
         values = processors.action.restore(chunk[:, :dim])
         if processors.relative:
@@ -101,7 +104,7 @@ class LerobotPreparation(Preparation):
     def reanchored(
         self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
     ) -> torch.Tensor:
-        """What is relative to the state is moved by as much as that has moved since."""
+        """Values that are relative to the state are moved by as much as that has moved since."""
         processors, dim = self._processors, self._config.action_dim
         if not processors.relative:
             return rows
@@ -113,8 +116,8 @@ class LerobotPreparation(Preparation):
         config = self._config
         if not config.speaks_state:
             return self._ids
-        shown = state_bins(padded_to(config.prompt_state, state).numpy())
-        ids = self._tokenizer(prompt_text(config.kind, self._task, shown))
+        bins = state_bins(padded_to(config.prompt_state, state).numpy())
+        ids = self._tokenizer(prompt_text(config.kind, self._task, bins))
         if len(ids) > config.max_text:
             raise InvalidAction(
                 f"with this state the prompt has {len(ids)} tokens, the most is {config.max_text}"
@@ -130,13 +133,14 @@ def state_bins(state: npt.NDArray[np.float32]) -> Ints:
 
 
 def prompt_text(kind: str, task: str, bins: Ints | None = None) -> str:
-    """What is tokenized; ``bins`` are pi0.5's and pi0-FAST's, which itself says "Action: "."""
+    """The text that is tokenized; ``bins`` are pi0.5's and pi0-FAST's, which itself says "Action:
+    "."""
     if kind not in ("pi05", FAST):
         return task if task.endswith("\n") else f"{task}\n"
     assert bins is not None
     cleaned = task.strip().replace("_", " ").replace("\n", " ")
-    asked = f"Task: {cleaned}, State: {' '.join(map(str, bins))};\n"
-    return asked if kind == FAST else f"{asked}Action: "
+    text = f"Task: {cleaned}, State: {' '.join(map(str, bins))};\n"
+    return text if kind == FAST else f"{text}Action: "
 
 
 def stacked(images: Sequence[Image | None], make: Callable[[Image], torch.Tensor]) -> torch.Tensor:

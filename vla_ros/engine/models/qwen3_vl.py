@@ -23,10 +23,10 @@ from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map, shapes
 from vla_ros.engine.io.weights import Expected, Weights
-from vla_ros.engine.layers.attention import attend_all
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import linear, linear_gelu
 from vla_ros.engine.models.base import MASKED
+from vla_ros.engine.models.towers import attend_all
 from vla_ros.engine.models.transformer import (
     Rope,
     attend,

@@ -30,10 +30,11 @@ from vla_ros.engine.options import EngineOptions
 
 
 class RobotSide(ABC):
-    """What turns observations into inputs and decoded values into actions, of one session.
+    """The robot's side of one session: observations into inputs, decoded values into actions.
 
     ``cameras``: images that an observation must have; ``camera_roles``: further ones;
-    ``state_middle``: of each value of the state in its data, in their units, () where none says.
+    ``state_middle``: of each value of the state in its data, in their units, () where nothing
+    states it.
     """
 
     cameras: int
@@ -41,7 +42,7 @@ class RobotSide(ABC):
     state_middle: tuple[float, ...] = ()
 
     def session(self) -> RobotSide:
-        """The same for another robot, with an instruction of its own."""
+        """The side of another robot, with an instruction of its own."""
         return copy(self)
 
     def instruct(self, text: str) -> None:
@@ -49,11 +50,11 @@ class RobotSide(ABC):
 
     @abstractmethod
     def prepare(self, observation: Observation) -> Any:
-        """What the network is given of an observation. InvalidAction, ValueError: it lacks it."""
+        """The network's inputs of an observation. InvalidAction, ValueError: it lacks some."""
 
     @abstractmethod
     def finish(self, decoded: Any) -> Inference:
-        """Check the actions and bring them to units. InvalidAction: they are none."""
+        """The actions in units of what was decoded, checked. InvalidAction: they are none."""
 
 
 class TokenSide(RobotSide):
@@ -80,7 +81,8 @@ class TokenSide(RobotSide):
         return camera_pixels(self._preprocess, observation, self.cameras)
 
     def finish(self, decoded: Decoded) -> Inference:
-        """Tokens, or a head's values in [-1, 1], to units, by the statistics of the checkpoint."""
+        """The actions in units, by the checkpoint's statistics, of tokens or of a head's values in
+        [-1, 1]."""
         chunk, dim = self.config.chunk, self.normalizer.dim
         if decoded.actions is None:
             if len(decoded.tokens) != chunk * dim:
@@ -116,7 +118,7 @@ class ChunkSide(RobotSide):
         self.state_middle = middle if len(middle) == config.state_dim else ()
 
     def session(self) -> ChunkSide:
-        """With a prompt of its own."""
+        """The side of another robot, with a prompt of its own."""
         other = copy(self)
         other.preparation = copy(self.preparation)
         return other
@@ -190,7 +192,7 @@ class FastSide(ChunkSide):
         self.views = sum(role != ABSENT for role in self.roles)
 
     def finish(self, decoded: Decoded) -> Inference:  # type: ignore[override]
-        """Tokens to coefficients to a chunk in the robot's units."""
+        """The chunk in the robot's units: tokens to coefficients of the DCT to values."""
         assert decoded.observation is not None
         chunk = torch.from_numpy(self._tokens.decode(decoded.tokens)).float()
         why = "check the checkpoint's statistics"
@@ -215,7 +217,7 @@ def check_layout(config: PolicyConfig, options: EngineOptions) -> tuple[str, ...
 
 
 def _check_rtc(config: PolicyConfig, rtc: str) -> None:
-    """CheckpointError where the network cannot continue a chunk in the way that was asked for."""
+    """CheckpointError where the network cannot continue a chunk in the way that was chosen."""
     wanted = "" if not rtc else "rtc_trained" if rtc == RtcMode.TRAINED else "rtc"
     if not wanted or wanted in config.continues:
         return
@@ -227,12 +229,12 @@ def _check_rtc(config: PolicyConfig, rtc: str) -> None:
 
 
 def middle_of(low: Floats, high: Floats) -> tuple[float, ...]:
-    """The middle of each value."""
+    """The middle of each value between its two ends."""
     return tuple(((low + high) / 2.0).tolist())
 
 
 def finite(values: Floats, why: str) -> Floats:
-    """Actions [C, A] float64. InvalidAction where one is not finite."""
+    """Actions [C, A] as float64. InvalidAction where one is not finite."""
     actions = np.ascontiguousarray(values, dtype=np.float64)
     if not np.isfinite(actions).all():
         raise InvalidAction(f"an action is not finite: {why}")

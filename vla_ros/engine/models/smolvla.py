@@ -21,21 +21,19 @@ from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.base import MASKED, joined
-from vla_ros.engine.models.layer_steps import (
-    attend,
-    linear_residual,
-    norm_gate_up,
-    norm_qkv_rope,
-    tuner_of,
-)
 from vla_ros.engine.models.siglip import pixel_shuffle
 from vla_ros.engine.models.transformer import (
     Layer,
     Rope,
+    attend,
     layer_table,
+    linear_residual,
     norm,
+    norm_gate_up,
+    norm_qkv_rope,
     norm_scale,
     read_layer,
+    tuner_of,
 )
 from vla_ros.engine.models.vlm_with_expert import (
     ActionTimeMlp,

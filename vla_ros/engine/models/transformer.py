@@ -4,8 +4,9 @@ Sources: transformers ``modeling_gemma.py`` and ``modeling_llama.py``. What does
 the input is done once at load, in float32: the weight of a norm and the scale of the scores go
 into the projection behind them, Q, K, V become one product, gate and up another.
 
-A layer is four steps and its attention, here in torch. Where one Triton kernel may do a step,
-:mod:`~vla_ros.engine.models.layer_steps` chooses.
+A layer is four steps and its attention, in torch. One Triton kernel may do a step whose weight is
+:class:`~vla_ros.engine.layers.tuner.TunedWeight` (``gemm: auto``): the two are timed when a pass is
+captured.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,8 @@ from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_weight
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
+from vla_ros.engine.layers.tiles import Way, attention_ways, paired_ways, sum_ways
+from vla_ros.engine.layers.tuner import TunedWeight, Tuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,12 @@ def rope(config: TextConfig, positions: int, device: torch.device) -> Rope:
 
 
 def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / rms(x); the weight is in the projection that follows."""
+    """Rows x / rms(x); the weight is in the projection that follows."""
     return F.rms_norm(x, (x.shape[-1],), None, eps)
 
 
 def mlp(x: torch.Tensor, layer: Layer, config: TextConfig) -> torch.Tensor:
-    """GeGLU (tanh) of Gemma, SwiGLU of Llama."""
+    """MLP of a layer: GeGLU (tanh) of Gemma, SwiGLU of Llama."""
     return linear(_gate_up(x, layer.gate_up, config), layer.down)
 
 
@@ -80,14 +84,28 @@ Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Modulation:
-    """What pi0.5's adaRMS makes of one norm: the normed rows times ``scale`` plus ``shift``, and
-    what is made of them times ``gate``; [C] each, or [n, C] where rows have times of their own.
-    ``product``: the shift times the weight that is behind the norm [N], where that is known."""
+    """pi0.5's adaRMS of one norm: the normed rows times ``scale`` plus ``shift``, and the result
+    behind them times ``gate``; [C] each, or [n, C] where rows have times of their own. ``product``:
+    the shift times the weight that is behind the norm [N], where that is known."""
 
     scale: torch.Tensor
     shift: torch.Tensor
     gate: torch.Tensor
     product: torch.Tensor | None = None
+
+
+def forward(
+    x: torch.Tensor,
+    layer: Layer,
+    config: TextConfig,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """A whole layer over rows [n, C], which see each other but for what ``mask`` [n, n] hides."""
+    q, k, v = norm_qkv_rope(x, layer, config, (config.heads, config.kv_heads), Rope(cos, sin))
+    x = linear_residual(x, attend(q, k, v, mask, tuner_of(layer.out)), layer.out)
+    return linear_residual(x, norm_gate_up(x, layer, config), layer.down)
 
 
 def norm_qkv_rope(
@@ -102,16 +120,40 @@ def norm_qkv_rope(
     """Norm, Q K V and RoPE: x [n, C] -> q [H, n, d], k and v [G, n, d]; ``heads``: H, G, 0 of what
     a layer has not; ``rope`` holds the n positions. K and V go to ``into``, two [G, n, d].
     """
-    made = linear(_normed(x, config, modulation), layer.qkv, layer.bias)
-    q, k, v = split(made, *heads, rope.cos, rope.sin)
-    return (q, k, v) if into is None else (q, into[0].copy_(k), into[1].copy_(v))
+
+    def plain(weight: Weight, x: torch.Tensor) -> Heads:
+        made = linear(_normed(x, config, modulation), weight, layer.bias)
+        q, k, v = split(made, *heads, rope.cos, rope.sin)
+        return (q, k, v) if into is None else (q, into[0].copy_(k), into[1].copy_(v))
+
+    def fused(way: Way, weight: torch.Tensor, x: torch.Tensor) -> Heads:
+        bias, scale = _folded(modulation, layer.bias)
+        every = _kernels().norm_qkv_rope(
+            x, weight, bias, scale, config.rms_eps, heads, rope.cos, rope.sin, into, way
+        )
+        q, k, v = every.transpose(0, 1).split((heads[0], heads[1], heads[1]))
+        return (q, k, v) if into is None else (q, *into)
+
+    return _fastest("norm + QKV + RoPE", layer.qkv, (x,), plain, fused, _paired(modulation))
 
 
 def norm_gate_up(
     x: torch.Tensor, layer: Layer, config: TextConfig, modulation: Modulation | None = None
 ) -> torch.Tensor:
     """Norm, gate and up, and the one's activation times the other: x [n, C] -> [n, M]."""
-    return _gate_up(_normed(x, config, modulation), layer.gate_up, config)
+
+    def plain(weight: Weight, x: torch.Tensor) -> torch.Tensor:
+        return _gate_up(_normed(x, config, modulation), weight, config)
+
+    def fused(way: Way, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        bias, scale = _folded(modulation, None)
+        gelu = config.kind == "gemma"
+        made: torch.Tensor = _kernels().norm_gate_up(
+            x, weight, bias, scale, config.rms_eps, gelu, way
+        )
+        return made
+
+    return _fastest("norm + gate x up", layer.gate_up, (x,), plain, fused, _paired(modulation))
 
 
 def norm_linear(
@@ -124,16 +166,127 @@ def norm_linear(
 ) -> torch.Tensor:
     """The product of rows x [n, C] that are normed with weight ``norm`` [C] -> [n, N]; ``act`` of
     it, which is SiLU of its one half times the other."""
-    made = linear(F.rms_norm(x, (x.shape[-1],), norm, eps), weight, bias)
-    return made if act is None else act(made)
+
+    def plain(weight: Weight, x: torch.Tensor) -> torch.Tensor:
+        made = linear(F.rms_norm(x, (x.shape[-1],), norm, eps), weight, bias)
+        return made if act is None else act(made)
+
+    def fused(way: Way, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor
+        if act is None:
+            made = _kernels().norm_linear(x, weight, bias, norm, eps, way)
+        else:
+            made = _kernels().norm_gate_up(x, weight, bias, norm, eps, False, way)
+        return made
+
+    kind = "norm + product" if act is None else "norm + gate x up"
+    return _fastest(kind, weight, (x,), plain, fused, paired_ways)
 
 
 def linear_residual(
     x: torch.Tensor, made: torch.Tensor, weight: Weight, gate: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x [n, C] + ``gate`` times the product of ``made`` [n, K] and a weight [C, K]."""
-    product = linear(made, weight)
-    return x + (product if gate is None else product * gate)
+
+    def plain(weight: Weight, x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        product = linear(made, weight)
+        return x + (product if gate is None else product * gate)
+
+    def fused(way: Way, weight: torch.Tensor, x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = _kernels().product(made, weight, None, way, gate, x)
+        return out
+
+    tilings = sum_ways if gate is None or gate.dim() == 1 else None
+    return _fastest("product + residual", weight, (x, made), plain, fused, tilings)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    tuner: Tuner | None = None,
+) -> torch.Tensor:
+    """q [H, m, d] (scaled), k and v [G, S, d], mask [m or 1, S] added to the scores -> [m, H d].
+
+    ``tuner``: of its layer's weights. On a CPU two plain products: its SDPA packs K and V anew on
+    every call.
+    """
+    plain = _attend_sdpa if q.is_cuda else _attend_products
+    if tuner is None or torch.is_grad_enabled() or not (some := attention_ways(q.dtype)):
+        return plain(q, k, v, mask)
+
+    def run(
+        way: Way | None, weight: None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        if way is None:
+            return plain(q, k, v, mask)
+        made: torch.Tensor = _kernels().attend(q, k, v, mask, way)
+        return made
+
+    return tuner.fastest("attention", None, (q, k, v), run, some)
+
+
+def tuner_of(weight: Weight) -> Tuner | None:
+    """The tuner that chooses a weight's product; None: it is torch's or its format's."""
+    return weight.tuner if isinstance(weight, TunedWeight) else None
+
+
+def shift_products(shifts: torch.Tensor, layer: Layer) -> list[torch.Tensor]:
+    """The shifts [..., 2, w] of adaRMS times the weights behind the two norms of a layer, float32,
+    for :attr:`Modulation.product`; none where no kernel may take them."""
+    if not isinstance(layer.qkv, TunedWeight) or not isinstance(layer.gate_up, TunedWeight):
+        return []
+    weights = layer.qkv.values, layer.gate_up.values
+    return [shifts[..., norm, :].float() @ weight.float().T for norm, weight in enumerate(weights)]
+
+
+Tilings = Callable[[int, torch.dtype], tuple[Way, ...]]
+Result = TypeVar("Result", bound="torch.Tensor | tuple[torch.Tensor, ...]")
+
+
+def _fastest(
+    kind: str,
+    weight: Weight,
+    given: tuple[torch.Tensor, ...],
+    plain: Callable[..., Result],
+    fused: Callable[..., Result],
+    tilings: Tilings | None,
+) -> Result:
+    """A step by torch, ``plain(weight, *given)``. Where a tuner has the weight: by the fastest of
+    this and one kernel, ``fused(way, matrix, *given)``, in the ``tilings`` for so many rows; None:
+    no kernel can take it."""
+    if tilings is None or not isinstance(weight, TunedWeight) or torch.is_grad_enabled():
+        return plain(weight, *given)
+    if not (some := tilings(len(given[0]), given[0].dtype)):
+        return plain(weight, *given)
+
+    def run(way: Way | None, tuned: TunedWeight, *given: torch.Tensor) -> Result:
+        return plain(tuned, *given) if way is None else fused(way, tuned.values, *given)
+
+    return weight.tuner.fastest(kind, weight, given, run, some)
+
+
+def _paired(modulation: Modulation | None) -> Tilings | None:
+    """Tilings of a product behind a norm, which takes the norm in."""
+    return paired_ways if modulation is None or modulation.product is not None else None
+
+
+def _folded(
+    modulation: Modulation | None, bias: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The bias of the product behind a norm, and the scale of what goes into it."""
+    if modulation is None:
+        return bias, None
+    assert bias is None  # no expert with adaRMS has one
+    return modulation.product, modulation.scale
+
+
+def _kernels() -> Any:
+    """The Triton kernels, imported where one is tried: elsewhere there may be no Triton."""
+    from vla_ros.engine.layers.kernels import layer_triton
+
+    return layer_triton
 
 
 def _normed(x: torch.Tensor, config: TextConfig, modulation: Modulation | None) -> torch.Tensor:
@@ -144,23 +297,14 @@ def _normed(x: torch.Tensor, config: TextConfig, modulation: Modulation | None) 
 def split(
     qkv: torch.Tensor, q_heads: int, kv_heads: int, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """[n, (H + 2 G) d] and cos, sin [n, d] -> rotated q [H, n, d] and k, and v [G, n, d].
+    """Heads of a fused projection: [n, (H + 2 G) d] and cos, sin [n, d] -> rotated q [H, n, d] and
+    k, and v [G, n, d].
 
     The rotation is float32 whatever the weights are, as both references do it.
     """
     heads = qkv.view(len(qkv), q_heads + 2 * kv_heads, -1).transpose(0, 1)
     qk = rotate(heads[: q_heads + kv_heads].float(), cos, sin).to(qkv.dtype)
     return qk[:q_heads], qk[q_heads:], heads[q_heads + kv_heads :]
-
-
-def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """q [H, m, d] (scaled), k and v [G, S, d], mask [m or 1, S] added to the scores -> [m, H d].
-
-    On a CPU two plain products: its SDPA packs K and V anew on every call.
-    """
-    return (_attend_sdpa if q.is_cuda else _attend_products)(q, k, v, mask)
 
 
 def _attend_products(
@@ -179,8 +323,9 @@ def _attend_products(
 def _attend_sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Heads that share K and V are rows of one head: with a mask torch has no kernel that takes
-    fewer of K and V (pytorch#191085), and copies them, with all scores in float32."""
+    """Attention by torch's function, heads that share K and V as rows of one head: with a mask
+    torch has no kernel that takes fewer of K and V (pytorch#191085), and copies them, with all
+    scores in float32."""
     heads, count, dim = q.shape
     group = heads // len(k)
     if mask is not None:
@@ -193,7 +338,7 @@ def _attend_sdpa(
 
 
 def layer_table(config: TextConfig, *, norms: bool = True, kv_in: int | None = None) -> Table:
-    """One layer as :func:`read_layer` reads it.
+    """The tensor table of one layer, see :func:`read_layer`.
 
     ``norms`` False: the norms have no weights of their own (adaRMS). ``kv_in``: K and V are made
     elsewhere, of rows so wide. Qwen3's Q goes through a norm, so no scale is folded into it.
@@ -235,10 +380,10 @@ def read_layer(
 
 
 def norm_scale(weights: Weights, name: str, config: TextConfig) -> torch.Tensor:
-    """What a norm multiplies by: w, or 1 + w in Gemma."""
+    """The factor of a norm [C]: w, or 1 + w in Gemma."""
     return weights.take(name) + norm_offset(config)
 
 
 def norm_offset(config: TextConfig) -> float:
-    """What is added to the weight of a norm."""
+    """The number that is added to the weight of a norm."""
     return 1.0 if config.kind == "gemma" else 0.0

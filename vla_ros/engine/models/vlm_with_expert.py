@@ -22,15 +22,20 @@ from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined
-from vla_ros.engine.models.layer_steps import (
+from vla_ros.engine.models.siglip import SigLip, read_siglip, tower_table
+from vla_ros.engine.models.transformer import (
+    Layer,
+    Rope,
     attend,
+    layer_table,
     linear_residual,
+    norm,
     norm_gate_up,
     norm_qkv_rope,
+    read_layer,
+    rope,
     tuner_of,
 )
-from vla_ros.engine.models.siglip import SigLip, read_siglip, tower_table
-from vla_ros.engine.models.transformer import Layer, Rope, layer_table, norm, read_layer, rope
 
 
 @dataclass(frozen=True, slots=True, eq=False)

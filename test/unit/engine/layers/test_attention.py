@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from support.engine import CPU
 from support.tails import own_entries
-from vla_ros.engine.layers import attention
 from vla_ros.engine.layers.attention import (
     Attention,
     CpuAttention,
     PackedAttention,
     _runs,
-    attend_all,
     prefill,
 )
 from vla_ros.engine.layers.kernels.fused import (
@@ -215,33 +213,3 @@ def test_runs_are_the_tokens_in_as_few_pieces_as_there_are(
     assert [first for first, *_ in runs[1:]] == [behind for _, behind, *_ in runs[:-1]]
     for (first, behind, slot, entry), (_, _, other, begin) in pairwise(runs):
         assert (other, begin) != (slot, entry + behind - first), "one piece was enough"
-
-
-@pytest.mark.parametrize("by_products", [False, True], ids=["flash", "products"])
-@pytest.mark.parametrize(("heads", "count", "others", "dim"), [(12, 90, 90, 64), (3, 1, 40, 72)])
-@pytest.mark.parametrize("scale", [None, 0.3])
-def test_every_query_sees_every_key(
-    by_products: bool,
-    heads: int,
-    count: int,
-    others: int,
-    dim: int,
-    scale: float | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Some heads at a time, the last time fewer; what has a gradient is torch's."""
-    monkeypatch.setattr(attention, "_by_products", lambda device, dtype: by_products)
-    monkeypatch.setattr(attention, "_SCORES", 5 * count * others * 2)  # five heads of bfloat16
-    random = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn(2, n, heads, dim, generator=random).bfloat16().transpose(1, 2)
-        for n in (count, others, others)
-    )
-    scores = q.double() @ k.double().transpose(2, 3) * (dim**-0.5 if scale is None else scale)
-    wanted = scores.softmax(-1) @ v.double()
-    with torch.inference_mode():
-        found = attend_all(q, k, v, scale)
-    assert found.shape == wanted.shape
-    assert float((found.double() - wanted).norm() / wanted.norm()) < 0.015
-    attend_all(q.requires_grad_(), k, v, scale).sum().backward()
-    assert q.grad is not None

@@ -23,26 +23,52 @@ class Kernel(TorchTail):
     """A tail's attention of its own, that does what torch does."""
 
 
+class Shifted(TorchTail):
+    """A kernel that reads the entry behind the one it should."""
+
+    def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
+        self._mask = self._mask.roll(1, -1)
+        return super().__call__(layer, q, scale)
+
+
 OWN = AddNorm(*PLAIN)
 LAYOUT = PackLayout((0,), tail=chain(0, 3, 1))
+CHECKS = ("check_rope_write", "check_tail", "check_between")
+FILES = {"TritonTail": f"{KERNELS}tail_attention_triton"}
+
+
+@pytest.fixture(autouse=True)
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Triton that is there, and nothing was logged yet."""
+    devices.warn_once.cache_clear()
+    install(monkeypatch, rope_write=rope_write_reference, TritonTail=Kernel, KERNELS=OWN)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **kernels: object) -> None:
+    for name, kernel in kernels.items():
+        path = FILES.get(name, f"{KERNELS}layer_triton")
+        module = sys.modules.get(path) or ModuleType(path)
+        monkeypatch.setitem(sys.modules, path, module)
+        monkeypatch.setattr(module, name, kernel, raising=False)
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
-    """A Triton that is there, and checks that write down what they are given."""
+    """What the checks are given, which are not run."""
     found: dict[str, tuple[Any, ...]] = {}
-    kernels = {"rope_write": rope_write_reference, "TritonTail": Kernel, "KERNELS": OWN}
-    files = {"rope_write": "fused", "TritonTail": "tail_attention", "KERNELS": "fused"}
-    for name, kernel in kernels.items():
-        path = f"{KERNELS}{files[name]}_triton"
-        module = sys.modules.get(path) or ModuleType(path)
-        monkeypatch.setitem(sys.modules, path, module)
-        monkeypatch.setattr(module, name, kernel, raising=False)
-    for name in ("check_rope_write", "check_tail", "check_between"):
+    for name in CHECKS:
         note = lambda *given, name=name: found.update({name: given})  # noqa: E731
         monkeypatch.setattr(backends, name, note)
-    devices.say.cache_clear()
     return found
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be tried on a GPU is tried here."""
+    for name in CHECKS:
+        check = getattr(backends, name)
+        here = lambda call, device, *rest, check=check: check(call, CPU, *rest)  # noqa: E731
+        monkeypatch.setattr(backends, name, here)
 
 
 def made(backend: backends.Backend, dtype: torch.dtype = torch.float32) -> PackedAttention:
@@ -115,18 +141,27 @@ def test_on_a_cpu_no_kernel_is_tried(
     assert not tried
 
 
-def test_what_fails_is_named_with_what_runs_instead(
-    tried: dict[str, tuple[Any, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_does_as_torch_does_is_taken(
+    dtype: torch.dtype, on_the_cpu: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*given: object) -> None:
-        raise RuntimeError("no compiler")
+    assert backends.choose_backend(GPU, dtype, 16).name == "Triton's tail attention"
+    assert backends.choose_rope_write(GPU, 16, dtype) is rope_write_reference
+    assert backends.choose_between(GPU, dtype, 64, 160) is OWN
+    assert not caplog.messages
 
-    for name in ("check_rope_write", "check_tail", "check_between"):
-        monkeypatch.setattr(backends, name, broken)
-    backend = backends.choose_backend(GPU, torch.float32, 16)
-    assert backends.choose_between(GPU, torch.float32, 64, 160) is PLAIN
+
+def test_what_fails_is_named_once_with_what_runs_instead(
+    on_the_cpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*given: object) -> object:
+        raise RuntimeError("no compiler\nsecond line")
+
+    between = AddNorm(broken, broken)  # type: ignore[arg-type]
+    install(monkeypatch, rope_write=broken, TritonTail=broken, KERNELS=between)
+    for _ in ("target", "draft"):
+        backend = backends.choose_backend(GPU, torch.float32, 16)
+        assert backends.choose_between(GPU, torch.float32, 64, 160) is PLAIN
     assert (backend.name, backend.whole_slots) == ("two products", True)
     assert made(backend)._rope_write is None
     why = "fails (RuntimeError: no compiler)"
@@ -135,3 +170,42 @@ def test_what_fails_is_named_with_what_runs_instead(
         f"tail attention: Triton's kernel {why}: two products runs instead",
         f"add + norm, SiLU: Triton's kernels {why}: torch runs instead",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        ({"TritonTail": Shifted}, "tail attention"),
+        ({"rope_write": lambda *a: tuple(t + 1 for t in rope_write_reference(*a))}, "RoPE"),
+        ({"KERNELS": PLAIN._replace(silu_mul=lambda x: PLAIN.silu_mul(-x))}, "add + norm"),
+        (
+            {"KERNELS": PLAIN._replace(add_norm=lambda x, y, w, e: PLAIN.add_norm(x, 2 * y, w, e))},
+            "add + norm",
+        ),
+    ],
+)
+def test_what_gives_something_else_is_left_out(
+    kernel: dict[str, object],
+    what: str,
+    on_the_cpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    install(monkeypatch, **kernel)
+    backend = backends.choose_backend(GPU, torch.float32, 16)
+    between = backends.choose_between(GPU, torch.float32, 64, 160)
+    assert (backend.name == "two products") is ("TritonTail" in kernel)
+    assert (made(backend)._rope_write is None) is ("rope_write" in kernel)
+    assert (between is PLAIN) is ("KERNELS" in kernel)
+    (line,) = caplog.messages
+    assert line.startswith(what) and "its result is off by" in line
+
+
+def test_without_triton_torch_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (f"{KERNELS}layer_triton", *FILES.values()):
+        monkeypatch.setitem(sys.modules, path, None)
+    assert backends.choose_backend(GPU, torch.float32, 16).name == "two products"
+    assert backends.choose_between(GPU, torch.float32, 64, 160) is PLAIN
+    assert len(caplog.messages) == 3

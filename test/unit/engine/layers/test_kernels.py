@@ -64,7 +64,7 @@ def test_head_sizes_the_kernel_takes(dim: int, fits: bool) -> None:
 
 
 def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
-    from vla_ros.engine.layers.kernels.fused_triton import rope_write
+    from vla_ros.engine.layers.kernels.layer_triton import rope_write
 
     expected, actual = case(heads, dtype), case(heads, dtype)
     wanted = rope_write_reference(*expected, heads)
@@ -75,7 +75,7 @@ def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
 
 def tried(heads: Heads) -> None:
     """What a model tries when it is made finds the kernel good, in every type and size."""
-    from vla_ros.engine.layers.kernels.fused_triton import rope_write
+    from vla_ros.engine.layers.kernels.layer_triton import rope_write
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for head_dim in (64, 128):
@@ -148,9 +148,8 @@ def check_few_bits() -> None:
     """Rows rounded to e4m3, products of many rows with int8, of any with int4."""
     from vla_ros.engine.layers.int4 import Int4
     from vla_ros.engine.layers.int8 import Int8
-    from vla_ros.engine.layers.kernels.layer_triton import product
-    from vla_ros.engine.layers.kernels.low_bit_triton import int4_product
-    from vla_ros.engine.layers.kernels.low_bit_triton import rounded_rows as made
+    from vla_ros.engine.layers.kernels.layer_triton import int4_product, product
+    from vla_ros.engine.layers.kernels.layer_triton import rounded_rows as made
     from vla_ros.engine.layers.kernels.torch_products import GROUP, rounded_rows
     from vla_ros.engine.layers.tiles import INT4_TILES, INT8_TILES
 
@@ -304,12 +303,12 @@ def check_flow_layers() -> None:
     from vla_ros.engine.layers.kernels.layer_triton import product
     from vla_ros.engine.layers.tiles import Tile
     from vla_ros.engine.layers.tuner import PRODUCT, Tuner
-    from vla_ros.engine.models import layer_steps
+    from vla_ros.engine.models import transformer
 
     some = (Tile(32, 16, 32, stages=1), Tile(16, 32, 16, stages=1))
     tuning.ways = lambda rows, dtype: ()  # products alone stay torch's
-    layer_steps.paired_ways = layer_steps.sum_ways = lambda rows, dtype: some  # type: ignore[assignment]
-    layer_steps.attention_ways = lambda dtype: some  # type: ignore[assignment]
+    transformer.paired_ways = transformer.sum_ways = lambda rows, dtype: some  # type: ignore[assignment]
+    transformer.attention_ways = lambda dtype: some  # type: ignore[assignment]
     for kind in ("pi0", "pi05", "smolvla"):
         for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
             # What is timed later is faster; torch's own comes first.
@@ -369,7 +368,7 @@ def test_the_triton_kernel_in_its_interpreter() -> None:
 
 
 if __name__ == "__main__":
-    from vla_ros.engine.layers.kernels.fused_triton import KERNELS
+    from vla_ros.engine.layers.kernels.layer_triton import KERNELS
 
     torch.set_num_threads(1)
     for widths in ((64, 160), (896, 4864), (80, 1100)):

@@ -16,12 +16,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vla_ros.engine.layers.kernels import (
-    fused_triton,
-    layer_triton,
-    low_bit_triton,
-    tail_attention_triton,
-)
+from vla_ros.engine.layers.kernels import layer_triton, tail_attention_triton
 from vla_ros.engine.layers.tiles import (
     INT4_TILES,
     INT8_TILES,
@@ -85,16 +80,16 @@ def test_the_tails_kernels(dtype: str, shape: tuple[int, ...], capability: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_other_kernels(capability: int) -> None:
-    shared(fused_triton._add_norm, "bf16", capability, BLOCK=4096)
-    shared(fused_triton._silu_mul, "bf16", capability, BLOCK=1024)
-    shared(fused_triton._rope_write, "bf16", capability, QUERY=32, KV=32, HALF=64)
+    shared(layer_triton._add_norm, "bf16", capability, BLOCK=4096)
+    shared(layer_triton._silu_mul, "bf16", capability, BLOCK=1024)
+    shared(layer_triton._rope_write, "bf16", capability, QUERY=32, KV=32, HALF=64)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [89, 90, 120])
 def test_rows_in_fp8(capability: int) -> None:
     types = {"values": "*fp8e4nv", "factor": "*fp32"}
-    shared(low_bit_triton._round_rows, "bf16", capability, types=types, BLOCK=4096)
+    shared(layer_triton._round_rows, "bf16", capability, types=types, BLOCK=4096)
 
 
 @pytest.mark.slow
@@ -116,7 +111,7 @@ def test_many_rows_with_int8(way: Tile, capability: int) -> None:
 @pytest.mark.parametrize("way", INT4_TILES, ids=str)
 def test_rows_with_int4(way: Tile, capability: int) -> None:
     made = compiled(
-        low_bit_triton._int4, "bf16", capability,
+        layer_triton._int4, "bf16", capability,
         {"num_warps": way.warps, "num_stages": way.stages},
         ("x", "values", "scale", "out", "count", "bytes_", "x_row"),
         {"values": "*u8", "scale": "*bf16"},

@@ -1,4 +1,4 @@
-"""KV slots: never shared by two live requests, never read when stale."""
+"""The KV cache: its slots are never shared by two live requests, and never read when stale."""
 
 from __future__ import annotations
 
@@ -7,19 +7,127 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.engine import TEXTS, Event, engine_of, play, stream, tiny
+from support.engine import CPU, TEXTS, Event, engine_of, play, stream, tiny
 from vla_ros.engine import InvalidAction
 from vla_ros.engine.decoding.actionflow import ActionFlow
 from vla_ros.engine.layers.kv_cache import KVCache
 
 
-def ring_of(slots: int) -> KVCache:
-    return KVCache(1, slots, 4, 1, 2, torch.float32, torch.device("cpu"))
+def cache_of(slots: int = 3, dtype: torch.dtype = torch.float32) -> KVCache:
+    return KVCache(2, slots, 8, 2, 4, dtype, CPU)
+
+
+def test_every_layer_has_keys_and_values_of_its_own() -> None:
+    kv_cache = cache_of(dtype=torch.bfloat16)
+    assert (kv_cache.device, kv_cache.dtype) == (CPU, torch.bfloat16)
+    assert (kv_cache.slots, kv_cache.slot_length, kv_cache.longest) == (3, 8, 8)
+    assert len(kv_cache.keys) == len(kv_cache.values) == len(kv_cache.both) == 2
+    number = 0
+    for layer in range(2):
+        for part in (kv_cache.keys[layer], kv_cache.values[layer]):
+            assert part.shape == (3, 2, 8, 4)
+            assert part.dtype == torch.bfloat16
+            assert not part.any()
+            number += 1
+            part.fill_(number)
+    assert [float(part.float().mean()) for part in (*kv_cache.keys, *kv_cache.values)] == [
+        1,
+        3,
+        2,
+        4,
+    ]
+    for layer, both in enumerate(kv_cache.both):
+        assert torch.equal(both[0], kv_cache.keys[layer])
+        assert torch.equal(both[1], kv_cache.values[layer])
+
+
+def test_slots_are_given_in_turn() -> None:
+    """The one that was free longest comes last into use again; a flush begins anew."""
+    kv_cache = cache_of()
+    assert [kv_cache.acquire() for _ in range(2)] == [0, 1]
+    kv_cache.release(0)
+    assert kv_cache.acquire() == 2
+    assert kv_cache.acquire() == 0
+    kv_cache.release(2)
+    kv_cache.release(1)
+    assert kv_cache.acquire() == 1
+    assert kv_cache.live == {0, 1}
+    kv_cache.flush()
+    assert kv_cache.live == frozenset()
+    assert [kv_cache.acquire() for _ in range(3)] == [0, 1, 2]
+    kv_cache.release(1)
+    assert kv_cache.acquire() == 1  # the only free one, though another's turn came
+
+
+def test_what_a_ring_says_of_slots_that_are_not_to_be_had() -> None:
+    kv_cache = cache_of(2)
+    kv_cache.acquire(), kv_cache.acquire()
+    with pytest.raises(RuntimeError) as full:
+        kv_cache.acquire()
+    assert str(full.value) == "all 2 KV slots are taken: a request was never released"
+    kv_cache.release(1)
+    with pytest.raises(RuntimeError) as free:
+        kv_cache.release(1)
+    assert str(free.value) == "KV slot 1 is not held by any request"
+    assert kv_cache.live == {0}
+
+
+def test_a_flush_keeps_what_is_masked_and_zeroes_what_is_damaged() -> None:
+    kv_cache = cache_of()
+    for part in (*kv_cache.keys, *kv_cache.values):
+        part.fill_(float("nan"))
+    kv_cache.flush()
+    assert all(part.isnan().all() for part in (*kv_cache.keys, *kv_cache.values))
+    kv_cache.flush(damaged=True)
+    assert not any(part.any() for part in (*kv_cache.keys, *kv_cache.values))
+
+
+def test_damage_behind_a_shorter_length_is_zeroed_too() -> None:
+    """It would be there again when slots grow."""
+    kv_cache = cache_of()
+    for part in (*kv_cache.keys, *kv_cache.values):
+        part.fill_(float("nan"))
+    kv_cache.resize(4)
+    kv_cache.flush(damaged=True)
+    kv_cache.resize(8)
+    assert not any(part.isnan().any() for part in (*kv_cache.keys, *kv_cache.values))
+
+
+def test_slots_take_another_length_in_the_same_storage() -> None:
+    kv_cache = cache_of()
+    storage = kv_cache.keys[0].untyped_storage().data_ptr()
+    for length in (5, 8, 1):
+        kv_cache.resize(length)
+        assert (kv_cache.slot_length, kv_cache.longest) == (length, 8)
+        for number, part in enumerate((*kv_cache.keys, *kv_cache.values)):
+            assert part.shape == (3, 2, length, 4)
+            assert part.untyped_storage().data_ptr() == storage
+            part.fill_(number)
+        sums = [part.float().mean().item() for part in (*kv_cache.keys, *kv_cache.values)]
+        assert sums == [0, 1, 2, 3]
+        kv_cache.fill(2, 9.0)
+        assert all((part[2] == 9).all() and (part[1] < 9).all() for part in kv_cache.values)
+        kv_cache.move(1, torch.tensor([0]), torch.tensor([length - 1]))
+
+
+def test_a_length_that_cannot_be_is_refused() -> None:
+    kv_cache = cache_of()
+    with pytest.raises(ValueError) as long:
+        kv_cache.resize(9)
+    assert str(long.value) == "a slot has at most 8 entries, wanted 9"
+    kv_cache.resize(4)
+    slot = kv_cache.acquire()
+    with pytest.raises(RuntimeError) as alive:
+        kv_cache.resize(8)
+    assert str(alive.value) == "the KV cache cannot change its shape while requests are alive"
+    assert kv_cache.slot_length == 4
+    kv_cache.release(slot)
+    kv_cache.resize(8)
 
 
 @given(slots=st.integers(1, 6), actions=st.lists(st.integers(0, 3), max_size=60))
 def test_no_slot_ever_has_two_owners(slots: int, actions: list[int]) -> None:
-    kv_cache, held = ring_of(slots), []
+    kv_cache, held = cache_of(slots), []
     for action in actions:
         if action == 3:
             kv_cache.flush()
@@ -35,14 +143,6 @@ def test_no_slot_ever_has_two_owners(slots: int, actions: list[int]) -> None:
         assert kv_cache.live == frozenset(held)
 
 
-def test_releasing_twice_is_an_error() -> None:
-    kv_cache = ring_of(2)
-    slot = kv_cache.acquire()
-    kv_cache.release(slot)
-    with pytest.raises(RuntimeError, match="not held"):
-        kv_cache.release(slot)
-
-
 def poison_the_dead(engine, events):  # type: ignore[no-untyped-def]
     """Play a stream; before every call overwrite every slot that no request holds."""
     out = {}
@@ -56,7 +156,7 @@ def poison_the_dead(engine, events):  # type: ignore[no-untyped-def]
 
 def test_a_path_is_moved_in_all_layers_at_once() -> None:
     """Sources and targets may overlap; the other slot and the other entries stay."""
-    kv_cache = KVCache(3, 2, 8, 2, 2, torch.float32, torch.device("cpu"))
+    kv_cache = KVCache(3, 2, 8, 2, 2, torch.float32, CPU)
     before = []
     for tensor in (*kv_cache.keys, *kv_cache.values):
         tensor.normal_()

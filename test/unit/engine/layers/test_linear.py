@@ -50,16 +50,16 @@ def test_int8_that_is_slower_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_fails_is_one_line_and_something_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(devices, "_log", type("Log", (), {"warning": staticmethod(said.append)}))
-    devices.say.cache_clear()
+    devices.warn_once.cache_clear()
 
     def fails(device: torch.device) -> int:
         raise NotImplementedError("Could not run 'aten::_weight_int8pack_mm'\nwith arguments")
 
     monkeypatch.setattr(tuner, "_few_int8_rows", fails)
     meta = torch.device("meta")
-    tuner.choose_int8.cache_clear()
-    assert tuner.choose_int8(meta) == (0, None)
-    tuner.choose_int8.cache_clear()
+    tuner.fastest_int8.cache_clear()
+    assert tuner.fastest_int8(meta) == (0, None)
+    tuner.fastest_int8.cache_clear()
     (line,) = said
     assert "bfloat16 on the way runs instead" in line
     assert "\n" not in line

@@ -160,7 +160,7 @@ def test_another_order_is_torchs_and_logged(caplog: pytest.LogCaptureFixture) ->
         return
     if not can_prepack(CPU, torch.bfloat16):
         pytest.skip(why_not("bfloat16"))
-    devices.say.cache_clear()
+    devices.warn_once.cache_clear()
     caplog.clear()
     weight, exact = weight_of("bfloat16", 192, 320)
     x = torch.randn(1, 320).bfloat16()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from support.engine import CPU, tiny, tiny_config
 from vla_ros.engine.decoding.draft_tree import branches
-from vla_ros.engine.layers.attention import Backend, PackedAttention
 from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, prefill_layout
 from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.models.openvla import VLAModel
@@ -194,42 +193,3 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -
         close(results[1], results[0])
     # Lengths 19, 22, 32 share a bucket, 35 has its own; wherever a tail lies, it has one shape.
     assert len(shapes) == 3
-
-
-def test_a_lane_takes_the_length_that_wastes_little() -> None:
-    """Where tails read whole slots; not while a request is alive, nor longer than it was made."""
-    runner, fixed = (model_of("llama_mha").runner(1, 100) for _ in range(2))
-    fixed.backend = Backend(PackedAttention)  # as with the kernel
-    layout = PackLayout((0,), tail=chain(0, 5, 1))
-    runner.run(layout, None, torch.tensor([5]))
-    for each in (runner, fixed):
-        each.fit(33)
-    assert (runner.kv_cache.slot_length, fixed.kv_cache.slot_length) == (48, 100)
-    runner.run(layout, None, torch.tensor([5]))
-    runner.fit(1000)
-    assert runner.kv_cache.slot_length == 100
-
-
-def test_equal_layouts_share_a_plan() -> None:
-    runner = model_of("llama_mha").runner(1, 32)
-    first = runner.planner.plan(prefill_layout(9, (8,)))
-    assert runner.planner.plan(prefill_layout(9, (8,))) is first
-    assert runner.planner.built == 1
-
-
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        (prefill_layout(33, (0,)), "needs 33 entries, a slot has 32"),
-        (PackLayout((0,), tail=(TailToken(0, 32),)), "needs 33 entries"),
-        (PackLayout((0,), tail=(TailToken(5, 1),)), r"slots \[5\], the KV cache has 2"),
-        (PackLayout((0,), 4, 1, (TailToken(1, 3),)), "lies within the prefill"),
-        (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 4))), "same KV entry"),
-        (PackLayout((0,), tail=(*chain(0, 4, 1), *chain(1, 4, 1), *chain(0, 5, 1))), "together"),
-        (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 6))), "does not follow"),
-    ],
-)
-def test_layouts_that_do_not_fit_are_refused(layout: PackLayout, message: str) -> None:
-    runner = model_of("llama_mha").runner(2, 32)
-    with pytest.raises(ValueError, match=message):
-        runner.planner.plan(layout)

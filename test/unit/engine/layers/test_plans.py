@@ -136,11 +136,11 @@ def test_the_last_entry_and_the_last_slot_can_be_used() -> None:
         ),
         (
             PackLayout((0,), tail=(*chain(0, 4, 1), *chain(0, 6, 1))),
-            "a tail token does not follow the one before it, and says not why",
+            "a tail token does not follow the one before it, and does not name what it sees",
         ),
         (
             PackLayout((0,), tail=(*chain(0, 5, 1), *chain(0, 4, 1))),
-            "a tail token does not follow the one before it, and says not why",
+            "a tail token does not follow the one before it, and does not name what it sees",
         ),
     ],
 )

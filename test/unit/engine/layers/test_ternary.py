@@ -193,8 +193,8 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(capability: int) 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from vla_ros.engine.layers.kernels.low_bit_triton import TERNARY_BLOCKS as BLOCKS
-    from vla_ros.engine.layers.kernels.low_bit_triton import _ternary
+    from vla_ros.engine.layers.kernels.layer_triton import TERNARY_BLOCKS as BLOCKS
+    from vla_ros.engine.layers.kernels.layer_triton import _ternary
 
     names = _ternary.arg_names
     types = {
@@ -210,7 +210,7 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(capability: int) 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    from vla_ros.engine.layers.kernels.low_bit_triton import ternary_product as kernel
+    from vla_ros.engine.layers.kernels.layer_triton import ternary_product as kernel
 
     check_product(kernel, CPU)
     assert choose_product(CPU) is kernel

@@ -16,7 +16,7 @@ from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.layers.flow_matching import Guidance, RtcMode
 from vla_ros.engine.layers.tiles import Tile
 from vla_ros.engine.load import tuned_parts
-from vla_ros.engine.models import layer_steps, transformer
+from vla_ros.engine.models import transformer
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.engine.options import EngineOptions
 
@@ -36,8 +36,8 @@ def any_type(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways in float32 too, and stand-ins for Triton's kernels."""
     stand_in(monkeypatch)
     for name in ("paired_ways", "sum_ways"):
-        monkeypatch.setattr(layer_steps, name, lambda rows, dtype: WAYS)
-    monkeypatch.setattr(layer_steps, "attention_ways", lambda dtype: WAYS)
+        monkeypatch.setattr(transformer, name, lambda rows, dtype: WAYS)
+    monkeypatch.setattr(transformer, "attention_ways", lambda dtype: WAYS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Operators that Triton fuses (``fused_triton.py``), as references in torch, with the checks that
+"""Operators that Triton fuses (``layer_triton.py``), as references in torch, with the checks that
 Triton's must pass.
 
 :class:`AddNorm`: what lies between two products of a layer, add + RMSNorm and SiLU times up. RoPE
@@ -26,7 +26,8 @@ class AddNorm(NamedTuple):
 
 
 def add_norm(x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, eps: float) -> Pair:
-    """The sum is rounded to its type before it is normed, as transformers does it."""
+    """Sum and its RMSNorm; the sum is rounded to its type before it is normed, as transformers does
+    it."""
     total = x + added
     return total, F.rms_norm(total, (total.shape[-1],), weight, eps)
 
@@ -43,7 +44,7 @@ PLAIN = AddNorm(add_norm, silu_mul)
 def check_between(
     call: AddNorm, device: torch.device, dtype: torch.dtype, width: int, middle: int
 ) -> None:
-    """Three tokens of a layer of these widths, against the reference.
+    """Hold :class:`AddNorm` to the reference, on three tokens of a layer of these widths.
 
     Raises whatever the calls raise, and ValueError where they give something else.
     """
@@ -122,10 +123,8 @@ def rope_write_reference(
     where: tuple[torch.Tensor, torch.Tensor],
     heads: Heads,
 ) -> Rotated:
-    """As :func:`split_rotated`, and K, V go to ``entries`` [slots, Hkv, S, D] at ``where``.
-
-    ``where`` is slot and index, int64 [T] each.
-    """
+    """RoPE and KV write: :func:`split_rotated`, and K, V go to ``entries`` [slots, Hkv, S, D] at
+    ``where``, slot and index, int64 [T] each."""
     q, k, v = split_rotated(qkv, cos, sin, heads)
     entries[0][where[0], :, where[1]] = k
     entries[1][where[0], :, where[1]] = v
@@ -139,7 +138,7 @@ def check_rope_write(
     head_dim: int,
     heads: Heads,
 ) -> None:
-    """Three tokens into a KV cache of two slots, against the reference.
+    """Hold a RoPE and KV write to the reference: three tokens into a KV cache of two slots.
 
     Raises whatever the call raises, and ValueError where it gives something else.
     """
@@ -165,6 +164,6 @@ def check_rope_write(
 
 
 def fits_triton(head_dim: int) -> bool:
-    """The kernel handles a head in two halves whose length is a power of two."""
+    """Head sizes that Triton's RoPE takes: two halves whose length is a power of two."""
     half = head_dim // 2
     return head_dim % 2 == 0 and half & (half - 1) == 0

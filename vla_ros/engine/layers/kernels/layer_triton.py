@@ -1,13 +1,19 @@
-"""Products with few and with many rows in Triton, and the steps of a layer as one kernel each:
-norm, Q K V and RoPE; norm, gate times up; attention; product and residual. Import it only where
-Triton runs. Not run on a GPU yet.
+"""Triton kernels of a layer: products, its steps as one kernel each, what lies between products.
+Import it only where Triton runs. Not run on a GPU yet. A pack's tail has a file of its own.
 
-The references are torch's product and the steps of :mod:`vla_ros.engine.models.transformer`. A
-layer of a flow policy has the few rows of a chunk, whose products wait for the weights: what torch
-does around them in kernels of their own costs more than the numbers it touches. A norm without a
-weight is a factor of each row, so the products are made of the rows as they are, and their sums are
-multiplied with it. Sums are float32 and are rounded once. How many rows there are is no constant of
-the compiler's: one piece of code serves every length of a prompt.
+Products: plain ones of few and of many rows, int8's among them, int4, ternary, and rows rounded to
+e4m3. Steps: norm, Q K V and RoPE; norm, gate times up; attention; product and residual. Between:
+add + RMSNorm, SiLU times up, RoPE and KV write. The references are torch's:
+:mod:`vla_ros.engine.models.transformer` of the steps,
+:mod:`~vla_ros.engine.layers.kernels.torch_products` and :mod:`vla_ros.engine.layers.ternary` of
+products, :mod:`~vla_ros.engine.layers.kernels.fused` of what lies between. Sums are float32 and are
+rounded once.
+
+A layer of a flow policy has the few rows of a chunk, whose products wait for the weights: what
+torch does around them in kernels of their own costs more than the numbers it touches. A norm
+without a weight is a factor of each row, so the products are made of the rows as they are, and
+their sums are multiplied with it. How many rows there are is no constant of the compiler's: one
+piece of code serves every length of a prompt.
 
 Sources: Triton's tutorials "Matrix Multiplication" for tiles and their order, "Fused Attention",
 pytorch's gpt-fast for products of one row by plain sums
@@ -25,9 +31,15 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.kernels.fused import AddNorm, Heads, Pair, Rotated
 from vla_ros.engine.layers.tiles import Gemv, Tile, Way
 
 _ADDED = 1024  # results of a program that adds parts up
+_BLOCK = 1024  # of silu_mul: columns a program
+#: of :func:`_paired`: nothing is rotated or written elsewhere, and SiLU
+_NO_HEADS = {"head_stride": 0, "entry_stride": 0, "TURNED": False, "QUERY": 0, "KV": 0,
+             "WRITE": False, "GELU": False}  # fmt: skip
+TERNARY_BLOCKS = {"ROWS": 64, "WEIGHTS": 64, "BYTES": 64}
 
 
 def operand(dtype: torch.dtype) -> tl.dtype:
@@ -161,6 +173,149 @@ def product(
 
 
 @triton.jit(do_not_specialize=["rows"])
+def _int4(  # type: ignore[no-untyped-def]
+    x, values, scale, out, rows, count, bytes_, x_row,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BYTES: tl.constexpr, GROUP: tl.constexpr,
+    OPERAND: tl.constexpr,
+):  # fmt: skip
+    # Programs that follow each other share their columns: a weight comes from memory once.
+    tile, tiles = tl.program_id(0), tl.cdiv(rows, ROWS)
+    row = (tile % tiles) * ROWS + tl.arange(0, ROWS)
+    column = (tile // tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    near = column % count
+    own_x = x + (row % rows)[:, None] * x_row
+    own = values + near.to(tl.int64)[None, :] * bytes_
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, bytes_, BYTES):
+        byte = first + tl.arange(0, BYTES)
+        here = byte < bytes_
+        pair = tl.load(own + byte[:, None], here[:, None], 0x88)
+        group = scale + ((2 * byte // GROUP)[:, None] * count + near[None, :]) * 2
+        step = tl.load(group, here[:, None], 0.0).to(tl.float32)
+        middle = tl.load(group + 1, here[:, None], 0.0).to(tl.float32)
+        low = ((pair & 15).to(tl.float32) - 8.0) * step + middle
+        high = ((pair >> 4).to(tl.float32) - 8.0) * step + middle
+        even = tl.load(own_x + 2 * byte[None, :], here[None, :], 0.0).to(OPERAND)
+        odd = tl.load(own_x + 2 * byte[None, :] + 1, here[None, :], 0.0).to(OPERAND)
+        total = tl.dot(even, low.to(tl.bfloat16).to(OPERAND), total, input_precision="ieee")
+        total = tl.dot(odd, high.to(tl.bfloat16).to(OPERAND), total, input_precision="ieee")
+    there = (row < rows)[:, None] & (column < count)[None, :]
+    tl.store(out + row[:, None] * count + column[None, :], total.to(out.dtype.element_ty), there)
+
+
+def int4_product(
+    x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor, group: int, way: Tile
+) -> torch.Tensor:
+    """x [M, K], ``values`` uint8 [N, K / 2] and ``scale`` [K / ``group``, N, 2] as
+    :class:`~vla_ros.engine.layers.int4.Int4` has them -> [M, N]. ``way.depth``: columns of K at a
+    time.
+
+    A byte holds two columns: each half is multiplied with its own columns of x. The values become
+    bfloat16 in registers, so a weight is read once for all rows of a tile, where tinygemm reads it
+    again for every sixteen.
+    """
+    assert x.stride(1) == 1 and values.is_contiguous() and scale.is_contiguous()
+    count, bytes_ = values.shape
+    assert x.shape[1] == 2 * bytes_
+    out = torch.empty(len(x), count, dtype=x.dtype, device=x.device)
+    with on_device(x.device):
+        _int4[(triton.cdiv(len(x), way.rows) * triton.cdiv(count, way.columns),)](
+            x, values, scale, out, len(x), count, bytes_, x.stride(0),
+            ROWS=way.rows, COLUMNS=way.columns, BYTES=way.depth // 2, GROUP=group,
+            OPERAND=operand(x.dtype), num_warps=way.warps, num_stages=way.stages,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _round_rows(x, values, factor, width, x_row, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, lanes = tl.program_id(0), tl.arange(0, BLOCK)
+    here = lanes < width
+    exact = tl.load(x + row * x_row + lanes, here, 0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(exact), 0) / 448.0, 1e-30)
+    small = tl.minimum(tl.maximum(exact / scale, -448.0), 448.0)
+    tl.store(values + row * width + lanes, small.to(tl.float8e4nv), here)
+    # A largest value knows nothing of what is no number, and the row must be none either.
+    damaged = tl.max((exact != exact).to(tl.int32), 0) > 0
+    tl.store(factor + row, tl.where(damaged, float("nan"), scale))
+
+
+def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [M, K] with K in a row -> e4m3 [M, K] and the factor of each row [M]: as the reference,
+    whose eight kernels this is. A program takes a row: its largest value becomes 448."""
+    assert x.stride(1) == 1
+    count, width = x.shape
+    values = torch.empty(count, width, dtype=torch.float8_e4m3fn, device=x.device)
+    factor = torch.empty(count, dtype=torch.float32, device=x.device)
+    with on_device(x.device):
+        _round_rows[(count,)](
+            x, values, factor, width, x.stride(0),
+            BLOCK=triton.next_power_of_2(width), num_warps=8 if width > 1024 else 4,
+        )  # fmt: skip
+    return values, factor
+
+
+@triton.jit
+def _ternary(  # type: ignore[no-untyped-def]
+    rows, factor, packed, scale, out, count, weights, bytes_,
+    ROWS: tl.constexpr, WEIGHTS: tl.constexpr, BYTES: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    weight = tl.program_id(1) * WEIGHTS + tl.arange(0, WEIGHTS)
+    is_row, is_weight = row < count, weight < weights
+    sums = tl.zeros((ROWS, WEIGHTS), dtype=tl.int32)
+    for begin in range(0, bytes_, BYTES):
+        byte = begin + tl.arange(0, BYTES)
+        is_byte = byte < bytes_
+        # 85 is 0 in every plane
+        codes = tl.load(
+            packed + weight[None, :] * bytes_ + byte[:, None],
+            mask=is_byte[:, None] & is_weight[None, :], other=85,
+        )  # fmt: skip
+        for number in tl.static_range(4):
+            values = ((codes >> (2 * number)) & 3).to(tl.int8) - 1
+            x = tl.load(
+                rows + row[:, None] * (4 * bytes_) + number * bytes_ + byte[None, :],
+                mask=is_row[:, None] & is_byte[None, :], other=0,
+            )  # fmt: skip
+            sums += tl.dot(x, values.to(tl.int8), out_dtype=tl.int32)
+    f = tl.load(factor + row, mask=is_row, other=0.0)
+    s = tl.load(scale + weight, mask=is_weight, other=0.0)
+    result = sums.to(tl.float32) * f[:, None] * s[None, :]
+    tl.store(
+        out + row[:, None] * weights + weight[None, :], result.to(out.dtype.element_ty),
+        mask=is_row[:, None] & is_weight[None, :],
+    )  # fmt: skip
+
+
+def ternary_product(
+    rows: torch.Tensor,
+    factor: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """As the reference in :mod:`~vla_ros.engine.layers.ternary`; all contiguous.
+
+    A program makes a tile [rows, weights] of the result. It loads a tile of packed bytes once and
+    multiplies each of its four planes with the columns that it belongs to: int8 times int8 into
+    int32, scaled in float32, rounded once.
+    """
+    count, (weights, bytes_) = len(rows), packed.shape
+    assert rows.shape[1] == 4 * bytes_  # ternary.PLANES
+    out = torch.empty(count, weights, dtype=dtype, device=rows.device)
+    grid = (
+        triton.cdiv(count, TERNARY_BLOCKS["ROWS"]),
+        triton.cdiv(weights, TERNARY_BLOCKS["WEIGHTS"]),
+    )
+    with on_device(rows.device):
+        _ternary[grid](
+            rows, factor, packed, scale, out, count, weights, bytes_, **TERNARY_BLOCKS
+        )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["rows"])
 def _paired(  # type: ignore[no-untyped-def]
     x, weight, scale, bias, out, cos, sin, keys, values,
     rows, pairs, width, half, x_row, eps, head_stride, entry_stride,
@@ -288,7 +443,7 @@ def norm_qkv_rope(
         x, weight, bias, scale, out, eps, half, way, cos=cos, sin=sin, keys=keys, values=values,
         head_stride=0 if into is None else keys.stride(0),
         entry_stride=0 if into is None else keys.stride(1),
-        TURNED=True, QUERY=query, KV=kv, WRITE=into is not None, GELU=False,
+        TURNED=True, QUERY=query, KV=kv, WRITE=into is not None,
     )  # fmt: skip
     return out
 
@@ -299,11 +454,7 @@ def norm_linear(
 ) -> torch.Tensor:  # fmt: skip
     """x [n, C], ``weight`` [N, C] with N even -> [n, N] of the normed rows times ``scale`` [C]."""
     out = x.new_empty(len(x), len(weight))
-    _run_paired(
-        x, weight, bias, scale, out, eps, len(weight) // 2, way, cos=out, sin=out, keys=out,
-        values=out, head_stride=0, entry_stride=0, TURNED=True, QUERY=0, KV=0, WRITE=False,
-        GELU=False,
-    )  # fmt: skip
+    _run_paired(x, weight, bias, scale, out, eps, len(weight) // 2, way, TURNED=True)
     return out
 
 
@@ -314,10 +465,7 @@ def norm_gate_up(
     """x [n, C], ``weight`` [2 M, C], gate before up -> act(gate) up [n, M]: SiLU or GELU."""
     middle = len(weight) // 2
     out = x.new_empty(len(x), middle)
-    _run_paired(
-        x, weight, bias, scale, out, eps, middle, way, cos=out, sin=out, keys=out, values=out,
-        head_stride=0, entry_stride=0, TURNED=False, QUERY=0, KV=0, WRITE=False, GELU=gelu,
-    )  # fmt: skip
+    _run_paired(x, weight, bias, scale, out, eps, middle, way, GELU=gelu)
     return out
 
 
@@ -328,6 +476,7 @@ def _run_paired(
     assert isinstance(way, Tile) and x.stride(1) == 1
     assert weight.is_contiguous() and len(weight) % 2 == 0
     rows, width, pairs = len(x), x.shape[1], len(weight) // 2
+    more = dict.fromkeys(("cos", "sin", "keys", "values"), out) | _NO_HEADS | more
     with on_device(x.device):
         _paired[(triton.cdiv(rows, way.rows) * triton.cdiv(pairs, way.columns),)](
             x, weight, x if scale is None else scale, x if bias is None else bias, out,
@@ -357,3 +506,112 @@ def attend(
             num_warps=way.warps, num_stages=way.stages,
         )  # fmt: skip
     return out
+
+
+@triton.jit
+def _add_norm(  # type: ignore[no-untyped-def]
+    x, added, weight, total, normed, width, eps, BLOCK: tl.constexpr
+):
+    row, lanes = tl.program_id(0), tl.arange(0, BLOCK)
+    here = lanes < width
+    place = row * width + lanes
+    both = tl.load(x + place, here, 0.0).to(tl.float32)
+    both += tl.load(added + place, here, 0.0).to(tl.float32)
+    rounded = both.to(total.dtype.element_ty)
+    tl.store(total + place, rounded, here)
+    both = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(both * both, 0) / width + eps)
+    out = both * scale * tl.load(weight + lanes, here, 0.0).to(tl.float32)
+    tl.store(normed + place, out.to(normed.dtype.element_ty), here)
+
+
+@triton.jit
+def _silu_mul(gate_up, out, middle, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, lanes = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = lanes < middle
+    gate = tl.load(gate_up + row * 2 * middle + lanes, here, 0.0).to(tl.float32)
+    up = tl.load(gate_up + (row * 2 + 1) * middle + lanes, here, 0.0).to(tl.float32)
+    # As torch: the activation is rounded before it is multiplied.
+    act = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)
+    tl.store(out + row * middle + lanes, (act * up).to(out.dtype.element_ty), here)
+
+
+def add_norm(x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, eps: float) -> Pair:
+    """As the reference; x and ``added`` contiguous."""
+    count, width = x.shape
+    total, normed = torch.empty_like(x), torch.empty_like(x)
+    with on_device(x.device):
+        _add_norm[(count,)](
+            x, added, weight, total, normed, width, eps,
+            BLOCK=triton.next_power_of_2(width), num_warps=8,
+        )  # fmt: skip
+    return total, normed
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """As the reference; contiguous."""
+    count, middle = len(gate_up), gate_up.shape[1] // 2
+    out = gate_up.new_empty(count, middle)
+    with on_device(gate_up.device):
+        _silu_mul[(count, triton.cdiv(middle, _BLOCK))](gate_up, out, middle, BLOCK=_BLOCK)
+    return out
+
+
+KERNELS = AddNorm(add_norm, silu_mul)
+
+
+@triton.jit
+def _rope_write(  # type: ignore[no-untyped-def]
+    qkv, cos, sin, keys, values, slot, index,
+    slot_stride, head_stride, entry_stride, total_heads,
+    QUERY: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    token, head = tl.program_id(0), tl.program_id(1)
+    lanes = tl.arange(0, HALF)
+    place = qkv + (token * total_heads + head) * (2 * HALF) + lanes
+    first = tl.load(place).to(tl.float32)
+    second = tl.load(place + HALF).to(tl.float32)
+    if head < QUERY + KV:
+        angle = token * (2 * HALF) + lanes
+        c = tl.load(cos + angle).to(tl.float32)
+        s = tl.load(sin + angle + HALF).to(tl.float32)  # the first half is negated
+        turned = first * c - second * s
+        second = second * c + first * s
+        first = turned
+        tl.store(place, first.to(qkv.dtype.element_ty))
+        tl.store(place + HALF, second.to(qkv.dtype.element_ty))
+    if head >= QUERY:
+        kv_head = (head - QUERY) % KV
+        target = tl.load(slot + token) * slot_stride + tl.load(index + token) * entry_stride
+        target += kv_head * head_stride + lanes
+        if head < QUERY + KV:
+            tl.store(keys + target, first.to(keys.dtype.element_ty))
+            tl.store(keys + target + HALF, second.to(keys.dtype.element_ty))
+        else:
+            tl.store(values + target, first.to(values.dtype.element_ty))
+            tl.store(values + target + HALF, second.to(values.dtype.element_ty))
+
+
+def rope_write(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    entries: tuple[torch.Tensor, torch.Tensor],
+    where: tuple[torch.Tensor, torch.Tensor],
+    heads: Heads,
+) -> Rotated:
+    """As the reference; ``qkv`` [T, H + 2 Hkv, D], contiguous, is overwritten.
+
+    One program handles one head of one token. Q and K are rotated in place in the fused projection
+    and K and V are copied from there into the KV cache.
+    """
+    keys, values = entries
+    tokens, total, dim = qkv.shape
+    with on_device(qkv.device):
+        _rope_write[(tokens, total)](
+            qkv, cos, sin, keys, values, where[0], where[1],
+            keys.stride(0), keys.stride(1), keys.stride(2), total,
+            QUERY=heads.query, KV=heads.kv, HALF=dim // 2,
+        )  # fmt: skip
+    rotated = heads.query + heads.kv
+    return qkv[:, : heads.query], qkv[:, heads.query : rotated], qkv[:, rotated:]

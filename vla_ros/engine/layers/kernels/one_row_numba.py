@@ -24,7 +24,7 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from vla_ros.engine.layers.devices import say
+from vla_ros.engine.layers.devices import warn_once
 from vla_ros.engine.layers.kernels.fused import Heads
 
 WIDE = 64  # rows of a matrix that lie side by side
@@ -59,7 +59,7 @@ def blocks(packed: torch.Tensor, matrix: torch.Tensor) -> np.ndarray[Any, Any] |
         own = found[block].view(kind).reshape(-1, WIDE, values).transpose(1, 0, 2)
         if not np.array_equal(own.reshape(WIDE, width), wanted):
             name = str(matrix.dtype).removeprefix("torch.")
-            say(
+            warn_once(
                 "a pass of one token: Numba's product does not read oneDNN's order of"
                 f" {name} on this CPU: torch runs instead"
             )

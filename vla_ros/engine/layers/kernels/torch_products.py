@@ -1,7 +1,7 @@
 """Products of bfloat16 rows by torch's own kernels, with weights of few bits and plain ones; no
 Triton.
 
-Those of few bits have names that begin with ``_`` and promise nothing:
+Torch's functions for few bits have names that begin with ``_`` and are guaranteed to nobody:
 :mod:`~vla_ros.engine.layers.tuner` tries them before anything depends on them.
 """
 
@@ -39,9 +39,9 @@ def with_columns(x: torch.Tensor, count: int) -> torch.Tensor:
 
 @lru_cache
 def wide_type(device: torch.device) -> torch.dtype:
-    """What products of many bfloat16 rows are made in there: float32 on a CPU without instructions
-    for bfloat16, where torch takes 5 to 7 times as long for 89 rows (AVX2, one thread). A rule and
-    no timing, so that every start says the same bits."""
+    """The type that products of many bfloat16 rows are made in: float32 on a CPU without
+    instructions for bfloat16, where torch takes 5 to 7 times as long for 89 rows (AVX2, one
+    thread). A rule and no timing, so that every start gives the same bits."""
     if device.type != "cpu" or can_prepack(device, torch.bfloat16):
         return torch.bfloat16
     return torch.float32
@@ -68,7 +68,7 @@ def widened(
 def plain_product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """x [..., K] times a plain matrix [N, K] -> [..., N]."""
+    """Product of x [..., K] and a plain matrix [N, K] -> [..., N]."""
     if not _is_slow(x, weight):
         return F.linear(x, weight, bias)
     out = widened(x.reshape(-1, x.shape[-1]), weight)
@@ -78,7 +78,8 @@ def plain_product(
 
 
 def _is_slow(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether torch's own product of a plain matrix is: never where a gradient goes through."""
+    """Whether torch's own product of a plain matrix is slow here: never where a gradient goes
+    through."""
     return (
         weight.dtype == torch.bfloat16
         and x.numel() >= _MANY * x.shape[-1]
@@ -112,7 +113,8 @@ class IntegerProduct:
         return self.values.to_dense().t().contiguous()
 
     def for_one_row(self) -> IntegerProduct:
-        """The same, whose memory ``kernels/one_row_numba.py`` reads where it can."""
+        """The same weights, laid out for ``kernels/one_row_numba.py`` too where that can read
+        them."""
         functions = one_row()
         if functions is None or not functions.HAS_VNNI:
             return self
@@ -145,14 +147,14 @@ class IntegerProduct:
 
 
 def int4_packed(codes: torch.Tensor) -> torch.Tensor:
-    """0..15 int32 [N, K] in the order of the device's kernel. N a multiple of 16, K of 32."""
+    """Codes 0..15 int32 [N, K] in the order of the device's kernel. N a multiple of 16, K of 32."""
     if codes.device.type == "cpu":
         return torch._convert_weight_to_int4pack_for_cpu(codes, 2)
     return tinygemm_packed(codes)
 
 
 def tinygemm_packed(codes: torch.Tensor) -> torch.Tensor:
-    """0..15 int32 [N, K] in the order of tinygemm, N a multiple of 8."""
+    """Codes 0..15 int32 [N, K] in the order of tinygemm, N a multiple of 8."""
     pairs = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8)  # here the even one is high
     return torch._convert_weight_to_int4pack(pairs.contiguous(), _inner_tiles(codes.shape[1]))
 
@@ -163,14 +165,15 @@ def _inner_tiles(width: int) -> int:
 
 
 def int4_product(x: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """x bfloat16 [M, K], :func:`int4_packed` [N, K], ``scale`` [K / 32, N, 2] -> [M, N]."""
+    """Product of x bfloat16 [M, K] and :func:`int4_packed` [N, K], ``scale`` [K / 32, N, 2] -> [M,
+    N]."""
     if x.device.type == "cpu":
         return torch._weight_int4pack_mm_for_cpu(x, packed, GROUP, scale)
     return torch._weight_int4pack_mm(x, packed, GROUP, scale)
 
 
 def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, K] -> e4m3 [M, K] and what to multiply each row with, float32 [M]."""
+    """Rows x [M, K] -> e4m3 [M, K] and the factor of each, float32 [M]."""
     exact = x.float()
     factor = (exact.abs().amax(1) / LARGEST).clamp_min(1e-30)
     small = (exact / factor[:, None]).clamp(-LARGEST, LARGEST)
@@ -180,10 +183,11 @@ def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def fp8_product(
     rows: torch.Tensor, values: torch.Tensor, factor: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
-    """e4m3 [M, K] and [N, K], float32 [M] and [N] -> bfloat16 [M, N]; sums in float32.
+    """Product of e4m3 [M, K] and [N, K] with their factors float32 [M] and [N] -> bfloat16 [M, N];
+    sums in float32.
 
     Hopper's faster sums (``use_fast_accum``) keep 14 bits and are left off: a pass of few rows is
-    bound by the weight's bytes, and other devices would say something else.
+    bound by the weight's bytes, and other devices would give something else.
     """
     return torch._scaled_mm(
         rows, values.t(), scale_a=factor[:, None], scale_b=scale[None], out_dtype=torch.bfloat16
@@ -191,9 +195,9 @@ def fp8_product(
 
 
 def as_bfloat16(values: torch.Tensor) -> torch.Tensor:
-    """e4m3 [...] -> the same numbers. Sign, exponent and mantissa lie alike in both, four bits
-    further up, and the exponents count from -7 and -127: torch's own conversion on a CPU goes value
-    by value and takes ten times as long."""
+    """The numbers of e4m3 [...] as bfloat16. Sign, exponent and mantissa lie alike in both, four
+    bits further up, and the exponents count from -7 and -127: torch's own conversion on a CPU goes
+    value by value and takes ten times as long."""
     if values.device.type != "cpu":
         return values.bfloat16()
     bits = (values.view(torch.int8).to(torch.int16) << 4) & _E4M3_BITS

@@ -1,4 +1,4 @@
-"""What a language model is to the packed pass: stateless, its K and V are the attention's."""
+"""The loop over a language model's layers in a packed pass; their K and V are the attention's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from vla_ros.engine.layers.kernels.fused import Heads
 
 
 class PackedLayers(ABC):
-    """A :class:`~vla_ros.engine.layers.runner.Decoder` with its norms in front of what they norm:
-    the loop over its layers, for any network that defines one layer.
+    """A :class:`~vla_ros.engine.layers.runner.Decoder` with its norms in front of what they norm,
+    for any network that defines one layer.
 
-    ``config`` says their number and heads, ``_cos`` and ``_sin`` are RoPE's tables, ``_scale`` is
-    that of the scores."""
+    ``config`` has their number and heads, ``_cos`` and ``_sin`` are RoPE's tables, ``_scale`` is
+    that of the scores.
+    """
 
     config: TextConfig
     _cos: torch.Tensor
@@ -26,7 +27,7 @@ class PackedLayers(ABC):
 
     @abstractmethod
     def _first(self, x: torch.Tensor) -> torch.Tensor:
-        """Embeddings as the first layer's attention reads them, normed."""
+        """Embeddings, normed for the first layer's attention."""
 
     @abstractmethod
     def _qkv(self, number: int, x: torch.Tensor, normed: torch.Tensor | None) -> torch.Tensor:
@@ -37,13 +38,14 @@ class PackedLayers(ABC):
     def _rest(
         self, number: int, x: torch.Tensor, out: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What comes behind a layer's attention, whose result is ``out`` [T, H D] -> the residual
-        stream [T, C], and that normed for the next layer (or None), or by the final norm."""
+        """The rest of a layer behind its attention, whose result is ``out`` [T, H D] -> the
+        residual stream [T, C], and that normed for the next layer (or None), or by the final
+        norm."""
 
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
     ) -> torch.Tensor:
-        """As of :class:`~vla_ros.engine.layers.runner.Decoder`."""
+        """Hidden states of the rows, see :class:`~vla_ros.engine.layers.runner.Decoder`."""
         return self.tapped(x, positions, attention, rows, ())[0]
 
     def tapped(
@@ -54,7 +56,8 @@ class PackedLayers(ABC):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of :class:`~vla_ros.engine.layers.runner.Decoder`."""
+        """Hidden states and the outputs of some layers, see
+        :class:`~vla_ros.engine.layers.runner.Decoder`."""
         cfg, taps = self.config, dict[int, torch.Tensor]()
         heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
         cos, sin = self._cos[positions], self._sin[positions]
@@ -74,7 +77,7 @@ class PackedLayers(ABC):
 
 
 def tap_layers(count: int) -> tuple[int, ...]:
-    """Whose outputs a draft head reads of a decoder of so many layers: an early, a middle and a
+    """Layers whose outputs a draft head reads of a decoder of so many: an early, a middle and a
     late one.
 
     They are the inputs of the layers 2, L/2 and L - 3 counted from 0 (EAGLE-3, its

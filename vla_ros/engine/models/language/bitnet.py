@@ -39,7 +39,7 @@ class Layer:
 
 
 class BitNetDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.layers.runner.Decoder`. Its head is empty: it says no
+    """BitNet's :class:`~vla_ros.engine.layers.runner.Decoder`. Its head is empty: it gives no
     tokens, and embeddings are read from where the checkpoint has them."""
 
     def __init__(
@@ -77,7 +77,8 @@ class BitNetDecoder(PackedLayers):
         return x, self._norm(x, self._final_norm if last else self.layers[number + 1].norm1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """In float32 as the original has it, to the last bit: what follows is rounded to int8."""
+        """RMSNorm in float32 as the original has it, to the last bit: the rows behind it are
+        rounded to int8."""
         exact = x.float()
         exact = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.config.rms_eps)
         return weight * exact.to(x.dtype)

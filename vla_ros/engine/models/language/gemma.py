@@ -19,8 +19,8 @@ from vla_ros.engine.models.transformer import layer_table, mlp, norm, norm_scale
 
 
 class GemmaDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.layers.runner.Decoder`. ``text`` is where its tensors
-    begin, ``head`` the name of its head's."""
+    """Gemma's :class:`~vla_ros.engine.layers.runner.Decoder`. ``text`` is where its tensors begin,
+    ``head`` the name of its head's."""
 
     _scale = 1.0
 

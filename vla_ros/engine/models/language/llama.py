@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.layers.attention import Attention, CpuAttention
-from vla_ros.engine.layers.devices import first_that_runs
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.devices import tried
 from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, Pair, signed
 from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, stacked
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.language.base import PackedLayers
-from vla_ros.engine.models.layer_steps import linear_residual, norm_linear, tuner_of
+from vla_ros.engine.models.transformer import linear_residual, norm_linear, tuner_of
 
 STEPS = "a kernel a step"
 _ALIKE = 4  # layers that are timed in turn: the cache has forgotten the first
@@ -42,7 +43,7 @@ class Layer:
 
 
 class LlamaDecoder(PackedLayers):
-    """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
+    """Llama's and Qwen2's :class:`~vla_ros.engine.layers.runner.Decoder`."""
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class LlamaDecoder(PackedLayers):
         tuner: Tuner | None = None,
         between: AddNorm = PLAIN,
     ) -> None:
-        """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in.
-        ``tuner``: it says how they are multiplied. ``between``: what runs between the products."""
+        """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in. ``tuner``
+        chooses the kernels of their products, ``between`` are the operators between products."""
         self.config, self._between = config, between
         self._packed: list[tuple[list[str], list[int], Prepacked]] = []
         self.embedding = tensors[prefix + "model.embed_tokens.weight"]
@@ -118,19 +119,20 @@ class LlamaDecoder(PackedLayers):
         rows: torch.Tensor,
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`~vla_ros.engine.layers.runner.Decoder`."""
-        alone = attention.alone if isinstance(attention, CpuAttention) else None
+        """Hidden states and the outputs of some layers; of a single token by functions of one
+        row."""
+        alone = attention.alone
         if alone is None or self._one_row is None or one_row() is None:
             return super().tapped(x, positions, attention, rows, layers)
         cos, sin = self._cos[positions], self._sin[positions]
         entries = alone.kv_cache.arrays(alone.slot)
         return self._one_row(  # type: ignore[no-any-return]
-            x, cos, sin, entries, alone.place, alone.sees, layers
+            x, cos, sin, entries, alone.index, alone.sees, layers
         )
 
     def prepare_one_row(self) -> None:
-        """For who has passes of a single token: on one core of a CPU they go through functions of
-        their own from here on, where all weights can be read so and it runs when it is tried."""
+        """Let passes of a single token on one core of a CPU go through functions of their own from
+        here on, where all weights can be read so and it runs when it is tried."""
         functions = one_row() if self.embedding.device.type == "cpu" else None
         if functions is None or self._one_row is not None:
             return
@@ -150,8 +152,8 @@ class LlamaDecoder(PackedLayers):
             return
         run = functions.OneRow(made, self._final_norm, self.config.rms_eps)
         heads, dtype = Heads(self.config.heads, self.config.kv_heads), self._cos.dtype
-        ways = {"Numba": lambda: run.tried(heads, self.config.head_dim, dtype)}
-        self._one_row = first_that_runs("a pass of one token", ways, "torch")[1]
+        numba = partial(run.tried, heads, self.config.head_dim, dtype)
+        self._one_row = tried("a pass of one token", "Numba", numba, "torch")
 
     def _first(self, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, self.config.rms_eps)
@@ -175,7 +177,7 @@ class LlamaDecoder(PackedLayers):
     def _between_products(
         self, layer: Layer, x: torch.Tensor, out: torch.Tensor, norm: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rest of a layer, what lies between two products as one kernel."""
+        """The rest of a layer, the operators between two products as one kernel."""
         eps, (add_norm, silu_mul) = self.config.rms_eps, self._between
         x, normed = add_norm(x, linear(out, layer.out), layer.norm2, eps)
         return add_norm(x, linear(silu_mul(linear(normed, layer.gate_up)), layer.down), norm, eps)
@@ -189,7 +191,8 @@ class LlamaDecoder(PackedLayers):
         return linear_residual(x, made, layer.down)
 
     def _stepwise(self, x: torch.Tensor, out: torch.Tensor) -> bool:
-        """Which of the two is taken for so many rows, the next layer's Q, K and V included."""
+        """Whether :meth:`_steps` is taken for so many rows, the next layer's Q, K and V
+        included."""
         tuner, eps = tuner_of(self._layers[0].down), self.config.rms_eps
         if tuner is None:
             return False
@@ -205,7 +208,7 @@ class LlamaDecoder(PackedLayers):
 
 
 def _for_one_row(layer: Layer, functions: Any) -> tuple[Any, ...]:
-    """What the function of a layer takes; () where a matrix cannot be read so."""
+    """Arguments of the function of a layer of one row; () where a matrix cannot be read so."""
     pairs = []
     for weight in (layer.qkv, layer.out, layer.gate_up, layer.down):
         if isinstance(weight, Int8) and weight.packed is not None:
