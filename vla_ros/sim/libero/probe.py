@@ -118,4 +118,4 @@ def images(seen: Sequence[TaskReference], digest: str) -> Reading:
     text = f"{words}; they differ by up to {mean:.1f} levels of 255 in the mean, {most:.0f} at most"
     if not right:
         text += ": " + ", ".join(f"{one.task} {one.mean:.1f}" for one in found)
-    return Reading("pictures", right, text, f"mean at most {expected.SLIGHT:.0f}")
+    return Reading("images", right, text, f"mean at most {expected.SLIGHT:.0f}")

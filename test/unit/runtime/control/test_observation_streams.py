@@ -92,7 +92,7 @@ def test_what_is_forgotten_is_older_than_the_last_before_it():
 # The kinds of streams
 
 
-@pytest.mark.parametrize("part", [Nearest(8), Poses()], ids=["pictures", "poses"])
+@pytest.mark.parametrize("part", [Nearest(8), Poses()], ids=["images", "poses"])
 def test_a_part_is_there_within_the_slop_and_no_further(part):
     part.add(1000, Pose((0.0, 0.0, 0.0), LEVEL))
     assert part.at(1010, 10).stamp_ns == 1000 and part.at(990, 10).stamp_ns == 1000

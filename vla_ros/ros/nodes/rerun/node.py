@@ -35,7 +35,7 @@ TABLE = (
     P("out", "", "A file.rrd to write instead of showing", fixed=True),
     P("jpeg", 80, "Quality of the images, 1 to 100; 0: every pixel as it was", 0, 100,
       fixed=True),
-    P("picture_rate_hz", 10.0, "Most images a second of each camera", 0.1, 1000.0, fixed=True),
+    P("image_rate_hz", 10.0, "Most images a second of each camera", 0.1, 1000.0, fixed=True),
     P("look_every_s", 1.0, "How often topics that came are looked for", 0.1, 60.0, fixed=True),
     P("niceness", 10, "Niceness of its process, behind all others", 0, 19, fixed=True),
 )  # fmt: skip
@@ -56,7 +56,7 @@ class RerunNode(Node):
         self._reader = Reader()
         self._topics = Topics(self)
         self._subscribed: dict[str, Any] = {}
-        self._image_ns = round(SECOND / values["picture_rate_hz"])
+        self._image_ns = round(SECOND / values["image_rate_hz"])
         self._shown_ns: dict[str, int] = {}  # the last image of each camera, by the steady clock
         self._arranged: set[str] = set()
         self._log = self._open(values)
