@@ -59,7 +59,7 @@ def _cuts(x: Floats, y: Floats, levels: int, least: int) -> list[float]:
 
 
 def best_split(x: Floats, y: Floats, least: int = 1) -> int | None:
-    """Of sorted ``x`` [n]: how many samples lie below the cut of least squared error.
+    """How many samples of sorted ``x`` [n] lie below the cut of least squared error.
 
     None where none lessens it: too few samples, equal values, equal targets.
     """

@@ -180,7 +180,7 @@ class ModelDrafter(Drafter):
         return self._draft.sequence(self._prompt, patches)
 
     def _features(self, request: Request) -> torch.Tensor:
-        """Of the draft's cameras, the first ones of the target's."""
+        """Image features of the draft's cameras, the first ones of the target's."""
         config = self._draft.config
         if self.shares_vision and request.features is not None:
             return request.features[: config.patches]

@@ -269,7 +269,7 @@ def run_fleet(options: FleetOptions, report: Report = silent) -> FleetResult:
 
 
 def _workers(options: FleetOptions, report: Callable[[str], None]) -> list[FleetRow]:
-    """As many processes as the largest fleet, of which each size takes the first."""
+    """Worker processes, as many as the largest fleet has, of which each size takes the first."""
     context = multiprocessing.get_context("spawn")
     workers: list[tuple[Any, Connection]] = []
     rows = []

@@ -186,7 +186,7 @@ def compare(
 
 
 def surer(gap: float) -> float:
-    """Of two choices that lie ``gap`` apart in logits, (p - q) / (p + q): 0 alike, 1 no doubt.
+    """(p - q) / (p + q) of two choices that lie ``gap`` apart in logits: 0 alike, 1 no doubt.
 
     Of two alone that is the difference of their probabilities. It is taken of these two, since
     where neighboring bins share the probability no difference of it is ever large: the surest

@@ -134,7 +134,7 @@ class Euler:
     def stepwise(
         self, sample: SampleBuffers, mode: RtcMode | None
     ) -> Generator[tuple[torch.Tensor, int], torch.Tensor, torch.Tensor]:
-        """The same integration a step at a time: yields x and the number of the step, is sent the
+        """The integration, one step at a time: yields x and the number of the step, is sent the
         velocity (for GUIDED_VJP the one that is corrected already)."""
         x = sample.x
         x.copy_(sample.noise)

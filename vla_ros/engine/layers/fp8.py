@@ -85,13 +85,13 @@ class Fp8:
         return exact[:count, :width].bfloat16()
 
     def ready(self) -> Fp8:
-        """The same matrix in the layout of the device's kernel, which is tried when the first
+        """This matrix in the layout of the device's kernel, which is tried when the first
         matrix is made ready there."""
         found = choose_fp8(self.values.device)
         return self if found is None else self.padded(found)
 
     def padded(self, round_rows: RoundRows = rounded_rows) -> Fp8:
-        """The same matrix with zeros up to the sizes that a GPU's product wants."""
+        """This matrix with zeros up to the sizes that a GPU's product wants."""
         count, width = self.shape
         bytes_ = self.values.view(torch.uint8)[:count, :width]  # what pads knows no fp8; 0 is 0
         bytes_ = with_columns(bytes_, round_up(width, _MULTIPLE))

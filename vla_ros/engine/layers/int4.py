@@ -95,7 +95,7 @@ class Int4:
         return (groups * step + middle).flatten(1)[:count, :width].bfloat16()
 
     def ready(self) -> Int4:
-        """The same matrix in the layout of the device's kernel, which is tried and timed on a GPU
+        """This matrix in the layout of the device's kernel, which is tried and timed on a GPU
         when the first matrix is made ready there; the stored form is let go where a kernel takes
         another."""
         device = self.values.device

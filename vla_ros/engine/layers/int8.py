@@ -79,7 +79,7 @@ class Int8:
         return codes[:, : self.shape[1]].bfloat16() * self.scale[:, None]
 
     def ready(self) -> Int8:
-        """The same matrix in the layout of the device's kernel, which is tried, and on a GPU timed,
+        """This matrix in the layout of the device's kernel, which is tried, and on a GPU timed,
         when the first matrix is made ready there."""
         width, device = self.shape[1], self.values.device
         if multiplies_integers(device):
@@ -90,7 +90,7 @@ class Int8:
         return Int8(values, self.scale, width, few, many)
 
     def for_one_row(self) -> Int8:
-        """The same matrix, laid out for passes of one row on one core where that is possible."""
+        """This matrix, laid out for passes of one row on one core where that is possible."""
         return self if self.packed is None else replace(self, packed=self.packed.for_one_row())
 
     def times(self, x: torch.Tensor) -> torch.Tensor:

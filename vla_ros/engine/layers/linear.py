@@ -83,7 +83,7 @@ def rows_of(weight: Weight, rows: range) -> Weight:
 
 
 def for_one_row(weight: Weight) -> Weight:
-    """The same weight, laid out for passes of one row on one core where
+    """The weight, laid out for passes of one row on one core where
     ``kernels/one_row_numba.py`` can read it (its ``blocks``). To import Numba takes half a second,
     and to compile the first time some."""
     return weight.for_one_row() if isinstance(weight, Prepacked | Int8) else weight

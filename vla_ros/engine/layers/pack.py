@@ -105,7 +105,7 @@ class Plan:
         return Plan(shape, flat, positions, slot, index, rows, filled, sees.view(-1, wide))
 
     def copy(self) -> Plan:
-        """The same plan in memory of its own."""
+        """A copy of the plan in memory of its own."""
         return Plan.of(self.shape, self.flat.clone())
 
     def load(self, other: Plan) -> None:

@@ -44,7 +44,7 @@ class Prepacked:
         return self.values.to_dense()
 
     def for_one_row(self) -> Prepacked:
-        """The same matrix, laid out for ``kernels/one_row_numba.py`` too where that can read it."""
+        """This matrix, laid out for ``kernels/one_row_numba.py`` too where that can read it."""
         functions = one_row()
         if functions is None:
             return self

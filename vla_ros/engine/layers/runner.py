@@ -432,5 +432,5 @@ class PackPass:
         return runner.run(*asked) if self.gives == CHOICES else (runner.logits(*asked),)
 
     def together(self, others: Sequence[PackPass]) -> list[tuple[torch.Tensor, ...]]:
-        """See :meth:`DecoderRunner.together`."""
+        """Passes of several runners as one, see :meth:`DecoderRunner.together`."""
         return self.runner.together((self, *others))

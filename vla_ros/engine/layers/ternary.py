@@ -224,7 +224,7 @@ class Ternary:
         return self.values().float() * self.scale[:, None]
 
     def ready(self) -> Ternary:
-        """The same matrix with the product of its device."""
+        """This matrix with the product of its device."""
         return replace(self, product=choose_product(self.packed.device))
 
     def times(self, x: torch.Tensor) -> torch.Tensor:

@@ -306,8 +306,8 @@ def _step(rows: int) -> int:
 
 
 def _cold(weights: Sequence[TunedWeight], bytes_wanted: int) -> Sequence[TunedWeight]:
-    """As many weights as it takes for the first to have left the cache when it comes again, as in a
-    pass, where all others lie between; all of them if they are too few."""
+    """Copies of a weight, as many as it takes for the first to have left the cache when it comes
+    again, as in a pass, where all others lie between; all of them if they are too few."""
     enough = -(-bytes_wanted // max(weights[0].values.nbytes, 1))
     return weights[: max(enough, 1)]
 

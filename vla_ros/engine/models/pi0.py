@@ -104,7 +104,7 @@ class Pi0(VLMWithExpert):
         self.state.copy_(pinned(state, self.device), non_blocking=True)
 
     def mask(self, span: KVSpan, count: int) -> None:
-        """Of pi0 the first row of the suffix mask is the state's: it sees no action."""
+        """Mask of the suffix; the first row of pi0's is the state's, which sees no action."""
         super().mask(span, count)
         if self.state_rows:
             span.suffix_mask[0, span.length + 1 :] = MASKED
@@ -167,7 +167,7 @@ class Pi0(VLMWithExpert):
     def _modulation(
         self, layer: int, which: int, step: int, given: torch.Tensor | None
     ) -> Modulation | None:
-        """Of one of a layer's norms in pi0.5."""
+        """Modulation (scale, shift, gate) of one of a layer's norms in pi0.5."""
         if not self.config.adaptive:
             return None
         scale, shift, gate = _at(self._ada_rms.layers[:, layer, which], step, given)
@@ -177,8 +177,8 @@ class Pi0(VLMWithExpert):
 
 
 def _at(table: torch.Tensor, step: int, given: torch.Tensor | None) -> torch.Tensor:
-    """Of a table [N, 3, w] what belongs to a step: [3, w], or [3, n, w] where rows are ``given``
-    [n, 1], which are at the last of the times."""
+    """A step's rows of a table [N, 3, w]: [3, w], or [3, n, w] where rows are ``given`` [n, 1],
+    which are at the last of the times."""
     if given is None:
         return table[step]
     return torch.where(given, table[-1][:, None], table[step][:, None])

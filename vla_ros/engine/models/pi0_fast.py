@@ -62,7 +62,7 @@ class Pi0Fast(TokenNetwork):
         self._pixels: dict[int, torch.Tensor] = {}
 
     def uncaptured(self) -> Pi0Fast:
-        """As :meth:`VLAModel.uncaptured`."""
+        """The model without CUDA graphs, as :meth:`VLAModel.uncaptured`."""
         other = copy(self)
         other.capture, other.pools = None, Pools()
         return other

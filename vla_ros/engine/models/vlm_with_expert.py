@@ -163,7 +163,8 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         return self.fill_together([(self, span)])
 
     def fill_together(self, spans: Sequence[tuple[VLMWithExpert, KVSpan]]) -> torch.Tensor:
-        """Of the last layer only K and V are needed. Every span attends to itself."""
+        """Fill the KV caches of several spans in one pass; each span attends to itself. Of the last
+        layer only K and V are needed."""
         text, x = self.config.shapes.text, joined([span.x for _, span in spans])
         sizes = [span.length for _, span in spans]
         table = self.rotary

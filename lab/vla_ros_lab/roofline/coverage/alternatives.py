@@ -31,7 +31,7 @@ class Coverage:
 
 
 def coverage(episodes: Sequence[Tokens], chunks: Chunks = SINGLE) -> list[Coverage]:
-    """Of the alternatives that one would think of, and of those that a fit gives, held out."""
+    """Coverage, held out, of alternatives that one would think of and of those that a fit gives."""
     fixed = FIXED if chunks.steps == 1 else _of_chunks(chunks)
     return [
         *(_counted(name, episodes, near) for name, near in fixed.items()),
@@ -91,7 +91,7 @@ def _rows(episode: Tokens, rows: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.
 
 
 def _looked(episode: Tokens, chunks: Chunks) -> Iterable[tuple[Tokens, Tokens, Tokens]]:
-    """Of every frame from the third on: what was said, the last chunk shifted (-1 where it says
+    """Each frame from the third on: its tokens, the last chunk shifted (-1 where it says
     nothing), and the step before each in the same chunk, before its first step what was executed
     last."""
     width = episode.shape[1]

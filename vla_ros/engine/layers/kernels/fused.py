@@ -101,7 +101,7 @@ def split_rotated(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads
 def rotate_in_place(
     qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: Heads
 ) -> Rotated:
-    """The same as views of ``qkv``, which is overwritten."""
+    """Rotated queries and keys as views of ``qkv``, which is overwritten."""
     rotated = heads.query + heads.kv
     qk = qkv[:, :rotated]
     other = qk.roll(qk.shape[-1] // 2, -1)

@@ -295,7 +295,7 @@ def ternary_product(
     scale: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """As the reference in :mod:`~vla_ros.engine.layers.ternary`; all contiguous.
+    """Ternary product, as the reference in :mod:`~vla_ros.engine.layers.ternary`; all contiguous.
 
     A program makes a tile [rows, weights] of the result. It loads a tile of packed bytes once and
     multiplies each of its four planes with the columns that it belongs to: int8 times int8 into
@@ -537,7 +537,7 @@ def _silu_mul(gate_up, out, middle, BLOCK: tl.constexpr):  # type: ignore[no-unt
 
 
 def add_norm(x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, eps: float) -> Pair:
-    """As the reference; x and ``added`` contiguous."""
+    """Sum and RMS norm, as the reference; x and ``added`` contiguous."""
     count, width = x.shape
     total, normed = torch.empty_like(x), torch.empty_like(x)
     with on_device(x.device):
@@ -549,7 +549,7 @@ def add_norm(x: torch.Tensor, added: torch.Tensor, weight: torch.Tensor, eps: fl
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """As the reference; contiguous."""
+    """SiLU(gate) * up, as the reference; contiguous."""
     count, middle = len(gate_up), gate_up.shape[1] // 2
     out = gate_up.new_empty(count, middle)
     with on_device(gate_up.device):
@@ -600,7 +600,8 @@ def rope_write(
     where: tuple[torch.Tensor, torch.Tensor],
     heads: Heads,
 ) -> Rotated:
-    """As the reference; ``qkv`` [T, H + 2 Hkv, D], contiguous, is overwritten.
+    """RoPE and the write of K and V, as the reference; ``qkv`` [T, H + 2 Hkv, D], contiguous, is
+    overwritten.
 
     One program handles one head of one token. Q and K are rotated in place in the fused projection
     and K and V are copied from there into the KV cache.

@@ -94,8 +94,10 @@ def _together(  # type: ignore[no-untyped-def]
 
 
 class TritonTail:
-    """As :class:`~vla_ros.engine.layers.attention.TorchTail`. ``parts``: of the entries; None:
-    enough of them to fill a GPU."""
+    """Attention of a pack's tail, as :class:`~vla_ros.engine.layers.attention.TorchTail`.
+
+    ``parts``: of the entries; None: enough of them to fill a GPU.
+    """
 
     def __init__(self, kv_cache: KVCache, plan: Plan, parts: int | None = None) -> None:
         self._kv_cache, self._plan, self._parts = kv_cache, plan, parts

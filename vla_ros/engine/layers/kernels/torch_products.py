@@ -113,7 +113,7 @@ class IntegerProduct:
         return self.values.to_dense().t().contiguous()
 
     def for_one_row(self) -> IntegerProduct:
-        """The same weights, laid out for ``kernels/one_row_numba.py`` too where that can read
+        """These weights, laid out for ``kernels/one_row_numba.py`` too where that can read
         them."""
         functions = one_row()
         if functions is None or not functions.HAS_VNNI:
