@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,30 @@ from over_ros import SetupError
 
 sys.path.remove(str(ROOT / "requirements"))
 
+STUDY = "vla_ros/shipped/tabletop-oft/model.safetensors"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def wheel(folder: Path, *names: str, version: str = "", body: str = "# vla_ros") -> Path:
-    """With these files beside those that are needed."""
-    path = folder / "vla_ros.whl"
+def wheel(
+    folder: Path,
+    name: str,
+    lacks: str = "",
+    more: Sequence[str] = (),
+    version: str = "",
+    body: str = "# vla_ros",
+    needs: str = "numpy",
+) -> Path:
+    """A wheel of ``name`` with the files that are promised, but for ``lacks``, and ``more``."""
+    path, promised = folder / f"{name}-1.2.3-py3-none-any.whl", release.PROMISED[name]
     metadata = (
-        f"Name: vla_ros\nVersion: {version or release.version()}\nLicense: Apache-2.0\n\n{body}"
+        f"Name: {name}\nVersion: {version or release.version()}\nLicense: Apache-2.0\n"
+        f"Requires-Dist: {needs}\n\n{body}"
     )
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("vla_ros.dist-info/METADATA", metadata)
-        points = "[console_scripts]\nvla-ros = vla_ros.cli.main:main\n"
-        archive.writestr("vla_ros.dist-info/entry_points.txt", points)
-        for name in names:
-            archive.writestr(name, "")
+        archive.writestr(f"{name}.dist-info/METADATA", metadata)
+        archive.writestr(f"{name}.dist-info/entry_points.txt", f"[group]\n{promised.entry_point}\n")
+        for file in (*(file for file in promised.files if file != lacks), *more):
+            archive.writestr(file, "")
     return path
 
 
@@ -47,36 +57,42 @@ def told(monkeypatch, tmp_path):
     monkeypatch.setattr(release, "ROOT", root)
 
 
-def test_a_wheel_as_promised_is_passed(tmp_path) -> None:
-    assert release.wrong_in(wheel(tmp_path, *release.NEEDED)) == []
+@pytest.mark.parametrize("name", release.PROMISED)
+def test_a_wheel_as_promised_is_passed(tmp_path, name) -> None:
+    assert release.wrong_in(wheel(tmp_path, name)) == []
 
 
 @pytest.mark.parametrize(
-    ("lacks", "more", "given", "says"),
+    ("name", "given", "says"),
     [
-        ("vla_ros/py.typed", (), {}, "py.typed is missing"),
-        ("", ("vla_ros/shipped/tabletop-oft/model.safetensors",), {}, "only studies need"),
-        ("", (), {"version": "0.0.1"}, "version 0.0.1, package.xml says 1.2.3"),
-        ("", (), {"body": ""}, "no long description"),
+        ("vla_ros", {"lacks": "vla_ros/py.typed"}, "py.typed is missing"),
+        (
+            "vla_ros",
+            {"more": ["vla_ros/shipped/tabletop-oft/model.safetensors"]},
+            "only studies need",
+        ),
+        ("vla_ros", {"version": "0.0.1"}, "version 0.0.1, package.xml says 1.2.3"),
+        ("vla_ros", {"body": ""}, "no long description"),
+        ("vla_ros_lab", {"needs": "vla-ros[model] == 1.2.2"}, "package.xml says 1.2.3"),
     ],
 )
-def test_what_is_not_as_promised_is_one_line(tmp_path, lacks, more, given, says) -> None:
-    names = [*(n for n in release.NEEDED if n != lacks), *more]
-    (line,) = release.wrong_in(wheel(tmp_path, *names, **given))
+def test_what_is_not_as_promised_is_one_line(tmp_path, name, given, says) -> None:
+    (line,) = release.wrong_in(wheel(tmp_path, name, **given))
     assert says in line
 
 
 def test_what_is_not_built_or_too_large_is_said(tmp_path, monkeypatch) -> None:
     (tmp_path / "vla_ros-1.2.2.tar.gz").touch()
-    with pytest.raises(SetupError, match=r"no sdist and wheel of 1\.2\.3: make dist"):
+    with pytest.raises(SetupError, match=r"no vla_ros-1\.2\.3\.tar\.gz: make dist"):
         release.built(tmp_path)
-    for name in ("vla_ros-1.2.3.tar.gz", "vla_ros-1.2.3-cp311-cp311-linux_x86_64.whl"):
-        (tmp_path / name).write_bytes(b"12345678")
+    for name, kind in (("vla_ros", "cp311-cp311-linux_x86_64"), ("vla_ros_lab", "py3-none-any")):
+        (tmp_path / f"{name}-1.2.3.tar.gz").write_bytes(b"12345678")
+        (tmp_path / f"{name}-1.2.3-{kind}.whl").write_bytes(b"12345678")
     made = release.built(tmp_path)
-    assert release.too_large(made) == []
+    assert len(made) == 4 and release.too_large(made) == []
     monkeypatch.setattr(release, "MOST_MB", {".whl": 7e-6, ".gz": 40.0})
-    (line,) = release.too_large(made)
-    assert ".whl has" in line
+    assert all(".whl has" in line for line in release.too_large(made))
+    assert len(release.too_large(made)) == 2
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

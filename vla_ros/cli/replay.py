@@ -18,11 +18,11 @@ from vla_ros.cli.arguments import (
     check_domain,
     require_rosbags,
 )
-from vla_ros.cli.graph_run import GraphRun
 from vla_ros.core.errors import UserError
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph
+from vla_ros.ros.bringup.graph_run import GraphRun
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def test_a_head_has_lines_and_a_cell_has_none(tmp_path):
 @pytest.mark.parametrize(("share", "color"), [(0.0, "255,255,255"), (1.0, "140,185,222")])
 def test_a_shade_grows_bluer(tmp_path, share, color):
     found = made(tmp_path, TABLE, content=Table((), (TableLine((Cell("x", shade=share),)),)))
-    assert f'style="background:rgb({color})"' in found
+    assert f'style="background:rgb({color});color:' in found
 
 
 def test_a_bar_stays_on_its_scale():

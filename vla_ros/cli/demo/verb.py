@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, check_domain
 from vla_ros.cli.defaults import CHECKPOINT, default_checkpoint, refuse_unreadable
 from vla_ros.cli.demo.result import DemoResult, Setup, Summary, json_line
-from vla_ros.cli.graph_run import GraphRun
 from vla_ros.core.clock import Distribution
 from vla_ros.core.console import show
 from vla_ros.core.errors import UserError, user_errors
@@ -25,6 +24,7 @@ from vla_ros.policies.base import POLICIES, PolicyRefused, refuse_unknown
 from vla_ros.policies.conventions import conventions_of
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed
 from vla_ros.ros.bringup.graph_file import GraphSpec, parse_overrides
+from vla_ros.ros.bringup.graph_run import GraphRun
 from vla_ros.ros.bringup.view import NODE as VIEW
 from vla_ros.ros.bringup.view import PageVisitors, view_node
 from vla_ros.ros.listeners.demo_log import EpisodeFigures, Film, policy_in_words

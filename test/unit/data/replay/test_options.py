@@ -86,7 +86,7 @@ def test_what_the_policy_needs_is_read_from_its_parameters():
 
 
 def test_policies_of_other_packages_are_taken_as_the_node_takes_them(monkeypatch):
-    monkeypatch.setattr("vla_ros.policies.base.installed", lambda: {"mine": None})
+    monkeypatch.setattr("vla_ros.core.extensions.claims", lambda group: {"mine": []})
     given = ("--policy", "mine", "-p", "policy_options=[speed=2]")
     values = policy(*given).parameters
     assert (values["policy"], values["policy_options"]) == ("mine", ["speed=2"])

@@ -1,7 +1,5 @@
-"""Run of a graph by a verb: its nodes' log, its progress, and a failure as one line and a status.
-
-Apart from the verbs: `demo` and `replay` both run a graph in a domain of its own.
-"""
+"""Run of a graph by a verb (demo, replay): its nodes' log, its progress, and a failure as one line
+and a status."""
 
 from __future__ import annotations
 
