@@ -8,6 +8,7 @@ from vla_ros.cli.main import make_parser
 from vla_ros.cli.record import node_arguments
 from vla_ros.cli.replay import check
 from vla_ros.core.errors import UserError
+from vla_ros.core.extensions import POLICIES
 from vla_ros.ros.nodes.replay import frame_range
 from vla_ros.ros.nodes.replay.prepare import graph_of, needs_of
 
@@ -86,7 +87,10 @@ def test_what_the_policy_needs_is_read_from_its_parameters():
 
 
 def test_policies_of_other_packages_are_taken_as_the_node_takes_them(monkeypatch):
-    monkeypatch.setattr("vla_ros.core.extensions.claims", lambda group: {"mine": []})
+    monkeypatch.setattr(
+        "vla_ros.core.extensions.claims",
+        lambda group: {"mine": [None]} if group == POLICIES else {},
+    )
     given = ("--policy", "mine", "-p", "policy_options=[speed=2]")
     values = policy(*given).parameters
     assert (values["policy"], values["policy_options"]) == ("mine", ["speed=2"])
