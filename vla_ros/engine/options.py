@@ -308,9 +308,9 @@ class EngineOptions:
         wrong = [n for n, other in of.items() if other not in ("", family) and n not in unread]
         if wrong:
             mine = family.removesuffix(" policies")
-            raise InvalidOption(
-                f"{', '.join(wrong)}: these options are for {of[wrong[0]]}, not for {mine}"
-            )
+            own = ", ".join(word.partition("=")[0] for word in self.extra)
+            names = ", ".join(own if name == "extra" else name for name in wrong)
+            raise InvalidOption(f"{names}: these options are for {of[wrong[0]]}, not for {mine}")
 
     def check_answer(self, answer: Answer) -> None:
         """Raise InvalidOption where the decoding does not fit a checkpoint's answers."""

@@ -213,6 +213,8 @@ def test_options_of_token_policies_are_refused() -> None:
         engine_of("pi0-small", decoding="autoregressive", drafter="model", acceptance="sampling")
     with pytest.raises(ValueError, match="decoding: these options"):
         engine_of("pi0-small", decoding="actionflow")
+    with pytest.raises(ValueError, match=r"^calibration: these options are for token"):
+        engine_of("pi0-small", extra=("calibration=heterospec.json",))
 
 
 def test_a_robot_that_does_not_fit_is_told_what_is_wanted_and_offered() -> None:
