@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -46,8 +46,10 @@ view: ## install the page in the browser too (viser, 40 MB), for --view
 	@$(PYTHON) requirements/install.py --venv $(VENV) --view
 
 # Its repositories are asked for each time that it is missing; without them its tests are skipped.
-ros2-launch: ## install the real `ros2 launch` too, for the tests, where its public repositories can be reached
-	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --launch
+# The sources are an archive of the packages that requirements/launch.txt names, where there is one.
+LAUNCH_SOURCES := $(or $(VLA_ROS_LAUNCH_SOURCES),$(wildcard ../shared/ros2_launch_sources.tar.xz))
+ros2-launch: ## install the real `ros2 launch` too, for the tests: of VLA_ROS_LAUNCH_SOURCES, or where its public repositories can be reached
+	@VLA_ROS_LAUNCH_SOURCES=$(if $(LAUNCH_SOURCES),$(abspath $(LAUNCH_SOURCES))) $(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --launch
 
 # Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
 OPENPI_CLIENT := build/openpi-client
@@ -117,12 +119,18 @@ test-docs: install ## run the documented commands that need no robot, GPU or net
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
 	@$(TOOL) second_robot $(ARGS)
 
+smoothness: install ## how smooth is what is commanded and executed of recorded chunks: vla_ros, LeRobot's interpolator, stairs (2 minutes)
+	@$(TOOL) motion.smoothness $(ARGS)
+
 MINUTES ?= 15
 soak: install ## trouble a running graph for MINUTES (15) and judge it by its topics; goes on where it was cut off
 	@$(TOOL) endurance.soak --minutes $(MINUTES) $(ARGS)
 
 cameras: install ## which camera drivers are heard: reliability, size, Fast DDS profile; received and answered of sent
 	@$(TOOL) endurance.cameras $(ARGS)
+
+ticks: install ## what the tick keeps at 100, 200, 250, 500 Hz: lateness, skips, CPU; alone, beside a load, with tick_priority (8 minutes)
+	@$(TOOL) endurance.ticks $(ARGS)
 
 WHAT ?= lifecycle
 TIMES ?= 100
@@ -190,11 +198,11 @@ dev: ## build the messages into the checkout, to run from it: PYTHONPATH=$PWD .v
 docs: ## build the documentation as a site: site/index.html (installs Zensical into .venv-docs, 140 MB)
 	@$(PYTHON) requirements/docs.py --venv .venv-docs
 
-audit: ## ask about known vulnerabilities of every pinned package (pip-audit, installed into .venv-audit)
-	@$(PYTHON) requirements/audit.py audit --venv .venv-audit
+audit: ## ask about known vulnerabilities of every pinned package (pip-audit in .venv-audit; ARGS=--where-possible)
+	@$(PYTHON) requirements/audit.py audit --venv .venv-audit $(ARGS)
 
 sbom: ## write a bill of materials in CycloneDX: build/sbom.json (cyclonedx-bom, in .venv-audit)
-	@$(PYTHON) requirements/audit.py sbom --venv .venv-audit
+	@$(PYTHON) requirements/audit.py sbom --venv .venv-audit $(ARGS)
 
 # Generated interfaces of another tree must not come along, so wheels are built from sdists.
 dist: install ## build dist/*.whl and dist/*.tar.gz of vla_ros and of the lab; vla_ros's wheel is for this Python and this ROS 2

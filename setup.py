@@ -168,21 +168,26 @@ setup(
             "tqdm>=4.60",
             "huggingface_hub>=0.20",
         ],
-        # backports.zstd is rosbags' own; bags are compressed with it.
-        "replay": ["rosbags>=0.11,<0.12", "backports.zstd>=1.0; python_version < '3.14'"],
+        # All but the first are rosbags' own: bags are compressed with them, and limits set in them.
+        "replay": [
+            "rosbags>=0.11,<0.12",
+            "backports.zstd>=1.0; python_version < '3.14'",
+            "apsw",
+            "lz4",
+        ],
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],
         # policy remote and `vla-ros serve`; zmq speaks with GR00T's own server.
         "serve": [
-            "websockets>=13.1",
+            "websockets>=15.0",
             "msgpack>=1.0.5",
             "prometheus_client>=0.17",
             "pyzmq>=25",
         ],
         "ray": [
             "ray[serve]>=2.40",
-            "websockets>=13.1",
+            "websockets>=15.0",
             "msgpack>=1.0.5",
             "prometheus_client>=0.17",
         ],

@@ -51,6 +51,7 @@ OVERRIDES = (
     "instruction",
     "frame_id",
     "mode",
+    "action_rate_hz",
     "control_rate_hz",
     "max_age_s",
 )

@@ -67,6 +67,7 @@ PARAMETERS = (
     "require_verified",
     "replay_file",
     "frame_id",
+    "action_rate_hz",
     "control_rate_hz",
     "max_age_s",
 )

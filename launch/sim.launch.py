@@ -56,6 +56,11 @@ def arguments() -> list[DeclareLaunchArgument]:
             description="realtime: the world does not wait; lockstep: it waits for every answer",
         ),
         DeclareLaunchArgument(
+            "control_rate_hz",
+            default_value="",
+            description="Commands, and steps of the world, a second. Empty: as in the files",
+        ),
+        DeclareLaunchArgument(
             "auto_reset",
             default_value="true",
             choices=["true", "false"],
@@ -80,7 +85,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     overrides = {
         name: ParameterValue(LaunchConfiguration(name), value_type=type(PARAMETERS[name].default))
-        for name in OVERRIDES
+        for name in (*OVERRIDES, "control_rate_hz")
         if given(name)
     }
     always = {"mode": given("mode"), "auto_reset": given("auto_reset") == "true"}

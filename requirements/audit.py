@@ -92,18 +92,25 @@ def explained(text: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def judge(answer: Answer, reasons: Mapping[tuple[str, str], str]) -> tuple[list[str], bool]:
+def judge(
+    answer: Answer, reasons: Mapping[tuple[str, str], str], where_possible: bool = False
+) -> tuple[list[str], bool]:
     """What to print, and whether all is well: nothing found that is not explained, and every
-    package but those of ROS was known. Silence of the index is not health."""
+    package but those of ROS was known. Silence of the index is not health; ``where_possible``: it
+    is passed over, in one line.
+    """
     lines = []
     open_ones = [f for f in answer.findings if (f.number, f.package) not in reasons]
     for finding in answer.findings:
         reason = reasons.get((finding.number, finding.package))
         lines.append(f"{finding}" + (f" (passed over: {reason})" if reason else ""))
+    silent = [name for name in answer.unknown if not name.startswith(OF_ROS)]
+    passed = where_possible and bool(silent)
     stale = sorted(set(reasons) - {(f.number, f.package) for f in answer.findings})
+    if passed:  # what is not found may not have been asked for
+        stale = []
     lines += [f"{EXPLAINED.name}: {number} of {package} is not found any more: take it out"
               for number, package in stale]  # fmt: skip
-    silent = [name for name in answer.unknown if not name.startswith(OF_ROS)]
     known = answer.asked - len(answer.unknown)
     lines.append(
         f"{known} of {answer.asked} packages are known to the index, {len(open_ones)} findings,"
@@ -115,10 +122,10 @@ def judge(answer: Answer, reasons: Mapping[tuple[str, str], str]) -> tuple[list[
             f" {', '.join(silent[:5])}: this index may not answer (pypi.org does); they are not"
             " audited"
         )
-    return lines, not (open_ones or silent or stale)
+    return lines, not (open_ones or stale or (silent and not passed))
 
 
-def audit(venv: Venv) -> bool:
+def audit(venv: Venv, where_possible: bool = False) -> bool:
     """Ask about every pinned package. SetupError: pip-audit failed, and why."""
     reports: dict[str, Any] = {}
     for path in pinned_files():
@@ -132,7 +139,8 @@ def audit(venv: Venv) -> bool:
             key = f"{package['name']} {package.get('version', '')}"
             reports[key] = package
     answer = answer_of({"dependencies": list(reports.values())})
-    lines, well = judge(answer, explained(EXPLAINED.read_text(encoding="utf-8")))
+    reasons = explained(EXPLAINED.read_text(encoding="utf-8"))
+    lines, well = judge(answer, reasons, where_possible)
     for line in lines:
         print(line)
     return well
@@ -194,16 +202,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["audit", "sbom"])
     parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument(
+        "--where-possible",
+        action="store_true",
+        help="pass over, with one line, what needs an index that does not answer; findings fail",
+    )
     args = parser.parse_args()
     try:
         venv = Venv(args.venv.absolute(), "audit")
         install(venv)
         if args.what == "audit":
-            return 0 if audit(venv) else 1
+            return 0 if audit(venv, args.where_possible) else 1
         sbom(venv)
     except SetupError as error:
-        print(f"{args.what}: {error}", file=sys.stderr)
-        return 1
+        print(f"{args.what}{' skipped' if args.where_possible else ''}: {error}", file=sys.stderr)
+        return 0 if args.where_possible else 1
     return 0
 
 

@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 import over_ros
@@ -130,16 +132,21 @@ class Venv:
         self.remember("libero", key)
 
     def install_launch(self) -> None:
-        """The real `ros2 launch`, where its repositories can be reached: the tests that need it
-        are skipped elsewhere. A sourced ROS 2 has its own."""
-        key = digest([LAUNCH], self.remembered("python"))
+        """The real `ros2 launch`, of the archive in VLA_ROS_LAUNCH_SOURCES, or where its
+        repositories can be reached: the tests that need it are skipped elsewhere. A sourced ROS 2
+        has its own."""
+        archive = os.environ.get("VLA_ROS_LAUNCH_SOURCES", "")
+        key = digest([LAUNCH], self.remembered("python"), archive and str(os.stat(archive).st_size))
         if over_ros.sourced_ros() or self.remembered("launch") == key:
             return
-        if unreachable := _unreachable(LAUNCH.read_text(encoding="utf-8")):
+        lines = LAUNCH.read_text(encoding="utf-8")
+        if not archive and (unreachable := _unreachable(lines)):
             say(f"`ros2 launch` is not installed ({unreachable}): tests that need it are skipped")
             return
         say("installing ROS 2's launch and command line, for the tests")
-        self.pip("--quiet", "--no-deps", "--no-build-isolation", "-r", str(LAUNCH))
+        with tempfile.TemporaryDirectory() as folder:
+            wanted = _unpacked(archive, lines, Path(folder)) if archive else ["-r", str(LAUNCH)]
+            self.pip("--quiet", "--no-deps", "--no-build-isolation", *wanted)
         # launch_ros imports it for composable nodes, of which there are none here.
         (self.packages() / "composition_interfaces").mkdir(exist_ok=True)
         (self.packages() / "composition_interfaces" / "srv.py").write_text(
@@ -194,6 +201,25 @@ class Venv:
     def remember(self, what: str, value: str) -> None:
         """For the next run, which skips what has not changed."""
         (self.folder / f".vla_ros_{what}").write_text(value)
+
+
+def _unpacked(archive: str, requirements: str, folder: Path) -> list[str]:
+    """What pip is to install of an archive that holds the repositories' packages, a folder each,
+    and the lines without a repository. SetupError: the archive lacks one."""
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    wanted = []
+    for line in requirements.splitlines():
+        name, at, place = line.partition(" @ ")
+        if not at:
+            wanted += [] if line.startswith("#") or not line.strip() else [line.strip()]
+            continue
+        package = place.rpartition("#subdirectory=")[2] if "#" in place else name.replace("-", "_")
+        found = sorted(folder.glob(f"*/{package}/setup.py"))
+        if not found:
+            raise SetupError(f"{archive} has no {package}: it has to hold what {LAUNCH.name} names")
+        wanted.append(str(found[0].parent))
+    return wanted
 
 
 def _unreachable(requirements: str) -> str:

@@ -142,7 +142,7 @@ def test_one_episode_follows_another(graph):
 
 
 def test_what_libero_changes_are_parameters_of_its_nodes():
-    protocol = {"detect_frozen", *UNGATED}
+    protocol = {"action_rate_hz", "detect_frozen", *UNGATED}
     for node in GraphSpec.load("libero").nodes:
         plain = yaml.safe_load(node.parameter_files[0].read_text())["/**"]["ros__parameters"]
         assert set(node.file_parameters()) == set(plain)

@@ -90,6 +90,7 @@ def test_every_parameter_reaches_the_policy_node(launched):
         "policy": "vla", "checkpoint": "shipped:tabletop", "decoding": "speculative",
         "device": "cuda:0", "dtype": "bfloat16", "weights": "decoder=int4,head=int8",
         "require_verified": "true", "frame_id": "base", "control_rate_hz": "10", "max_age_s": "0.3",
+        "action_rate_hz": "5",
         "replay_file": "rows.npy",
     }  # fmt: skip
     more = (
@@ -98,6 +99,7 @@ def test_every_parameter_reaches_the_policy_node(launched):
     )
     found = parameters(launched.play(**given, parameters=more))
     typed = {"require_verified": True, "control_rate_hz": 10.0, "max_age_s": 0.3}
+    typed["action_rate_hz"] = 5.0
     assert {name: found[name] for name in given} == {**given, **typed}
     assert found["joint_names"] == ["b", "a"] and found["engine_options"] == ["gamma=3"]
     assert (found["unnorm_key"], found["cameras.main.topic"]) == ("grün", "eye")

@@ -41,6 +41,18 @@ def test_nothing_found_is_well() -> None:
     )
 
 
+def test_silence_is_passed_over_where_that_is_asked_for_and_a_finding_never() -> None:
+    def judged_anyway(*packages: dict[str, Any], why: str = "") -> tuple[str, bool]:
+        answer = audit.answer_of({"dependencies": list(packages)})
+        lines, well = audit.judge(answer, audit.explained(why), where_possible=True)
+        return "\n".join(lines), well
+
+    text, well = judged_anyway(WELL, SILENT, why="PYSEC-1 pillow no robot reads PSD files")
+    assert well and "they are not audited" in text and "take it out" not in text
+    assert not judged_anyway(SILENT, ILL)[1]
+    assert not judged_anyway(WELL, why="PYSEC-1 pillow no robot reads PSD files")[1]
+
+
 def test_a_finding_fails_with_what_mends_it() -> None:
     text, well = judged(WELL, ILL)
     assert not well

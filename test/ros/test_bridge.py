@@ -315,6 +315,26 @@ def test_real_time_executes_what_is_fresh_and_nothing_else(spawn_node, ros):
     assert len(policy.clock) == 0
 
 
+@pytest.mark.timing
+def test_a_world_that_is_stepped_at_a_higher_rate_shows_as_many_images(spawn_node, ros):
+    """Joints are published at every step of the world, images at the action rate."""
+    policy = Policy(ros, lambda number, stamp: None)
+    spawn_node("bridge", REALTIME | {"max_steps": 40, "control_rate_hz": 60.0})
+    policy.connect()
+    status = policy.ended(1)
+    assert (status.step, status.max_steps, status.control_steps) == (40, 40, 120)
+    assert (status.action_rate_hz, status.control_rate_hz, status.idle_steps) == (20.0, 60.0, 120)
+    begin, end = stamp_of(policy.running(1).header.stamp), stamp_of(status.header.stamp)
+
+    def during(messages: list) -> int:
+        return sum(begin <= stamp <= end for stamp in stamps_of(messages))
+
+    wait_until(lambda: during(policy.joints.messages) >= 119, 5.0, "the joints of every step")
+    assert 39 <= during(policy.frames) <= 42
+    assert status.achieved_rate_hz < 63.0
+    judge("time per step", 1 / status.achieved_rate_hz, quiet=1 / 45, loaded=1 / 9)
+
+
 def keeps_pace(status: EpisodeStatus) -> None:
     """20 steps a second, or what a busy machine can; never more."""
     assert status.achieved_rate_hz < 21.0

@@ -113,6 +113,18 @@ def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_pat
         assert np.asarray(strip).std() > 5
 
 
+def test_another_control_rate_is_the_same_with_and_without_ros(graph):
+    """Records count actions, and the policy is asked once an action."""
+    setup = replace(SCRIPTED, control_rate_hz=60.0)
+    record = graph(setup).play(job(PLAIN), PLAIN)
+    (expected,) = directly(setup, PLAIN, [job(PLAIN)])
+    (plain,) = directly(SCRIPTED, PLAIN, [job(PLAIN)])
+    assert figures(record) == figures(expected)
+    assert record.success
+    assert record.steps == pytest.approx(plain.steps, abs=4)
+    assert record.frames == pytest.approx(record.steps, abs=1)
+
+
 def test_lossless_decodings_do_the_same_with_and_without_ros(graph):
     drafting = Variant("speculative", decoding="speculative", adaptive_draft=False)
     variants = [

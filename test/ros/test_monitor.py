@@ -33,7 +33,8 @@ OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
 
 
 class Robot(threading.Thread):
-    """Camera and policy in one: real messages at 20 Hz, as its attributes say."""
+    """Camera and policy in one: real messages of 20 images and actions a second, as its attributes
+    say."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(daemon=True)
@@ -43,6 +44,7 @@ class Robot(threading.Thread):
         self.image_delay_ms = 5.0  # stamp to publication; negative: from the future
         self.frozen_stamp: int | None = None
         self.sending = True
+        self.commands_an_action = 1
         self.skip = 0  # commands that are numbered and never published
         self.sent = 0
         self.captured = 0  # CUDA graphs, in service
@@ -57,12 +59,14 @@ class Robot(threading.Thread):
         due = time.monotonic()
         tick = 0
         while not self._over.wait(max(0.0, due - time.monotonic())):
-            due += 1 / RATE_HZ
-            if tick % 20 == 0:
+            due += 1 / RATE_HZ / self.commands_an_action
+            if tick % (20 * self.commands_an_action) == 0:
                 self.publish_status()
-            self._image()
+            if tick % self.commands_an_action == 0:
+                self._image()
+                self._observed_ns = time.time_ns() - round(self.age_ms * MS)
             if self.sending:
-                self._command()
+                self.command()
             tick += 1
 
     def stop(self) -> None:
@@ -70,7 +74,8 @@ class Robot(threading.Thread):
         self.join()
 
     def publish_status(self) -> None:
-        status = PolicyStatus(state=self.state, control_rate_hz=RATE_HZ, max_age_s=0.3)
+        status = PolicyStatus(state=self.state, action_rate_hz=RATE_HZ, max_age_s=0.3)
+        status.control_rate_hz = RATE_HZ * self.commands_an_action
         status.pipeline_depth, status.graphs_captured = 1, self.captured
         status.outputs = self.outputs
         self._status.publish(status)
@@ -82,7 +87,7 @@ class Robot(threading.Thread):
         image.header.stamp = to_time(now)
         self._camera.publish(image)
 
-    def _command(self) -> None:
+    def command(self) -> None:
         self.sequence += 1
         if self.skip:
             self.skip -= 1
@@ -90,7 +95,9 @@ class Robot(threading.Thread):
         now = time.time_ns()
         command = ActionCommand(sequence=self.sequence, kind=self.kind, pipeline_depth=1)
         command.header.stamp = to_time(now)
-        command.observation_stamp = to_time(now - round(self.age_ms * MS))
+        one = self.commands_an_action == 1
+        observed_ns = now - round(self.age_ms * MS) if one else self._observed_ns
+        command.observation_stamp = to_time(observed_ns)
         command.action = [0.0] * 7
         for i, stage in enumerate(STAGES):
             setattr(command.stages, f"{stage}_s", 2.0**i / 1e3)
@@ -162,6 +169,31 @@ def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
     assert list(report.action_publishers) == ["/test_peer"]
 
 
+def test_both_rates_are_in_diagnostics_and_new_actions_are_not_counted_by_commands(
+    watched: Watched, robot: Robot
+) -> None:
+    robot.commands_an_action = 5
+    status = watched.wait("action rate", OK, " commands/s", timeout=30.0)
+    asked = {one.key: one.value for one in status.values}["asked"]
+    assert asked == "actions 20 Hz, commands 100 Hz"
+    begun = watched.reports.wait_new()
+    later = watched.reports.wait_new(lambda m: m.actions >= begun.actions + 40, timeout=30.0)
+    commands, actions = later.commands - begun.commands, later.actions - begun.actions
+    assert commands == pytest.approx(5 * actions, abs=5)
+
+
+def test_a_fifth_of_a_second_of_500_commands_waits_for_the_monitor(
+    watched: Watched, robot: Robot
+) -> None:
+    """It judges everything five times a second, and other programs need the processor too."""
+    robot.stop()
+    begun = watched.reports.wait_new()
+    for _ in range(100):
+        robot.command()
+    later = watched.reports.wait_new(lambda m: m.commands >= begun.commands + 100, timeout=30.0)
+    assert later.lost_commands == begun.lost_commands
+
+
 @pytest.mark.timing
 def test_report_and_diagnostics_come_once_a_second(watched: Watched) -> None:
     """By their own stamps."""
@@ -179,7 +211,7 @@ def test_lost_held_and_stale_commands_are_counted(watched: Watched, robot: Robot
     robot.skip = 3
     watched.reports.wait_new(lambda m: m.lost_commands >= lost + 3)
     robot.kind = ActionCommand.KIND_HELD
-    watched.wait("action rate", WARN, "periods without a new action")
+    watched.wait("action rate", WARN, "periods without an action")
     robot.kind = ActionCommand.KIND_POLICY
     robot.age_ms = 400.0
     watched.wait("observation age", ERROR, "older than 300 ms")

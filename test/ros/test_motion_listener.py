@@ -67,7 +67,7 @@ def test_a_second_writer_is_found_on_a_topic_of_another_name(spawn_node, ros, ro
     spawn_node("policy", joints, remappings=names)
     with MotionListener(ros_domain, remappings=names) as listener:
         ros.bring_up("/policy")
-        points = [JointTrajectoryPoint(positions=[0.1])]
+        points = [JointTrajectoryPoint(positions=[0.1], velocities=[0.0])]
         points[0].time_from_start.nanosec = 50_000_000
         message = JointTrajectory(joint_names=["a"], points=points)
         one, other = (speaker(ros, JointTrajectory, "arm/joint_trajectory") for _ in range(2))

@@ -20,6 +20,7 @@ from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.engine.families.openvla import write_random
 from vla_ros.msg import PolicyStatus
+from vla_ros.policies.trust import VARIABLE
 from vla_ros.ros.common import qos
 
 #: what only configure can judge: parameters, the reason, what mends it
@@ -181,9 +182,11 @@ def test_two_robots_are_two_on_diagnostics(spawn_node, ros):
     assert {v.key: v.value for v in state.values}["policy"] == "zero"
 
 
-def test_cleanup_set_configure_answers_with_another_checkpoint(start_policy, tmp_path):
+def test_cleanup_set_configure_answers_with_another_checkpoint(start_policy, ros_env, tmp_path):
+    ros_env[VARIABLE] = str(tmp_path)  # below it anybody may name a checkpoint
     for seed in (1, 2):
         write_random(tmp_path / str(seed), tiny_config(), seed=seed)
+    (tmp_path / "3").mkdir()
 
     def file(number):
         return str(tmp_path / str(number))

@@ -183,7 +183,7 @@ def test_the_last_word_waits_for_the_readers_of_every_output(ros, ros_env, outpu
         def say() -> None:
             action = np.full(space.width, 0.1)
             command = Command(CommandKind.POLICY, action, next(number), 0, 0, 0)
-            plan = Plan(((T, action),))
+            plan = Plan(((T, action, 0.0 * action),))
             command = replace(command, joint_positions=action, plan=plan, valid_until_ns=SECOND)
             topics.command(command, PolicyInfo("zero"))
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 pytest.importorskip(
@@ -22,15 +25,20 @@ from support.domain import leased_domain
 from support.nodes import Program, ros_environment, run_cli
 from support.timing import judge
 from vla_ros.cli.main import main
+from vla_ros.data.actions import Rates
+from vla_ros.data.bags import Bag
+from vla_ros.data.lerobot.from_bags import BagOptions, BagRows
+from vla_ros.policies.trust import VARIABLE
 
 pytestmark = pytest.mark.ros
 CLI = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
-def env() -> Iterator[dict[str, str]]:
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     with leased_domain() as domain:
-        yield ros_environment(domain)
+        roots = {VARIABLE: str(tmp_path_factory.getbasetemp())}  # of the checkpoints made here
+        yield ros_environment(domain) | roots
 
 
 Replay = Callable[..., tuple[int, dict[str, Any], str]]
@@ -116,6 +124,22 @@ def test_a_recorded_run_gives_the_same_actions_again(
     assert said["identical"] is False
     assert said["before"]["name"] == "golden"
     assert said["first_difference"]["now"] == 0.001
+
+
+def test_a_run_commanded_five_times_an_action_is_replayed_and_exported_by_actions(
+    replay: Replay, env: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("mujoco", reason="mujoco is not installed")
+    words = ("--policy", "scripted", "--task", "reach_red_cube", "--control-rate", "100")
+    folder = record(env, tmp_path / "bag", *words)
+    code, said, err = replay(folder)
+    assert code == 0, err
+    assert said["identical"] is True and said["frames"] >= 75
+    assert 5 * (said["compared"] - 1) < said["frames"] <= 5 * said["compared"]
+    with Bag(folder) as bag:
+        found = BagRows(bag, BagOptions())
+    assert (found.rates, found.fps) == (Rates(20.0, 100.0), 20)
+    assert len(found) == said["compared"]
 
 
 @pytest.mark.slow
@@ -238,6 +262,48 @@ def test_what_cannot_be_replayed_is_one_line(
         assert main(["replay", *map(str, words)]) == 2, words
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line, words
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"worker_python": "{program}"},
+        {"policy": "remote", "checkpoint": "ws://127.0.0.1:{port}"},
+        {"policy": "magic", "worker_python": "{program}"},
+        {"policy": "vla", "checkpoint": "/etc"},
+    ],
+)
+def test_a_bag_starts_no_program_and_asks_no_server(
+    replay: Replay, expert_bag: Path, tmp_path: Path, named: dict[str, str]
+) -> None:
+    """Its own note of the run named a program, which was started with the user's environment."""
+    bag = Path(shutil.copytree(expert_bag, tmp_path / "bag"))
+    ran, program = tmp_path / "ran", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        names = {"program": program, "port": server.getsockname()[1]}
+        spoil(bag, {name: text.format(**names) for name, text in named.items()})
+        code, _, err = replay(bag)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "only who starts the process may: give it by --checkpoint, --policy or -p" in err
+    assert not ran.exists()
+
+
+def spoil(bag: Path, named: dict[str, str]) -> None:
+    """Change the recorded parameters of the policy node, in both places."""
+    run = bag / "vla_ros_run.json"
+    content = json.loads(run.read_text())
+    content["parameters"]["policy"].update(named)
+    run.write_text(json.dumps(content))
+    file = bag / "metadata.yaml"
+    metadata = yaml.safe_load(file.read_text())
+    custom = metadata["rosbag2_bagfile_information"]["custom_data"]
+    custom["vla_ros.run"] = json.dumps(content)
+    file.write_text(yaml.safe_dump(metadata))
 
 
 def test_a_policy_that_does_not_load_says_why(replay: Replay, tmp_path: Path) -> None:

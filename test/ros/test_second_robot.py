@@ -30,7 +30,7 @@ def meet(spawn_node, ros, ros_env):
 
     yield start
     for program in started:
-        program.kill()
+        program.end()
         print(f"----- {program.name}\n{program.log}")
 
 

@@ -47,8 +47,12 @@ def both_ways(setup: Setup, variant: Variant, job: Job, env: dict[str, str]) -> 
     return heard
 
 
-def test_the_teacher_lifts_the_cube_by_joint_commands(ros_env: dict[str, str]) -> None:
-    record = both_ways(SCRIPTED, Variant("scripted"), Job("scripted", "lift_cube", 0, 0), ros_env)
+@pytest.mark.parametrize("rate_hz", [0.0, 100.0])
+def test_the_teacher_lifts_the_cube_by_joint_commands(
+    ros_env: dict[str, str], rate_hz: float
+) -> None:
+    setup = replace(SCRIPTED, control_rate_hz=rate_hz)
+    record = both_ways(setup, Variant("scripted"), Job("scripted", "lift_cube", 0, 0), ros_env)
     assert record.success, f"{record.reason} {record.error}"
 
 

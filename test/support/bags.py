@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image as Pillow
-from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 from rosbags.typesys.store import Typestore
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
-from vla_ros.core.types import Image, Instruction
+from vla_ros.core.types import Image, Inference, Instruction, StaleAction, Timeline
 from vla_ros.data.bag_writer import typestore
+from vla_ros.runtime.control.motion import Motion
+from vla_ros.runtime.control.queue import ChunkAction, PolicyAnswer
+from vla_ros.runtime.limiter import action_reach_of
+from vla_ros.runtime.safety import Limits
 
 STORE = typestore()
 SECOND = 1_000_000_000
@@ -94,15 +99,17 @@ def joints(stamp_ns: int, position: float = 0.0, topic: str = "/joint_states") -
     return Entry(topic, stamp_ns, kind, content)
 
 
-def status(stamp_ns: int, state: int) -> Entry:
-    """A PolicyStatus of which only the state says something."""
+def status(stamp_ns: int, state: int, rates: tuple[float, float] = (0.0, 0.0)) -> Entry:
+    """A PolicyStatus of which only the state and the rates (of actions, of commands) say
+    something."""
     name = "vla_ros/msg/PolicyStatus"
     text = ("reason", "policy", "decoding", "checkpoint", "checkpoint_sha256", "device", "dtype",
             "instruction", "last_drop", "last_block")  # fmt: skip
     fields = [field for field, _ in STORE.fielddefs[name][1] if field not in ("header", "state")]
-    said = {field: "" if field in text else 0 for field in fields}
+    said: dict[str, Any] = {field: "" if field in text else 0 for field in fields}
     said |= {field: 0.0 for field in fields if field.endswith(("_hz", "_s"))}
     said["acceptance"], said["outputs"] = np.zeros(0), []
+    said["action_rate_hz"], said["control_rate_hz"] = rates
     content = _make(name, header=header(stamp_ns), state=state, **said)
     return Entry("/policy/status", stamp_ns, name, content)
 
@@ -118,15 +125,21 @@ def action(
     epoch: int = 1,
     kind: int = 0,
     space: ActionSpace = END_EFFECTOR_DELTA,
+    index: int = 0,
+    phase: float = 0.0,
+    at_ns: int = 0,
+    text: str = "",
 ) -> Entry:
-    """An ActionCommand that rests on the frame of this stamp."""
+    """An ActionCommand that rests on the frame of this stamp, published at ``at_ns`` or a fifth of
+    a period later, for the instruction ``text``."""
+    at_ns = at_ns or stamp_ns + T // 5
     name = "vla_ros/msg/ActionCommand"
     spent = dict.fromkeys(("transport_s", "queue_s", "preprocess_s", "vision_s"), 0.001)
     spent |= {**dict.fromkeys(("prefill_s", "decode_s", "gate_s"), 0.002), "total_s": 0.010}
     stages = _make("vla_ros/msg/Stages", **spent)
     content = _make(
         name,
-        header=header(stamp_ns + T // 5, "base"),
+        header=header(at_ns, "base"),
         observation_stamp=time(stamp_ns),
         receive_stamp=time(stamp_ns),
         latest_observation_stamp=time(stamp_ns),
@@ -135,19 +148,20 @@ def action(
         sequence=0,
         epoch=epoch,
         kind=kind,
-        chunk_index=0,
-        chunk_length=1,
+        chunk_index=index,
+        chunk_length=index + 1,
+        action_phase=phase,
         staleness_s=0.0,
         pipeline_depth=1,
         decoding="autoregressive",
-        instruction_hash=0,
+        instruction_hash=Instruction(text, 1).digest if text else 0,
         action_space=int(space.kind),
         names=list(space.names),
         units=list(space.units),
         action=np.array(list(numbers), dtype=np.float64),
         stages=stages,
     )
-    return Entry("/policy/action", stamp_ns + T // 5, name, content)
+    return Entry("/policy/action", at_ns, name, content)
 
 
 def chunk(
@@ -158,6 +172,7 @@ def chunk(
     continued: tuple[int, int, int] = (0, 0, 0),
     space: ActionSpace = END_EFFECTOR_DELTA,
     conditioning_delay: int = 0,
+    period_s: float = 0.05,
 ) -> Entry:
     """An ActionChunk of the frame of this stamp. ``continued``: stamp, index, delay_steps."""
     name = "vla_ros/msg/ActionChunk"
@@ -171,7 +186,7 @@ def chunk(
         decoding="flow",
         instruction_hash=Instruction(text, epoch).digest,
         length=len(numbers),
-        period_s=0.05,
+        period_s=period_s,
         previous_stamp=time(continued[0]),
         previous_index=continued[1],
         delay_steps=continued[2],
@@ -192,11 +207,17 @@ def chunk(
 
 
 def write_bag(
-    path: Path, entries: Iterable[Entry], storage: str = "mcap", store: Typestore = STORE
+    path: Path,
+    entries: Iterable[Entry],
+    storage: str = "mcap",
+    store: Typestore = STORE,
+    compressed: str = "none",
 ) -> Path:
     """Write entries in the order given, with the definitions of ``store``; returns the path."""
     plugin = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}[storage]
-    with Writer(path, version=9, storage_plugin=plugin) as writer:
+    whole = Writer(path, version=9, storage_plugin=plugin)
+    whole.set_compression(CompressionMode[compressed.upper()], CompressionFormat.ZSTD)
+    with whole as writer:
         connections: dict[str, Any] = {}
         for entry in entries:
             if entry.topic not in connections:
@@ -211,3 +232,44 @@ def write_bag(
 def film(count: int, step: int = T, **options: Any) -> list[Entry]:
     """``count`` frames, one every ``step`` ns."""
     return [image(START + i * step, picture(i), **options) for i in range(count)]
+
+
+def commanded(
+    action_hz: float,
+    control_hz: float,
+    actions: npt.NDArray[np.float64],
+    space: ActionSpace = END_EFFECTOR_DELTA,
+) -> tuple[list[Entry], npt.NDArray[np.float64]]:
+    """A run of chunks of 5 actions at one rate, commanded at another along the policy node's own
+    motion, for the instruction "reach". Returns the entries and the commands [n, D]."""
+    period, count = SECOND / action_hz, len(space.motion)
+    limits = Limits(
+        control_hz, action_hz, space=space, low=(-1.0,) * count, high=(1.0,) * count,
+        stale_action=StaleAction.SILENCE,
+    )  # fmt: skip
+    reach, motion = action_reach_of(limits), Motion(space, limits.action_period_s, exact=True)
+    entries = [task(START - T, "reach"), status(START - 1, 3, (action_hz, control_hz))]
+    answers = []
+    for i in range(len(actions)):
+        at_ns = START + round(i * period)
+        entries.append(image(at_ns, picture(i)))
+        if i % 5 == 0:
+            rows = actions[i : i + 5]
+            answers.append(PolicyAnswer(Inference(at_ns, rows, Timeline(0)), 0, 0))
+            entries.append(chunk(at_ns, rows, "reach", space=space, period_s=1 / action_hz))
+    commands, begun = [], 0
+    for n in range(round(len(actions) / limits.actions_a_period)):
+        motion.open(limits.actions_a_period)
+        while motion.wants() and begun < len(actions):
+            answer, index = answers[begun // 5], begun % 5
+            rows = answer.inference.actions[index:]
+            motion.begin(ChunkAction((answer,), index, rows), None, reach)
+            begun += 1
+        step = motion.close(limits.period_s)
+        assert step is not None
+        commands.append(step.wish)
+        of, at_ns = step.action, START + round(n * limits.period_ns) + 2_000_000
+        observed = of.answer.inference.stamp_ns
+        one = action(observed, step.wish, 1, 0, space, of.index, step.phase, at_ns, text="reach")
+        entries.append(one)
+    return sorted(entries, key=lambda e: e.at_ns), np.array(commands)

@@ -6,10 +6,9 @@ import contextlib
 import fcntl
 import itertools
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
+from vla_ros.core.private import open_lock, temporary_folder
 from vla_ros.ros.bringup.environment import _unused
 
 # Above 101 the ports of a domain lie in Linux's range of ephemeral ports; 0 is the user's own.
@@ -22,11 +21,10 @@ def leased_domain() -> Iterator[int]:
     """A domain id held by a file lock, so other workers and other test runs choose another; so do
     evaluations, whose locks these are, and a demo that runs already is in none of them. Each is
     another than the last: whoever was in that one may still be leaving."""
-    folder = Path(tempfile.gettempdir()) / f"vla_ros_domains_{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = temporary_folder("vla_ros_domains")
     for _ in range(LAST):
         domain = FIRST + next(_next) % (LAST - FIRST + 1)
-        with open(folder / str(domain), "w") as lock:
+        with os.fdopen(open_lock(folder / str(domain)), "r+b") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from vla_ros.engine.layers.pieces import Pieces
 from vla_ros.engine.layers.request import Decoded, Request
 from vla_ros.engine.models.openvla import VLAModel
 
+ResultT = TypeVar("ResultT")
 CPU = torch.device("cpu")
 CLOCK = SystemClock()
 TEXTS = ("pick up the red cube", "push the blue block to the plate", "open the drawer")
@@ -145,3 +148,20 @@ def play(engine: Engine, events: list[Event]) -> dict[int, Inference]:
             assert answer.stamp_ns not in out
             out[answer.stamp_ns] = answer
     return out
+
+
+def left_to_collector(play: Callable[[], ResultT]) -> tuple[ResultT, list[str]]:
+    """What a function returns, and the types, ours and torch's, of what it left in memory that
+    only the garbage collector would free."""
+    gc.collect()
+    gc.disable()
+    try:
+        result = play()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kinds = {f"{type(one).__module__}.{type(one).__name__}" for one in gc.garbage}
+        return result, sorted(k for k in kinds if k.startswith(("vla_ros.", "torch.")))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

@@ -35,12 +35,11 @@ class Point:
 class JointTrajectoryController:
     """:meth:`receive` is its topic, :meth:`update` its control cycle."""
 
-    def __init__(
-        self, names: list[str], start: Floats, *, upsampling: bool = False, replacement: bool = True
-    ) -> None:
+    def __init__(self, names: list[str], start: Floats, *, replacement: bool = True) -> None:
         self._names = names
-        self._upsampling, self._replacement = upsampling, replacement
+        self._replacement = replacement
         self.position = np.array(start, float)
+        self._rate = np.zeros(len(names))
         self.refused: list[str] = []
         self._points: list[Point] = []  # of the motion, the first one where it was taken up
         self._single = True  # it came as one point
@@ -65,12 +64,10 @@ class JointTrajectoryController:
             )
             for p in message.points
         ]
-        if self._upsampling and all(p.velocities is None for p in points):
-            points = _spline(points)
-        rest = None if points[0].velocities is None else 0.0 * self.position
-        begin = Point(now_ns, self.position, rest)
+        since = now_ns if self._updated_ns is None else self._updated_ns
+        begin = Point(since, self.position, self._rate)
         joined = self._until(max(begin_ns, now_ns), now_ns, points[0]) if self._goes_on() else []
-        here = [] if joined and joined[0].at_ns == now_ns else [begin]
+        here = [] if joined and joined[0].at_ns <= since else [begin]
         self._points, self._single = [*here, *joined, *points], len(joined + points) == 1
         return True
 
@@ -111,7 +108,9 @@ class JointTrajectoryController:
     def update(self, now_ns: int) -> Floats:
         """The positions commanded in this control cycle."""
         if self._points:
-            self.position = self._at(now_ns).positions
+            here = self._at(now_ns)
+            self.position = here.positions
+            self._rate = 0.0 * self.position if here.velocities is None else here.velocities
         self._updated_ns = now_ns
         return self.position
 
@@ -136,19 +135,3 @@ class JointTrajectoryController:
 
 def _since_start(point: object) -> int:
     return point.time_from_start.sec * SECOND + point.time_from_start.nanosec
-
-
-def _spline(points: list[Point]) -> list[Point]:
-    """The same with velocities at which acceleration has no steps, at rest at both ends."""
-    count = len(points)
-    if count < 2:
-        return points
-    lengths = np.diff([p.at_ns for p in points]) / SECOND
-    slopes = np.diff([p.positions for p in points], axis=0) / lengths[:, None]
-    matrix, right = np.eye(count), np.zeros((count, len(points[0].positions)))
-    for i in range(1, count - 1):
-        before, after = lengths[i - 1], lengths[i]
-        matrix[i, i - 1 : i + 2] = 1 / before, 2 / before + 2 / after, 1 / after
-        right[i] = 3 * (slopes[i] / after + slopes[i - 1] / before)
-    velocities = np.linalg.solve(matrix, right)
-    return [replace(p, velocities=v) for p, v in zip(points, velocities, strict=True)]

@@ -50,6 +50,7 @@ SILENT_S = 2.0  # actions are commanded and nothing comes on an output
 IN_TURN_S = 5.0  # between two writers
 OPENING = 0.05  # of a gripper's range, between a reading and a command that repeats it
 CHANGE_S = 0.1  # beside two periods: around it old and new limits may be kept
+PACE = 1 + 1e-3  # of a chunk's actions: what rounding and clocks that are slewed take
 SHOWN = 5  # lines a rule and topic
 #: The endings of the topics' names behind an arm's prefix.
 ENDINGS = {
@@ -68,6 +69,16 @@ class Command:
     when: Instant
     valid_until: float | None
     taken: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The first command of a chunk: ``at``, in actions, it begins."""
+
+    chunk: tuple[int, int]  # epoch, observation
+    sequence: int
+    when: Instant
+    at: float
 
 
 class MotionJudge:
@@ -92,6 +103,8 @@ class MotionJudge:
         self._commanded: set[tuple[str, str]] = set()  # openings by a policy or a person
         self._command: Command | None = None
         self._sequence = -1
+        self._action_rate_hz = 0.0  # as the status has it
+        self._begun: Begun | None = None
         self._complete = False  # every command of this process was heard
         self._numbers: dict[tuple[str, object], int] = {}
         self._writers: dict[str, tuple[object, object, float]] = {}
@@ -150,6 +163,7 @@ class MotionJudge:
             for axis in "xyz":
                 self._readings.add(at, axis, getattr(message.pose.position, axis))
         elif topic == "status":
+            self._action_rate_hz = float(message.action_rate_hz)
             if message.state in (message.STATE_UNCONFIGURED, message.STATE_INACTIVE):
                 self._begin_anew()
         else:
@@ -209,6 +223,7 @@ class MotionJudge:
             return  # of another configuration than is known by now
         if kind == "POLICY":
             self._expect_outputs(when, limits)
+            self._watch_pace(message, when, limits)
         action = np.array(message.action, float)
         motion, idx = action[limits.motion], list(range(len(limits.low)))
         if not limits.absolute:
@@ -230,6 +245,23 @@ class MotionJudge:
             return None
         command.taken.add(topic)
         return command
+
+    def _watch_pace(self, message: Any, when: Instant, limits: Limits) -> None:
+        """The actions of a chunk are executed at the rate of their data, whatever the rate of
+        commands. Ticks are counted, or the time that has passed where some of them were late; a
+        command has the place of the newest action that it makes a part of."""
+        chunk = message.epoch, _ns(message.observation_stamp)
+        at = message.chunk_index + message.action_phase
+        begun = self._begun
+        if begun is None or begun.chunk != chunk:
+            self._begun = Begun(chunk, self._sequence, when, at)
+            return
+        share = limits.period / limits.action_period
+        ticks, lapse = self._sequence - begun.sequence, when.at - begun.when.at
+        most = share * max(ticks, lapse / limits.period + 2) * PACE + min(share, 1.0)
+        if at - begun.at > most + EPSILON:
+            words = f"{at - begun.at:.3f} actions of a chunk in {1e3 * lapse:.0f} ms"
+            self._break("action", "POLICY", when.sent, ("pace", f"{words}; allowed {most:.3f}"))
 
     def _expect_outputs(self, when: Instant, limits: Limits) -> None:
         """An action is commanded: every output is to make something of it."""
@@ -338,13 +370,17 @@ class MotionJudge:
         if not set(message.joint_names) <= set(moving):
             return
         idx = [moving.index(name) for name in message.joint_names]
-        rows = np.array([list(point.positions) for point in message.points], float)
         times = np.array([_seconds(point.time_from_start) for point in message.points])
-        if len(rows) == 0 or (np.diff(times, prepend=0.0) <= 0.0).any():
+        if len(times) == 0 or (np.diff(times, prepend=0.0) <= 0.0).any():
             self._break(topic, kind, when.sent, ("times", f"points at {times.tolist()} s"))
             return
-        if not self._finite(topic, kind, when, rows.ravel(), len(idx) * len(rows)):
-            return
+        both = []
+        for numbers in ("positions", "velocities"):
+            values = np.array([x for p in message.points for x in getattr(p, numbers)], float)
+            if not self._finite(topic, kind, when, values, len(idx) * len(times)):
+                return
+            both.append(values.reshape(len(times), len(idx)))
+        rows, rates = both
         stops = self._stops(topic, kind)
         stamp, slack = _ns(message.header.stamp), 0.0
         if stamp:
@@ -353,13 +389,15 @@ class MotionJudge:
             begins = [when.at, *(when.at + np.linspace(-JITTER_S, period, 17))]
             slack = begins[2] - begins[1]
         old = self._plans.get(topic)
-        if old is not None and (old.positions.shape[1] != len(idx) or begins[0] < old.at[0] - 1.0):
-            old = None  # of other joints, or time went back
-        rests = old is None or stream.anew or begins[0] - old.end > max(3 * period, PAUSE_S)
+        if old is not None:
+            spline = old.spline
+            if spline.positions.shape[1] != len(idx) or begins[0] < spline.at[0] - 1.0:
+                old = None  # of other joints, or time went back
+        stands = old is None or stream.anew or begins[0] - old.end > max(3 * period, PAUSE_S)
         until = command.valid_until if command and kind in MOVES and stamp else None
         courses = [
             Course(
-                one, idx, begin, times, rows, old, rests, when.at,
+                one, idx, begin, times, rows, rates, old, stands, when.at,
                 self._measured(one, idx, when), until, slack,
             )
             for one in limits
@@ -426,7 +464,7 @@ class MotionJudge:
         for (_, before), (since, after) in itertools.pairwise(self._limits):
             if abs(sent - since) <= 2 * max(after.period, before.period) + CHANGE_S:
                 found += [one for one in (before, after) if one.names == found[0].names]
-        return found
+        return [one.at_rate(self._action_rate_hz) for one in found]
 
     def _made(self, message: Any, sent: float) -> float:
         """When a message was made that goes with no command: by simulated time that is its stamp,

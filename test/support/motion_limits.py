@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ Flags = npt.NDArray[np.bool_]
 PARAMETERS = (
     "acceleration_limits",
     "action_names",
+    "action_rate_hz",
     "action_space",
     "arms",
     "bounds_high",
@@ -31,6 +32,7 @@ PARAMETERS = (
     "gripper_names",
     "gripper_range",
     "joint_names",
+    "jump_limit",
     "leash_s",
     "max_age_s",
     "outputs",
@@ -55,6 +57,9 @@ TURN = 2 * np.pi
 class Limits:
     """The promises of one set of parameters.
 
+    ``period`` of commands, ``action_period`` of the policy's actions, s: their bounds of
+    displacements and their ``jump``, a share of the bounds, are an action's. ``rate_known``: the
+    parameters have the rate of actions; else the node's status does.
     ``names`` of all numbers of an action, ``grippers`` the places of those that open and close.
     ``low``, ``high``, ``velocity`` and ``acceleration`` are of the others, float64 [M]; the last
     two are None where not set. ``ends``: of each gripper what its controller takes for 0 and 1.
@@ -65,8 +70,11 @@ class Limits:
     names: tuple[str, ...]
     grippers: tuple[int, ...]
     period: float
+    action_period: float
     low: Floats
     high: Floats
+    rate_known: bool = True
+    jump: float = 1.0
     velocity: Floats | None = None
     acceleration: Floats | None = None
     ends: tuple[tuple[float, float], ...] = ()
@@ -86,6 +94,7 @@ class Limits:
         rate = float(values.get("control_rate_hz", 0.0))
         if kind is None or rate <= 0.0:
             return None
+        of_actions = float(values.get("action_rate_hz", 0.0))
         arms, names = _words(values, "arms"), tuple[str, ...]()
         if kind in (JOINT_DELTA, JOINT_POSITION):
             names = _words(values, "action_names") or _words(values, "joint_names")
@@ -105,6 +114,9 @@ class Limits:
             names=names,
             grippers=grippers,
             period=1.0 / rate,
+            action_period=1.0 / (of_actions or rate),
+            rate_known=of_actions > 0.0,
+            jump=float(values.get("jump_limit", 1.0)),
             low=low,
             high=high,
             velocity=_given(values.get("velocity_limits", ()), len(low)),
@@ -119,6 +131,26 @@ class Limits:
             continuous=frozenset(_words(values, "continuous_joints")),
             wrapped=values.get("continuous_as") == "wrapped",
         )
+
+    def at_rate(self, action_rate_hz: float) -> Limits:
+        """The same where the status has this rate of actions."""
+        if self.rate_known or action_rate_hz <= 0.0:
+            return self
+        return replace(self, action_period=1.0 / action_rate_hz)
+
+    @property
+    def fastest(self) -> Floats | None:
+        """Of positions that displacements or targets lead to, per second by their bounds: a whole
+        displacement an action, a jump an action; None: no such limit."""
+        if self.kind == JOINT_DELTA:
+            out: Floats = np.maximum(np.abs(self.low), np.abs(self.high)) / self.action_period
+            return out
+        if not self.absolute or self.jump >= 1.0:
+            return None
+        ranges = self.high - self.low
+        for turn in self._turns(range(len(ranges))):
+            ranges[turn] = ranges[turn].max()
+        return self.jump * ranges / self.action_period
 
     @property
     def motion(self) -> list[int]:
@@ -234,6 +266,28 @@ def rotation_between(start: Floats, goal: Floats) -> Floats:
 def _quaternion(axis_angle: Floats) -> tuple[float, Floats]:
     angle = float(np.linalg.norm(axis_angle))
     return float(np.cos(angle / 2)), axis_angle / 2 * np.sinc(angle / TURN)
+
+
+@dataclass(frozen=True)
+class Spline:
+    """A motion as a joint_trajectory_controller makes it of points with positions and velocities:
+    between two of them the polynomial of third degree that has both. ``at`` [n] in s, ``positions``
+    and ``rates`` [n, k]."""
+
+    at: Floats
+    positions: Floats
+    rates: Floats
+
+    def __call__(self, at: Floats) -> tuple[Floats, Floats, Floats]:
+        """Positions, velocities and accelerations [m, k] at instants [m], which lie between the
+        first and the last; at a point those of the segment behind it, at the last before it."""
+        i = np.clip(np.searchsorted(self.at, at, side="right") - 1, 0, len(self.at) - 2)
+        t, long = (at - self.at[i])[:, None], (self.at[i + 1] - self.at[i])[:, None]
+        start, goal, v, w = (x[i + j] for x in (self.positions, self.rates) for j in (0, 1))
+        square = (-3 * start + 3 * goal - 2 * v * long - w * long) / long**2
+        cube = (2 * start - 2 * goal + v * long + w * long) / long**3
+        where = start + v * t + square * t**2 + cube * t**3
+        return where, v + 2 * square * t + 3 * cube * t**2, 2 * square + 6 * cube * t
 
 
 class Readings:

@@ -8,17 +8,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from support.motion_limits import EPSILON, Flags, Floats, Limits, Measured, half_turn
+from support.motion_limits import (
+    EPSILON,
+    Flags,
+    Floats,
+    Limits,
+    Measured,
+    Spline,
+    half_turn,
+)
 
 PAUSE_S = 0.25  # without a message, or 3 periods: the next one may begin where the robot is
 JITTER_S = 0.002  # between the instant that a step was made for and its stamp
 NEAR = 0.02  # rad, m: between a reading and where the robot really is
 LATENCY_S = 0.1  # of a robot and its readings, beside the leash
 ROUNDING = 1 + 1e-6
-_LEAST_S = 1e-3  # of a gap: less is no time to divide by
+_LEAST = 0.02  # of a period: less is no time to divide by
 
 Break = tuple[str, str]
 Away = tuple[float, Measured]  # from where it is measured to what is commanded
@@ -67,7 +76,7 @@ class Stream:
         if limits.simulated or self.when is None:
             return (period,)
         both = {when.at - self.when.at, when.sent - self.when.sent}
-        return tuple(min(max(lapse, _LEAST_S), period) for lapse in both)
+        return tuple(min(max(lapse, _LEAST * period), period) for lapse in both)
 
 
 class Step:
@@ -104,6 +113,10 @@ class Step:
             over = (limits.share(self.way, most, self._idx) > ROUNDING) & ~brakes
             found += self._words("speed", over, most)
             found += self._of_the_leash(away)
+        if (fastest := limits.fastest) is not None:
+            most = fastest[self._idx] * min(max(self.lapses) + self._jitter, limits.period)
+            over = (limits.share(self.way, most, self._idx) > ROUNDING) & ~brakes
+            found += self._words("jump" if limits.absolute else "bounds", over, most)
         if limits.acceleration is not None and self._rates:
             most = limits.acceleration[self._idx] * limits.period**2
             found += self._words("acceleration", self._jolts(limits.acceleration[self._idx]), most)
@@ -274,7 +287,7 @@ def velocities(
         most = limits.velocity[idx]
         words("speed", (np.abs(rate) > most * ROUNDING + EPSILON) & ~brakes, most)
     if not limits.absolute:
-        low, high = limits.low[idx] / period, limits.high[idx] / period
+        low, high = (end[idx] / limits.action_period for end in (limits.low, limits.high))
         over = (rate < low * ROUNDING - EPSILON) | (rate > high * ROUNDING + EPSILON)
         words("bounds", over & ~brakes, low, high)
     if stops and befores:
@@ -291,52 +304,48 @@ def velocities(
 
 @dataclass
 class Plan:
-    """Where trajectories lead, linear between instants ``at`` [n] and positions [n, k]. ``sent``:
-    the newest, by the clock of commands. ``vague``: from when until when it leads from a place that
-    is not exactly known, where the robot began."""
+    """Where trajectories lead, as a controller makes it of their points. ``sent``: the newest, by
+    the clock of commands. ``vague``: from when until when it leads from a place that is not exactly
+    known, where the robot began. ``begin``: of the newest, where what was before it ends."""
 
-    at: Floats
-    positions: Floats
+    spline: Spline
     sent: float
     vague: tuple[float, float] = (0.0, 0.0)
-    begin: float = 0.0  # of the newest, where what was before it ends
-    loose: float = 0.0  # how well that is known, s
+    begin: float = 0.0
 
     @property
     def end(self) -> float:
-        return float(self.at[-1])
+        return float(self.spline.at[-1])
 
-    def where(self, at: float) -> Floats:
-        return np.array([np.interp(at, self.at, joint) for joint in self.positions.T])
+    def where(self, at: float) -> tuple[Floats, Floats]:
+        """Position and velocity; it stands before its begin and after its end."""
+        if not self.spline.at[0] <= at < self.end:
+            row = self.spline.positions[0 if at < self.spline.at[0] else -1]
+            return row, np.zeros(len(row))
+        row, rate, _ = self.spline(np.array([at]))
+        return row[0], rate[0]
 
     def doubt(self, at: float) -> float:
         """How much of a first step from rest is unknown of where it leads."""
         since, until = self.vague
         return (until - at) / (until - since) if since <= at < until else 0.0
 
-    def speed(self, at: float, limits: Limits, idx: Sequence[int]) -> Floats:
-        """Just before ``at``; 0 before its begin and after its end."""
-        i = int(np.searchsorted(self.at, at, side="left"))
-        if i == 0 or i == len(self.at):
-            return np.zeros(self.positions.shape[1])
-        way = limits.way(self.positions[i - 1], self.positions[i], idx)
-        out: Floats = way / (self.at[i] - self.at[i - 1])
-        return out
-
 
 @dataclass
 class Course:
-    """A trajectory that replaces what is left of ``old`` at its begin: points [n, k] at so many
-    seconds after it. ``rests``: there is no motion to replace, the robot stands. ``until``: the end
-    of its command. ``measured``: where each joint is. ``slack``: how well the begin is known."""
+    """A trajectory that replaces what is left of ``old`` at its begin: points and their velocities
+    [n, k] at so many seconds after it. ``stands``: there is no motion to replace, the robot is at
+    rest. ``until``: the end of its command. ``measured``: where each joint is. ``slack``: how well
+    the begin is known."""
 
     limits: Limits
     idx: Sequence[int]
     begin: float
     times: Floats
     rows: Floats
+    rates: Floats
     old: Plan | None
-    rests: bool
+    stands: bool
     made: float
     measured: Sequence[Measured | None]
     until: float | None = None
@@ -345,141 +354,119 @@ class Course:
 
     def __post_init__(self) -> None:
         self._names = [self.limits.moving[i] for i in self.idx]
-        self.here = self._begins_at()
+        self.here, self.rate = self._begins_at()
+        path = np.vstack([self.here, self.rows])
+        if self.limits.wrapped:  # between -pi and pi lies no way
+            ways = [self.limits.way(a, b, self.idx) for a, b in itertools.pairwise(path)]
+            path = np.cumsum([path[0], *ways], axis=0)
+        at = self.begin + np.append(0.0, self.times)
+        self.spline = Spline(at, path, np.vstack([self.rate, self.rates]))
 
-    def _begins_at(self) -> Floats:
-        """Where the motion is taken up."""
-        if self.old is not None and not self.rests:
+    def _begins_at(self) -> tuple[Floats, Floats]:
+        """Where the motion is taken up, and how fast it is there."""
+        rest = np.zeros(len(self.idx))
+        if self.old is not None and not self.stands:
             return self.old.where(self.begin)
-        here: Floats = self.rows[0].copy()
+        here: Floats = self.rows[0] - self.rates[0] * self.times[0] / 2  # what leads there best
         for i, one in enumerate(self._away(here)):
             if one is not None:  # from the measured position or the last commanded one
                 doubtful = doubt(self.limits, self.idx[i], one[1])
                 left = np.sign(one[0]) * max(0.0, abs(one[0]) - doubtful)
                 if self.old is not None:
-                    left = min(left, here[i] - self.old.positions[-1][i], key=abs)
+                    left = min(left, here[i] - self.old.spline.positions[-1][i], key=abs)
                 here[i] -= left
-        return here
+        return here, rest
 
     def _away(self, position: Floats) -> list[Away | None]:
         return away_from(position, self.measured, self._names, self.limits)
 
     def plan(self) -> Plan:
         """The motion from now on: what was before until this begins, then this."""
-        if self.old is None or self.rests:
-            at, positions = [np.array([self.begin])], [self.here[None]]
-        else:
-            kept = (self.old.at < self.begin) & (self.old.at > self.begin - 2.0)
-            at = [self.old.at[kept], np.array([self.begin])]
-            positions = [self.old.positions[kept], self.here[None]]
-        vague = self.old.vague if self.old is not None else (0.0, 0.0)
-        if self.rests:
+        spline, vague = self.spline, (0.0, 0.0)
+        if self.old is not None and not self.stands:
+            old, vague = self.old.spline, self.old.vague
+            kept = (old.at < self.begin - 1e-6) & (old.at > self.begin - 2.0)
+            spline = Spline(
+                np.append(old.at[kept], spline.at),
+                np.vstack([old.positions[kept], spline.positions]),
+                np.vstack([old.rates[kept], spline.rates]),
+            )
+        if self.stands:
             vague = (self.begin, self.begin + float(self.times[0]))
-        path = np.vstack([*positions, self.rows])
-        if self.limits.wrapped:  # between -pi and pi lies no way
-            ways = [self.limits.way(a, b, self.idx) for a, b in itertools.pairwise(path)]
-            path = np.cumsum([path[0], *ways], axis=0)
-        return Plan(
-            np.concatenate([*at, self.begin + self.times]),
-            path,
-            self.made,
-            vague,
-            self.begin,
-            self.slack + JITTER_S / 4,
-        )
+        return Plan(spline, self.made, vague, self.begin)
 
     def judge(self, stops: bool) -> list[Break]:
-        """What it breaks."""
-        limits, idx = self.limits, self.idx
-        rates = [np.zeros(len(idx))]
-        if self.old is not None and not self.rests:  # at a corner there are several
-            around = (self.begin, self.begin - JITTER_S, self.begin + JITTER_S)
-            rates = [self.old.speed(at, limits, idx) for at in around]
-            self._judge_the_end(self.old)
+        """What it breaks, at its points and every millisecond between them."""
+        if self.old is not None and not self.stands:
             self._judge_the_leash(self.old)
-        before, start = self.here, 0.0
-        for number, (row, end) in enumerate(zip(self.rows, self.times, strict=True)):
-            self._judge_point(number, before, row, float(end) - start, rates, stops)
-            rates = [limits.way(before, row, idx) / (end - start)]
-            before, start = row, float(end)
+        moves = [self._names[i] for i in map(int, np.flatnonzero(np.abs(self.rates[-1]) > EPSILON))]
+        if moves:
+            self.found.append(("rest", f"{', '.join(moves)} is in motion at the last point"))
+        ends = self.spline.at
+        for number, (start, end) in enumerate(itertools.pairwise(ends)):
+            at = np.append(np.arange(start, end, 1e-3), end - 1e-9)
+            self._judge_segment(number, at, float(end - start), stops)
         return self.found
 
-    def _judge_point(
-        self,
-        number: int,
-        start: Floats,
-        row: Floats,
-        length: float,
-        rates: list[Floats],
-        stops: bool,
-    ) -> None:
+    def _judge_segment(self, number: int, at: Floats, length: float, stops: bool) -> None:
         limits, idx = self.limits, self.idx
-        rate = limits.way(start, row, idx) / length
-        speed, speeds = limits.size(rate, idx), [limits.size(one, idx) for one in rates]
+        rows, rates, changes = self.spline(at)
+        speeds, began = np.abs(rates), np.abs(self.rate)
 
         def words(rule: str, over: Flags, *most: Floats) -> None:
-            for i in map(int, np.flatnonzero(over)):
-                text = f"{self._names[i]} {start[i]:.4f} -> {row[i]:.4f} in {length:.3f} s, point"
-                text += f" {number + 1}: {rate[i]:.4g}/s after {rates[0][i]:.4g}/s; allowed "
+            for i in map(int, np.flatnonzero(over.any(axis=0))):
+                k = int(over[:, i].argmax())
+                text = f"{self._names[i]} {self.here[i]:.4f} at {self.rate[i]:.4g}/s -> "
+                text += f"{rows[k, i]:.4f} at {rates[k, i]:.4g}/s and {changes[k, i]:.4g}/s2 after"
+                text += f" {at[k] - self.begin:.3f} s, point {number + 1}; allowed "
                 text += " to ".join(f"{float(one[i]):.4g}" for one in most)
                 self.found.append((rule, text))
 
-        brakes = np.zeros(len(idx), bool)
-        loose = self.slack if number == 0 else 0.0
         # Two clocks are read one after the other: where the motion was taken up is not exact.
-        unsure = np.max(speeds, axis=0) * (loose + (JITTER_S / 2 if number < 2 else 0.0)) / length
-        old = None if self.rests or number > 1 else self.old
-        vague = 0.0 if old is None else old.doubt(self.begin)
-        begun = 1.0 if vague and number == 0 else 0.0
+        loose = self.slack + JITTER_S / 2 if number == 0 else 0.0
+        vague = 0.0 if self.stands or self.old is None else self.old.doubt(self.begin)
+        unsure = began * loose  # of the position
+        if limits.velocity is not None and number == 0:
+            unsure = unsure + (vague * limits.period + JITTER_S / 4) * limits.velocity[idx]
+        faster = 1.5 * unsure / length
+        since, brakes = (at - self.begin)[:, None], np.zeros(rates.shape, bool)
         if limits.acceleration is not None:
-            least = limits.acceleration[idx] * min(limits.period, length) / 2
-            brakes = np.any([speed <= one - least for one in speeds], axis=0)
-            lapse = length if number < 2 else self.times[number - 1] - self.times[number - 2]
-            lapse = max(limits.period, min(length, lapse) if number else 0.0)
-            if number == 1 and self.rests:
-                lapse *= 2  # how fast it began is not known
-            lapse += limits.period * (vague + begun)
-            most = limits.acceleration[idx] * lapse + unsure
-            shares = [limits.share(limits.change(one, rate, idx), most, idx) for one in rates]
-            words("acceleration", np.min(shares, axis=0) > 1 + 1e-4, most)
+            most = limits.acceleration[idx]
+            brakes = speeds <= began - since * most / 2 + EPSILON
+            jolts = np.abs(changes) > most * (1 + 1e-3) + 6 * unsure / length**2 + EPSILON
+            jolts &= length > 1e-4  # a duration is of whole nanoseconds
+            if number == 0:
+                jolts &= np.abs(changes) > most * (1 + vague + self.stands + 4 * loose / length)
+            words("acceleration", jolts, most)
         if limits.velocity is not None:
-            loose += vague * limits.period + (JITTER_S if number == 0 else 0.0)
-            most = limits.velocity[idx] * (1 + loose / length)
-            words("speed", (limits.share(rate, most, idx) > ROUNDING) & ~brakes, most)
+            most = limits.velocity[idx]
+            words("speed", (speeds > most * ROUNDING + faster + EPSILON) & ~brakes, most)
         if limits.absolute:
-            before, after = limits.outside(start, idx), limits.outside(row, idx)
-            over = (after > before + EPSILON) & (after > EPSILON) & ~brakes
-            words("bounds", over, limits.low[idx], limits.high[idx])
-        if stops and not begun:
-            ok = [
-                (speed <= one * (1 + 1e-4) + 1e-4)
-                & ((rate * before >= -EPSILON) | (speed <= unsure + EPSILON))
-                for one, before in zip(speeds, rates, strict=True)
-            ]
-            words("stop", ~np.any(ok, axis=0), np.max(speeds, axis=0))
-        late = 0.0 if self.until is None else self.begin + self.times[number] - self.until
-        if late > 1e-3:
-            moves = (speed > EPSILON) & ~brakes
-            words("valid_until", moves, np.full(len(idx), self.times[number] - late))
+            self._judge_bounds(rows, rates, brakes, words)
+        if stops and not self.stands:
+            slower = (speeds <= began + faster + 1e-4) & (rates * self.rate >= -EPSILON - faster)
+            words("stop", ~slower, began)
+        if self.until is not None and at[-1] > self.until + 1e-3:
+            late = (at > self.until + 1e-3)[:, None] & (speeds > EPSILON)
+            if limits.acceleration is not None:  # what brakes may end later
+                late &= np.sign(changes) == np.sign(rates)
+            words("valid_until", late, np.full(len(idx), self.until - self.begin))
 
-    def _judge_the_end(self, old: Plan) -> None:
-        """A motion that nothing replaced in time ends at its last point, and stands there."""
+    def _judge_bounds(self, rows: Floats, rates: Floats, brakes: Flags, words: Any) -> None:
         limits, idx = self.limits, self.idx
-        if limits.acceleration is None or min(self.begin, self.made) <= old.end + JITTER_S:
+        inside = (rows >= limits.low[idx] - EPSILON) & (rows <= limits.high[idx] + EPSILON)
+        if inside.all():
             return
-        rate, most = old.speed(old.end, limits, idx), limits.acceleration[idx] * limits.period
-        if old.at[-2] <= old.begin:  # it had one point
-            before = old.speed(old.begin, limits, idx)
-            most = most + limits.size(before, idx) * old.loose / (old.end - old.begin)
-        for i in map(int, np.flatnonzero(limits.share(rate, most, idx) > 1 + 1e-4)):
-            text = f"{self._names[i]} came to its last point at {rate[i]:.4g}/s"
-            self.found.append(("acceleration", f"{text}; allowed {float(most[i]):.4g}"))
+        before = limits.outside(self.here, idx)
+        after = np.array([limits.outside(row, idx) for row in rows])
+        over = (after > before + EPSILON) & (after > EPSILON) & ~brakes
+        words("bounds", over, limits.low[idx], limits.high[idx])
 
     def _judge_the_leash(self, old: Plan) -> None:
         """Readings are of now: what was planned since the plan before may be farther away."""
         if self.limits.velocity is None:
             return
-        here = old.where(self.begin)
+        here = old.where(self.begin)[0]
         for i, one in enumerate(self._away(here)):
             if one is None:
                 continue

@@ -86,6 +86,15 @@ class Program:
         """Wait for a piece of text in its output."""
         wait_until(lambda: text in self.log, timeout, lambda: f"{text!r} in:\n{self.log}")
 
+    def end(self, timeout: float = 5.0) -> None:
+        """Ask it to end, and kill it if it does not. For one that publishes all the time: killed
+        over Fast DDS's shared memory it may leave a lock behind, and a participant of this process
+        that goes while the memory is given up then crashes it."""
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self.process.terminate()
+            self.process.wait(timeout)
+        self.kill()
+
     def kill(self) -> None:
         """End it and everything it started."""
         with contextlib.suppress(ProcessLookupError):

@@ -9,6 +9,30 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "example_policy"
 
+#: for :func:`offer`, with the entry point ``late = late:Late``: inference lasts ``takes_s``
+LATE = """
+import time
+
+import numpy as np
+
+from vla_ros.core.types import Inference, PolicyInfo
+
+
+class Late:
+    info = PolicyInfo(name="late")
+
+    def __init__(self, spec):
+        self._takes_s = float(spec.options["takes_s"])
+
+    def reset(self, instruction):
+        pass
+
+    def step(self, observation, timeline, clock):
+        time.sleep(self._takes_s)
+        action = np.array([[0.0] * 6 + [1.0]])
+        return Inference(observation.stamp_ns, action, timeline.mark("decode", clock.steady_ns()))
+"""
+
 
 def install(package: Path, scratch: Path, *folders: str) -> Path:
     """pip install it; returns the folder that has to be on the path."""

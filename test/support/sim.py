@@ -28,15 +28,19 @@ TASKS = (Task("count", "count to four", 3, 20), Task("wait", "wait for ever", 3,
 
 @dataclass
 class CountingEnvironment:
-    """Solves "count" at its fourth step. Remembers what it executed."""
+    """Solves "count" at its fourth step. Remembers what it executed. ``action_rate_hz`` 0: its
+    control rate."""
 
     rate_hz: float = 200.0
+    action_rate_hz: float = field(default=0.0, kw_only=True)
     actions: list[Floats] = field(default_factory=list)
     resets: list[tuple[str, int, int]] = field(default_factory=list)
 
     @property
     def spec(self) -> EnvSpec:
-        return EnvSpec("counting", TASKS, (AGENTVIEW,), 4, control_rate_hz=self.rate_hz)
+        rates = {"action_rate_hz": self.action_rate_hz or self.rate_hz}
+        rates["control_rate_hz"] = self.rate_hz
+        return EnvSpec("counting", TASKS, (AGENTVIEW,), 4, **rates)
 
     def reset(
         self, task: str, initial_state: int, seed: int = 0, render: bool = True

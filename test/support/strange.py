@@ -189,7 +189,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "config is a number": (write("config.json", "7"), "config.json holds a int"),
     "config in another code": (write("config.json", b'{"a": "\xff"}'), "is no text in UTF-8"),
     "config is a directory": (directory_in_place_of("config.json"), "config.json is a directory"),
-    "deep config": (write("config.json", "[" * 100000), "config.json is no JSON"),
+    "deep config": (write("config.json", "[" * 100000), "config.json has brackets 100,000 deep"),
     "text for a number": (config(text_config__hidden_size="64"), r"\S+hidden_size is '64'"),
     "no heads": (config(text_config__num_attention_heads=0), "config.json: .*attention_heads is 0"),
     "text config is a list": (config(text_config=[1]), r"config.json: text_config is \[1\]"),
@@ -259,7 +259,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "words and merges alone": (
         lambda d: (d / "tokenizer.json").rename(d / "vocab.json"), "only vocab.json, which",
     ),
-    "cut tokenizer": (cut("tokenizer.json", 0.5), "tokenizer.json is no tokenizer of this format"),
+    "cut tokenizer": (cut("tokenizer.json", 0.5), "tokenizer.json is no JSON"),
     "empty tokenizer": (write("tokenizer.json", ""), "tokenizer.json is empty"),
     "tokenizer is a pointer": (write("tokenizer.json", LFS), "tokenizer.json is a git-lfs pointer"),
     "another's tokenizer": (foreign_tokenizer, "tokenizer.json gives .* do not belong together"),

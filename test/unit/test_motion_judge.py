@@ -65,7 +65,9 @@ class Node:
         self.values = parameters | changes
         self.judge.limits(self.values, ns(0.0))
         self.at = 1.0
-        self.sequence = 0
+        self.sequence = self.index = 0
+        self.phase = 0.0
+        self.period = 1 / self.values["control_rate_hz"]
         joints = "joint" in self.values["action_space"]
         self.names = self.values["action_names"] if joints else HAND_NAMES
 
@@ -84,6 +86,10 @@ class Node:
     ) -> None:
         message = SimpleNamespace(
             header=SimpleNamespace(stamp=stamp(self.at)),
+            observation_stamp=stamp(0.5),
+            epoch=1,
+            chunk_index=self.index,
+            action_phase=self.phase,
             kind=kind,
             valid_until=stamp(self.at + valid_s)
             if kind != STOP
@@ -102,19 +108,19 @@ class Node:
         """A period: the action, and the output of joints."""
         self.act(*motion, kind=kind, gripper=gripper)
         self.output("positions", SimpleNamespace(data=list(motion)))
-        self.at += T
+        self.at += self.period
 
     def turn(self, *rate: float, kind: int = POLICY, gripper: float = math.nan) -> None:
         """A period: a displacement, and the twist of it."""
         six = [*rate, *[0.0] * (6 - len(rate))]
-        self.act(*(T * x for x in six), kind=kind, gripper=gripper)
+        self.act(*(self.period * x for x in six), kind=kind, gripper=gripper)
         linear, angular = (dict(zip("xyz", part, strict=True)) for part in (six[:3], six[3:]))
         twist = SimpleNamespace(
             linear=SimpleNamespace(**linear), angular=SimpleNamespace(**angular)
         )
         header = SimpleNamespace(stamp=stamp(self.at))
         self.output("twist", SimpleNamespace(twist=twist, header=header))
-        self.at += T
+        self.at += self.period
 
     def course(
         self,
@@ -125,8 +131,10 @@ class Node:
         valid_s: float = 0.45,
         each: float = T,
     ) -> None:
-        """A trajectory, each point a period after the one before, for so many ``periods``."""
-        self.act(*points[0], kind=kind, valid_s=valid_s)
+        """A trajectory for so many ``periods``: position and velocity of j1 at each point, which is
+        a period after the one before, or its third number after the begin."""
+        self.act(points[0][0], 0.0, kind=kind, valid_s=valid_s)
+        times = [more[0] if more else (i + 1) * each for i, (_, _, *more) in enumerate(points)]
         message = SimpleNamespace(
             header=SimpleNamespace(
                 stamp=SimpleNamespace(sec=0, nanosec=0) if lead is None else stamp(self.at + lead)
@@ -134,10 +142,11 @@ class Node:
             joint_names=["j1", "j2"],
             points=[
                 SimpleNamespace(
-                    positions=list(point),
-                    time_from_start=SimpleNamespace(sec=0, nanosec=round((i + 1) * each * 1e9)),
+                    positions=[x, 0.0],
+                    velocities=[v, 0.0],
+                    time_from_start=SimpleNamespace(sec=0, nanosec=round(at * 1e9)),
                 )
-                for i, point in enumerate(points)
+                for (x, v, *_), at in zip(points, times, strict=True)
             ],
         )
         self.output("joint_trajectory", message)
@@ -215,6 +224,8 @@ def test_a_motion_within_its_limits_passes_whatever_the_clock_does(
     node.stands(j1=0.0, j2=0.0)
     stopped = False
     for kind, goal, late, sent in ticks:
+        if kind == HELD and node.sequence == 0:
+            kind = POLICY  # nothing is held yet
         node.at = due + late
         lapse, last = min(node.at - last, T), node.at
         stopped = kind == STOP or (stopped and kind == HELD)
@@ -240,50 +251,60 @@ def test_trajectories_that_go_on_from_one_another_and_brake_at_their_ends_pass(
     position, rate = 0.0, 0.0
     for i, goal in enumerate(goals):
         if i % 4 == 3:  # a stop: as slow as may be, from where the motion is
-            rows = braking(position, rate, acceleration)
-            node.course(*rows, kind=STOP, lead=None, periods=len(rows) + 1)
-            position, rate = rows[-1][0], 0.0
+            (rest,) = braking(position, rate, acceleration, 0.0)
+            node.course(rest, kind=STOP, lead=None, periods=math.ceil(rest[2] / T) + 1)
+            position, rate = rest[0], 0.0
             continue
-        rows, at, speed = [], position, rate
-        for n in range(6):
-            speed = bounded(goal, at, speed, 1.0, acceleration, T)
-            at += speed * T
-            rows.append((at, 0.0))
-            if n == 2:  # where the next one takes over
-                position, rate = at, speed
-        rows += braking(at, speed, acceleration)
-        node.course(*rows, lead=0.0, periods=3, valid_s=0.3)
+        changes, at, speed = [], position, rate
+        for _ in range(6):
+            wish = bounded(goal, at, speed, 1.0, acceleration, T)
+            changes.append((wish - speed) / T)
+            at, speed = ride(at, speed, changes[-1])[-1]
+        rows = ride(position, rate, *changes)
+        position, rate = rows[2]  # where the next one takes over
+        node.course(*rows, *braking(at, speed, acceleration), lead=0.0, periods=3, valid_s=0.3)
         for k in range(3):
             node.measure(node.at - 0.01 * (3 - k), j1=rows[2][0], j2=0.0)
     assert not only(node), node.lines
 
 
-def braking(at: float, speed: float, acceleration: float) -> list[tuple[float, float]]:
+def ride(at: float, speed: float, *changes: float) -> list[tuple[float, ...]]:
+    """Positions and velocities after periods of these accelerations."""
     rows = []
-    while abs(speed) > acceleration * T:
-        speed -= math.copysign(acceleration * T, speed)
-        at += speed * T
-        rows.append((at, 0.0))
-    return [*rows, (at, 0.0)]
+    for change in changes:
+        at, speed = at + speed * T + change * T * T / 2, speed + change * T
+        rows.append((at, speed))
+    return rows
+
+
+def braking(
+    at: float, speed: float, acceleration: float, after: float = 6 * T
+) -> list[tuple[float, ...]]:
+    """To rest at once, so many seconds after the begin."""
+    time = max(abs(speed) / acceleration, 1e-3)
+    return [(at + speed * time / 2, 0.0, after + time)]
 
 
 def test_how_a_trajectory_begins_that_was_not_heard_from_its_begin_is_not_known_at_once() -> None:
     """From where the robot is measured, a reading away from where the node has it."""
     node = trajectories(**JERKY)
-    node.course((0.0, 0.0), periods=0.98)  # it is at 0.01 by now, and is slowing down
-    node.course((-0.018, 0.0), (-0.028, 0.0), (-0.028, 0.0), periods=1.02)
+    node.course((0.0, 0.0), periods=0.5)  # it comes from 0.004, is at 0.002 and as fast as -0.12
+    later = ride(0.002, -0.12, 4.0)
+    node.course(*later, (later[-1][0] + later[-1][1] * T / 2, 0.0), periods=3)
     assert not only(node), node.lines
     node.course((-0.06, 0.0))
-    assert only(node) == {"acceleration"}
+    assert only(node) == {"acceleration", "speed"}
 
 
 def test_a_late_message_of_a_trajectory_s_stop_is_where_the_motion_is_by_then() -> None:
     node = Node(JOINTS, outputs=["trajectory"])
     node.stands(j1=0.0, j2=0.0)
-    node.course(*((0.05 * i, 0.0) for i in range(1, 8)), lead=0.0, periods=2.4)
-    node.course((0.12, 0.0), kind=STOP, lead=None, periods=1.7)
+    rows = [*ride(0.0, 0.0, 10.0, 10.0, *[0.0] * 4)]
+    node.course(*rows, (rows[-1][0] + T / 2, 0.0), lead=0.0, periods=2.4)
+    rest = rows[1][0] + 0.4 * T + T / 3
+    node.course((rest, 0.0), kind=STOP, lead=None, periods=1.7)
     for _ in range(3):
-        node.course((0.12, 0.0), kind=STOP, lead=None)
+        node.course((rest, 0.0), kind=STOP, lead=None)
     assert not only(node), node.lines
 
 
@@ -304,7 +325,9 @@ def test_an_activation_begins_where_the_robot_is_however_soon_it_comes() -> None
     for x in (0.05, 0.10, 0.15):
         node.go(x, 0.0)
     node.stands(j1=0.11, j2=0.0)
-    inactive = SimpleNamespace(state=1, STATE_UNCONFIGURED=0, STATE_INACTIVE=1)
+    inactive = SimpleNamespace(
+        state=1, STATE_UNCONFIGURED=0, STATE_INACTIVE=1, action_rate_hz=1 / T
+    )
     node.judge.hear("status", inactive, ns(node.at - 0.02))
     node.go(0.02, 0.0, kind=STOP)
     assert node.rules == both("begin"), "but not anywhere"
@@ -380,6 +403,7 @@ def test_simulated_time_may_hurry_or_crawl() -> None:
             x += min(0.2 * (i + 1), 1.0) * T
             message = SimpleNamespace(
                 header=SimpleNamespace(stamp=stamp(1.0 + i * T)), kind=POLICY, sequence=i,
+                observation_stamp=stamp(0.5), epoch=1, chunk_index=i, action_phase=0.0,
                 valid_until=stamp(2.0 + i * T), names=node.names, action=[x, 0.0, math.nan],
             )  # fmt: skip
             sent = ns(1.0 + i * T * pace)
@@ -601,84 +625,112 @@ def trajectories(**more: Any) -> Node:
     return node
 
 
-def line(start: float, step: float, count: int) -> list[tuple[float, float]]:
-    return [(start + step * (i + 1), 0.0) for i in range(count)]
-
-
 def only(node: Node) -> set[str]:
     """Rules that trajectories broke."""
     node.judge.finish()
     return {rule for topic, rule in node.judge.breaks if topic == "joint_trajectory"}
 
 
+def at_rest(*rows: tuple[float, ...]) -> list[tuple[float, ...]]:
+    """They and a period more, in which it comes to rest."""
+    at, speed = rows[-1]
+    return [*rows, (at + speed * T / 2, 0.0)]
+
+
 def test_a_trajectory_that_is_too_fast_is_found() -> None:
     node = trajectories()
-    node.course(*line(0.0, 0.04, 3), (0.2, 0.0))
+    node.course(*at_rest(*ride(0.0, 0.0, 10.0, 0.0, 14.0)))
     assert only(node) == {"speed"}
     node = trajectories()
     node.course((0.2, 0.0))
     assert only(node) == {"speed"}, "from where it stands"
 
 
+def test_a_trajectory_that_is_too_fast_between_two_points_is_found() -> None:
+    """Where it is no faster than the limit in the mean, nor at either point."""
+    node = trajectories()
+    node.course(*ride(0.0, 0.0, 0.0, 0.0), (0.045, 0.0))
+    assert only(node) == {"speed"}
+
+
+def test_a_trajectory_without_velocities_and_one_that_ends_in_motion_are_found() -> None:
+    node = trajectories()
+    node.course((0.0, math.nan))
+    assert only(node) == {"finite"}
+    node = trajectories()
+    node.course(*ride(0.0, 0.0, 2.0, 0.0))
+    assert only(node) == {"rest"}
+
+
 def test_a_trajectory_that_throws_the_last_one_back_is_found() -> None:
     """It counts from the last command, not from where the plan is by now."""
     node = trajectories()
-    node.course(*line(0.0, 0.05, 8), periods=5)
-    node.course(*line(0.10, 0.05, 8), periods=3)
+    rows = ride(0.0, 0.0, *[10.0] * 2, *[0.0] * 5)
+    node.course(*at_rest(*rows), periods=5)
+    node.course(*at_rest(*((x, v) for x, v in rows[2:])), periods=3)
     assert only(node) == {"speed"}
 
 
 def test_a_trajectory_that_changes_its_speed_too_much_is_found() -> None:
-    for rows in (line(0.0, 0.05, 4), [*line(0.0, 0.01, 2), (0.05, 0.0)]):
+    for changes in ((4.1,), (1.0, 1.0, 5.0)):
         node = trajectories(**JERKY)
-        node.course(*rows)
+        node.course(*at_rest(*ride(0.0, 0.0, 0.0, *changes, -2.0)))
         assert "acceleration" in only(node)
 
 
-def test_a_trajectory_that_ends_at_speed_is_found_once_nothing_has_replaced_it() -> None:
-    rows = [(x, 0.0) for x in (0.01, 0.03, 0.06, 0.10)]
+def test_a_corner_between_two_trajectories_is_found() -> None:
+    """The new one counts from rest, and the motion is as fast as 0.6 rad/s."""
     node = trajectories(**JERKY)
-    node.course(*rows, periods=2)
-    node.course(*[(x, 0.0) for x in (0.06, 0.08, 0.09, 0.09)], periods=2)
-    assert only(node) == set()
-    node = trajectories(**JERKY)
-    node.course(*rows, periods=6)
-    node.course((0.10, 0.0), kind=STOP, lead=None)
-    assert only(node) == {"acceleration"}
+    rows = ride(0.0, 0.0, 4.0, 4.0, 4.0, 0.0, 0.0, -4.0, -4.0)
+    node.course(*at_rest(*rows), lead=0.0, periods=3)
+    node.course((rows[2][0], 0.0), lead=0.0)
+    assert "acceleration" in only(node)
 
 
 def test_a_trajectory_out_of_its_bounds_is_found() -> None:
     node = trajectories()
     node.at += 5.0
     node.stands(j1=1.95, j2=0.0)
-    node.course((1.98, 0.0), (2.02, 0.0))
+    node.course((1.98, 0.0), (2.01, 0.0))
     assert only(node) == {"bounds"}
+    node = trajectories()
+    node.at += 5.0
+    node.stands(j1=1.965, j2=0.0)
+    node.course((1.995, 0.6), (1.995, -0.6), (1.98, 0.0))
+    assert only(node) == {"bounds"}, "between two points"
 
 
 def test_a_stop_that_leads_a_trajectory_back_is_found() -> None:
     node = trajectories()
-    node.course(*line(0.0, 0.05, 8), lead=0.0, periods=4)
-    node.course((0.15, 0.0), kind=STOP, lead=None)
+    rows = at_rest(*ride(0.0, 0.0, 10.0, 10.0, *[0.0] * 6))
+    node.course(*rows, lead=0.0, periods=4)
+    node.course((rows[3][0] - 0.02, 0.0), kind=STOP, lead=None)
     assert only(node) == {"stop"}
 
 
 def test_a_trajectory_that_outlives_its_command_is_found() -> None:
+    rows = ride(0.0, 0.0, 8.0, *[0.0] * 9)
     node = trajectories()
-    node.course(*line(0.0, 0.02, 8), valid_s=0.45)
+    node.course(*at_rest(*rows[:7]), valid_s=0.45)
     assert only(node) == set()
     node = trajectories()
-    node.course(*line(0.0, 0.02, 10), valid_s=0.45)
+    node.course(*at_rest(*rows[:9]), valid_s=0.45)
     assert only(node) == {"valid_until"}
+    rows = ride(0.0, 0.0, 4.0, 4.0, 4.0)
     node = trajectories(**JERKY)  # what brakes may end later
-    node.course(*[(x, 0.0) for x in (0.01, 0.03, 0.05, 0.06, 0.06)], valid_s=0.17)
+    node.course(*rows, *braking(*rows[-1], 4.0, 3 * T), valid_s=0.17)
     assert only(node) == set()
+    node = trajectories(**JERKY)
+    node.course(*rows, *ride(*rows[-1], 0.0, -4.0, -4.0, -4.0), valid_s=0.17)
+    assert only(node) == {"valid_until"}
 
 
 def test_a_trajectory_that_runs_away_from_an_arm_that_stands_is_found() -> None:
     node = trajectories()
+    rows = ride(0.0, 0.0, 16.0, *[0.0] * 30)
     for i in range(8):
         node.stands(j1=0.0, j2=0.0)
-        node.course(*line(0.08 * i, 0.04, 6), lead=0.0, periods=2)
+        node.course(*at_rest(*rows[2 * i : 2 * i + 6]), lead=0.0, periods=2)
     assert only(node) == {"leash"}
 
 
@@ -746,6 +798,139 @@ def test_what_a_listener_has_not_heard_from_the_beginning_it_does_not_judge() ->
     node.at += T
     node.act(0.3, 0.0, kind=STOP, gripper=1.0)
     assert not node.lines
+
+
+# Two rates
+
+
+RATES = [(20.0, 100.0), (30.0, 125.0), (15.0, 100.0), (50.0, 20.0), (20.0, 500.0), (20.0, 20.0)]
+DELTAS = JOINTS | {
+    "action_space": "joint_delta",
+    "bounds_low": [-0.1, -0.2],
+    "bounds_high": [0.1, 0.2],
+    "velocity_limits": [0.0],
+}
+
+
+def with_status(parameters: dict[str, Any], action: float, control: float, **more: Any) -> Node:
+    """The node's parameter is 0: its status has the rate of the data."""
+    node = Node(parameters, control_rate_hz=control, action_rate_hz=0.0, **more)
+    status = SimpleNamespace(
+        state=5, STATE_UNCONFIGURED=0, STATE_INACTIVE=1, action_rate_hz=action,
+        control_rate_hz=control,
+    )  # fmt: skip
+    node.judge.hear("status", status, ns(node.at - 0.1))
+    return node
+
+
+def with_parameter(parameters: dict[str, Any], action: float, control: float, **more: Any) -> Node:
+    return Node(parameters, control_rate_hz=control, action_rate_hz=action, **more)
+
+
+both_sources = pytest.mark.parametrize("of", [with_status, with_parameter])
+
+
+@both_sources
+@pytest.mark.parametrize(("action", "control"), RATES)
+def test_a_displacement_is_within_its_part_of_an_action_s_bounds(
+    of: Any, action: float, control: float
+) -> None:
+    """0.1 an action, however many commands make it, or it is a part of."""
+    fastest = 0.1 * action
+    for rate, broken in ((0.99 * fastest, set()), (1.01 * fastest, {"bounds"})):
+        node = of(HAND, action, control, velocity_limits=[0.0])
+        for sign in (1, 1, -1, 1):
+            node.turn(0.0, sign * rate)
+            node.index += 1 if action >= control else 0
+        assert node.rules == set(itertools.product(("action", "twist"), broken)), node.lines
+
+
+@both_sources
+@pytest.mark.parametrize(("action", "control"), RATES)
+def test_positions_that_displacements_lead_to_go_no_faster_than_actions_may(
+    of: Any, action: float, control: float
+) -> None:
+    part = action / control
+    for share, broken in ((0.99, set()), (1.01, {("positions", "bounds")})):
+        node = of(DELTAS, action, control)
+        for i in range(4):
+            node.act(share * 0.1 * part * min(1.0, 0.99 / share), 0.0)  # the command is right
+            data = [share * 0.1 * part * i, -share * 0.2 * part * i]
+            node.output("positions", SimpleNamespace(data=data))
+            node.at += node.period
+        assert node.rules == broken, node.lines
+
+
+@pytest.mark.parametrize(("action", "control"), RATES)
+def test_velocity_and_acceleration_are_per_second_at_any_rates(
+    action: float, control: float
+) -> None:
+    T = 1 / control
+    for faster, broken in ((1.0, set()), (1.02, both("speed"))):
+        node = with_parameter(JOINTS, action, control)
+        for i in range(4):
+            node.go(faster * T * i, 0.0)
+        assert node.rules == broken, node.lines
+    much = 1.1 if T > 0.02 else 1.5 if T > 0.005 else 3.0  # two clocks differ by 2 ms at any rate
+    for harder, broken in ((1.0, set()), (much, both("acceleration"))):
+        node = with_parameter(JOINTS, action, control, acceleration_limits=[4.0, 4.0])
+        for i in range(4):
+            node.go(harder * 4.0 * T * T * i * (i + 1) / 2, 0.0)
+        assert node.rules == broken, node.lines
+
+
+@pytest.mark.parametrize(("action", "control"), RATES)
+def test_a_jump_is_one_from_action_to_action(action: float, control: float) -> None:
+    """A tenth of the range of 4 rad an action; a command may go its part of it."""
+    part = action / control
+    for share, broken in ((0.99, set()), (1.02, both("jump"))):
+        node = with_parameter(
+            JOINTS, action, control, velocity_limits=[0.0], jump_limit=0.1, max_age_s=5.0
+        )
+        for i in range(4):
+            node.go(share * 0.4 * part * i - 1.9, 0.0)
+        assert node.rules == broken, node.lines
+
+
+@both_sources
+@pytest.mark.parametrize(("action", "control"), RATES)
+def test_actions_are_executed_at_the_rate_of_their_data(
+    of: Any, action: float, control: float
+) -> None:
+    """An action an action period, not one a command: a chunk would run five times too fast."""
+    part = action / control
+    for faster, broken in ((1.0, False), (max(2.0, 1 / part), True)):
+        node = of(JOINTS, action, control)
+        for i in range(8):
+            index, node.phase = divmod(part * faster * i + 1e-9, 1.0)
+            node.index = int(index)
+            node.go(0.0, 0.0)
+        assert node.rules == ({("action", "pace")} if broken else set()), node.lines
+
+
+def test_actions_that_a_late_tick_or_a_stop_skips_are_not_too_fast() -> None:
+    node = with_parameter(JOINTS, 20.0, 100.0)
+    for index, gap in ((0, 0.01), (1, 0.05), (4, 0.15), (5, 0.05)):
+        node.at += gap - node.period
+        node.index = index
+        node.go(0.0, 0.0)
+    node.index = 9
+    node.go(0.0, 0.0, kind=HELD)  # it says nothing of a chunk
+    assert not node.lines
+
+
+def test_another_rate_of_the_data_counts_from_its_status_on() -> None:
+    node = with_status(HAND, 20.0, 100.0, velocity_limits=[0.0])
+    node.turn(1.9)
+    status = SimpleNamespace(
+        state=1, STATE_UNCONFIGURED=0, STATE_INACTIVE=1, action_rate_hz=10.0, control_rate_hz=100.0
+    )
+    node.judge.hear("status", status, ns(node.at))
+    node.at += 0.5
+    node.turn(0.9)
+    assert not node.lines
+    node.turn(1.9)
+    assert node.rules == {("action", "bounds"), ("twist", "bounds")}
 
 
 # Its arithmetic

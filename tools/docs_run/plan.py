@@ -120,7 +120,8 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         ),
         Step(
             ROOFLINE,
-            "vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 200 --bench bench.json",
+            "vla-ros advise --camera-hz 30 --action-hz 20 --control-hz 100 --max-age-ms 200"
+            " --bench bench.json",
         ),
         Step(DECODING, "vla-ros roofline --alpha 0.55 --device NAME", words={"NAME": "orin-64"}),
         Step("docs/lab/decoding-measured.md", "vla-ros roofline --device h200 --head"),

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
+import json
 import re
 import struct
 import subprocess
@@ -21,6 +23,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "build" / "fuzz-pure"
@@ -122,34 +126,167 @@ def mailbox() -> Part:
     return run
 
 
-def bag() -> Part:
-    """MCAP files, whole, damaged or cut short."""
+def bag(name: str = "cut.mcap") -> Part:
+    """Files of a bag, whole, damaged or cut short."""
     from vla_ros.data.bags import Bag, BagError
 
     folder = Path(tempfile.mkdtemp())
 
     def run(data: bytes) -> None:
-        (folder / "cut.mcap").write_bytes(data)
-        with contextlib.suppress(BagError), Bag(folder / "cut.mcap") as opened:
+        (folder / name).write_bytes(data)
+        with contextlib.suppress(BagError), Bag(folder / name) as opened:
             for message in opened.messages([topic.name for topic in opened.topics]):
                 opened.decode(message)
 
     return run
 
 
+def json_text() -> Part:
+    """JSON: what is read is what Python's own reader has, and BadFile is all that is raised."""
+    from vla_ros.core.files import BadFile, parse_json
+
+    def run(data: bytes) -> None:
+        try:
+            found = parse_json(data, "x")
+        except BadFile as error:
+            assert "\n" not in str(error)
+            return
+        assert repr(found) == repr(json.loads(data.decode()))
+
+    return run
+
+
+def yaml_text() -> Part:
+    """YAML: plain values, with the same from Python's own reader."""
+    from vla_ros.core.files import BadFile
+    from vla_ros.core.yaml_files import parse_yaml
+
+    def run(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        try:
+            found = parse_yaml(text, "x")
+        except BadFile as error:
+            assert "\n" not in str(error)
+            return
+        assert repr(found) == repr(yaml.safe_load(text))
+
+    return run
+
+
+def of_file(
+    name: str, load: Callable[[], tuple[Callable[[Path], object], type[Exception]]]
+) -> Callable[[], Part]:
+    """A part for a reader of a path: it reads a file of these bytes, or raises its one error."""
+
+    def part() -> Part:
+        reader, expected = load()
+        path = Path(tempfile.mkdtemp()) / name
+
+        def run(data: bytes) -> None:
+            path.write_bytes(data)
+            try:
+                reader(path)
+            except expected as error:
+                assert "\n" not in str(error)
+
+        return run
+
+    return part
+
+
+def _arrays() -> tuple[Callable[[Path], object], type[Exception]]:
+    from vla_ros.core.files import BadFile, read_arrays
+
+    return read_arrays, BadFile
+
+
+def _header() -> tuple[Callable[[Path], object], type[Exception]]:
+    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.io.files import header
+
+    return header, CheckpointError
+
+
+def _tokenizer() -> tuple[Callable[[Path], object], type[Exception]]:
+    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.io.tokenizer_file import open_tokenizer
+
+    return lambda path: open_tokenizer(path).encode("Pick up: 12 \u00e4"), CheckpointError
+
+
+def urdf() -> Part:
+    """A robot's description, for the page and for the limits of its joints."""
+    from vla_ros.core.urdf import read_joints
+    from vla_ros.viz.robot_model import read
+
+    def run(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        for reader in (read_joints, lambda text: read(text).places({})):
+            with contextlib.suppress(ValueError):
+                reader(text)
+
+    return run
+
+
 PARTS: dict[str, Callable[[], Part]] = {
     "image": image, "cdr": cdr, "wire": wire, "mailbox": mailbox, "bag": bag,
+    "database": partial(bag, "cut.db3"), "json": json_text, "yaml": yaml_text,
+    "arrays": of_file("x.npz", _arrays), "header": of_file("x.safetensors", _header),
+    "tokenizer": of_file("tokenizer.json", _tokenizer), "urdf": urdf,
 }  # fmt: skip
+
+
+_TEXTS = {
+    "json": ['{"a": [1, -2.5e3, "\\u00e9\\"", null, true]}', "[" * 70],
+    "yaml": [
+        "a: &x {b: [1, 2.5, no]}\nc: *x\nd: {<<: *x, e: 2020-01-01}\n",
+        "- |\n  text\n- !!int 7\n",
+    ],
+    "urdf": [
+        '<robot name="r"><link name="a"><visual><geometry><box size="1 2 3"/></geometry>'
+        '</visual></link><link name="b"/><joint name="j" type="revolute"><parent link="a"/>'
+        '<child link="b"/><origin xyz="1 2 3" rpy="0 0 1"/><axis xyz="0 0 1"/>'
+        '<limit velocity="1"/><mimic joint="k" multiplier="2"/></joint></robot>'
+    ],
+}
+
+
+def _tiny_tokenizer() -> bytes:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    made = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "<s>": 3}, [("a", "b")]))
+    made.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(" ", "_")])
+    made.pre_tokenizer = pre_tokenizers.ByteLevel()
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<s>"])
+    made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 3)])
+    return made.to_str().encode()
 
 
 def _seeds(part: str) -> list[bytes]:
     """A good one each, from which the fuzzer sets out."""
-    if part == "bag":
+    if part in ("bag", "database"):
         from support.bags import START, film, task, write_bag
 
+        storage, ending = ("mcap", "*.mcap") if part == "bag" else ("sqlite3", "*.db3")
+        frames = film(1) if part == "bag" else []
         with tempfile.TemporaryDirectory() as folder:
-            write_bag(Path(folder) / "b", [task(START, "reach"), *film(1)], "mcap")
-            return [next((Path(folder) / "b").glob("*.mcap")).read_bytes()]
+            write_bag(Path(folder) / "b", [task(START, "reach"), *frames], storage)
+            return [next((Path(folder) / "b").glob(ending)).read_bytes()]
+    if part in _TEXTS:
+        return [text.encode() for text in _TEXTS[part]]
+    if part == "arrays":
+        import numpy as np
+
+        streams = [io.BytesIO(), io.BytesIO()]
+        np.save(streams[0], np.arange(3.0))
+        np.savez_compressed(streams[1], x=np.arange(3.0))
+        return [stream.getvalue() for stream in streams]
+    if part == "header":
+        text = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+        return [struct.pack("<Q", len(text)) + text + bytes(4)]
+    if part == "tokenizer":
+        return [_tiny_tokenizer()]
     if part == "wire":
         from vla_ros.core.types import PolicyInfo
         from vla_ros.runtime.worker.wire import PolicyLoaded, encode_report

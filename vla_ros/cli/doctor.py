@@ -21,6 +21,7 @@ from vla_ros.cli.arguments import Verbs, add_verb
 from vla_ros.core.console import print_json
 from vla_ros.core.process import run as run_program
 from vla_ros.core.resources import config_path
+from vla_ros.core.text import printable
 from vla_ros.ros.bringup import environment
 from vla_ros.ros.bringup.environment import (
     PROFILES,
@@ -30,6 +31,7 @@ from vla_ros.ros.bringup.environment import (
     profile_name,
     shipped_profile,
 )
+from vla_ros.ros.common.surroundings import missing
 
 #: memory of OpenVLA-7B in bfloat16 with its KV cache, activations and CUDA's context, as
 #: `vla-ros roofline --model openvla-7b` counts
@@ -71,7 +73,7 @@ def fail(name: str, found: str, advice: str) -> Check:
 
 def line(check: Check) -> str:
     """Text of a check, with the advice in a line of its own."""
-    text = f"{check.level.value:<5} {check.name:<11} {check.found}"
+    text = f"{check.level.value:<5} {check.name:<11} {printable(check.found, 2000)}"
     return f"{text}\n      {'':<11} -> {check.advice}" if check.advice else text
 
 
@@ -331,12 +333,13 @@ def _of_files(name: str) -> str:
         "from vla_ros.engine.load import inspect, sha256_on_disk\n"
         "try:\n"
         f"    c = inspect({name!r})\n"
+        "    digest = sha256_on_disk(str(c.directory))[:12]\n"
         "except (OSError, ValueError) as error:\n"
         "    sys.exit(' '.join(str(error).split()))\n"
         "whose = 'unnorm_key ' + ', '.join(c.statistics) if c.statistics else c.kind\n"
         "print(f'{c.directory}: {c.parameters / 1e6:.0f} M parameters,'\n"
         "      f' {2 * c.parameters / 1e9:.2f} GB in bf16,'\n"
-        "      f' {whose}, sha256 {sha256_on_disk(str(c.directory))[:12]}')"
+        "      f' {whose}, sha256 {digest}')"
     )
 
 
@@ -369,6 +372,9 @@ def check_rclpy() -> Check:
         "print(rclpy.get_rmw_implementation_identifier()); n.destroy_node(); rclpy.shutdown()"
     )
     start = time.monotonic()
+    if wrong := missing(os.environ):
+        what, _, advice = wrong.partition(": ")
+        return fail("rclpy", what, advice)
     good, text = try_python(code, 30.0)
     if not good:
         return fail("rclpy", text, "see the line of ROS 2; in a venv: pip install '.[ros]'")

@@ -35,7 +35,7 @@ from vla_ros.data.episodes.beside import (
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.data.episodes.rows import Successes
 from vla_ros.data.episodes.variants import Choices
-from vla_ros.engine.options import REFERENCES, EngineOptions
+from vla_ros.engine.options import AUTO, REFERENCES, EngineOptions
 from vla_ros.ros.bringup.view import NODE as VIEW
 from vla_ros.ros.bringup.view import PageVisitors, view_node
 from vla_ros.sim.episode import Mode
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from vla_ros.data.episodes.plan import Plan
     from vla_ros.data.episodes.play import EpisodeOrder, MakeRunner, PlayedEpisode, Runner
     from vla_ros.data.episodes.store import Store
+
+MARGIN = 0.05  # of --promote
 
 DESCRIPTION = """\
 Play many episodes of many tasks and say how often the policy succeeds, with 95 % Wilson
@@ -61,17 +63,20 @@ examples:
   vla-ros eval --decoding autoregressive,speculative,actionflow --tasks reach push
   vla-ros eval --decoding speculative --relaxed-distance 1,2,3,5,8,15 --no-ros
   vla-ros eval --episodes 2 --mode realtime --view
+  vla-ros eval --control-rate 100 --no-ros --policy scripted
   vla-ros eval --checkpoint DIR --mode realtime --image-delay-ms 0,50,100,200
   vla-ros eval --env libero --suite libero_object --checkpoint openvla/... --device cuda:0
   vla-ros eval --checkpoint runs/new/policy --against runs/eval-old --promote policies/current
   vla-ros eval --suite libero_object_swap --policy scripted --no-ros --beside runs/object
 
 exit status: 0 all episodes were played (successful or not), 1 a variant cannot be played,
-2 wrong usage, 3 fewer solved than --against, not promoted, 130 interrupted (to be continued)"""
+2 wrong usage, 3 fewer solved than --against, or not promoted, 130 interrupted (to be
+continued)"""
 
 
 #: flags that are fields of the setup: for every policy, and for one with a model
-SHARED = ("suite", "policy", "seed", "image_size", "max_steps", "max_age_s", "nudge_m")
+SHARED = ("suite", "policy", "seed", "image_size", "max_steps", "max_age_s", "nudge_m",
+          "control_rate_hz")  # fmt: skip
 OF_MODEL = ("checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment")
 
 
@@ -93,7 +98,7 @@ def _what(group: Any) -> None:
     add("--mode", choices=[mode.value for mode in Mode], default="lockstep",
         help="realtime: the world does not wait")  # fmt: skip
     add("--instruction", default="", metavar="TEXT", help="instead of each task's own")
-    add_fields(group, Setup, "nudge_m", "max_steps")
+    add_fields(group, Setup, "control_rate_hz", "nudge_m", "max_steps")
 
 
 def _policy(group: Any) -> None:
@@ -118,6 +123,13 @@ def _how(group: Any) -> None:
     add = group.add_argument
     add("--no-ros", action="store_true", help="lock-step straight on the policy, without ROS")
     add("--workers", type=int, default=1, metavar="N", help="lock-step: processes (1)")
+    add(
+        "--ray",
+        default="",
+        metavar="ADDRESS",
+        help="lock-step: on a Ray cluster (auto,"
+        " HOST:PORT, ray://...), a CPU and on cuda a GPU an episode; --workers: the most at once",
+    )
     add("--batched", action="store_true", help="with --no-ros: the policy is loaded once, and"
         " answers the episodes of all workers together")  # fmt: skip
     add_fields(group, Setup, "image_size")
@@ -127,7 +139,9 @@ def _how(group: Any) -> None:
     add("--against", type=Path, metavar="DIR", help="an evaluation of the checkpoint before: the"
         " same episodes are counted one by one (McNemar)")  # fmt: skip
     add("--promote", type=Path, metavar="LINK", help="make this link name the checkpoint, unless"
-        " it solves fewer than --against")  # fmt: skip
+        " it solves fewer than --against, or too few episodes show that it does not")  # fmt: skip
+    add("--margin", type=float, default=MARGIN, metavar="X", help="--promote: it may solve this"
+        f" share fewer, with 95 %% confidence ({MARGIN:g}: 52 episodes or more)")  # fmt: skip
     add("--keep-tokens", action="store_true", help="keep the policy's tokens of every frame,"
         " an .npz an episode in DIR/tokens (vla-ros coverage reads them)")  # fmt: skip
     add("--view", action="store_true", help="show the graph in the browser while it plays")
@@ -169,10 +183,15 @@ def check(args: argparse.Namespace) -> None:
         _check_batched(args)
     if args.promote and not (args.against and args.policy == "vla"):
         raise UserError("--promote judges a checkpoint by the one before: give --against")
+    if not 0.0 < args.margin < 1.0:
+        raise UserError(f"--margin {args.margin:g}: a share of the episodes, above 0 and below 1")
     if args.promote and args.promote.exists() and not args.promote.is_symlink():
         raise UserError(f"--promote {args.promote}: is there, and is no link: nothing is replaced")
     if args.view:
         _check_view(args)
+    if args.ray and (realtime or not args.no_ros or args.batched or args.view):
+        raise UserError("--ray plays lock-step episodes straight on the policy: with --no-ros,"
+                        " without --batched and --view")  # fmt: skip
     if min(args.workers, args.episodes) < 1:
         raise UserError("--workers and --episodes must be at least 1")
     if args.max_steps < 0 or (args.num_threads is not None and args.num_threads < 1):
@@ -228,6 +247,7 @@ def completed(setup: Setup) -> Setup:
         from vla_ros.engine.formats import parse_formats
         from vla_ros.engine.layers.devices import usable_device
         from vla_ros.engine.load import refuse_weights, sha256_on_disk
+        from vla_ros.engine.verdicts import chosen_dtype
         from vla_ros.policies.conventions import conventions_of
         from vla_ros.sim.libero.suites import base_of
     except ImportError as missing:
@@ -236,7 +256,10 @@ def completed(setup: Setup) -> Setup:
     checkpoint = setup.checkpoint
     with user_errors(ValueError):
         options = parse_words(setup.engine_options)
-        refuse_weights(checkpoint, setup.weights, setup.device, setup.dtype)
+        dtype = setup.dtype
+        if dtype == AUTO:  # another machine that goes on with it keeps what this one chose
+            dtype, _ = chosen_dtype(checkpoint, setup.weights, setup.device)
+        refuse_weights(checkpoint, setup.weights, setup.device, dtype)
         refuse_unreadable(checkpoint, str(options.get("tokenizer", "")))
         suite = base_of(setup.suite)  # no checkpoint is trained on a perturbed one
         found = conventions_of(checkpoint, suite, setup.unnorm_key, embodiment=setup.embodiment)
@@ -244,6 +267,7 @@ def completed(setup: Setup) -> Setup:
         return replace(
             setup,
             checkpoint_sha256=known,
+            dtype=dtype,
             weights=str(parse_formats(setup.weights)),
             unnorm_key=found.unnorm_key,
             center_crop=found.center_crop,
@@ -361,6 +385,10 @@ def _play(
     make: MakeRunner = DirectRunner if plan.setup.route == "direct" else graph_runner
     if args.view:
         make = _watched_runner(say)
+    if args.ray:
+        from vla_ros.data.episodes.cluster import play_on_cluster
+
+        return play_on_cluster(args.ray, make, plan.setup, plan.variants, orders, args.workers)
     return parallel.play(make, plan.setup, plan.variants, orders, args.workers)
 
 
@@ -464,6 +492,7 @@ def _conclude(
         beside = (earlier.beside, *beside)
         against = {"checkpoint_sha256": earlier.setup.checkpoint_sha256, "won": verdict.won}
         against |= {"lost": verdict.lost, "pairs": verdict.pairs, "p": round(verdict.p, 4)}
+        against |= {"least_gain": round(verdict.least, 4)}
         figures |= {"against": {"evaluation": str(args.against), **against}}
     (out / SUMMARY).write_text(json_text(figures) + "\n")
     write = report_writer()
@@ -474,19 +503,21 @@ def _conclude(
     if setup.note:
         print(f"\nnote: {setup.note}")
     print(f"\n{report}\n{out / SUMMARY}", flush=True)
+    doubt = "" if verdict is None else verdict.doubt(args.margin)
     if verdict is not None:
-        print(f"against {args.against}: {verdict}{_promoted(args, verdict.worse)}", flush=True)
+        print(f"against {args.against}: {verdict}{_promoted(args, doubt)}", flush=True)
     if args.json:
         print_json(figures)
-    return 3 if verdict is not None and verdict.worse else 0
+    return 3 if verdict is not None and (verdict.worse or (args.promote and doubt)) else 0
 
 
-def _promoted(args: argparse.Namespace, worse: bool) -> str:
-    """Set the link to the checkpoint unless it is worse; returns the end of the line about it."""
+def _promoted(args: argparse.Namespace, doubt: str) -> str:
+    """Set the link to the checkpoint unless there is a doubt; returns the end of the line about
+    it."""
     if args.promote is None:
         return ""
-    if worse:
-        return f"; not promoted: {args.promote} stays as it is"
+    if doubt:
+        return f"; not promoted, {args.promote} stays as it is: {doubt}"
     from vla_ros.engine.io.hub import resolve
 
     directory = resolve(args.checkpoint).absolute()

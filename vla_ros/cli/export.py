@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, require_rosbags
 from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError
+from vla_ros.core.text import printable
 
 if TYPE_CHECKING:
     from vla_ros.data.lerobot.from_bags import BagOptions
 
 DESCRIPTION = """\
 --lerobot BAG ... makes a LeRobotDataset (v3.0) of bags, which LeRobot's own policies can be trained
-on. One row a command: the action, and the images, state and instruction that belong to it. No image
-is later than the moment that its row shows. (`vla-ros demonstrations` does it for demonstrations.)
+on. One row an action, at the rate of the policy's data: what was executed over it, and the images,
+state and instruction that belong to it. No image is later than the moment that its row shows.
+(`vla-ros demonstrations` does it for demonstrations.)
 
 LeRobot's own code writes, in its own environment (`vla-ros lerobot setup`)."""
 
@@ -31,7 +33,7 @@ examples:
 
 pairing, of commands that say what they rest on (those of vla_ros do):
   due        the image of the moment that the action was made for: of a chunk's third action the
-             image two periods after the one that the chunk rests on (default)
+             image two action periods after the one that the chunk rests on (default)
   observation  the image that the action rests on
   newest     the newest image that the policy node had when the command was published
 Other commands get the newest image that had arrived before them.
@@ -56,8 +58,8 @@ def add_parser(verbs: Verbs) -> None:
         help="which image belongs to an action, see below (due)")  # fmt: skip
     add("--max-age", type=float, default=1.0, metavar="S",
         help="oldest image of a row (1 s)")  # fmt: skip
-    add("--max-gap", type=float, default=10.0, metavar="S",
-        help="a longer pause begins another episode (10 s)")  # fmt: skip
+    add("--max-gap", type=float, metavar="S",
+        help="a longer pause begins another episode (two periods of the rows)")  # fmt: skip
     add("--only-success", action="store_true",
         help="bags of a simulation: only the episodes that succeeded")  # fmt: skip
 
@@ -67,7 +69,7 @@ def add_set_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder to make")
     add("--repo-id", metavar="NAME", help="name of the data set (local/ and that of --out)")
-    add("--fps", type=int, default=0, metavar="N", help="rows a second (the control rate)")
+    add("--fps", type=int, default=0, metavar="N", help="rows a second (the action rate)")
     add("--images", choices=("video", "png"), default="video",
         help="how images are stored: small, or to the last bit (video)")  # fmt: skip
     add("--python", default="", help="LeRobot's interpreter (that of `vla-ros lerobot setup`)")
@@ -76,7 +78,7 @@ def add_set_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export; returns the exit status."""
-    if not args.max_age > 0 or not args.max_gap > 0:
+    if not args.max_age > 0 or not (args.max_gap is None or args.max_gap > 0):
         raise UserError("--max-age and --max-gap must be above 0 seconds")
     for path in args.lerobot:
         if path.is_dir() and any(path.glob("*.hdf5")):
@@ -100,7 +102,7 @@ def make_set(
         found = make(args, python, progress)
     found |= {"out": str(args.out), "seconds": round(time.monotonic() - began, 1)}
     for note in found["notes"]:
-        print(note)
+        print(printable(note))
     print(f"{args.out}: {found['episodes']} episodes, {found['frames']} frames{found.pop('what')}")
     if args.json:
         print_json(dict(sorted(found.items())))
@@ -160,7 +162,7 @@ def _bag_options(args: argparse.Namespace) -> BagOptions:
         fps=args.fps,
         pairing=args.pairing,
         max_age_s=args.max_age,
-        max_gap_s=args.max_gap,
+        max_gap_s=args.max_gap or 0.0,
         only_success=args.only_success,
     )
 

@@ -17,10 +17,10 @@ import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vla_ros.cli.arguments import VERBS
-from vla_ros.core.console import error
+from vla_ros.core.console import error, plain_output
 from vla_ros.core.errors import UserError
 from vla_ros.core.extensions import LAB, extensions, imported
 from vla_ros.core.extensions import VERBS as GROUP
@@ -30,6 +30,10 @@ EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are descr
 
 class Parser(argparse.ArgumentParser):
     """Wrong usage is one line on stderr and exit status 2."""
+
+    def __init__(self, *args: Any, **words: Any) -> None:
+        super().__init__(*args, **words)
+        self.color = False  # of Python 3.14's help: its escape codes would be shown as text
 
     def error(self, message: str) -> NoReturn:
         error(self.prog, f"{message} (see {self.prog} --help)")
@@ -83,6 +87,11 @@ def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status."""
+    with plain_output():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser, module = make_parser(chosen)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, require_rosbags
-from vla_ros.core.console import print_json
+from vla_ros.core.console import log_line, print_json
 from vla_ros.core.errors import UserError
+from vla_ros.core.text import printable
 
 if TYPE_CHECKING:
     from vla_ros.viz.rerun import RerunSummary
@@ -122,12 +123,12 @@ def _out(args: argparse.Namespace) -> Path:
 
 def _print_summary(out: Path, summary: RerunSummary, entities: int, notes: list[str]) -> None:
     for note in notes:
-        print(note, file=sys.stderr)
+        log_line(note)
     for topic, (count, complaint) in summary.malformed.items():
-        print(f"{topic}: {count} messages left out, the first: {complaint}", file=sys.stderr)
+        log_line(f"{topic}: {count} messages left out, the first: {complaint}")
     if summary.skipped:
         names = ", ".join(topic.name for topic in summary.skipped)
-        print(f"nothing is shown of {names}")
+        print(f"nothing is shown of {printable(names)}")
     size = out.stat().st_size / 1e6
     print(f"{out}: {summary.messages} messages of {summary.seconds:.1f} s, {entities} entities,"
           f" {size:.1f} MB")  # fmt: skip

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_verb
 from vla_ros.cli.defaults import CHECKPOINT
+from vla_ros.core.console import LogFormatter
 from vla_ros.core.errors import UserError, user_errors
-from vla_ros.engine.options import EngineOptions
-from vla_ros.policies.base import PolicySpec
+from vla_ros.engine.options import EngineOptions, parse_options
+from vla_ros.policies.base import PolicySpec, Scale
 from vla_ros.policies.remote.link import TOKEN
 
 FLAGS = (
@@ -54,8 +56,47 @@ def add_parser(verbs: Verbs) -> None:
         " asks for no rate; one that cannot have them is refused (0: as they come)")  # fmt: skip
     add("--max-age", type=float, default=0.0, metavar="S", help="how old the observation of its"
         " answers may be; policy nodes say their own (0: as old as it gets)")  # fmt: skip
+    add("--state-units", default="", metavar="UNITS", help="of a checkpoint whose joints are not in"
+        " rad: one for all, or one each, joined by commas (deg,deg,0..100)")  # fmt: skip
+    add("--action-units", default="", metavar="UNITS", help="of its actions, as --state-units")
+    add("--action-scale", default="", metavar="SCALE", help="of an end effector: m and rad of one"
+        " unit, two numbers or six joined by commas (0.05,0.5)")  # fmt: skip
+    add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="of the"
+        " engine's others, such as state_in_prompt=robot; may be given again")  # fmt: skip
+    add("--policy-option", action="append", default=[], metavar="NAME=VALUE", help="of an"
+        " installed package's policy; may be given again")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
     add_fields(parser.add_argument_group("the engine"), EngineOptions, *FLAGS)
+
+
+def _pairs(words: Sequence[str], flag: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name.strip() and equals) or name.strip() in found:
+            raise UserError(f"{flag} {word}: write NAME=VALUE, each name once")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _scale(text: str) -> Scale | None:
+    """Metres and radians of one unit of x y z rx ry rz; None: as the checkpoint says."""
+    if not text:
+        return None
+    try:
+        numbers = [float(word) for word in _words(text)]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 2:
+        numbers = [*numbers[:1] * 3, *numbers[1:] * 3]
+    if len(numbers) != 6:
+        raise UserError(f"--action-scale {text}: write two numbers or six, such as 0.05,0.5")
+    x, y, z, rx, ry, rz = numbers
+    return x, y, z, rx, ry, rz
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,13 +120,25 @@ def run(args: argparse.Namespace) -> int:
         rate_hz=args.rate,
         max_age_s=args.max_age,
     )
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     checkpoint = args.checkpoint or (CHECKPOINT if args.policy == "vla" else "")
     given: dict[str, Any] = {name: getattr(args, name) for name in FLAGS}
     with user_errors(ValueError):
-        engine = EngineOptions(checkpoint=checkpoint, **given)
+        others = parse_options(_pairs(args.engine_option, "--engine-option"))
+        if twice := sorted({*others} & {*FLAGS, "checkpoint"}):
+            raise UserError(f"--engine-option {twice[0]}: a flag of that name says it")
+        engine = EngineOptions(checkpoint=checkpoint, **given, **others)  # type: ignore[arg-type]
     spec = PolicySpec(
-        args.policy, engine=engine, replay_file=args.replay_file, warmup_count=args.warmup_count
+        args.policy,
+        engine=engine,
+        replay_file=args.replay_file,
+        warmup_count=args.warmup_count,
+        options=_pairs(args.policy_option, "--policy-option"),
+        state_units=_words(args.state_units),
+        action_units=_words(args.action_units),
+        action_scale=_scale(args.action_scale),
     )
     if args.replicas:
         from vla_ros.serve.replicas import serve_replicas

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 _POSE = ("x", "y", "z", "rx", "ry", "rz")
 _POSE_UNITS = ("m", "m", "m", "rad", "rad", "rad")
@@ -17,7 +18,7 @@ GRIPPER_UNIT = "1"  # of an opening from 0 (closed) to 1 (open)
 class ActionKind(IntEnum):
     """Kind of an action's numbers; the values are those of ActionCommand.msg.
 
-    A *delta* is executed once, over one control period. A *pose* or a *position* is a target for
+    A *delta* is executed once, over one action period. A *pose* or a *position* is a target for
     the period's end. Rotations of end effectors are axis-angle.
     """
 
@@ -36,7 +37,7 @@ class ActionKind(IntEnum):
         return self in (ActionKind.JOINT_DELTA, ActionKind.JOINT_POSITION)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what follows from it is asked for many times a command
 class ActionSpace:
     """Space of actions of D numbers: a name and a unit each ("m", "rad", "1"). Raises ValueError.
 
@@ -65,7 +66,7 @@ class ActionSpace:
                 + " ".join(f"{n}[{u}]" for n, u in zip(self.names, self.units, strict=True))
             )
 
-    @property
+    @cached_property
     def width(self) -> int:
         """D, how many numbers an action has."""
         return len(self.names)
@@ -75,12 +76,12 @@ class ActionSpace:
         """True of targets (:attr:`ActionKind.absolute`); grippers are absolute anyhow."""
         return self.kind.absolute
 
-    @property
+    @cached_property
     def motion(self) -> tuple[int, ...]:
         """The indices of the numbers that move the arms: all but the grippers'."""
         return tuple(i for i in range(self.width) if i not in self.grippers)
 
-    @property
+    @cached_property
     def rotations(self) -> tuple[tuple[int, int, int], ...]:
         """The indices of each arm's axis-angle; joints have none."""
         if self.kind.joints:

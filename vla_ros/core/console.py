@@ -2,24 +2,32 @@
 line of JSON for programs.
 
 On a terminal there is color (none with NO_COLOR) and a line that is rewritten; everywhere else
-plain text without any escape code, 80 columns wide, so that it can be kept and searched.
+plain text without any escape code, 80 columns wide, so that it can be kept and searched. What is
+shown passes :mod:`vla_ros.core.text` here, so that escape codes are this program's own.
 rich is imported only when something is shown: `vla-ros --help` needs neither it nor its time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from vla_ros.core.text import log_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.live import Live
+    from rich.segment import Segment
     from rich.table import Table as Lines
 
 
@@ -30,6 +38,71 @@ Report = Callable[[str, int, int], None]
 
 
 WIDTH = 80  # of everything that does not go to a terminal
+_LONGEST = 2000  # characters of a line of an error or a log
+
+
+class _PlainText:
+    """A text stream in which nothing is left that a terminal would obey: no control characters but
+    line ends and tabs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(printable_lines(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class LogFormatter(logging.Formatter):
+    """Format of a log: no text in it looks like a record of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = log_text(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return printable_lines(super().formatException(ei))
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print an error of the program on stderr, with where it happened."""
+    sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
+
+
+def _uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+    show_traceback(error)
+
+
+def plain_errors() -> None:
+    """Make Python's logs that nobody set up, and the traceback that ends a program, fit to be
+    shown."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogFormatter())
+    sys.excepthook = _uncaught
+
+
+@contextlib.contextmanager
+def plain_output() -> Iterator[None]:
+    """A program's output: print, logs and tracebacks, made fit to be shown, whoever wrote the text.
+
+    stderr is not wrapped: progress of other libraries is drawn there. This program writes to it by
+    :func:`error`, :func:`log_line` and :class:`Progress`.
+    """
+    plain_errors()
+    stdout, plain = sys.stdout, cast(TextIO, _PlainText(sys.stdout))
+    sys.stdout = plain
+    try:
+        yield
+    finally:
+        if sys.stdout is plain:
+            sys.stdout = stdout
 
 
 def console_of(stream: TextIO, width: int = WIDTH) -> Console:
@@ -39,9 +112,22 @@ def console_of(stream: TextIO, width: int = WIDTH) -> Console:
     is no terminal.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
+    class Plain(Console):
+        """Console whose escape codes are rich's own."""
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for part in super().render(renderable, options):
+                text = part.text if part.control else printable_lines(part.text)
+                yield Segment(text, part.style, part.control)
+
+    if isinstance(stream, _PlainText):
+        stream = stream.stream
     terminal = stream.isatty()
-    return Console(
+    return Plain(
         file=stream,
         force_terminal=terminal,
         width=None if terminal else width,
@@ -70,7 +156,7 @@ def text_of(*what: RenderableType, width: int = WIDTH) -> str:
 
 def error(who: str, message: object) -> None:
     """``who: message`` on stderr: one line, whatever the message has in it."""
-    text = " ".join(str(message).split())
+    text = printable(" ".join(str(message).split()), _LONGEST)
     try:
         from rich.text import Text
 
@@ -78,6 +164,12 @@ def error(who: str, message: object) -> None:
         console_of(sys.stderr).print(line, soft_wrap=True)
     except ImportError:  # without its dependencies it must report that too
         print(f"{who}: {text}", file=sys.stderr, flush=True)
+
+
+def log_line(text: str) -> None:
+    """One line on stderr, written whole: several threads write there."""
+    sys.stderr.write(printable(text, _LONGEST) + "\n")
+    sys.stderr.flush()
 
 
 # Tables as every verb shows them: no lines, names on the left, figures on the right.
@@ -124,7 +216,7 @@ class Table:
             head = self._heads[i]
             lines.add_column(head, justify="left" if head in self._left else "right", no_wrap=True)
         for row in self._rows:
-            lines.add_row(*(Text(row[i]) for i in columns))
+            lines.add_row(*(Text(printable(row[i])) for i in columns))
         return lines
 
 
@@ -182,7 +274,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self._console.print(text, soft_wrap=True)
+        self._console.print(printable(text, _LONGEST), soft_wrap=True)
 
     def update(self, kind: str, text: str, done: int = 0, total: int = 0) -> None:
         """The current state. ``kind`` is the part whose change is worth a line of its own.
@@ -193,7 +285,7 @@ class Progress:
         now = time.monotonic()
         if kind != self._kind:
             self._began = None
-        self._state = _State(text, done, total, self._left_s(done, total, now))
+        self._state = _State(printable(text), done, total, self._left_s(done, total, now))
         every = _REWRITE_EVERY_S if self._terminal else PLAIN_EVERY_S
         if kind != self._kind or 0 < total == done or now - self._last_s >= every:
             self._kind, self._last_s = kind, now

@@ -123,6 +123,21 @@ def _rgb_of(pairs: Any, order: tuple[int, int, int]) -> core.Image:
     return out.reshape(len(pairs), -1, 3)
 
 
+_OF_COLORS = ("bayer_", "yuv", "yuyv", "uyvy", "nv12", "nv21", "nv24", "rgb", "bgr")
+
+
+def _check_colors(mode: str, format_: str) -> None:
+    """Refuse one channel of a camera of colors: its publisher could not convert them, and stored
+    the mosaic or the light alone. ``format_`` is image_transport's "ENCODING; jpeg compressed X".
+    """
+    encoding = format_.partition(";")[0].strip().lower()
+    if mode in ("1", "L") and encoding.startswith(_OF_COLORS):
+        raise BadMessage(
+            f"compressed image, format {quoted(format_)}, has one channel of a camera of colors:"
+            f" {_remedy(encoding)}, and compress what comes out"
+        )
+
+
 def decompressed(message: Any, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
     try:
@@ -134,6 +149,7 @@ def decompressed(message: Any, max_pixels: int) -> core.Image:
                     f"compressed image has pixels of {image.mode}, not of 8 bits: depth or raw"
                     " infrared is no camera's image, convert it to 8 bits"
                 )
+            _check_colors(image.mode, message.format)
             return np.array(image.convert("RGB"), dtype=np.uint8)
     except BadMessage:
         raise

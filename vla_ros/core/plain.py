@@ -53,6 +53,7 @@ def info_of(body: dict[str, Any]) -> PolicyInfo:
     for name in ("camera_roles", "continues"):
         body[name] = tuple(map(str, body[name]))
     body["state_middle"] = tuple(map(float, body["state_middle"]))
+    body["action_rate_hz"] = float(body.get("action_rate_hz", 0.0))
     names, units = (tuple(map(str, space[name])) for name in ("names", "units"))
     grippers = tuple(map(int, space["grippers"]))
     body["action_space"] = ActionSpace(ActionKind(space["kind"]), names, units, grippers)

@@ -11,7 +11,7 @@ Units and stamps used everywhere:
 * an action is float64 [D], of an :class:`~vla_ros.core.action_space.ActionSpace`. The default has
   7 numbers: dx, dy, dz in metres, a rotation as axis-angle rx, ry, rz in radians, and the gripper
   from 0 (closed) to 1 (open). It is a *delta* of the end effector pose, to be executed once, over
-  one control period.
+  one action period.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Observation:
     was asked for (:mod:`vla_ros.runtime.control.observation`), ``poses`` the simulator's privileged
     ground truth, which only the scripted policy reads. ``executing`` is the chunk under way, for
     policies that continue it; None: the robot stands still, or was held to something else than its
-    chunk. ``delay_steps``: how many control periods after this frame its action will be executed,
+    chunk. ``delay_steps``: how many action periods after this frame its action will be executed,
     by recent delays, for policies that take it into account (``PolicyInfo.max_delay``).
     ``uncorrected``: the actions that a corrector is asked about.
     """
@@ -152,7 +152,7 @@ class Inference:
     target's vocabulary (empty for policies without a model), ``accepted`` the number of
     draft tokens accepted out of ``drafted``, per action dimension. ``continues`` is the chunk
     that this one was made to continue or to correct, None where it was made by itself.
-    ``conditioning_delay``: its first action was made for so many control periods after the
+    ``conditioning_delay``: its first action was made for so many action periods after the
     observation (0: the policy is not conditioned on its delay).
     ``captures``: CUDA graphs that were captured in service so far, each while the robot waited.
     """
@@ -195,9 +195,10 @@ class PolicyInfo:
     action_space: ActionSpace = END_EFFECTOR_DELTA  # what its actions are
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
-    max_delay: int = 0  # control periods of delay that it was trained for; 0: none
+    max_delay: int = 0  # action periods of delay that it was trained for; 0: none
     state_middle: tuple[float, ...] = ()  # of each value of the state in its data; empty: unknown
     corrects: int = 0  # actions that it corrects, from the one due with a newer frame on
+    action_rate_hz: float = 0.0  # of the data that it learned from; 0: nothing says it
     moves_grippers: bool = True
 
 
@@ -241,12 +242,13 @@ class StaleAction(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A trajectory of joints: seconds after its begin and positions, float64 [M], of each point.
+    """A trajectory of joints: seconds after its begin, positions, float64 [M], and velocities,
+    float64 [M] per second, of each point, with cubics between them.
 
     ``begin_ns``: a stamp of the ROS clock; ``at_once``: it begins when it is received, whatever the
     clocks show."""
 
-    points: tuple[tuple[float, Floats], ...]
+    points: tuple[tuple[float, Floats, Floats], ...]
     begin_ns: int = 0
     at_once: bool = False
 
@@ -256,8 +258,9 @@ class Command:
     """One command as it leaves the publish gate, before it becomes a message.
 
     ``stamp_ns``/``received_ns`` are those of the observation it rests on (0 when it rests
-    on none), ``latest_ns`` the stamp of the newest observation taken in by then. ``staleness_ns``:
-    how long after it was due the action of a policy was published. ``corrected_ns``: the stamp of
+    on none), ``latest_ns`` the stamp of the newest observation taken in by then. ``action_phase``:
+    the part of its action that commands before it have made, 0 to 1. ``staleness_ns``: how long
+    after it was due the action of a policy was published. ``corrected_ns``: the stamp of
     the newer observation by which the action was corrected, 0 for none; ages are counted from
     ``stamp_ns`` all the same. A gripper that was neither commanded nor measured is NaN: it stays as
     it is.
@@ -279,6 +282,7 @@ class Command:
     valid_until_ns: int = 0
     chunk_index: int = 0
     chunk_length: int = 1
+    action_phase: float = 0.0
     staleness_ns: int = 0
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     total_ms: float = 0.0

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 MAX_LENGTH = 5_000_000
+#: Tags of a description; the most known, a humanoid's hands and all, has 10,000. The page reads one
+#: between two commands of its buttons, so it must take no more than a second.
+MAX_TAGS = 200_000
+MOST = {"link": 2_000, "joint": 2_000, "visual": 4_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +24,25 @@ class DescribedJoint:
 
 
 def read_tree(urdf: str) -> ElementTree.Element:
-    """The XML tree of a description. ValueError: it is too long, no XML, or defines entities, a few
-    of which fill a memory."""
+    """The XML tree of a description. ValueError: it is too long, no XML, has more of something than
+    any robot, or defines entities, a few of which fill a memory."""
     if len(urdf) > MAX_LENGTH:
         raise ValueError(f"a robot description of {len(urdf)} characters is too long")
     if "<!DOCTYPE" in urdf or "<!ENTITY" in urdf:
         raise ValueError("a robot description has no DOCTYPE and no ENTITY")
+    if (tags := urdf.count("<")) > MAX_TAGS:
+        raise ValueError(f"a robot description of {tags:,} tags, and at most {MAX_TAGS:,} are read")
     try:
-        return ElementTree.fromstring(urdf)
+        tree = ElementTree.fromstring(urdf)
     except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(f"the robot description is not XML: {error}") from None
+    counts = Counter(element.tag for element in tree.iter())
+    for name, most in MOST.items():
+        if counts[name] > most:
+            raise ValueError(
+                f"a robot description of {counts[name]:,} {name}s, and at most {most:,} are read"
+            )
+    return tree
 
 
 def read_joints(urdf: str) -> dict[str, DescribedJoint]:

@@ -32,6 +32,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "instruction": ("std_msgs/msg/String",),
     "policy/action": ("vla_ros/msg/ActionCommand",),
     "policy/action_chunk": ("vla_ros/msg/ActionChunk",),
+    "policy/status": ("vla_ros/msg/PolicyStatus",),
 }
 
 

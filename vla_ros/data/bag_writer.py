@@ -34,6 +34,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from vla_ros.core.clock import SECOND, Clock
+from vla_ros.core.private import owner_only
 from vla_ros.core.resources import share
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
@@ -114,7 +115,8 @@ class Record:
 
 
 class BagFile:
-    """Not thread-safe. OSError from any method: the disk did not take it.
+    """A bag that its owner alone may read. Not thread-safe. OSError from any method: the disk did
+    not take it.
 
     FileExistsError: there is something at ``path`` already.
     """
@@ -125,11 +127,12 @@ class BagFile:
         self.path = path
         self._writer = Writer(path, version=9, storage_plugin=StoragePlugin.MCAP)
         self._writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
-        self._writer.open()
+        with owner_only():  # images of a robot's room are for who recorded them
+            self._writer.open()
+            self.set_run(run)
         self._storage.compressor = compress
         self._connections: dict[str, Connection] = {}
         self._pending = False
-        self.set_run(run)
 
     @property
     def _storage(self) -> Any:
@@ -165,6 +168,7 @@ class BagFile:
     def close(self) -> None:
         """Write index and metadata."""
         self._writer.close()
+        (self.path / "metadata.yaml").chmod(0o600)
 
     def abandon(self) -> None:
         """Leave the bag as it is: after an error of the disk."""

@@ -12,11 +12,14 @@ import contextlib
 import copy
 import heapq
 import json
+import shutil
 import struct
 from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from rosbags.interfaces import Connection
@@ -26,6 +29,17 @@ from rosbags.rosbag2.storage_mcap import MAXSIZE, McapReader
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import BadFile, open_file, read_text
+from vla_ros.data.bag_limits import (
+    BagPath,
+    TooLarge,
+    check_chunks,
+    messages_of,
+    open_bag,
+    read_metadata,
+    unpack,
+    unpack_file,
+)
 from vla_ros.data.bag_writer import PACKAGE, DamagedChunk, typestore
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
@@ -97,7 +111,7 @@ class UnfinishedMcap(McapReader):
         held: list[tuple[int, int, Message]] = []
         size = 0
         own = copy.copy(self)  # several scans may be under way: each needs its own position
-        with self.path.open("rb") as own.bio:
+        with open_bag(Path(str(self.path))) as own.bio:
             scan = own.messages_scan(connections, start or 0, MAXSIZE if stop is None else stop)
             for i, message in enumerate(scan):
                 heapq.heappush(held, (message[1], i, message))
@@ -117,7 +131,7 @@ def _records(file: BinaryIO) -> list[int]:
     while found[-1] + 9 <= size:
         file.seek(found[-1])
         kind, length = struct.unpack("<BQ", file.read(9))
-        if kind in (_FOOTER, _DATA_END) or found[-1] + 9 + length > size:
+        if kind in (0, _FOOTER, _DATA_END) or found[-1] + 9 + length > size:
             break
         found.append(found[-1] + 9 + length)
     return found
@@ -129,6 +143,19 @@ class BagError(UserError):
 
 
 _ENDINGS = (".mcap", ".db3")
+
+
+def _refuse_log(files: Iterable[Path]) -> None:
+    """Raise BagError for a database whose newest rows lie in the write-ahead log beside it, as a
+    killed recorder leaves them: the reader looks at the database alone."""
+    for file in files:
+        log = file.with_name(f"{file.name}-wal")
+        if file.suffix == ".db3" and log.is_file() and log.stat().st_size:
+            raise BagError(
+                f"{file}: messages lie in {log.name} ({log.stat().st_size:,} bytes), as a killed"
+                f" recorder leaves them, and would be missing: sqlite3 {file.name} 'PRAGMA"
+                " wal_checkpoint(TRUNCATE)' brings them in"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +186,8 @@ class Bag:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.notes: list[str] = []
+        self._compressed = ""  # what was, of the whole bag: "file" or "message"
+        self._scratch = contextlib.ExitStack()
         self._readers = self._open_all()
         self._check()
 
@@ -173,6 +202,7 @@ class Bag:
             with contextlib.suppress(AssertionError):
                 reader.close()
         self._readers = []
+        self._scratch.close()
 
     # Opening
 
@@ -189,12 +219,54 @@ class Bag:
                 raise BagError(f"{self.path}: no bag: give a folder, an .mcap or a .db3 file")
             return [self._open_file(self.path)]
         try:
-            return [_opened(Reader(self.path))]
+            files, self._compressed = read_metadata(self.path)
+            _refuse_log(files)
+            if self._compressed:
+                return self._open_files(self._unpacked(files))
+            return [_opened(Reader(BagPath(self.path)))]
+        except BagError:
+            raise
+        except TooLarge as error:
+            raise BagError(f"{self.path}: refused: {error}") from None
         except Exception as error:  # rosbags raises whatever its parsers raise
             files = sorted(self.path.glob("*.mcap"))
             if not files:
                 raise BagError(f"{self.path}: cannot be read: {_line(error)}") from None
-            return self._open_files(files)
+            found = self._open_files(files)
+            self._note_missing(found)
+            return found
+
+    def _note_missing(self, readers: list[Any]) -> None:
+        """Add a line about files that the metadata name and that are not there."""
+        try:
+            named, _ = read_metadata(self.path)
+            count = messages_of(self.path)
+        except (OSError, BadFile):
+            return
+        lost = [file.name for file in named if not file.exists()]
+        if not lost:
+            return
+        there = sum(reader.message_count for reader in readers)
+        holes = [after.start_time - before.end_time for before, after in pairwise(readers)]
+        longest = max(holes, default=0) / SECOND
+        where = f", the longest hole is {longest:.1f} s" if longest > 0 else ""
+        self.notes.append(
+            f"{', '.join(lost)}, which metadata.yaml names, is not there:"
+            f" {max(0, count - there)} of {count} messages are missing{where}"
+        )
+
+    def _unpacked(self, files: list[Path]) -> list[Path]:
+        """The files as SQLite and MCAP can read them: those that were compressed whole, unpacked
+        where there is room for them."""
+        if self._compressed != "file":
+            return files
+        folder = Path(self._scratch.enter_context(TemporaryDirectory(prefix="vla_ros_bag_")))
+        found = []
+        for file in files:
+            room = shutil.disk_usage(folder).free // 2  # the rest of the machine needs some too
+            unpack_file(file, folder / file.stem, room)
+            found.append(folder / file.stem)
+        return found
 
     def _open_files(self, files: list[Path]) -> list[Any]:
         """Readers in order of time, which a split bag's names do not give: rosbag2 writes bag_9 and
@@ -202,17 +274,27 @@ class Bag:
         return sorted(map(self._open_file, files), key=lambda reader: reader.start_time)
 
     def _open_file(self, file: Path) -> Any:
-        if file.stat().st_size == 0:
-            raise BagError(f"{file}: the file is empty")
         try:
-            return _opened(Reader(file))
+            with open_file(file) as stream:
+                empty = not stream.read(1)
+        except (OSError, BadFile) as error:
+            raise BagError(f"cannot be read: {_line(error)}") from None
+        if empty:
+            raise BagError(f"{file}: the file is empty")
+        _refuse_log([file])
+        try:
+            return _opened(Reader(BagPath(file)))
+        except TooLarge as error:
+            raise BagError(f"{file}: refused: {error}") from None
         except Exception as error:  # as above
             if file.suffix != ".mcap":
                 hint = "damaged or cut off; try `sqlite3 FILE .recover`"
                 raise BagError(f"{file}: {hint} ({_line(error)})") from None
-        reader = UnfinishedMcap(file)
+        reader = UnfinishedMcap(BagPath(file))
         try:
             reader.open()
+        except TooLarge as error:
+            raise BagError(f"{file}: refused: {error}") from None
         except Exception as error:  # as above
             raise BagError(f"{file}: cannot be read: {_line(error)}") from None
         found = reader.metadata
@@ -270,6 +352,8 @@ class Bag:
             try:
                 chosen = [c for c in reader.connections if c.topic in wanted]
                 for connection, stamp, data in reader.messages(chosen) if chosen else ():
+                    if self._compressed == "message":
+                        data = unpack(bytes(data))
                     yield BagMessage(connection.topic, connection.msgtype, stamp, bytes(data))
             except Exception as error:  # rosbags and SQLite raise whatever damage makes them raise
                 raise BagError(f"{self.path}: damaged: {_line(error)}") from None
@@ -297,7 +381,8 @@ class Bag:
         folder = self.path if self.path.is_dir() else self.path.parent
         beside = folder / FILE
         if beside.is_file():
-            texts.append(beside.read_text(encoding="utf-8", errors="replace"))
+            with contextlib.suppress(BadFile):
+                texts.append(read_text(beside))
         for text in filter(None, texts):
             with contextlib.suppress(ValueError, TypeError, json.JSONDecodeError):
                 return RunInfo.parse(text)
@@ -310,7 +395,11 @@ def _sound(name: object, kind: object, count: object) -> bool:
 
 
 def _opened(reader: Reader) -> Reader:
+    """TooLarge: what it says of itself is more than a bag has."""
     reader.open()
+    for storage in getattr(reader.storage, "storages", [reader.storage]):
+        if chunks := getattr(storage, "chunks", ()):
+            check_chunks(chunks)
     return reader
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import STAGES, CommandKind, Instruction
+from vla_ros.data.actions import Rates, displaced
 from vla_ros.data.bag_frames import BagFrames, TopicRoles
 from vla_ros.data.bags import Bag, BagError
 from vla_ros.data.replay_compare import PolicyRun, RunCommand
@@ -80,8 +83,11 @@ def _run(
 
 def _recorded_command(message: Any, at_ns: int, bag: Bag) -> RunCommand:
     count, width = len(message.action), len(message.names)
-    if count != width:
-        raise BagError(f"{bag.path}: a recorded action has {count} numbers, not {width}")
+    if count != width or len(message.units) != width:
+        raise BagError(
+            f"{bag.path}: a recorded action has {count} numbers of {width} names and"
+            f" {len(message.units)} units"
+        )
     try:
         return command_of(message, at_ns)
     except ValueError:
@@ -99,6 +105,8 @@ def command_of(message: Any, at_ns: int) -> RunCommand:
         action=tuple(float(number) for number in message.action),
         epoch=int(message.epoch),
         chunk_index=int(message.chunk_index),
+        action_phase=phase_of(message),
+        displaced=displaced(message.action_space, message.units),
         decoding=str(message.decoding),
         names=tuple(message.names),
         units=tuple(message.units),
@@ -111,13 +119,70 @@ def stamp_ns(time: Any) -> int:
     return int(time.sec) * SECOND + int(time.nanosec)
 
 
+def phase_of(message: Any) -> float:
+    """The action_phase of an ActionCommand; 0 of one that was recorded before there were two
+    rates."""
+    return float(getattr(message, "action_phase", 0.0))
+
+
+# The two rates of a run.
+
+
+def rates_of(bag: Bag, picked: TopicRoles, published_ns: Sequence[int]) -> Rates | None:
+    """The rates of a recorded run: by its parameters, then its status, then its chunks and the
+    stamps of its commands; a run of before there were two rates has one. None: nothing shows it.
+    BagError: the bag holds runs of several action rates."""
+    given = bag.run.parameters.get("policy", {}) if bag.run else {}
+    action_hz, control_hz = (_hz(given.get(f"{name}_rate_hz")) for name in ("action", "control"))
+    statuses = _status_rates(bag, picked)
+    found = sorted({rates.action_hz for rates in statuses})
+    if len(found) > 1:
+        some = ", ".join(f"{hz:g}" for hz in found)
+        raise BagError(f"{bag.path}: its policy ran at several action rates ({some} Hz): cut it")
+    control_hz = control_hz or (statuses[-1].control_hz if statuses else 0.0)
+    action_hz = action_hz or (found[0] if found else _chunk_hz(bag, picked)) or control_hz
+    if not control_hz:
+        usual_hz = _usual_hz(published_ns)
+        control_hz = usual_hz if usual_hz > _FASTER * action_hz else action_hz
+    return Rates(action_hz or control_hz, control_hz) if control_hz else None
+
+
+_FASTER = 1.5  # commands that come so much faster than actions are several of each
+
+
+def _hz(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _status_rates(bag: Bag, picked: TopicRoles) -> list[Rates]:
+    """The rates of every status of a policy that is configured, in order."""
+    name = picked.name("policy/status")
+    found = (bag.decode(message) for message in bag.messages([name] if name else []))
+    rates = [(_hz(getattr(s, "action_rate_hz", 0.0)), _hz(s.control_rate_hz)) for s in found]
+    return [Rates(*pair) for pair in rates if all(pair)]
+
+
+def _usual_hz(published_ns: Sequence[int]) -> float:
+    steps = np.diff(published_ns)
+    steps = steps[steps > 0]
+    return float(SECOND / np.median(steps)) if len(steps) else 0.0
+
+
+def _chunk_hz(bag: Bag, picked: TopicRoles) -> float:
+    name = picked.name("policy/action_chunk")
+    first = next(iter(bag.messages([name] if name else [])), None)
+    period_s = float(bag.decode(first).period_s) if first is not None else 0.0
+    return 1.0 / period_s if period_s > 0.0 else 0.0
+
+
 # The chunks of a bag: their observations, what each continued, and their actions.
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One ActionChunk. ``continued``: stamp, index and delay_steps of the chunk that it was made
-    to continue, or None. ``digest`` of the instruction. ``conditioning_delay``: in periods."""
+    to continue, or None. ``digest`` of the instruction. ``period_ns`` from one action to the next;
+    ``conditioning_delay``: in such periods."""
 
     observed_ns: int
     published_ns: int
@@ -133,11 +198,11 @@ class Chunk:
     tokens: tuple[int, ...] = ()
     conditioning_delay: int = 0
 
-    def due(self, moment_ns: int) -> tuple[float, ...]:
-        """The action that is due at that moment, or the one nearest to it."""
+    def due(self, moment_ns: int) -> int:
+        """The index of the action that is due at that moment, or of the one nearest to it."""
         first_ns = self.observed_ns + self.conditioning_delay * self.period_ns
         index = round((moment_ns - first_ns) / self.period_ns) if self.period_ns else 0
-        return self.rows[min(max(index, 0), len(self.rows) - 1)]
+        return min(max(index, 0), len(self.rows) - 1)
 
 
 def chunk_of(message: Any, at_ns: int) -> Chunk:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import MS, Distribution, Window
+from vla_ros.core.files import RECORDED, BadFile, read_json
+from vla_ros.core.text import printable
 from vla_ros.core.types import INFERENCE_STAGES, STAGES, CommandKind
+from vla_ros.data.actions import executed, grouped
 from vla_ros.data.bags import BagError
 
 #: Which frame, and which action of the chunk that it gave.
@@ -20,8 +25,9 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """One command. ``action``: its numbers, ``names`` and ``units`` what they are. Stamps in ns,
-    stages in ms.
+    """One command. ``action``: its numbers, ``names`` and ``units`` what they are, ``displaced``
+    which of them are displacements; ``action_phase``: the part of the policy's action that commands
+    before it have made. Stamps in ns, stages in ms.
 
     ``at_ns``: when it was recorded or received, on a steady clock.
     """
@@ -38,6 +44,8 @@ class RunCommand:
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     names: tuple[str, ...] = END_EFFECTOR_DELTA.names
     units: tuple[str, ...] = END_EFFECTOR_DELTA.units
+    action_phase: float = 0.0
+    displaced: tuple[bool, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -75,8 +83,20 @@ class PolicyRun:
 
     @property
     def actions(self) -> dict[Key, RunCommand]:
-        """The policy's own actions by frame; neither holding still nor stopping is one."""
-        return {s.key: s for s in self.commands if s.kind is CommandKind.POLICY}
+        """The policy's own actions by frame, each with what was executed over its commands; neither
+        holding still nor stopping is one."""
+        return {key: _merged(parts) for key, parts in self.parts.items()}
+
+    @property
+    def parts(self) -> dict[Key, tuple[RunCommand, ...]]:
+        """The commands of each of the policy's own actions, by frame. Of two answers the second
+        counts."""
+        return {parts[0].key: parts for parts in self._groups()}
+
+    def _groups(self) -> Iterator[tuple[RunCommand, ...]]:
+        own = [s for s in self.commands if s.kind is CommandKind.POLICY]
+        for indices in grouped([((s.epoch, s.key), s.action_phase) for s in own]):
+            yield tuple(own[i] for i in indices)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,15 +109,27 @@ class PolicyRun:
         return self._first.units if self._first else END_EFFECTOR_DELTA.units
 
     @property
+    def displaced(self) -> tuple[bool, ...]:
+        """Which of the numbers in :attr:`names` are displacements."""
+        return self._first.displaced if self._first else ()
+
+    @property
     def _first(self) -> RunCommand | None:
         return next((s for s in self.commands if s.kind is CommandKind.POLICY), None)
 
     @property
     def rate_hz(self) -> float:
         """Actions of the policy a second, from the first to the last."""
-        times = [s.at_ns for s in self.commands if s.kind is CommandKind.POLICY]
+        times = [parts[0].at_ns for parts in self._groups()]
         span = times[-1] - times[0] if len(times) > 1 else 0
         return (len(times) - 1) * 1e9 / span if span > 0 else 0.0
+
+
+def _merged(parts: Sequence[RunCommand]) -> RunCommand:
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.array([one.action for one in parts])
+    return replace(parts[0], action=tuple(executed(rows, parts[0].displaced).tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +190,30 @@ def compare(
     ends: Collection[int] = (),
 ) -> Comparison:
     """Compare by the frame an action rests on, so that pipelined decodings, which answer some
-    frames later, can be compared with those that answer at once.
+    frames later, can be compared with those that answer at once: command by command where both made
+    the action in the same steps, else what was executed over it.
 
     ``shown``: stamps of the frames that were replayed, in order; ``ends``: those of them that
     were the last of an episode. Raises BagError where the actions are not of the same numbers.
     """
     names = _names(before, now)
     index = {stamp: i for i, stamp in enumerate(shown)}
-    first, second = before.actions, now.actions
-    expected = {key: command for key, command in first.items() if key[0] in index}
+    first, second = before.parts, now.parts
+    expected = {key: parts for key, parts in first.items() if key[0] in index}
     both = sorted(expected.keys() & second.keys(), key=lambda key: (index[key[0]], key[1]))
     largest = [0.0] * len(names)
     difference: ActionDifference | None = None
     for key in both:
-        old, new = expected[key].action, second[key].action
-        for i, name in enumerate(names):
-            both_nan = math.isnan(new[i]) and math.isnan(old[i])  # a gripper that stays as it is
-            off = 0.0 if both_nan else abs(new[i] - old[i])
-            largest[i] = max(largest[i], off)
-            if off and difference is None:
-                difference = ActionDifference(index[key[0]], key[0], key[1], name, old[i], new[i])
+        for old, new, near in _pairs(expected[key], second[key]):
+            for i, name in enumerate(names):
+                # Both NaN: a gripper that stays as it is.
+                both_nan = math.isnan(new[i]) and math.isnan(old[i])
+                off = 0.0 if both_nan else abs(new[i] - old[i])
+                off = 0.0 if off <= near else off
+                largest[i] = max(largest[i], off)
+                if off and difference is None:
+                    frame, (stamp, at) = index[key[0]], key
+                    difference = ActionDifference(frame, stamp, at, name, old[i], new[i])
     lost = expected.keys() - second.keys()
     tail = {key for key in lost if key[0] in _unanswered(index, ends, now.pipeline_depth)}
     tokens, equal = _tokens(before, now)
@@ -192,6 +228,19 @@ def compare(
         tokens=tokens,
         tokens_equal=equal,
     )
+
+
+_ROUNDING = 1e-12  # of a displacement that is the sum of others
+
+
+def _pairs(
+    old: Sequence[RunCommand], new: Sequence[RunCommand]
+) -> Iterator[tuple[Sequence[float], Sequence[float], float]]:
+    """The numbers of one action in both runs, and the difference that is none."""
+    if [one.action_phase for one in old] == [one.action_phase for one in new]:
+        yield from ((a.action, b.action, 0.0) for a, b in zip(old, new, strict=True))
+    else:
+        yield _merged(old).action, _merged(new).action, _ROUNDING
 
 
 def _names(before: PolicyRun, now: PolicyRun) -> tuple[str, ...]:
@@ -225,14 +274,16 @@ def _tokens(before: PolicyRun, now: PolicyRun) -> tuple[int, int]:
 # JSON, readable and comparable by eye; numbers are written so that they are read back exactly.
 
 
-FORMAT = "vla_ros golden actions 1"
+_ROW = ("stamp_ns", "chunk_index", "phase", "action")
+FORMAT = "vla_ros golden actions 2"
 
 
 def save_golden(path: Path, run: PolicyRun, bag: str) -> None:
     """Write the policy's actions and tokens. BagError: the file cannot be written."""
     actions = [
-        {"stamp_ns": key[0], "chunk_index": key[1], "action": list(command.action)}
-        for key, command in run.actions.items()
+        dict(zip(_ROW, (*key, one.action_phase, list(one.action)), strict=True))
+        for key, parts in run.parts.items()
+        for one in parts
     ]
     content = {
         "format": FORMAT,
@@ -244,6 +295,7 @@ def save_golden(path: Path, run: PolicyRun, bag: str) -> None:
         "frames": run.frames,
         "names": list(run.names),
         "units": list(run.units),
+        "displaced": list(run.displaced),
         "actions": actions,
         "tokens": {str(stamp): list(tokens) for stamp, tokens in run.tokens.items()},
     }
@@ -265,17 +317,18 @@ def _lines(content: dict[str, object]) -> str:
 def load_golden(path: Path) -> PolicyRun:
     """The inverse of :func:`save_golden`. BagError: no such file, or something else in it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, RECORDED)
     except OSError as error:
         raise BagError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise BagError(f"{path} is no golden file: {error}") from None
+    except BadFile as error:
+        raise BagError(f"{error}; a golden file is wanted") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BagError(f"{path} is no golden file: make one with `vla-ros replay BAG --save FILE`")
     try:
         names = tuple(map(str, content["names"]))
         units = tuple(map(str, content["units"]))
-        commands = tuple(_golden_command(row, names, units) for row in content["actions"])
+        sums = tuple(map(bool, content["displaced"]))
+        commands = tuple(_golden_command(row, names, units, sums) for row in content["actions"])
         tokens = {int(stamp): tuple(row) for stamp, row in content["tokens"].items()}
         return PolicyRun(
             commands,
@@ -296,10 +349,15 @@ def load_golden(path: Path) -> PolicyRun:
 
 
 def _golden_command(
-    row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]
+    row: dict[str, Any],
+    names: tuple[str, ...],
+    units: tuple[str, ...],
+    displaced: tuple[bool, ...],
 ) -> RunCommand:
     stamp, index, action = row["stamp_ns"], row["chunk_index"], row["action"]
-    if not (isinstance(stamp, int) and isinstance(index, int) and isinstance(action, list)):
+    phase = row["phase"]
+    whole = isinstance(stamp, int) and isinstance(index, int) and isinstance(phase, float)
+    if not (whole and isinstance(action, list)):
         raise TypeError("an action is not as it was written")
     if len(action) != len(names):
         raise ValueError(f"an action has {len(action)} numbers, not {len(names)}")
@@ -311,6 +369,8 @@ def _golden_command(
         chunk_index=index,
         names=names,
         units=units,
+        action_phase=phase,
+        displaced=displaced,
     )
 
 
@@ -412,8 +472,8 @@ def text(report: Report) -> str:
     """The whole report, for a terminal of 80 columns."""
     sides = [side for side in (report.before, report.now) if side is not None]
     lines = [
-        f"{report.bag}: {report.frames} frames at {report.camera_rate_hz:.1f} Hz, {report.mode},"
-        f" replayed in {report.wall_s:.1f} s",
+        f"{printable(report.bag)}: {report.frames} frames at {report.camera_rate_hz:.1f} Hz,"
+        f" {report.mode}, replayed in {report.wall_s:.1f} s",
         "",
         _row("", [side.name for side in sides]),
     ]
@@ -441,7 +501,7 @@ def text(report: Report) -> str:
         if found.first is not None:
             pairs = zip(found.names, found.max_abs_diff, strict=True)
             lines.append("largest: " + "  ".join(f"{name} {off:.3g}" for name, off in pairs))
-    lines += [f"note: {note}" for note in report.notes]
+    lines += [f"note: {printable(note)}" for note in report.notes]
     return "\n".join(lines)
 
 
@@ -456,12 +516,12 @@ def comparison_lines(found: Comparison) -> list[str]:
         rate = f"{found.tokens_equal} of {found.tokens} ({100 * found.token_match_rate:.2f} %)"
         lines.append(f"tokens that match: {rate}")
     if found.first is not None:
-        lines.append(f"first difference: {found.first}")
+        lines.append(f"first difference: {printable(found.first)}")
     return lines
 
 
 def _row(label: str, values: list[str]) -> str:
-    return (f"{label:<22}" + "".join(f"{value:<26}" for value in values)).rstrip()
+    return (f"{label:<22}" + "".join(f"{printable(value):<26}" for value in values)).rstrip()
 
 
 def _short(value: str) -> str:

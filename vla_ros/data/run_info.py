@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from vla_ros.core.files import parse_json
+
 KEY = "vla_ros.run"  # in custom_data
 FILE = "vla_ros_run.json"  # beside the data
 
@@ -45,7 +47,7 @@ class RunInfo:
     @staticmethod
     def parse(text: str) -> RunInfo:
         """The inverse of :meth:`text`; unknown fields are left out. ValueError: no such text."""
-        content = json.loads(text)
+        content = parse_json(text, FILE)
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
         known = {key: value for key, value in content.items() if key in RunInfo.__slots__}

@@ -122,7 +122,12 @@ class EngineOptions:
         " of SHA-256",
     )
     device: str = _option("cpu", "torch device, such as cpu or cuda:0")
-    dtype: str = _option("float32", "number format of the weights", choices=DTYPES)
+    dtype: str = _option(
+        "float32",
+        "number format of the weights; auto: bfloat16 where the device multiplies it and vla-ros"
+        " verify passed this checkpoint in it, else float32",
+        choices=(*DTYPES, AUTO),
+    )
     weights: str = _option(
         "",
         "formats of the weights, such as int8, fp8 or decoder=int4,head=int8, with dtype bfloat16"

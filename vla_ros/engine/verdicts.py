@@ -17,8 +17,11 @@ from typing import Any
 import torch
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import read_json
 from vla_ros.engine.formats import parse_formats
+from vla_ros.engine.layers.devices import multiplies_bfloat16
 from vla_ros.engine.layers.tuner import multiplies_integers
+from vla_ros.engine.options import DTYPES
 
 FOLDER = "precision"
 _VERSION = 3  # of the measurement; a new one makes old verdicts void
@@ -37,6 +40,8 @@ class Precision:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype}: a check is of one of {', '.join(DTYPES)}")
         object.__setattr__(self, "device", self.device.partition(":")[0])
         object.__setattr__(self, "weights", str(parse_formats(self.weights)))
 
@@ -104,13 +109,12 @@ def require(checkpoint: str, precision: Precision) -> None:
     CheckpointError where there is no such checkpoint.
     """
     from vla_ros.engine.families.random import PREFIX
-    from vla_ros.engine.load import sha256_on_disk
 
     if (precision.dtype, precision.weights) == ("float32", ""):
         return
     if checkpoint.startswith(PREFIX):
         raise NotVerified("require_verified: random weights are no policy that could be verified")
-    found = find(sha256_on_disk(checkpoint), precision, directory_of(checkpoint))
+    found = _found(checkpoint, precision)
     if found is not None and found.passed:
         return
     why = f"failed its precision check ({found.reasons[0]})" if found else "has no precision check"
@@ -118,6 +122,26 @@ def require(checkpoint: str, precision: Precision) -> None:
         f"require_verified: {checkpoint} with {precision} {why}:"
         f" run `{command(checkpoint, precision)}`"
     )
+
+
+def chosen_dtype(checkpoint: str, weights: str, device: str) -> tuple[str, str]:
+    """The dtype that ``auto`` stands for, and why: the fastest that was checked.
+
+    On one core of a Zen 4 an action of shipped:tabletop took 35 ms in bfloat16 and 44 in float32.
+    CheckpointError where there is no such checkpoint.
+    """
+    from vla_ros.engine.families.random import PREFIX
+
+    if not multiplies_bfloat16(torch.device(device)):
+        return "float32", "this processor has no instructions for bfloat16"
+    if checkpoint.startswith(PREFIX):
+        return "float32", "random weights are never checked"
+    precision = Precision("bfloat16", weights, device)
+    found = _found(checkpoint, precision)
+    if found is not None and found.passed:
+        return "bfloat16", "it passed its precision check"
+    why = "did not pass its precision check" if found else "has no precision check"
+    return "float32", f"bfloat16 {why}: `{command(checkpoint, precision)}`"
 
 
 def command(checkpoint: str, precision: Precision) -> str:
@@ -138,6 +162,15 @@ def directory_of(checkpoint: str) -> Path | None:
     return None if checkpoint.startswith((PREFIX, SHIPPED)) else resolve(checkpoint)
 
 
+def _found(checkpoint: str, precision: Precision) -> StoredVerdict | None:
+    """The verdict about a checkpoint's files; the package has those of its own beside them."""
+    from vla_ros.engine.families.registry import family_of
+    from vla_ros.engine.io.hub import resolve
+
+    directory = resolve(checkpoint)
+    return find(family_of(directory).sha256(directory), precision, directory)
+
+
 def _folders(sha256: str, directory: Path | None) -> list[Path]:
     """Folders to keep a verdict in, the best first."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -148,7 +181,7 @@ def _folders(sha256: str, directory: Path | None) -> list[Path]:
 def _read(path: Path) -> StoredVerdict | None:
     """A verdict's file; None for one that is missing, damaged, or of another version."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
         if raw["version"] != _VERSION:
             return None
         return StoredVerdict(

@@ -19,6 +19,7 @@ from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a polic
 from vla_ros.engine.options import EngineOptions
 
 POLICIES = ("zero", "scripted", "replay", "vla", "lerobot", "remote")
+WITHOUT_DATA = POLICIES[:3]  # which learned from none
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
 
 

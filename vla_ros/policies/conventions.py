@@ -10,13 +10,13 @@ side decides, wherever in 0..1 it is. How far 0..1 is from its middle does not m
 LIBERO's gripper, which moves at one speed by the sign of 1 - 2 g; so commands carry g as it is.
 
 Statistics do not name their unit. Most data sets of Open X-Embodiment are in m and rad of one
-control period, and so they are taken, unless they reach further than an arm moves in one: RT-1's
+action period, and so they are taken, unless they reach further than an arm moves in one: RT-1's
 (3 Hz) reach 0.23, those in a controller's own units much more (DROID 0.78, LIBERO 0.94).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +28,16 @@ from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
 LIBERO_SUITE = "libero_"  # what the names of LIBERO's data sets begin with
 RANDOM = "random"  # random:<preset>, and the name of its statistics
+#: Hz of Open X-Embodiment's data sets, by what their statistics are called.
+DATA_HZ: Final[Mapping[str, float]] = {
+    "bridge_orig": 5.0,
+    "droid": 15.0,
+    "fractal20220817_data": 3.0,
+}
 CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
 PHYSICAL_UNITS: Final[Scale] = (1.0,) * 6
 LONGEST_STEP = 0.5  # statistics that reach further are not in metres
+LONGEST_TURN = 13.0  # and joints of two turns are not in radians
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Conventions:
     ``doubt``: one line about what contradicts the units, or "". ``width``: numbers
     of an action; the scale is of an end effector's seven, any other width is left as it is.
     ``chunk``: actions of an answer. ``state``: values of the robot's own state that it takes.
+    ``action_rate_hz``: of its data, 0 where nothing says it.
     """
 
     unnorm_key: str
@@ -54,6 +62,7 @@ class Conventions:
     width: int = ACTION_DIM
     chunk: int = 1
     state: int = 0
+    action_rate_hz: float = 0.0
 
     def __str__(self) -> str:
         """One line for a log."""
@@ -63,9 +72,10 @@ class Conventions:
             units = f"{self.width} numbers an action, as its data have them"
         crop = "with" if self.center_crop else "without"
         whose = f"statistics '{self.unnorm_key}'" if self.unnorm_key else "its own statistics"
+        rate = f", data of {self.action_rate_hz:g} Hz" if self.action_rate_hz else ""
         return (
             f"{whose}, {units}, images {self.preprocessing} {crop} center crop,"
-            f" cameras {self.cameras}"
+            f" cameras {self.cameras}{rate}"
         )
 
 
@@ -96,6 +106,8 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
         )
     if "action_scale" in given:
         given |= {"doubt": ""} | ({"units": "as given"} if "action_scale" in against else {})
+    if spec.action_units:
+        given["doubt"] = ""
     used = replace(own, **given)
     return used, "; ".join([*lines, *filter(None, [used.doubt])])
 
@@ -119,12 +131,14 @@ def conventions_of(
     from vla_ros.engine.families.openvla import PRESETS
     from vla_ros.engine.families.registry import family_of, source_of
     from vla_ros.engine.io.checkpoint import norm_stats_of, read_config
+    from vla_ros.engine.io.rates import action_rate_of
     from vla_ros.engine.options import TOKENS
 
     try:
         source = source_of(checkpoint)
+        said = action_rate_of(source) if isinstance(source, Path) else 0.0
         if family_of(source).group != TOKENS:
-            return _of_flow(source, unnorm_key, embodiment)
+            return replace(_of_flow(source, unnorm_key, embodiment), action_rate_hz=said)
         if embodiment:
             raise PolicyRefused(f"embodiment {embodiment!r} means nothing to {checkpoint}: it is no"
                                 " flow policy")  # fmt: skip
@@ -140,7 +154,12 @@ def conventions_of(
     except (ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
     found = conventions_from(stats, suite, unnorm_key, config.images, action_scale)
-    return replace(found, chunk=config.chunk, state=config.proprio_dim)
+    return replace(
+        found,
+        chunk=config.chunk,
+        state=config.proprio_dim,
+        action_rate_hz=said or found.action_rate_hz,
+    )
 
 
 def conventions_from(
@@ -151,8 +170,11 @@ def conventions_from(
     action_scale: Scale | None = None,
 ) -> Conventions:
     """The conventions that go with ``norm_stats``; see :func:`conventions_of`."""
+    from vla_ros.engine.io.rates import LIBERO_HZ
+
     key = _choose(stats, suite, unnorm_key)
-    return _of_statistics(key, stats[key], cameras, action_scale)
+    hz = LIBERO_HZ if key.startswith(LIBERO_SUITE) else DATA_HZ.get(key, 0.0)
+    return replace(_of_statistics(key, stats[key], cameras, action_scale), action_rate_hz=hz)
 
 
 def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Conventions:
@@ -169,9 +191,11 @@ def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Convention
         cameras=min(len(config.cameras), 2), units="as LIBERO's controller",
         width=config.action_dim, chunk=config.horizon, state=config.state_dim,
     )  # fmt: skip
-    if isinstance(source, str) or config.action_dim != ACTION_DIM:
+    if isinstance(source, str):
         return found
     ends = family_of(source).action_ends(source, choice)
+    if config.action_dim != ACTION_DIM:
+        return replace(found, doubt=_of_joints([end.tolist() for end in ends]))
     reach = max((abs(x) for end in ends for x in end[:3].tolist()), default=0.0)
     units = f"its data reach {reach:.3g} a step: taken for m and rad"
     doubt = f"its data reach {reach:.3g} a step, no displacement in m: give action_scale"
@@ -187,10 +211,12 @@ def _of_statistics(
         units = "as LIBERO's controller"
         return Conventions(key, CONTROLLER_UNITS, "default", False, cameras, units)
     if (width := _width(stats)) != ACTION_DIM:
-        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, width=width)
+        doubt = _of_joints(_ends(stats))
+        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, doubt=doubt, width=width)
     if (reach := _reach(stats)) <= LONGEST_STEP:
-        units = f"its data reach {reach:g} a step: taken for m and rad"
-        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, units)
+        still, doubt = _still(stats)
+        units = f"its data reach {reach:g} a step: taken for m and rad{still}"
+        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, units, doubt)
     if action_scale is None:
         raise PolicyRefused(
             f"the action statistics of '{key}' reach {reach:g} a step: these are no metres, and"
@@ -199,14 +225,49 @@ def _of_statistics(
     return Conventions(key, action_scale, "default", False, cameras, "as given")
 
 
+def _of_joints(ends: Sequence[Sequence[float]]) -> str:
+    """Doubt about angles that no joint in rad reaches; "" for none."""
+    reach = max((abs(x) for end in ends for x in end), default=0.0)
+    if reach <= LONGEST_TURN:
+        return ""
+    return (
+        f"its data reach {reach:.3g}, which no joint in rad does: give action_units and"
+        " state_units, as deg and 0..100"
+    )
+
+
 def _reach(stats: Mapping[str, Any]) -> float:
     """The largest entry of a position, in the statistics' own unit; 0 where they have none.
 
     The quantiles' where there are any: single outliers of RT-1 are 22 m.
     """
-    action = stats.get("action", {})
+    return max((abs(x) for end in _ends(stats) for x in end[:3]), default=0.0)
+
+
+def _ends(stats: Mapping[str, Any]) -> list[list[float]]:
+    """The least and the greatest of each value of an action; those of the quantiles where there
+    are any. PolicyRefused: they are no numbers."""
+    action = stats.get("action") or {}
     names = ("q01", "q99") if "q99" in action else ("min", "max")
-    return max((abs(float(x)) for name in names for x in action.get(name, ())[:3]), default=0.0)
+    try:
+        return [[float(x) for x in action.get(name) or ()] for name in names]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise PolicyRefused(
+            f"the action statistics {' and '.join(names)} are no lists of numbers: {error}"
+        ) from error
+
+
+def _still(stats: Mapping[str, Any]) -> tuple[str, str]:
+    """A line about the values of a motion that never moved in the data, and so never will, and the
+    doubt where that is every position; "" for none."""
+    low, high = _ends(stats)
+    places = [i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a == b and i < 6]
+    mask = (stats.get("action") or {}).get("mask") or [True] * len(low)
+    names = [("x", "y", "z", "rx", "ry", "rz")[i] for i in places if i < len(mask) and mask[i]]
+    if not names:
+        return "", ""
+    doubt = "the data never moved a position, so the policy cannot: are the statistics filled in?"
+    return f"; {', '.join(names)} never move", doubt if {"x", "y", "z"} <= set(names) else ""
 
 
 def _width(stats: Mapping[str, Any]) -> int:

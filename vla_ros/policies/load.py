@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from vla_ros.core import extensions
 from vla_ros.core.clock import Clock
+from vla_ros.core.console import show_traceback
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec, refuse_unknown
 
@@ -157,7 +157,7 @@ def _load_plugin(spec: PolicySpec) -> Policy:
     except PolicyRefused as error:
         raise PolicyRefused(f"{_described(first)}: {error}") from error
     except Exception as error:
-        traceback.print_exc()  # for who writes it; the line below is for who runs it
+        show_traceback(error)  # for who writes it; the line below is for who runs it
         reason = " ".join(str(error).split())
         raise PolicyRefused(
             f"{_described(first)} cannot be loaded: {type(error).__name__}: {reason}"

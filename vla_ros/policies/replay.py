@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import Clock
+from vla_ros.core.files import read_arrays
 from vla_ros.core.types import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, finish
 
-NPZ_KEY = "actions"
+NPZ_KEY, NPZ_RATE = "actions", "action_rate_hz"
 
 
 class ReplayPolicy:
@@ -32,6 +32,7 @@ class ReplayPolicy:
             checkpoint=spec.replay_file,
             chunk_length=self._rows.shape[1],
             action_space=self._space,
+            action_rate_hz=rate_of(Path(spec.replay_file)),
         )
         self._next = 0
         self._stamp: int | None = None
@@ -67,14 +68,12 @@ def read_actions(path: Path, space: ActionSpace) -> Floats:
     """Recorded actions, float64 [N, D], or chunks [N, C, D], of a .npy file, or of ``actions`` in a
     .npz file, as [N, C, D]. No pickles."""
     try:
-        raw = np.load(path, allow_pickle=False)
-        if not isinstance(raw, np.ndarray):
-            with raw:
-                raw = raw[NPZ_KEY]
+        found = read_arrays(path)
+        raw = found[""] if "" in found else found[NPZ_KEY]
         rows = np.asarray(raw, dtype=np.float64)
     except KeyError as error:
         raise PolicyRefused(f"{path} has no array {NPZ_KEY!r}: save it under that name") from error
-    except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise PolicyRefused(f"cannot read actions from {path}: {error}") from error
     if rows.ndim not in (2, 3) or 0 in rows.shape or rows.shape[-1] != space.width:
         width = space.width
@@ -83,3 +82,14 @@ def read_actions(path: Path, space: ActionSpace) -> Floats:
             f" chunks, a column a number of {space.kind.name.lower()}: {' '.join(space.names)}"
         )
     return rows[:, None] if rows.ndim == 2 else rows
+
+
+def rate_of(path: Path) -> float:
+    """Rate in Hz of the actions that :func:`read_actions` has read: ``action_rate_hz`` of a .npz
+    file, 0 where it says none. PolicyRefused: it is no rate."""
+    said = read_arrays(path).get(NPZ_RATE)
+    if said is None:
+        return 0.0
+    if said.size != 1 or said.dtype.kind not in "iuf" or not 0.0 < float(said.item()) < np.inf:
+        raise PolicyRefused(f"{path}: {NPZ_RATE} is {said!r}: one number of Hz is wanted")
+    return float(said.item())

@@ -21,7 +21,8 @@ from vla_ros.core.types import (
 )
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.layers.pieces import Pieces
-from vla_ros.engine.verdicts import Precision, require
+from vla_ros.engine.options import AUTO
+from vla_ros.engine.verdicts import Precision, chosen_dtype, require
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
 from vla_ros.policies.units import scaling_for
@@ -48,6 +49,18 @@ def _require_verified(spec: PolicySpec) -> None:
         raise PolicyRefused(str(error)) from error
 
 
+def _with_dtype(spec: PolicySpec) -> tuple[PolicySpec, str]:
+    """The spec with the dtype that ``auto`` stands for here, and the end of the line about it."""
+    engine = spec.engine
+    if engine.dtype != AUTO:
+        return spec, ""
+    try:
+        dtype, why = chosen_dtype(engine.checkpoint, engine.weights, engine.device)
+    except (UserError, ValueError, OSError, RuntimeError) as error:
+        raise PolicyRefused(str(error)) from error
+    return replace(spec, engine=replace(engine, dtype=dtype)), f"; dtype auto is {dtype}: {why}"
+
+
 class VlaPolicy:
     """The engine as a policy: its actions in metres and radians, the gripper in [0, 1]. Actions
     that are no end effector's displacement are in the units of their data, and so is the robot's
@@ -60,6 +73,7 @@ class VlaPolicy:
 
     def __init__(self, spec: PolicySpec) -> None:
         used, contradiction = settle(spec)
+        spec, dtype = _with_dtype(spec)
         if spec.require_verified:  # before weights are read, which may take minutes
             _require_verified(spec)
         try:
@@ -80,8 +94,9 @@ class VlaPolicy:
         self.info: PolicyInfo = replace(
             self._engine.info,
             cameras=self._engine.cameras,
-            conventions=str(used),
+            conventions=f"{used}{dtype}",
             contradiction=contradiction,
+            action_rate_hz=used.action_rate_hz,
             state_middle=self._state_middle(),
             corrects=self._engine.info.corrects if space == END_EFFECTOR_DELTA else 0,
         )

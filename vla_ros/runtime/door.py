@@ -7,20 +7,23 @@ their controllers follow by their own clock. No clock, no log.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 
 import numpy as np
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Floats, Plan
-from vla_ros.runtime.limiter import Commanded, Leash, Reach, near, pass_through, stand
+from vla_ros.runtime import curve
+from vla_ros.runtime.limiter import Commanded, Leash, Reach, near
+from vla_ros.runtime.safety import ActionRefused
+from vla_ros.runtime.segment import PlanPoint, braking, toward
 
 LEAST = 1e-3  # of a period: a shorter rest is no point of a trajectory
 _PAUSE_S, _PAUSE_PERIODS = 0.25, 3  # after so long others may have moved the robot
 _NOISE, _CREEP = 1e-3, 0.02  # of an arm that stands: rad or m, and seconds at the fastest
 _STANDS_S, _TRIES_S = 1.0, 0.5  # so long an arm may stand, the first time and those after it
-_MOST_POINTS = 1000
+_CLOSE = 1e-4  # periods between two points
 
 
 def paused(since_ns: int, period_ns: int) -> bool:
@@ -73,8 +76,8 @@ class Door:
 
 class TrajectoryCourse:
     """The plan that a trajectory's controller follows by its own clock, whether this process is
-    late or not: instants and positions [n, M], straight lines between them, rest behind the last.
-    Instants are of the clock that lapses are measured by. Not thread-safe."""
+    late or not: instants, positions [n, M] and velocities [n, M] per second, cubics between them,
+    rest behind the last. Instants are of the clock that lapses are measured by. Not thread-safe."""
 
     def __init__(self) -> None:
         self.forget()
@@ -82,7 +85,7 @@ class TrajectoryCourse:
     def forget(self) -> None:
         """Others may have moved the robot."""
         self._times: list[int] = []
-        self._positions: list[Floats] = []
+        self._points: list[PlanPoint] = []  # velocities per second
         self._stops = False
 
     def moves(self, now_ns: int) -> bool:
@@ -97,39 +100,42 @@ class TrajectoryCourse:
         period_ns: int,
         left_s: float,
         leash: Leash | None,
+        first: float = 1.0,
     ) -> Plan | None:
-        """A plan of the positions ``rows`` [n, M], one a period from ``begin_ns`` on, which
-        replaces the one before it there. It is cut off after ``left_s``: the period that is cut
-        gets as far as it would by then, rows that end before are held until then; the deceleration
-        to rest, if there is a limit of it, follows. None: nothing is left, or the arm's position is
-        unknown."""
-        start = self.at(begin_ns, period_ns, reach, leash)
-        if start is None:
+        """A plan of the positions ``rows`` [n, M], one a period, the ``first`` so many after
+        ``begin_ns``, which replaces the one before it there, in position and velocity; ``reach`` is
+        of such a period. It is cut off after ``left_s``: the period that is cut gets as far as it
+        would by then; after rows that end before it comes to rest and stands until then. It ends at
+        rest: the deceleration, if there is a limit of it, follows. None: nothing is left, or the
+        arm's position is unknown."""
+        begin = self.at(begin_ns, period_ns, reach, leash)
+        periods = max(left_s, 0.0) / (period_ns / SECOND)
+        if begin is None or periods <= LEAST:
             return None
-        commanded, points, period_s = start, list[tuple[float, Floats]](), period_ns / SECOND
-        periods = max(left_s, 0.0) / period_s
-        for number in range(max(0, math.ceil(periods - LEAST))):
-            share = 1.0 if periods - number > 1.0 - LEAST else periods - number
-            at_s = (number + 1) * period_s if share == 1.0 else left_s
+        if not np.isfinite(rows).all():
+            raise ActionRefused("a command has numbers that are not finite")
+        motion, points, since = _moving(begin), list[tuple[float, PlanPoint]](), 0.0
+        first = max(first, 2 * LEAST)
+        for number, row in enumerate(rows):
             wider = None if leash is None else Leash(leash.here, leash.far + number * reach.step)
-            if number < len(rows):
-                wish = (
-                    rows[number]
-                    if share == 1.0
-                    else commanded.at + share * (rows[number] - commanded.at)
-                )
-                commanded = pass_through(wish, commanded, reach, share, wider).commanded
-            else:
-                commanded = stand(commanded, reach, share)
-                if not _goes_on(commanded):
-                    points.append((left_s, commanded.at))
-                    break
-            points.append((at_s, commanded.at))
-        if not points:
-            return None
-        points += _to_rest(commanded, reach, period_s, points[-1][0])
-        self._replace(start.at, points, begin_ns)
-        return Plan(tuple(points))
+            onward, due = rows[number + 1] if number + 1 < len(rows) else None, number + first
+            while due - since > LEAST and periods - since > LEAST:
+                narrow, full = _narrowed(reach, motion.at, wider), due - since
+                share = full if periods - since > full - LEAST else periods - since
+                wish, then = reach.beside(row, motion.at), onward
+                if share < full:
+                    wish, then = motion.at + share / full * (wish - motion.at), wish
+                elif then is not None:
+                    then = reach.beside(then, wish)
+                cut = periods - since - share <= LEAST
+                following = full - share if share < full else 1.0
+                motion, share = toward(wish, then, motion, narrow, share, following, cut)
+                since += share
+                points.append((since, motion))
+        points += _to_rest(motion, reach, since, min(1.0, periods - since))
+        if points[-1][0] < periods - LEAST:
+            points.append((periods, points[-1][1]))
+        return self._replace(begin, points, begin_ns, period_ns)
 
     def stop(self, reach: Reach, now_ns: int, period_ns: int, leash: Leash | None) -> Plan | None:
         """A plan that decelerates from now on along the way that the arm is on, then rests; at
@@ -137,50 +143,80 @@ class TrajectoryCourse:
         start = self.at(now_ns, period_ns, reach, leash)
         if start is None or (self._stops and self.moves(now_ns)):
             return None
-        period_s = period_ns / SECOND
-        points = _to_rest(start, reach, period_s, 0.0) or [(period_s, start.at)]
-        self._replace(start.at, points, now_ns)
-        self._stops = _goes_on(start)
-        return Plan(tuple(points), at_once=True)
+        motion = _moving(start)
+        points = _to_rest(motion, reach) or [(1.0, motion)]
+        plan = self._replace(start, points, now_ns, period_ns)
+        self._stops = not motion.rests
+        return replace(plan, at_once=True)
 
     def at(self, at_ns: int, period_ns: int, reach: Reach, leash: Leash | None) -> Commanded | None:
-        """Position of the plan at that instant, and its step in a period."""
-        times, positions = self._times, self._positions
+        """Position of the plan at that instant, and its step in a period: its velocity."""
+        times, points, period_s = self._times, self._points, period_ns / SECOND
         if not times or at_ns < times[0] or paused(max(0, at_ns - times[-1]), period_ns):
-            last = positions[0 if at_ns < times[0] else -1] if positions else None
+            last = points[0 if at_ns < times[0] else -1].at if points else None
             return _at_rest(last, reach, leash)
         if at_ns >= times[-1]:
-            return Commanded(positions[-1], np.zeros(len(positions[-1])))
+            return Commanded(points[-1].at, np.zeros(len(points[-1].at)))
         after = bisect_right(times, at_ns)
-        span, step = times[after] - times[after - 1], positions[after] - positions[after - 1]
-        share = (at_ns - times[after - 1]) / span
-        return Commanded(positions[after - 1] + share * step, step * (period_ns / span))
+        one, other, span = points[after - 1], points[after], times[after] - times[after - 1]
+        share, long = (at_ns - times[after - 1]) / span, span / SECOND
+        segment = (other.at - one.at, one.velocity * long, other.velocity * long, share)
+        velocity = curve.velocity(*segment) / long
+        return Commanded(one.at + curve.along(*segment), velocity * period_s)
 
-    def _replace(self, at: Floats, points: list[tuple[float, Floats]], begin_ns: int) -> None:
+    def _replace(
+        self, begin: Commanded, points: list[tuple[float, PlanPoint]], begin_ns: int, period_ns: int
+    ) -> Plan:
         """Take on new points; those before the begin are still followed until then."""
+        period_s = period_ns / SECOND
         old = max(0, bisect_left(self._times, begin_ns - SECOND) - 1)
         kept = slice(old, bisect_left(self._times, begin_ns))
+        first = _moving(begin)
         self._times = [*self._times[kept], begin_ns]
-        self._positions = [*self._positions[kept], at]
-        for seconds, position in points:
-            self._times.append(begin_ns + round(seconds * SECOND))
-            self._positions.append(position)
+        self._points = [*self._points[kept], PlanPoint(first.at, first.velocity / period_s)]
+        for periods, motion in points:
+            self._times.append(begin_ns + round(periods * period_ns))
+            self._points.append(PlanPoint(motion.at, motion.velocity / period_s))
         self._stops = False
+        rows = zip(points, self._points[-len(points) :], strict=True)
+        return Plan(tuple((at * period_s, row.at, row.velocity) for (at, _), row in rows))
 
 
-def _goes_on(commanded: Commanded) -> bool:
-    return commanded.step is not None and bool(commanded.step.any())
+def _moving(commanded: Commanded) -> PlanPoint:
+    still = np.zeros(len(commanded.at))
+    return PlanPoint(commanded.at, still if commanded.step is None else commanded.step)
+
+
+def _narrowed(reach: Reach, at: Floats, leash: Leash | None) -> Reach:
+    """The limits with the bounds of the turns and of the leash that hold at a position."""
+    here = reach.about(at)
+    if leash is None:
+        return here
+    middle = reach.beside(leash.here, at)
+    low = np.minimum(np.maximum(here.low, middle - leash.far), here.high)
+    return replace(here, low=low, high=np.maximum(np.minimum(here.high, middle + leash.far), low))
 
 
 def _to_rest(
-    commanded: Commanded, reach: Reach, period_s: float, after_s: float
-) -> list[tuple[float, Floats]]:
-    """Points of a deceleration; none where nothing limits it."""
-    points: list[tuple[float, Floats]] = []
-    commanded = stand(commanded, reach)
-    while _goes_on(commanded) and len(points) < _MOST_POINTS:
-        points.append((after_s + (len(points) + 1) * period_s, commanded.at))
-        commanded = stand(commanded, reach)
+    begin: PlanPoint, reach: Reach, after: float = 0.0, back: float = 0.0
+) -> list[tuple[float, PlanPoint]]:
+    """Points of a deceleration, each where a joint comes to rest; none of one that rests. Times in
+    periods. See :func:`braking`."""
+    length, way = braking(begin, reach.about(begin.at), back)
+    ends = list[float]()
+    for joint in np.argsort(-length):
+        if length[joint] > 0.0:
+            if not ends or ends[-1] - length[joint] > _CLOSE:
+                ends.append(max(float(length[joint]), _CLOSE))
+            way[joint] *= ends[-1] / length[joint]
+            length[joint] = ends[-1]
+    v, long = begin.velocity * length, np.where(length > 0.0, length, 1.0)
+    points = list[tuple[float, PlanPoint]]()
+    for at in reversed(ends):
+        share = np.minimum(at / long, 1.0)
+        velocity = np.where(share < 1.0, curve.velocity(way, v, 0.0 * v, share) / long, 0.0)
+        motion = PlanPoint(begin.at + curve.along(way, v, 0.0 * v, share), velocity)
+        points.append((after + at, motion))
     return points
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -113,14 +114,32 @@ class Passed:
 
 @lru_cache(maxsize=64)
 def reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
-    """Limits of the numbers of an action that move."""
-    space, period = limits.space, limits.period_s
+    """Limits of a command's numbers that move, for one control period."""
+    return _reach(limits, endless, limits.period_s, limits.actions_a_period)
+
+
+@lru_cache(maxsize=64)
+def action_reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
+    """Limits of an action's numbers that move, from one action to the next."""
+    return _reach(limits, endless, limits.action_period_s, 1.0)
+
+
+def _reach(limits: Limits, endless: tuple[int, ...], period: float, share: float) -> Reach:
+    """Limits for a ``period`` in seconds, which makes this ``share`` of an action: bounds of
+    displacements and the jump from one action to the next are an action's."""
+    space = limits.space
     turns = _turns(space)
     low, high = np.array(limits.low, np.float64), np.array(limits.high, np.float64)
+    if not space.absolute:
+        low, high = low * share, high * share
     radius = (high - low) / 2
     for arm in turns:
         radius[arm] = radius[arm].max()  # rotations are bounded by an angle: a ball, not a box
-    step, change = limits.jump * 2 * radius, limits.jerk * 2 * radius
+    jump, jerk = limits.jump, limits.jerk
+    if space.absolute:  # of displacements the change is an acceleration, which a tick may make
+        jump *= share if jump < 1.0 else 1.0
+        jerk *= share * share if jerk < 2.0 else 1.0
+    step, change = jump * 2 * radius, jerk * 2 * radius
     stop = np.full(len(low), np.inf)
     velocity = np.array(limits.velocity or (np.inf,) * len(low)) * period
     accelerated = np.array(limits.acceleration or (np.inf,) * len(low)) * period * period
@@ -139,9 +158,20 @@ def reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
 
 @lru_cache(maxsize=64)
 def joints_reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
-    """Limits of the positions that displacements of joints lead to, which have no bounds here."""
-    period, count = limits.period_s, len(limits.low)
-    step = np.maximum(np.abs(limits.low), np.abs(limits.high))
+    """Limits of the positions that displacements of joints lead to, which have no bounds here, for
+    one control period."""
+    return _joints_reach(limits, endless, limits.period_s, limits.actions_a_period)
+
+
+@lru_cache(maxsize=64)
+def action_joints_reach_of(limits: Limits, endless: tuple[int, ...] = ()) -> Reach:
+    """Limits of those positions from one action to the next."""
+    return _joints_reach(limits, endless, limits.action_period_s, 1.0)
+
+
+def _joints_reach(limits: Limits, endless: tuple[int, ...], period: float, share: float) -> Reach:
+    count = len(limits.low)
+    step = np.maximum(np.abs(limits.low), np.abs(limits.high)) * share
     if limits.velocity:
         step = np.minimum(step, np.array(limits.velocity) * period)
     change = np.array(limits.acceleration or (np.inf,) * count) * period * period
@@ -174,7 +204,7 @@ def pass_through(
     not finite.
     """
     motion = np.array(wish, np.float64)
-    if not np.isfinite(motion).all():
+    if not all(map(isfinite, motion.tolist())):
         raise ActionRefused("a command has numbers that are not finite")
     if reach.endless:
         at = motion if commanded is None else commanded.at
@@ -184,12 +214,13 @@ def pass_through(
     over: list[str] = []
     far, bounded = False, None
     for name, confined, tolerance in _confined(motion, commanded, reach, share, leash, brakes):
-        excess = apart(motion, confined, reach)
-        if excess.max(initial=0.0) > _ROUNDING:
-            if (excess > _ROUNDING + (_JITTER if share < 1.0 else 0.0) * reach.step).any():
-                over.append(name)
-            far |= bool((excess > tolerance + _ROUNDING).any())
-            motion = confined
+        if confined.tobytes() != motion.tobytes():  # the same mostly, which is seen soonest so
+            excess = apart(motion, confined, reach)
+            if excess.max(initial=0.0) > _ROUNDING:
+                if (excess > _ROUNDING + (_JITTER if share < 1.0 else 0.0) * reach.step).any():
+                    over.append(name)
+                far |= bool((excess > tolerance + _ROUNDING).any())
+                motion = confined
         bounded = motion if bounded is None else bounded
     step = None if commanded is None else step_between(commanded.at, motion, reach) / share
     return Passed(Commanded(motion, step), ", ".join(dict.fromkeys(over)), far, bounded)
@@ -258,9 +289,8 @@ def _braking(
     share: float,
 ) -> Floats:
     """The motion, no faster towards a bound than it can stop before it."""
-    up = _fastest(np.maximum(high - at, 0.0), reach.change, share)
-    down = _fastest(np.maximum(at - low, 0.0), reach.change, share)
-    out = np.clip(motion, at - down, at + up)
+    up, down = _fastest(np.maximum((high - at, at - low), 0.0), reach.change, share)
+    out = motion.clip(at - down, at + up)
     for arm in reach.turns:
         out[arm] = motion[arm]
         wish = rotation.relative(at[arm], motion[arm])
@@ -275,8 +305,8 @@ def _braking(
 
 
 def _fastest(room: Floats, change: Floats, share: float) -> Floats:
-    """The longest step after which what is left of ``room`` suffices to stop in: u dt + u^2 / 2a
-    fills it, whatever the lengths of the periods that follow."""
+    """The longest step after which what is left of ``room``, [..., M], suffices to stop in:
+    u dt + u^2 / 2a fills it, whatever the lengths of the periods that follow."""
     with np.errstate(invalid="ignore"):
         limited = change * share * (np.sqrt(share * share + 2 * room / change) - share)
     out: Floats = np.where(np.isinf(change) | np.isinf(room), room, limited)
@@ -294,14 +324,14 @@ def _exit(at: Floats, direction: Floats, center: Floats, radius: float) -> float
 
 
 def _bounded(motion: Floats, reach: Reach) -> Floats:
-    out = np.clip(motion, reach.low, reach.high)
+    out = motion.clip(reach.low, reach.high)
     for arm in reach.turns:
         out[arm] = rotation.towards(reach.middle[arm], motion[arm], float(reach.radius[arm[0]]))
     return out
 
 
 def _within(motion: Floats, center: Floats, radius: Floats, reach: Reach) -> Floats:
-    out: Floats = np.clip(motion, center - radius, center + radius)
+    out: Floats = motion.clip(center - radius, center + radius)
     for arm in reach.turns:
         out[arm] = rotation.towards(center[arm], motion[arm], float(radius[arm[0]]))
     return out
@@ -324,7 +354,7 @@ def step_between(at: Floats, motion: Floats, reach: Reach) -> Floats:
 
 def _shortened(step: Floats, by: Floats, reach: Reach) -> Floats:
     """A step shortened by so much, or none."""
-    out: Floats = step - np.clip(step, -by, by)
+    out: Floats = step - step.clip(-by, by)
     out[np.abs(out) < _NOTHING] = 0.0  # what rounding leaves is no motion
     for arm in reach.turns:
         length = float(np.linalg.norm(step[arm]))
@@ -375,7 +405,7 @@ def judge(
     Raises :class:`ActionRefused`."""
     refuse_unless_numbers(action, limits.space)
     motion = list(limits.space.motion)
-    reach, out = reach_of(limits, endless), np.array(action, np.float64)
+    reach, out = action_reach_of(limits, endless), np.array(action, np.float64)
     commanded = None
     if before:
         last = before[0][motion]

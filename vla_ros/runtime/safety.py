@@ -8,26 +8,35 @@ docs/explanation/safety.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
-from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.clock import MS, SECOND, Distribution
+from vla_ros.core.text import printable
 from vla_ros.core.types import Floats, PolicyState, StaleAction
 
 # Limits and ages
+
+_LONGEST = 1000  # characters of a reason
+_ENOUGH = 10  # inferences, for a median that one does not make
+MOST_CONTROL_HZ = 500.0  # what a tick in Python keeps: docs/reference/rates.md
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits every command is held to. Times in seconds, actions in m, rad and 0..1.
 
+    Two rates: ``action_rate_hz`` is that of the data that the policy's actions were learned from,
+    ``control_rate_hz`` the robot's; 0: both are the same.
+
     ``space`` is the actions'. ``low`` and ``high`` bound those that move
     (``space.motion``, in its order); grippers are 0..1. ``jump`` bounds the change from one
-    command to the next and ``jerk`` the change of that change, both as fractions of the range
+    action to the next and ``jerk`` the change of that change, both as fractions of the range
     ``high - low``: 1 and 2 can never be exceeded and so switch the check off. ``velocity`` and
     ``acceleration`` are the same per second, in m/s or rad/s and m/s^2 or rad/s^2, one value for
-    each number that moves, whatever the control rate; empty: no such limit.
+    each number that moves; empty: no such limit.
 
     Of end effectors' poses rotations are held to angles, by the shorter way round: within half of
     the widest range around the middle of an arm's bounds.
@@ -38,12 +47,14 @@ class Limits:
 
     A HOLD longer than ``hold_latch_s`` is left by :func:`recover` alone; 0: it never latches.
     ``takeover_timeout_s`` after a person's last command the policy moves the robot again.
+    ``smoothing_hz``: cutoff of a low-pass on the commands, whose delay counts as age; 0: none.
     ``leash_s``: so long, at the largest step a period, a commanded position may be ahead of the
     measured one.
     ``stamp_tolerance_s``: how far a stamp may lie in the future; 0: min(5 ms, T / 4).
     """
 
     control_rate_hz: float = 20.0
+    action_rate_hz: float = 0.0
     camera_rate_hz: float = 20.0
     max_age_s: float = 0.5
     stale_action: StaleAction = StaleAction.ZERO
@@ -64,11 +75,19 @@ class Limits:
     hold_latch_s: float = 0.0
     stamp_tolerance_s: float = 0.0
     takeover_timeout_s: float = 0.3
+    smoothing_hz: float = 0.0
     leash_s: float = 0.3
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.control_rate_hz <= 200.0:
-            raise ValueError(f"control_rate_hz is {self.control_rate_hz}, must be in 1..200")
+        if not 1.0 <= self.control_rate_hz <= MOST_CONTROL_HZ:
+            raise ValueError(
+                f"control_rate_hz is {self.control_rate_hz:g}, must be in 1..{MOST_CONTROL_HZ:g}:"
+                " for more let a controller of ros2_control follow ~/joint_trajectory"
+            )
+        if self.action_rate_hz and not 0.1 <= self.action_rate_hz <= MOST_CONTROL_HZ:
+            raise ValueError(
+                f"action_rate_hz is {self.action_rate_hz:g}, must be in 0.1..{MOST_CONTROL_HZ:g}"
+            )
         if self.camera_rate_hz <= 0.0:
             raise ValueError(f"camera_rate_hz is {self.camera_rate_hz}, must be above 0")
         self._check_bounds()
@@ -82,10 +101,11 @@ class Limits:
                 "stale_action 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
                 " a zero pose is a place to go to; use 'hold' or 'silence'"
             )
-        if self.max_age_s <= self.period_s:
+        longest_s = max(self.period_s, self.action_period_s)
+        if self.max_age_s <= longest_s:
+            which = "control" if longest_s == self.period_s else "action"
             raise ValueError(
-                f"max_age_s is {self.max_age_s}, must be above the control period,"
-                f" {self.period_s:g} s"
+                f"max_age_s is {self.max_age_s}, must be above the {which} period, {longest_s:g} s"
             )
 
     def _check_bounds(self) -> None:
@@ -110,11 +130,33 @@ class Limits:
 
     @property
     def period_s(self) -> float:
+        """The control period."""
         return 1.0 / self.control_rate_hz
 
     @property
     def period_ns(self) -> int:
         return round(SECOND / self.control_rate_hz)
+
+    @property
+    def action_period_s(self) -> float:
+        """Time from one action to the next."""
+        return 1.0 / (self.action_rate_hz or self.control_rate_hz)
+
+    @property
+    def action_period_ns(self) -> int:
+        return round(SECOND / (self.action_rate_hz or self.control_rate_hz))
+
+    @property
+    def actions_a_period(self) -> float:
+        """Share of an action that a control period makes; 1: a command is an action."""
+        if not self.action_rate_hz or self.action_rate_hz == self.control_rate_hz:
+            return 1.0
+        return self.action_rate_hz / self.control_rate_hz
+
+    @property
+    def smoothing_delay_ns(self) -> int:
+        """Delay of a critically damped low-pass of second order: 2 / omega."""
+        return round(SECOND / (np.pi * self.smoothing_hz)) if self.smoothing_hz else 0
 
     @property
     def max_age_ns(self) -> int:
@@ -125,19 +167,23 @@ class Limits:
         """How far a stamp may lie in the future: as given, or min(5 ms, T / 4)."""
         if self.stamp_tolerance_s:
             return round(self.stamp_tolerance_s * SECOND)
-        return min(5 * MS, self.period_ns // 4)
+        return min(5 * MS, self.action_period_ns // 4)
 
 
 def least_max_age_s(
     limits: Limits, pipeline_depth: int, inference_s: float, kept: int = 1
 ) -> float:
     """The smallest max_age_s that can be met: Tc + (K - 1) T + L + T, and (S - 1) T more for
-    chunks of which S actions are executed.
+    chunks of which S actions are executed, with T the action period, or the control period if that
+    is longer.
 
-    ``inference_s`` is L, the 99th percentile of inference measured at warm-up.
+    ``inference_s`` is L, the 99th percentile of inference measured at warm-up. The delay of a
+    low-pass comes on top.
     """
     waiting = pipeline_depth - 1 + kept
-    return 1.0 / limits.camera_rate_hz + inference_s + waiting * limits.period_s
+    period_s = max(limits.period_s, limits.action_period_s)
+    delay_s = limits.smoothing_delay_ns / SECOND
+    return 1.0 / limits.camera_rate_hz + inference_s + waiting * period_s + delay_s
 
 
 def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, sim: bool) -> int:
@@ -148,6 +194,23 @@ def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, 
     """
     by_stamp = now_ns - stamp_ns
     return by_stamp if sim else max(by_stamp, steady_ns - received_steady_ns)
+
+
+def slower_than_real_time(inference: Distribution, action_period_ns: int, missed: int) -> str:
+    """Warning, in one line, about a machine whose inference, in ms, does not keep up with its
+    actions; "": it does.
+
+    ``missed``: control periods without an action. A chunk lasts longer than its inference takes:
+    then none is.
+    """
+    period_ms = action_period_ns / MS
+    if not missed or inference.count < _ENOUGH or not 0.0 < period_ms < inference.p50:
+        return ""
+    return (
+        f"this machine is slower than real time: inference takes {inference.p50:.0f} ms at the"
+        f" median, an action lasts {period_ms:.0f} ms; dtype auto, another decoding or less beside"
+        " it may help"
+    )
 
 
 # States
@@ -182,8 +245,10 @@ class Safety:
 
     @property
     def said(self) -> str:
-        """The whole reason, for people: what led here, what keeps it so, what frames lack."""
-        return "; ".join(filter(None, (self.reason, self.keeps, self.lacks)))
+        """The whole reason, for people, in one line: what led here, what keeps it so, what frames
+        lack."""
+        parts = filter(None, (self.reason, self.keeps, self.lacks))
+        return printable(" ".join("; ".join(parts).splitlines()), _LONGEST)
 
 
 def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Safety:
@@ -295,7 +360,7 @@ def refuse_unless_numbers(action: Floats, space: ActionSpace) -> None:
     """Raise :class:`ActionRefused` unless the action is as many finite numbers as it must be."""
     if np.shape(action) != (space.width,):
         raise ActionRefused(f"action has shape {np.shape(action)}, not ({space.width},)")
-    if not np.isfinite(action).all():
+    if not all(map(isfinite, action.tolist())):
         raise ActionRefused("action has values that are not finite")
 
 

@@ -24,6 +24,8 @@ REFUSED = 1008  # RFC 6455: the client's message violates the policy
 class _Socket:
     """Adapter of Starlette's websocket to the one that :class:`Server` uses."""
 
+    spent_s = 0.0  # Ray's proxy reads, in a process of its own
+
     def __init__(self, theirs: Any, closed: Callable[[None, None], Exception]) -> None:
         self._theirs, self._closed = theirs, closed
         self.over = asyncio.Event()

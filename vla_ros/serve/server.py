@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import http
 import ipaddress
 import logging
 import math
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +24,7 @@ from typing import Any
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.plain import executing_of
-from vla_ros.core.types import Executing, Inference, Instruction, PolicyInfo, Timeline
+from vla_ros.core.types import Executing, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
 from vla_ros.policies.remote.link import TOKEN
@@ -32,12 +34,17 @@ from vla_ros.policies.sessions import SessionRequest
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.scheduler import Refused
 from vla_ros.runtime.worker.worker import last_line
+from vla_ros.serve.log import ClientLog
 from vla_ros.serve.metrics import Metrics
 from vla_ros.serve.stepper import Sessions, Stepper, TooOld
 
 HUNG_S = 30.0  # a pass that takes longer fails /healthz
 END_S = 3.0  # for the answers that are on their way
 PING_S = 20.0  # a client that answers no ping for so long is dropped
+LARGE = 1 << 20  # bytes of a message whose images are copied in a thread, without Python's lock
+SHARE = 0.25  # of the loop's time that what one client sends may be read in: the others' time
+ACCEPTS = 4  # connections taken in one turn of the loop, however many there are at once
+WAITING = 128  # connections that the kernel keeps until then
 _INVALID, _BROKEN, _LATER = 1007, 1011, 1013  # RFC 6455's close codes
 _log = logging.getLogger(__name__)
 
@@ -100,11 +107,21 @@ class Server:
         self._websockets = need("websockets.asyncio.server")
         self.closed = need("websockets.exceptions").ConnectionClosed
         need("msgpack")
+        from vla_ros.serve.limits import Door  # needs websockets
+
         self._options = options
         self.metrics = Metrics()
+        self._log = ClientLog(_log)
+        self._door = Door(self._log, options.max_bytes, self.metrics.refused.labels("flood").inc)
         self._clock = SystemClock()
         self._stepper = Stepper(
-            spec, self._clock, self._broke, self.metrics.saw_pass, make, options.max_clients
+            spec,
+            self._clock,
+            self._broke,
+            self.metrics.saw_pass,
+            make,
+            options.max_clients,
+            self._log,
         )
         self._clients = 0
         self.failure = ""
@@ -133,6 +150,7 @@ class Server:
             self.converse,
             options.host,
             options.port,
+            create_connection=self._door.open,
             process_request=self._admit,
             compression=None,
             max_size=options.max_bytes,
@@ -142,8 +160,12 @@ class Server:
             close_timeout=1.0,
             server_header=None,
             origins=[None],  # programs send none; a browser's page does
-            logger=logging.getLogger("websockets.server"),
+            logger=self._log,
+            backlog=ACCEPTS,
         )
+        for one in server.sockets:  # what waits in the kernel costs nothing
+            with socket.fromfd(one.fileno(), one.family, one.type) as queue:
+                queue.listen(WAITING)
         host, port = next(iter(server.sockets)).getsockname()[:2]
         self.address = f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
         if ready is not None:
@@ -211,7 +233,7 @@ class Server:
         except self.closed:
             pass
         except Exception:
-            _log.exception("a client's connection failed")
+            self._log.exception("a client's connection failed")
         finally:
             self._clients -= 1
             self.metrics.sessions.dec()
@@ -225,6 +247,8 @@ class Server:
             received = self._clock.now_ns(), self._clock.steady_ns()
             try:
                 answer = pack(await self._answer(client, message, received))
+            except self.closed:
+                raise
             except Malformed as error:
                 await self._refuse(socket, "malformed", str(error), _INVALID)
                 return
@@ -241,7 +265,9 @@ class Server:
             else:
                 await socket.send(answer)
                 client.total_s = (self._clock.steady_ns() - received[1]) / SECOND
-            await asyncio.sleep(client.pause_s(1.0 / self._options.max_rate_hz))
+            period_s = max(1.0 / self._options.max_rate_hz, socket.spent_s / SHARE)
+            socket.spent_s = 0.0
+            await asyncio.sleep(client.pause_s(period_s))
 
     async def _refuse(self, socket: Any, why: str, text: str | bytes, code: int = 0) -> None:
         """Send an error as openpi's clients know it: text. With a ``code`` the connection
@@ -251,6 +277,13 @@ class Server:
         if code:
             await socket.close(code)
 
+    def _read(self, data: bytes, received: tuple[int, int]) -> tuple[_Fields, Observation, str]:
+        """Our fields of a message, its observation and its task. Malformed, InvalidAction."""
+        message = unpack(data, self._options.max_bytes)
+        own = message.get(OURS)
+        fields = _Fields(received[0]) if own is None else _fields(own)
+        return fields, *self._names.from_wire(message, fields.stamp_ns, received)
+
     async def _answer(
         self, client: _Client, data: Any, received: tuple[int, int]
     ) -> dict[str, Any]:
@@ -258,13 +291,15 @@ class Server:
         own."""
         if not isinstance(data, bytes):
             raise Malformed("an observation is binary, and this is text")
-        message = unpack(data, self._options.max_bytes)
-        own = message.get(OURS)
-        fields = _Fields(received[0]) if own is None else _fields(own)
-        observation, text = self._names.from_wire(message, fields.stamp_ns, received)
+        if len(data) > LARGE:
+            fields, observation, text = await asyncio.to_thread(self._read, data, received)
+        else:
+            fields, observation, text = self._read(data, received)
         instruction = client.instruction(text)
         if client.session is None:
             await client.enter(self._stepper, fields, self._options)
+        if client.session is None:
+            raise self.closed(None, None)
         observation = replace(
             observation, executing=fields.executing, delay_steps=fields.delay_steps
         )
@@ -293,13 +328,14 @@ class _Client:
         max_age_s = options.max_age_s if fields.max_age_s is None else fields.max_age_s
         self.session = await asyncio.wrap_future(stepper.open(rate_hz, max_age_s))
         if self._gone:
-            stepper.release(self.session)
+            self.leave(stepper)
 
     def leave(self, stepper: Stepper) -> None:
         """Release the session: the connection is over."""
         self._gone = True
         if self.session is not None:
             stepper.release(self.session)
+        self.session = None
 
     def refusal(self, text: str) -> str | bytes:
         """Message without an answer: to a client of ours it is no error of the policy's."""
@@ -356,7 +392,7 @@ def _fields(own: Any) -> _Fields:
             0 <= number <= 86_400 for number in numbers
         ):
             raise ValueError("out of range")
-    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as error:
         raise InvalidAction(f"{OURS!r} of the observation cannot be read: {error!r}") from error
     return _Fields(stamp_ns, round(age_s * SECOND), executing, delay, **limits)
 
@@ -381,6 +417,7 @@ def serve(spec: PolicySpec, options: ServeOptions, say: Any = print) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status."""
     import signal
 
+    check_address(options.host, options.port)  # before weights are read, which may take minutes
     server = Server(spec, options)
     info = server.load()
 
@@ -396,6 +433,29 @@ def serve(spec: PolicySpec, options: ServeOptions, say: Any = print) -> int:
     return 0
 
 
+def check_address(host: str, port: int) -> None:
+    """Raise UserError, one line, for an address that cannot be listened at."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except socket.gaierror as error:
+        raise UserError(f"--host {host}: {error.strerror}") from error
+    except OSError as error:
+        ways = {
+            errno.EADDRINUSE: "is taken: give another --port, 0 for a free one",
+            errno.EACCES: "is not for this user: give a --port from 1024 on",
+            errno.EADDRNOTAVAIL: "is no address of this machine: give another --host",
+        }
+        why = ways.get(error.errno or 0, f"cannot be listened at: {error.strerror}")
+        raise UserError(f"{host}:{port} {why}") from error
+
+
 def _greeting(server: Server, info: PolicyInfo) -> str:
     page = server.address.replace("ws://", "http://", 1)
-    return f"serving {info.checkpoint or info.name} at {server.address} (metrics: {page}/metrics)"
+    lines = [info.conventions, f"check this: {info.contradiction}" if info.contradiction else ""]
+    first = f"serving {info.checkpoint or info.name} at {server.address} (metrics: {page}/metrics)"
+    return "\n".join(filter(None, [first, *lines]))

@@ -8,13 +8,13 @@ and together, and :class:`Sessions` answer them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from vla_ros.core.clock import Clock
@@ -31,12 +31,13 @@ from vla_ros.runtime.worker.worker import (
     warm_up,
     warm_up_observation,
 )
+from vla_ros.serve.log import ClientLog
 
 PATIENCE_S = 2.0  # for the pass that runs at the end
 FAILURES = 3  # exceptions in a row, after which the policy is tried, and the server may end
 MEASURE_S = 3.0  # for what batches cost, at start
 GUESS_S = 1e-3  # what a batch costs, whatever its size, where nothing was measured
-
+_log = logging.getLogger(__name__)
 
 Answer = Inference | Exception
 ValueT = TypeVar("ValueT")
@@ -83,6 +84,7 @@ class _Loaded:
 @dataclass(frozen=True, eq=False, slots=True)
 class _Session:
     loaded: _Loaded
+    name: object = field(default_factory=object)  # what is loaded must not refer back to it
 
 
 class SharedPolicy:
@@ -93,8 +95,10 @@ class SharedPolicy:
     observation by which it is measured and tried.
     """
 
-    def __init__(self, load: Callable[[], Policy], spec: PolicySpec) -> None:
-        self._load, self._spec = load, spec
+    def __init__(
+        self, load: Callable[[], Policy], spec: PolicySpec, log: ClientLog | None = None
+    ) -> None:
+        self._load, self._spec, self._log = load, spec, log or ClientLog(_log)
         self._first = _Loaded(load())
         self.policy = self._first.policy
         self.info = self.policy.info
@@ -153,7 +157,7 @@ class SharedPolicy:
         for index, one in enumerate(requests):
             try:
                 assert one.instruction is not None, "frames for a server say their episode"
-                one.session.loaded.begin((one.session, one.instruction))
+                one.session.loaded.begin((one.session.name, one.instruction))
             except Exception as error:
                 answers[index] = error
         batch = [index for index in range(len(requests)) if index not in answers]
@@ -167,7 +171,7 @@ class SharedPolicy:
             if len(batch) == 1:
                 found = [error]
             else:
-                traceback.print_exc()
+                self._log.exception("a batch failed: each observation of it is tried by itself")
         if len(found) < len(batch):  # outside the except block, whose traceback holds tensors
             release_memory()
             found = [self._together([requests[index]], clock)[0] for index in batch]
@@ -176,7 +180,7 @@ class SharedPolicy:
         for index, one in enumerate(requests):
             answer = answers[index] or InvalidAction("the policy has nothing to say yet")
             if isinstance(answer, Exception) and not _of_frame(answer):
-                traceback.print_exception(answer)
+                self._log.error("an observation failed", exc_info=answer)
                 one.session.loaded.last = None
             out.append(answer)
         return out
@@ -206,7 +210,9 @@ class Stepper:
         passed: Callable[[int, float], None] = lambda count, seconds: None,
         make: Callable[[PolicySpec], Sessions] | None = None,
         most: int = 16,
+        log: ClientLog | None = None,
     ) -> None:
+        self._log = log or ClientLog(_log)
         self._spec, self._clock, self._ended, self._passed = spec, clock, ended, passed
         self._make, self._most = make or self._load, most
         self._work: queue.SimpleQueue[tuple[Callable[[Sessions], Any], Future[Any]] | None] = (
@@ -285,7 +291,7 @@ class Stepper:
         self._thread.join(PATIENCE_S)
 
     def _load(self, spec: PolicySpec) -> Sessions:
-        sessions = SharedPolicy(lambda: load_policy(spec), spec)
+        sessions = SharedPolicy(lambda: load_policy(spec), spec, self._log)
         self._times = warm_up(sessions.policy, spec, 0, self._clock)
         sessions.measure(self._most, self._clock)
         return sessions
@@ -314,37 +320,41 @@ class Stepper:
         """Serve until :meth:`close`, or until the policy is broken: the reason."""
         failures = 0
         while self._do_work(sessions):
-            now_ns = self._clock.steady_ns()
-            waiting = self._scheduler.next(now_ns)
-            for dropped in self._scheduler.take_dropped():
-                _fail(dropped.frame.future, TooOld(str(dropped)))
-            batch = [one for one in waiting if one.future.set_running_or_notify_cancel()]
-            if not batch:
+            broken = self._pass(sessions)
+            if broken is None:
                 continue
-            self._since = time.monotonic()
-            try:
-                answers = sessions.answer(
-                    [_begun(one.request, now_ns) for one in batch], self._clock
-                )
-            except Exception as error:
-                traceback.print_exc()
-                answers = [error] * len(batch)
-            took = self.busy_s()
-            self._since = None
-            self._passed(len(batch), took)
-            self._scheduler.costs.learn(len(batch), took)
-            broken = [a for a in answers if isinstance(a, Exception) and not _of_frame(a)]
             failures = failures + 1 if broken else 0
-            for one, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, Exception):
-                    one.future.set_exception(answer)
-                else:
-                    one.future.set_result(answer)
             if failures >= FAILURES:
                 if reason := sessions.fails(self._clock):
                     return f"{failures} failures in a row: {reason}"
                 failures = 0  # frames are to blame
         return ""
+
+    def _pass(self, sessions: Sessions) -> bool | None:
+        """Answer the frames that are next; True where the policy failed, None: there are none."""
+        now_ns = self._clock.steady_ns()
+        waiting = self._scheduler.next(now_ns)
+        for dropped in self._scheduler.take_dropped():
+            _fail(dropped.frame.future, TooOld(str(dropped)))
+        batch = [one for one in waiting if one.future.set_running_or_notify_cancel()]
+        if not batch:
+            return None
+        self._since = time.monotonic()
+        try:
+            answers = sessions.answer([_begun(one.request, now_ns) for one in batch], self._clock)
+        except Exception as error:
+            self._log.exception("a pass failed")
+            answers = [error] * len(batch)
+        took = self.busy_s()
+        self._since = None
+        self._passed(len(batch), took)
+        self._scheduler.costs.learn(len(batch), took)
+        for one, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Exception):
+                one.future.set_exception(answer)
+            else:
+                one.future.set_result(answer)
+        return any(isinstance(a, Exception) and not _of_frame(a) for a in answers)
 
     def _do_work(self, sessions: Sessions) -> bool:
         """Do the work in the queue, and wait for some where no frame waits. False: it is over."""
@@ -355,11 +365,15 @@ class Stepper:
                 return True
             if item is None:
                 return False
-            work, future = item
-            try:
-                future.set_result(work(sessions))
-            except Exception as error:
-                future.set_exception(error)
+            _do(*item, sessions)
+            del item  # while it waits for the next one it keeps no session
+
+
+def _do(work: Callable[[Sessions], Any], future: Future[Any], sessions: Sessions) -> None:
+    try:
+        future.set_result(work(sessions))
+    except Exception as error:
+        future.set_exception(error)
 
 
 def _begun(request: SessionRequest, now_ns: int) -> SessionRequest:

@@ -4,8 +4,8 @@ docs/reference/tasks.md, and a test holds the two together."""
 from __future__ import annotations
 
 from vla_ros.sim import tasks
-from vla_ros.sim.env import EnvSpec
-from vla_ros.sim.tasks import GOALS, HOLD_STEPS, TASKS, Family
+from vla_ros.sim.env import ACTION_RATE_HZ
+from vla_ros.sim.tasks import GOALS, HELD_ACTIONS, TASKS, Family
 
 _HEAD = """# Tasks of the tabletop
 
@@ -14,13 +14,13 @@ Written by `python -m vla_ros.sim.describe > docs/reference/tasks.md`.
 A task is named by `--task` of `vla-ros demo`, `--tasks` of `vla-ros eval`, `-p bridge.task=NAME`
 and `TASK=NAME` of `make demo`; without one it is `{first}`. The policy gets its instruction and
 nothing else. Each of the {count} tasks has {states} fixed initial states a seed
-(`--initial-state`). A control step is {step:g} ms, {rate:g} Hz.
+(`--initial-state`). An action takes {step:g} ms, {rate:g} Hz, at any control rate.
 
 Other instructions may be given too. The scripted expert looks for key words: one or two of the
 colors {colors}; `above`, `left` or `right`, `plate`, or `on`; it refuses the rest by name. The task
 is judged by its own goal whatever the instruction.
 
-Success is judged by the state of the simulation and must hold for the number of control steps
+Success is judged by the state of the simulation and must hold for the time of as many actions as
 below. A cube that the task needs and that has fallen off the table ends the episode.
 """
 
@@ -55,13 +55,13 @@ def solved_when(family: Family) -> str:
 def table(family: Family) -> str:
     """Markdown table of a family's tasks, which have one step limit."""
     own = [task for task in TASKS if GOALS[task.name].family is family]
-    lines = [f"| task, at most {own[0].max_steps} steps | instruction |", "|---|---|"]
+    lines = [f"| task, at most {own[0].max_steps} actions | instruction |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{task.name}` | {task.instruction} |" for task in own)])
 
 
 def document() -> str:
     """The whole page."""
-    rate = EnvSpec("", (), (), 0).control_rate_hz
+    rate = ACTION_RATE_HZ
     parts = [
         _HEAD.format(
             first=TASKS[0].name,
@@ -73,8 +73,8 @@ def document() -> str:
         )
     ]
     for family in Family:
-        held = HOLD_STEPS[family]
-        steps = "1 step" if held == 1 else f"{held} steps"
+        held = HELD_ACTIONS[family]
+        steps = "1 action" if held == 1 else f"{held} actions"
         parts.append(
             f"## {_TITLES[family]}\n"
             f"Solved when {solved_when(family)}, for {steps}.\n\n{table(family)}\n"

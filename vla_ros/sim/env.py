@@ -5,12 +5,16 @@ It is LIBERO's interface in typed form, so the built-in tabletop and LIBERO fit 
 states, and a success predicate of the simulation's own. The actions of a robot that takes joint
 positions are of its spec's ``action_space``, in its units.
 
+A world is stepped at its control rate, which may differ from the action rate, that of the data
+about its tasks: the physics are the same per second, and limits of time count actions.
+
 Thread: rendering contexts belong to a thread. Construct, use and close an environment in
 one and the same thread.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -34,6 +38,8 @@ OPTICAL_FRAMES = {AGENTVIEW: "main_camera_optical_frame", WRIST: "wrist_camera_o
 
 
 IMAGE_SIZES = range(16, 1025)  # pixels a side that an environment renders
+ACTION_RATE_HZ = 20.0  # of the data about every environment's tasks
+CONTROL_RATES_HZ = (1.0, 500.0)  # least and most; a step of the physics takes 2 ms
 
 _NAMED = 40  # most task names in a message
 
@@ -57,10 +63,41 @@ def check_image_size(pixels: int) -> None:
         raise SimError(f"image_size must be {least} to {most} pixels, not {pixels}")
 
 
+def check_control_rate(rate_hz: float) -> None:
+    """SimError for a control rate that no environment is stepped at; 0: the action rate."""
+    least, most = CONTROL_RATES_HZ
+    if rate_hz != 0.0 and not least <= rate_hz <= most:
+        raise SimError(
+            f"control_rate_hz must be {least:g} to {most:g}, or 0 for the action rate,"
+            f" not {rate_hz:g}"
+        )
+
+
+class PhysicsSteps:
+    """Physics steps of ``timestep_s`` in each control step: a whole number, so that every second
+    has as many as at any other rate. A rate that does not divide them has control steps of two
+    lengths, which differ by one."""
+
+    def __init__(self, control_rate_hz: float, timestep_s: float) -> None:
+        self._a_step = 1.0 / control_rate_hz / timestep_s
+        self._step = self._taken = 0
+
+    def restart(self) -> None:
+        """Begin an episode."""
+        self._step = self._taken = 0
+
+    def next(self) -> int:
+        """Count of the next control step."""
+        self._step += 1
+        count = round(self._step * self._a_step) - self._taken
+        self._taken += count
+        return count
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task of an environment: a unique name, the instruction, its fixed initial states, its step
-    limit.
+    """A task of an environment: a unique name, the instruction, its fixed initial states, its limit
+    in actions.
 
     ``aliases`` are other names of it.
     """
@@ -97,8 +134,10 @@ class Geometry:
 class EnvSpec:
     """Specification of an environment.
 
-    ``position_scale`` [m] and ``rotation_scale`` [rad] are the displacement that an action
-    entry of 1 asks for in one control step. Images are square, ``image_size`` pixels a side.
+    ``action_rate_hz`` is the rate of the data about its tasks, at which policies act in it,
+    ``control_rate_hz`` that of its control steps. ``position_scale`` [m] and ``rotation_scale``
+    [rad] are the displacement that an action entry of 1 asks for in one control step. Images are
+    square, ``image_size`` pixels a side.
     ``world``: the versions that figures depend on (:mod:`vla_ros.sim.versions`).
     ``note``: what images and figures made with it must be labelled with, if anything.
     """
@@ -107,7 +146,8 @@ class EnvSpec:
     tasks: tuple[Task, ...]
     cameras: tuple[str, ...]
     image_size: int
-    control_rate_hz: float = 20.0
+    action_rate_hz: float = ACTION_RATE_HZ
+    control_rate_hz: float = ACTION_RATE_HZ
     position_scale: float = 0.05
     rotation_scale: float = 0.5
     world: str = ""
@@ -119,6 +159,26 @@ class EnvSpec:
     gripper_range: tuple[float, float] = (0.0, 1.0)  # of a gripper's joint, closed and open
     state_units: tuple[str, ...] = ()  # of data sets about this robot; see policies/units.py
     action_units: tuple[str, ...] = ()
+
+    @property
+    def actions_a_step(self) -> float:
+        """Share of an action that a control step makes; 1 at equal rates."""
+        if self.action_rate_hz == self.control_rate_hz:
+            return 1.0
+        return self.action_rate_hz / self.control_rate_hz
+
+    def control_steps(self, actions: int) -> int:
+        """Control steps that so many actions take, to the nearest, one at least."""
+        return max(1, round(actions / self.actions_a_step))
+
+    def actions(self, control_steps: int) -> int:
+        """Whole actions that so many control steps make."""
+        return math.floor(control_steps * self.actions_a_step + 1e-6)
+
+    def held_steps(self, actions: int) -> int:
+        """Control steps in a row that last from one action to the one that is number ``actions``
+        of a row, both ends included: for states that must hold."""
+        return 1 + math.ceil((actions - 1) / self.actions_a_step - 1e-6)
 
     def task(self, name: str) -> Task:
         """The task called ``name``; UnknownTask names the valid ones otherwise."""
@@ -170,7 +230,7 @@ class SimStep:
 
 
 class Environment(Protocol):
-    """A simulated robot with its tasks. The step limit is the caller's to keep."""
+    """A simulated robot with its tasks. The limit of actions is the caller's to keep."""
 
     @property
     def spec(self) -> EnvSpec: ...
@@ -185,7 +245,7 @@ class Environment(Protocol):
         ...
 
     def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
-        """Execute one action [D] for one control period.
+        """Execute one command [D] for one control period.
 
         Of end-effector deltas, [7], entries are clipped to [-1, 1]; gripper -1 opens, +1 closes.
         Of joint positions: rad, grippers 0 closed to 1 open. Rendering or not changes

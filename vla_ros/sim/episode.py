@@ -37,8 +37,8 @@ class EpisodeState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """Request of an episode. ``max_steps`` 0 means the task's own limit, ``instruction`` "" the
-    task's own; a blank one gives the policy no task, which means stop."""
+    """Request of an episode. ``max_steps`` counts actions, 0 means the task's own limit;
+    ``instruction`` "" the task's own; a blank one gives the policy no task, which means stop."""
 
     task: str
     initial_state: int = 0
@@ -55,6 +55,8 @@ class EpisodeRequest:
 class EpisodeView:
     """The episode as it stands. ``reason`` is one line, empty while all is well.
 
+    ``step`` and ``max_steps`` count actions, so that they are comparable between control rates;
+    ``control_steps`` are the world's steps, ``achieved_rate_hz`` those per second of wall time.
     ``next_s``: after the end, seconds from it until the next begins by itself; None: on request.
     """
 
@@ -66,13 +68,15 @@ class EpisodeView:
     max_steps: int
     achieved_rate_hz: float
     counters: CommandCounts
+    control_steps: int = 0
     reason: str = ""
     next_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """Options of episodes. ``camera_rate_hz`` 0 renders every step (lock-step always does).
+    """Options of episodes. ``camera_rate_hz`` is the real-time images', 0 the action rate; in
+    lock-step every control step has one.
 
     With ``auto_reset`` the next initial state follows an episode, in real time after
     ``reset_pause_s``. ``answer_timeout_s`` is the least time before an unanswered frame is shown
@@ -166,10 +170,10 @@ class EpisodeRequests:
         """The episode as it stands now."""
         with self._bell:
             view = replace(self._view, counters=self._inbox.counters)
-            if view.state is not EpisodeState.RUNNING or not view.step:
+            if view.state is not EpisodeState.RUNNING or not view.control_steps:
                 return view
             wall_s = (self._clock.steady_ns() - self._began_ns) / SECOND
-            return replace(view, achieved_rate_hz=view.step / wall_s)
+            return replace(view, achieved_rate_hz=view.control_steps / wall_s)
 
     def interrupted(self) -> bool:
         """True once the episode is not wanted any more."""
@@ -222,12 +226,14 @@ class EpisodeRequests:
             return self._inbox.last_rejection
 
     def executed(self, moved: bool) -> int:
-        """Count a step, with or without an action of the policy; returns their number."""
+        """Count a control step, with or without an action of the policy; returns their number."""
         with self._bell:
             self._check()  # the counts and the view are the next episode's by now
             self._inbox.count(applied=int(moved), idle=int(not moved))
-            self._view = replace(self._view, step=self._view.step + 1)
-            return self._view.step
+            count = self._view.control_steps + 1
+            step = self.spec.actions(count)
+            self._view = replace(self._view, control_steps=count, step=step)
+            return count
 
     def close(self) -> None:
         """Take no more commands: the answer to the last frame is late, and no fault."""
@@ -329,19 +335,22 @@ class EpisodeWorld:
                 self._gripper = opening_of(command, GRIPPER, self._gripper)
         step = self._environment.step(action, render)
         count = self._requests.executed(moved)
-        outcome = _outcome(step, count, self._requests.view().max_steps)
+        limit = self._requests.view().max_steps
+        over = count >= self._spec.control_steps(limit)
+        outcome = _outcome(step, limit if over else None)
         if outcome is not None:
             self._requests.close()
         return step, outcome
 
 
-def _outcome(step: SimStep, count: int, limit: int) -> EpisodeOutcome | None:
-    """End of the episode with step number ``count`` of at most ``limit``; None: it goes on."""
+def _outcome(step: SimStep, limit: int | None) -> EpisodeOutcome | None:
+    """End of the episode with this step, by which the ``limit`` of actions is reached unless None;
+    None: it goes on."""
     last = step.observation
     if step.success:
         return EpisodeOutcome(EpisodeState.SUCCESS, "", last)
     if step.done:
         return EpisodeOutcome(EpisodeState.FAILURE, "the task can no longer be solved", last)
-    if count >= limit:
+    if limit is not None:
         return EpisodeOutcome(EpisodeState.FAILURE, f"not solved within {limit} steps", last)
     return None

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vla_ros.sim.env import Environment, SimError, check_image_size
+from vla_ros.sim.env import (
+    ACTION_RATE_HZ,
+    Environment,
+    SimError,
+    check_control_rate,
+    check_image_size,
+)
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
 from vla_ros.sim.libero.suites import check_suite
 from vla_ros.sim.process import SimTimeouts
@@ -21,7 +27,7 @@ class EnvConfig:
     all of LIBERO's own. Of the tabletop: ``nudge_m``, the task's cube is moved by so much while the
     hand approaches (:mod:`vla_ros.sim.tabletop`); ``crowded``, others stand right beside it;
     ``later``, in the caller's process, images are rendered when they are read, which must be before
-    the next step (:mod:`vla_ros.sim.rendering`).
+    the next step (:mod:`vla_ros.sim.rendering`). ``control_rate_hz`` 0: the action rate.
     """
 
     name: str = "tabletop"
@@ -31,12 +37,20 @@ class EnvConfig:
     nudge_m: float = 0.0
     crowded: bool = False
     later: bool = False
+    control_rate_hz: float = 0.0
 
     def __post_init__(self) -> None:
         if self.name not in ENVIRONMENTS:
             known = ", ".join(ENVIRONMENTS)
             raise SimError(f"no environment '{self.name}'; there are: {known}")
         check_image_size(self.image_size)
+        check_control_rate(self.control_rate_hz)
+        if self.name == "libero" and self.control_rate_hz not in (0.0, ACTION_RATE_HZ):
+            raise SimError(
+                f"libero is stepped at {ACTION_RATE_HZ:g} Hz alone, not {self.control_rate_hz:g}:"
+                " its controller counts a displacement from the hand's pose of each control step,"
+                " so at another rate the hand covers another part of it"
+            )
         if self.name == "libero":
             check_suite(self.suite)
         elif self.suite:
@@ -65,7 +79,12 @@ class EnvConfig:
             if self.name == "so101":
                 from vla_ros.sim.so101.environment import So101
 
-                return So101(self.image_size, self.wrist, later=self.later)
+                return So101(
+                    self.image_size,
+                    self.wrist,
+                    later=self.later,
+                    control_rate_hz=self.control_rate_hz,
+                )
             from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
         except ModuleNotFoundError as error:
             raise SimError(f"{error}: pip install '.[sim]' in the checkout") from error
@@ -74,5 +93,5 @@ class EnvConfig:
 
         return Tabletop(
             self.image_size, self.wrist, nudge_m=self.nudge_m, crowded=self.crowded,
-            later=self.later,
+            later=self.later, control_rate_hz=self.control_rate_hz,
         )  # fmt: skip

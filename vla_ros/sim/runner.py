@@ -5,8 +5,8 @@ own and stands still meanwhile, so an episode is the same however long the polic
 without an answer is shown again; after a few times the episode is given up.
 
 Real time: the world takes a step every control period, whether or not a command came. Periods are
-those of the steady clock, stamps are wall time; a late command costs success. Between episodes the
-world stands still, and its camera goes on.
+those of the steady clock, stamps are wall time; a late command costs success. Its camera has a rate
+of its own. Between episodes the world stands still, and its camera goes on.
 
 :meth:`EpisodeRunner.run` is the environment's thread and the only one that touches it; the runner's
 other methods, and a pace's ``now_ns`` and ``judge``, may be called from any. Sink calls are made
@@ -16,6 +16,7 @@ without the lock.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -113,14 +114,14 @@ class Lockstep:
             if self._requests.await_answer(max(2 * slowest, self._least_wait_s)):
                 self._answer_times.append((self._clock.steady_ns() - published_ns) / SECOND)
                 return self._requests.take(self._now_ns)
-        step = self._requests.view().step
+        step = self._requests.view().control_steps
         reason = f"no answer to the frame of step {step} after {MAX_RESENDS} resends"
         if rejection := self._requests.last_rejection:
             reason += f"; the last command was rejected: {rejection}"
         raise _Unanswered(reason)
 
 
-_JUDGED_STEPS = 20  # before the rate that was reached is judged
+_JUDGED_ACTIONS = 20  # before the rate that was reached is judged
 _KEEPS_UP = 0.9  # part of the control rate that counts as keeping up
 
 
@@ -139,10 +140,11 @@ class Realtime:
         self._world = world
         self._sink = sink
         self._clock = clock
-        rate_hz = requests.spec.control_rate_hz
-        self._period_ns = round(SECOND / rate_hz)
-        self._steps_per_image = max(1, round(rate_hz / (options.camera_rate_hz or rate_hz)))
-        self._images: Mapping[str, Image] = {}  # the last that were rendered
+        spec = requests.spec
+        self._period_ns = round(SECOND / spec.control_rate_hz)
+        camera_hz = options.camera_rate_hz or spec.action_rate_hz
+        self._images_a_step = min(1.0, camera_hz / spec.control_rate_hz)
+        self._shown: Mapping[str, Image] = {}  # the images that were rendered last
 
     def now_ns(self) -> int:
         """Wall time."""
@@ -154,7 +156,7 @@ class Realtime:
     def judge(self, view: EpisodeView) -> str:
         """Reason of a running episode where a step takes longer than a control period."""
         wanted = self._requests.spec.control_rate_hz
-        if view.step < _JUDGED_STEPS or view.achieved_rate_hz >= _KEEPS_UP * wanted:
+        if view.step < _JUDGED_ACTIONS or view.achieved_rate_hz >= _KEEPS_UP * wanted:
             return ""
         return (
             f"the simulation cannot keep up: {view.achieved_rate_hz:.1f} instead of {wanted:g}"
@@ -175,7 +177,7 @@ class Realtime:
             # A world that fell behind does not catch up: time lost is lost.
             due = (due if late_ns < self._period_ns else began) + self._period_ns
             stamp_ns, count = self._clock.now_ns(), count + 1
-            render = count % self._steps_per_image == 0
+            render = self._images(count) > self._images(count - 1)
             step, outcome = self._world.step(self._requests.take(stamp_ns), render)
             self._publish(stamp_ns, step.observation)
             if outcome is not None:
@@ -192,14 +194,18 @@ class Realtime:
         due = self._clock.steady_ns()
         end = float("inf") if pause_s is None else due + pause_s * SECOND
         while due < end:
-            due += self._period_ns * self._steps_per_image
+            due += round(self._period_ns / self._images_a_step)
             self._requests.sleep_until(round(min(due, end)))
             if last is not None:
-                still = replace(last, images=self._images)
+                still = replace(last, images=self._shown)
                 self._sink.observation(self._clock.now_ns(), still)
 
+    def _images(self, steps: int) -> int:
+        """Images that so many control steps have."""
+        return math.floor(steps * self._images_a_step + 1e-6)
+
     def _publish(self, stamp_ns: int, observation: SimObservation) -> None:
-        self._images = observation.images or self._images
+        self._shown = observation.images or self._shown
         self._sink.observation(stamp_ns, observation)
 
 
@@ -250,7 +256,7 @@ class EpisodeRunner:
     def view(self) -> EpisodeView:
         """The episode as it stands now."""
         view = self._requests.view()
-        if view.state is EpisodeState.RUNNING and view.step:
+        if view.state is EpisodeState.RUNNING and view.control_steps:
             return replace(view, reason=self._pace.judge(view))
         return view
 

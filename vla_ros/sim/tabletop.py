@@ -17,20 +17,23 @@ import numpy.typing as npt
 from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim import scene
 from vla_ros.sim.env import (
+    ACTION_RATE_HZ,
     AGENTVIEW,
     FINGERS,
     WRIST,
     EnvSpec,
+    PhysicsSteps,
     RefusedAction,
     SimObservation,
     SimStep,
+    check_control_rate,
     checked_action,
 )
 from vla_ros.sim.rendering import LaterImages, OffscreenRenderer
 from vla_ros.sim.tasks import (
     COLORS,
     GOALS,
-    HOLD_STEPS,
+    HELD_ACTIONS,
     PLATE,
     TASKS,
     CubePlacement,
@@ -66,12 +69,14 @@ _REGULARISER = 1e-6
 class OperationalSpaceController:
     """Controller of an arm: torques that bring one site of it to a goal pose.
 
-    Call :meth:`set_goal` once a control step, :meth:`torques` once a physics step between
+    A goal counts from the pose at the begin of an action period, which has so many physics steps,
+    at any control rate: what was commanded in the period and what the command adds until its end.
+    Call :meth:`command` once a control step, :meth:`torques` once a physics step between
     ``mj_step1`` and ``mj_step2``.
     """
 
     def __init__(
-        self, model: mujoco.MjModel, site: int, joints: Sequence[int], posture: Floats
+        self, model: mujoco.MjModel, site: int, joints: Sequence[int], posture: Floats, period: int
     ) -> None:
         self._model = model
         self._site = site
@@ -84,20 +89,50 @@ class OperationalSpaceController:
         self._jac_rot = np.zeros((3, model.nv))
         self._goal_pos = np.zeros(3)
         self._goal_rot = np.eye(3)
+        self._period, self._step = period, 0  # physics steps: of a period, and of this one so far
+        self._begin_pos, self._begin_rot = np.zeros(3), np.eye(3)
+        self._commanded = np.zeros(6)  # since the begin of the period
+        self._command = np.zeros(6)
+        self._new = True
 
-    def set_goal(self, data: mujoco.MjData, translation: Floats, rotation: Floats) -> None:
-        """Goal = the site's present pose, moved by ``translation`` [3] m and turned by
-        ``rotation`` [3], an axis-angle vector in rad, both in the world frame."""
-        self._goal_pos = data.site_xpos[self._site] + translation
+    def restart(self) -> None:
+        """Begin an episode: the next physics step begins an action period."""
+        self._step = 0
+
+    def command(self, translation: Floats, rotation: Floats) -> None:
+        """Move by ``translation`` [3] m and turn by ``rotation`` [3], an axis-angle vector in rad,
+        both in the world frame, an action period, until there is another command."""
+        self._command = np.concatenate((translation, rotation))
+        self._new = True
+
+    def _follow(self, data: mujoco.MjData) -> None:
+        """Set the goal, at the begin of a period or of a command."""
+        begins = self._step % self._period == 0
+        if begins:
+            self._begin_pos = data.site_xpos[self._site].copy()
+            self._begin_rot = data.site_xmat[self._site].reshape(3, 3).copy()
+            self._commanded, self._step = np.zeros(6), 0
+        if begins or self._new:
+            left = (self._period - self._step) / self._period
+            self._set_goal(self._commanded + self._command * left)
+        self._new = False
+        self._commanded = self._commanded + self._command / self._period
+        self._step += 1
+
+    def _set_goal(self, moved: Floats) -> None:
+        """Goal = the pose at the begin of the period, moved and turned by ``moved`` [6]."""
+        translation, rotation = moved[:3], moved[3:]
+        self._goal_pos = self._begin_pos + translation
         turn = np.zeros(9)
         quaternion = np.zeros(4)
         angle = float(np.linalg.norm(rotation))
         mujoco.mju_axisAngle2Quat(quaternion, rotation / angle if angle else rotation, angle)
         mujoco.mju_quat2Mat(turn, quaternion)
-        self._goal_rot = turn.reshape(3, 3) @ data.site_xmat[self._site].reshape(3, 3)
+        self._goal_rot = turn.reshape(3, 3) @ self._begin_rot
 
     def torques(self, data: mujoco.MjData) -> Floats:
-        """Joint torques [joints], Nm, gravity compensated."""
+        """Joint torques [joints], Nm, gravity compensated, of the next physics step."""
+        self._follow(data)
         mujoco.mj_jacSite(self._model, data, self._jac_pos, self._jac_rot, self._site)
         mujoco.mj_fullM(self._model, self._mass, data.qM)
         mass = self._mass[self._arm]
@@ -131,13 +166,13 @@ def _rotation_error(rotation: Floats, goal: Floats) -> Floats:
 # misses. Like an initial state a nudge is a function of (task, index, seed), the same for all.
 
 
-_STEPS: Final = (4, 16)  # control steps after which it comes: most hands are still under way
+_STEPS: Final = (4, 16)  # actions after which it comes: most hands are still under way
 _DIRECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CubeNudge:
-    """A nudge: after ``step`` control steps the task's cube is moved ``by`` m, x and y."""
+    """A nudge: after ``step`` actions the task's cube is moved ``by`` m, x and y."""
 
     step: int
     cube: str
@@ -163,7 +198,9 @@ def nudge_of(name: str, index: int, seed: int, metres: float) -> CubeNudge | Non
 
 
 NAME: Final = "tabletop"
-_SETTLE_STEPS = 5  # control steps after a reset, so that cubes lie and the arm stands still
+_SETTLE_ACTIONS = 5  # without motion after a reset, so that cubes lie and the arm stands still
+_ACTION_STEPS = round(1.0 / ACTION_RATE_HZ / scene.TIMESTEP)  # physics steps of an action
+_POSITION, _ROTATION = 0.05, 0.5  # m and rad that an entry of 1 asks for in an action period
 _OPEN = (scene.FINGER_TRAVEL, -scene.FINGER_TRAVEL)
 _CLOSED = (0.0, 0.0)
 
@@ -174,13 +211,16 @@ class Tabletop:
     ``nudge_m``: the task's cube is moved by so much while the hand approaches it
     (:class:`CubeNudge`). ``crowded``: others stand right beside it. ``later``: images are
     rendered when they are read, which must be before the next step
-    (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to render the cameras with.
+    (:mod:`vla_ros.sim.rendering`). ``control_rate_hz`` 0: the action rate. NoRenderer: there is no
+    OpenGL to render the cameras with; SimError: it is not stepped at this rate.
     """
 
     def __init__(
         self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0,
         nudge_m: float = 0.0, crowded: bool = False, later: bool = False,
+        control_rate_hz: float = 0.0,
     ) -> None:  # fmt: skip
+        check_control_rate(control_rate_hz)
         self._nudge_m, self._steps = nudge_m, 0
         self._placements = crowded_placements if crowded else placements
         self._later, self._images = later, LaterImages((), self._image)
@@ -188,18 +228,27 @@ class Tabletop:
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
         self._model = scene.build_model(msaa)
         self._robot = RobotModel(self._model, "panda", scene.BASE, scene.GRIP_SITE)
+        rate_hz = control_rate_hz or ACTION_RATE_HZ
+        share = ACTION_RATE_HZ / rate_hz  # of an action in a control step
         self._spec = EnvSpec(
-            NAME, TASKS, cameras, image_size, world=tabletop_world(), geometry=self._robot.geometry
+            NAME,
+            TASKS,
+            cameras,
+            image_size,
+            control_rate_hz=rate_hz,
+            position_scale=_POSITION * share,
+            rotation_scale=_ROTATION * share,
+            world=tabletop_world(),
+            geometry=self._robot.geometry,
         )
+        self._substeps = PhysicsSteps(rate_hz, scene.TIMESTEP)
         self._data = mujoco.MjData(self._model)
         self._renderer = OffscreenRenderer(self._model, image_size, shadows)
         self._closed = False
         self._lookup()
         self._controller = OperationalSpaceController(
-            self._model, self._site, self._arm_joints, np.array(scene.HOME)
+            self._model, self._site, self._arm_joints, np.array(scene.HOME), _ACTION_STEPS
         )
-        period = 1.0 / self._spec.control_rate_hz
-        self._substeps = round(period / scene.TIMESTEP)
         self._goal: Goal | None = None
         self._start: dict[str, Floats] = {}
         self._held_for = 0
@@ -235,8 +284,10 @@ class Tabletop:
         for name, placement in self._placements(task, initial_state, seed).items():
             self._put(name, placement)
         mujoco.mj_forward(self._model, self._data)
-        for _ in range(_SETTLE_STEPS):
-            self._move(np.array([0, 0, 0, 0, 0, 0, -1.0]))
+        self._controller.restart()
+        self._substeps.restart()
+        for _ in range(_SETTLE_ACTIONS):
+            self._move(np.array([0, 0, 0, 0, 0, 0, -1.0]), _ACTION_STEPS)
         self._start = {name: self._data.xpos[body].copy() for name, body in self._cubes.items()}
         self._held_for = self._steps = 0
         self._nudge = nudge_of(task, initial_state, seed, self._nudge_m)
@@ -264,23 +315,22 @@ class Tabletop:
             raise RefusedAction("the episode has ended: reset before the next step")
         action = checked_action(action)
         self._images.moved_on()
-        self._move(action)
+        self._move(action, self._substeps.next())
         self._steps += 1
-        if self._nudge is not None and self._steps == self._nudge.step:
-            self._shift(self._nudge)
+        nudge, spec = self._nudge, self._spec
+        if nudge is not None and self._steps == spec.control_steps(nudge.step):
+            self._shift(nudge)
         state = self._state()
         self._held_for = self._held_for + 1 if satisfied(self._goal, state) else 0
-        success = self._held_for >= HOLD_STEPS[self._goal.family]
+        success = self._held_for >= spec.held_steps(HELD_ACTIONS[self._goal.family])
         self._done = success or out_of_reach(self._goal, state)
         return SimStep(self._observe(render), success, self._done)
 
-    def _move(self, action: Floats) -> None:
+    def _move(self, action: Floats, substeps: int) -> None:
         model, data = self._model, self._data
-        translation = action[:3] * self._spec.position_scale
-        rotation = action[3:6] * self._spec.rotation_scale
-        self._controller.set_goal(data, translation, rotation)
+        self._controller.command(action[:3] * _POSITION, action[3:6] * _ROTATION)
         data.ctrl[7:9] = _CLOSED if action[6] > 0 else _OPEN
-        for _ in range(self._substeps):
+        for _ in range(substeps):
             mujoco.mj_step1(model, data)
             data.ctrl[:7] = self._controller.torques(data)
             mujoco.mj_step2(model, data)

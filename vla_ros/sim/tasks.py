@@ -122,8 +122,8 @@ LIES_ON_TABLE = 0.01  # m, the same after a push
 FALLEN = -0.05  # m; a cube below this has left the table
 
 _MAX_STEPS = {Family.REACH: 120, Family.PUSH: 200, Family.PICK: 300, Family.STACK: 300}
-#: control steps for which the predicate must hold, so that passing by is no success
-HOLD_STEPS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
+#: actions for which the predicate must hold, so that passing by is no success
+HELD_ACTIONS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
 
 _AREA = ((-0.08, -0.25), (0.16, 0.20))  # of cubes: lower and upper corner, m
 _CLEARANCE = 0.11  # m between centers, so that the open hand fits in between

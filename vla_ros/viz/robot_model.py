@@ -75,14 +75,18 @@ def read(urdf: str) -> Robot:
     if len(roots) != 1:
         raise ValueError(f"a robot description with {len(roots)} roots is no tree")
     root = roots.pop()
-    ordered, known = [], {root}
-    while joints:
-        ready = [joint for joint in joints if joint.parent in known]
-        if not ready:
-            raise ValueError(f"joint {joints[0].name} hangs on nothing")
-        ordered += ready
-        joints = [joint for joint in joints if joint.parent not in known]
-        known |= {joint.child for joint in ready}
+    below: dict[str, list[Joint]] = {}
+    hung: set[str] = set()
+    for joint in joints:
+        if joint.child in hung:
+            raise ValueError(f"link {joint.child} hangs on two joints")
+        hung.add(joint.child)
+        below.setdefault(joint.parent, []).append(joint)
+    ordered = below.pop(root, [])
+    for joint in ordered:  # which grows by the joints below each
+        ordered += below.pop(joint.child, [])
+    if below:
+        raise ValueError(f"joint {next(iter(below.values()))[0].name} hangs on nothing")
     return Robot(shapes, tuple(ordered), root)
 
 

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from support.engine import tiny_config
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.load import sha256_on_disk
 from vla_ros.engine.options import EngineOptions
-from vla_ros.engine.verdicts import NotVerified, Precision, StoredVerdict, find, require, store
+from vla_ros.engine.verdicts import (
+    NotVerified,
+    Precision,
+    StoredVerdict,
+    chosen_dtype,
+    command,
+    find,
+    require,
+    store,
+)
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
 
@@ -123,3 +135,49 @@ def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> 
         PolicySpec("zero", engine=EngineOptions(weights="int8"))
     with pytest.raises(ValueError, match="give bf16, int8, int4"):
         replace(spec.engine, weights="int7")
+
+
+@pytest.fixture
+def multiplies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A processor with instructions for bfloat16, whatever this one has."""
+    monkeypatch.setattr("vla_ros.engine.verdicts.multiplies_bfloat16", lambda device: True)
+    yield
+
+
+def test_auto_is_bfloat16_where_it_passed_its_check(checkpoint: Path, multiplies: None) -> None:
+    chosen = partial(chosen_dtype, str(checkpoint), "", "cpu")
+    dtype, why = chosen()
+    assert dtype == "float32"
+    assert why == f"bfloat16 has no precision check: `{command(str(checkpoint), BF16)}`"
+    store(replace(passed(checkpoint), passed=False), checkpoint)
+    assert chosen()[1].startswith("bfloat16 did not pass its precision check: `vla-ros verify")
+    store(passed(checkpoint), checkpoint)
+    assert chosen() == ("bfloat16", "it passed its precision check")
+    assert chosen_dtype("random:small", "", "cpu")[0] == "float32"
+    with pytest.raises(CheckpointError):
+        chosen_dtype(str(checkpoint / "none"), "", "cpu")
+
+
+def test_auto_is_float32_on_a_processor_without_bfloat16(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(passed(checkpoint), checkpoint)
+    monkeypatch.setattr("vla_ros.engine.verdicts.multiplies_bfloat16", lambda device: False)
+    dtype, why = chosen_dtype(str(checkpoint), "", "cpu")
+    assert (dtype, why) == ("float32", "this processor has no instructions for bfloat16")
+
+
+def test_the_shipped_policy_has_its_check_with_it(checkpoint: Path, multiplies: None) -> None:
+    require("shipped:tabletop", BF16)  # and nothing in the cache
+    assert chosen_dtype("shipped:tabletop", "", "cpu")[0] == "bfloat16"
+    engine = EngineOptions("shipped:tabletop", dtype="auto")
+    policy = load_policy(PolicySpec("vla", engine))
+    assert policy.info.dtype == "bfloat16"
+    assert policy.info.conventions.endswith(
+        "; dtype auto is bfloat16: it passed its precision check"
+    )
+
+
+def test_a_check_is_of_one_dtype() -> None:
+    with pytest.raises(ValueError, match="dtype auto: a check is of one of float32, bfloat16"):
+        Precision("auto")

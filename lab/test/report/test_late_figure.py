@@ -41,7 +41,7 @@ def test_a_line_an_execution_in_the_order_of_the_delay_whatever_s():
 def test_it_is_drawn_with_every_line_named():
     picture = late_figure(rows([variant(e, d) for e in ("sync", "async", "rtc") for d in (0, 6)]))
     assert picture.startswith("<svg")
-    for words in (">sync<", ">async<", ">rtc<", "delay of a chunk, control steps"):
+    for words in (">sync<", ">async<", ">rtc<", "delay of a chunk, actions"):
         assert words in picture, words
     assert picture.count(">sync<") == 1, "standing still there is no seam"
     assert late_figure(rows([variant("rtc", 0)])) == ""

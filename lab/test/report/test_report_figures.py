@@ -127,7 +127,7 @@ def test_a_single_variant_is_no_curve_against_age():
 @pytest.mark.parametrize(
     ("kind", "variants", "says"),
     [
-        (DELAY, (PLAIN, *DELAYED), ["delay of the observation, control steps", "push", "all"]),
+        (DELAY, (PLAIN, *DELAYED), ["delay of the observation, actions", "push", "all"]),
         (RELAXED, (DRAFTS, *RELAX), ["gripper", "rx", "reach", "all"]),
     ],
 )  # fmt: skip

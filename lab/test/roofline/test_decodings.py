@@ -162,13 +162,28 @@ def test_a_chunk_serves_several_ticks_and_ages_meanwhile():
     assert verdict.meets
     assert verdict.age_s == pytest.approx(0.2 + 0.1 + 4 / 20)  # T, the frame's wait, four ticks
     assert judge(Candidate("parallel", 0.2, 0.2, chunk=3), limits).missing == (
-        "15.0 of 20 commands/s",
+        "15.0 of 20 actions/s",
     )
+
+
+def test_commands_between_two_actions_need_no_inference():
+    """A robot of 200 commands a second asks no more of a policy of 20 actions than one of 20."""
+    slow = Candidate("parallel", 0.2, 0.2, chunk=8)
+    limits = Requirements(camera_hz=10, control_hz=200, max_age_s=0.6, action_hz=20)
+    verdict = judge(slow, limits)
+    assert verdict.meets and (verdict.actions_hz, verdict.executed) == (20, 4)
+    # The last command of the fourth action comes nine ticks after its first.
+    assert verdict.age_s == pytest.approx(0.2 + 0.1 + 4 / 20 + 9 / 200)
+    below = Requirements(camera_hz=10, control_hz=10, max_age_s=0.6, action_hz=20)
+    assert judge(slow, below).age_s == pytest.approx(0.2 + 0.1 + 1 / 10 + 3 / 20)
+    fast = Candidate("autoregressive", 0.04, 0.04)
+    assert judge(fast, Requirements(30, 200, 1.0, 20)).meets
+    assert judge(fast, Requirements(30, 200, 1.0)).missing == ("25.0 of 200 actions/s",)
 
 
 def test_a_slow_camera_feeds_no_fast_control():
     verdict = judge(Candidate("autoregressive", 0.01, 0.01), Requirements(10, 20, 1.0))
-    assert verdict.missing == ("10.0 of 20 commands/s",)
+    assert verdict.missing == ("10.0 of 20 actions/s",)
     assert judge(Candidate("autoregressive", 0.01, 0.01), Requirements(20, 20, 1.0)).meets
 
 

@@ -93,13 +93,13 @@ def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
     assert flow["decoding"] == "flow"
     s = flow["executed"]
     assert flow["parameters"] == f"decoding:=auto replan_interval:={s}"
-    assert flow["commands_hz"] == 20
+    assert flow["actions_hz"] == 20
     parts = {p["executed"]: p for p in result["executed"]}
     chunk = max(parts)
     assert chunk == (10 if model.endswith("small") else 50)
     for part in parts.values():
         rate = part["executed"] * part["answers_hz"]
-        assert part["commands_hz"] == pytest.approx(min(20, rate), rel=1e-4)
+        assert part["actions_hz"] == pytest.approx(min(20, rate), rel=1e-4)
         assert part["meets"] is (rate >= 20 and part["oldest_observation_ms"] <= 800)
     ages = [parts[n]["oldest_observation_ms"] for n in sorted(parts)]
     assert np.diff(ages) == pytest.approx(50 * np.diff(sorted(parts)), abs=0.01)

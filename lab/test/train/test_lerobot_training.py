@@ -32,6 +32,23 @@ def test_a_family_begins_anew_and_a_checkpoint_goes_on(tmp_path):
     assert again == [f"--config_path={last}/train_config.json", "--resume=true", "--steps=40"]
 
 
+def test_a_checkpoint_that_names_code_is_refused_before_lerobot_sees_it(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", "/usr/bin/env")
+    (tmp_path / "set" / "meta").mkdir(parents=True)
+    (tmp_path / "set" / "meta" / "info.json").write_text("{}")
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"type": "act"}')
+    (folder / "policy_preprocessor.json").write_text('{"steps": [{"class": "os.system"}]}')
+    words = ["train", "--data", str(tmp_path / "set"), "--out", str(tmp_path / "run")]
+    assert main([*words, "--lerobot", str(folder)]) == 2
+    assert "names the class 'os.system'" in capsys.readouterr().err
+    assert main([*words, "--lerobot", "lerobot/smolvla_base@main"]) == 2
+    assert "give owner/name@COMMIT" in capsys.readouterr().err
+
+
 def test_a_data_set_is_told_by_all_of_its_files(tmp_path):
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "info.json").write_text("{}")

@@ -17,7 +17,7 @@ from vla_ros.engine.families.openvla import (
 from vla_ros.engine.families.random import write_tokenizer
 from vla_ros_lab.train.batches import TreePrefixLayout
 from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork
-from vla_ros_lab.train.network import Network, sincos
+from vla_ros_lab.train.network import Network, attend, sincos
 from vla_ros_lab.train.trainer import ARCHITECTURES
 
 CLOCK = SystemClock()
@@ -144,3 +144,21 @@ def test_the_same_seed_makes_the_same_network_and_leaves_the_generator_alone(kin
     again = kind(config, 6, 1).state_dict()
     assert all(torch.equal(t, again[n]) for n, t in first.state_dict().items())
     assert any(not torch.equal(t, again[n]) for n, t in other.state_dict().items())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_is_torchs_with_its_gradients(masked):
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 9, 8, requires_grad=True)
+    k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(2))
+    mask = (torch.rand(9, 9) > 0.5) | torch.eye(9, dtype=torch.bool) if masked else None
+    got = attend(q, k, v, mask, 0.3)
+    both = (x.repeat_interleave(2, 1) for x in (k, v))
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q, *both, attn_mask=mask, is_causal=not masked, scale=0.3
+    ).transpose(1, 2)
+    torch.testing.assert_close(got, wanted)
+    aim = torch.randn_like(got)
+    found, expected = (torch.autograd.grad(x, (q, k, v), aim) for x in (got, wanted))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -10,6 +10,7 @@ import torch
 from support.train import QUICK
 from vla_ros.cli.main import main
 from vla_ros.core.types import CommandKind
+from vla_ros.engine.layers.devices import multiplies_bfloat16
 
 
 def words_of(data, out, *more):
@@ -49,7 +50,7 @@ def test_products_are_in_what_the_processor_multiplies_and_a_run_keeps_its_own(
     recipes = [
         json.loads((tmp_path / name / "train.json").read_text()) for name in ("begun", "new")
     ]
-    quick = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    quick = multiplies_bfloat16(torch.device("cpu"))
     assert [recipe["dtype"] for recipe in recipes] == [begun, "bfloat16" if quick else "float32"]
 
 
@@ -89,6 +90,7 @@ def test_a_policy_whose_prompt_states_the_delay_keeps_it(data, tmp_path, more, k
     assert main(words) == 0
     config = json.loads((tmp_path / "on" / "policy" / "config.json").read_text())
     assert config["max_delay"] == kept
+    assert config["action_rate_hz"] == 20.0  # of the demonstrations
 
 
 def test_losses_are_in_tensorboard_too(data, tmp_path):

@@ -1,4 +1,4 @@
-"""`vla-ros advise`: which decodings meet a camera, a control rate and an age limit, best first."""
+"""`vla-ros advise`: which decodings meet a camera, the two rates and an age limit, best first."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from vla_ros_lab.roofline.roofline import Roofline
 
 DESCRIPTION = """\
-Name the ways of decoding that give a command for every control tick on observation young enough:
-the lossless ones first, the freshest first. A lossy one changes the policy's actions; it is marked.
-And how many such robots one `vla-ros serve` has time for, by the same bound.
+Name the ways of decoding that give the policy's actions at the rate of its data, each command on an
+observation young enough: the lossless ones first, the freshest first. A lossy one changes the
+policy's actions; it is marked. And how many such robots one `vla-ros serve` has time for, by the
+same bound.
 From the roofline of a device, or, with --bench, from what was measured there."""
 
 EPILOG = """\
 examples:
   vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 150 --device h200
   vla-ros advise --camera-hz 30 --control-hz 5 --max-age-ms 500 --device orin-64 --dtype int4
-  vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 200 --bench bench.json
+  vla-ros advise --camera-hz 30 --action-hz 20 --control-hz 100 --max-age-ms 200 --bench bench.json
 
 A roofline is a bound: a real engine reaches a part of it. Measure before you rely on it.
 exit status: 0 at least one meets the limits, 1 none does, 2 wrong usage"""
@@ -53,7 +54,9 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "advise", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--camera-hz", type=float, required=True, help="frames a second")
-    add("--control-hz", type=float, required=True, help="commands a second")
+    add("--control-hz", type=float, required=True, help="commands a second, the robot's")
+    add("--action-hz", type=float, default=0.0,
+        help="actions a second, the rate of the policy's data (that of --control-hz)")  # fmt: skip
     add("--max-age-ms", type=float, required=True, help="oldest observation a command may have")
     add("--device", help="a known device, or this, measured now (this)")
     add("--bench", type=Path, metavar="FILE", help="judge what `vla-ros bench` measured instead")
@@ -68,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_draft_options(args)
     with user_errors(ValueError):
-        limits = Requirements(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
+        age_s = args.max_age_ms / 1e3
+        limits = Requirements(args.camera_hz, args.control_hz, age_s, args.action_hz)
     source, candidates, fleet_with = _candidates(args)
     verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
@@ -89,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
             "source": source,
             "limits": {
                 "camera_hz": limits.camera_hz,
+                "action_hz": limits.action_hz,
                 "control_hz": limits.control_hz,
                 "max_age_ms": args.max_age_ms,
             },
@@ -143,7 +148,8 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], F
 
 
 def _conclusion(best: CandidateVerdict, limits: Requirements) -> str:
-    limited = f"control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
+    rates = f"action_rate_hz:={limits.action_hz:g} control_rate_hz:={limits.control_hz:g}"
+    limited = f"{rates} max_age_s:={limits.max_age_s:g}"
     line = f"best: {best.parameters} {limited}"
     if not best.candidate.lossless:
         line += "\nIt is LOSSY, it changes the policy's actions: no lossless one meets the limits."
@@ -151,10 +157,10 @@ def _conclusion(best: CandidateVerdict, limits: Requirements) -> str:
 
 
 def _nothing(limits: Requirements) -> str:
-    line = "none meets the limits: lower --control-hz or raise --max-age-ms"
-    if limits.camera_hz < limits.control_hz:
+    line = "none meets the limits: raise --max-age-ms, or take a policy of fewer actions a second"
+    if limits.camera_hz < limits.action_hz:
         line += (
-            f"; a camera of {limits.camera_hz:g} Hz cannot feed {limits.control_hz:g} commands/s"
+            f"; a camera of {limits.camera_hz:g} Hz cannot feed {limits.action_hz:g} actions/s"
             " without chunks"
         )
     return line

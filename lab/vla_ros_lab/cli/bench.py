@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, command
-from vla_ros.core.console import Progress, Report, Table, show, text_of
+from vla_ros.core.console import Progress, Report, Table, log_line, show, text_of
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import FAST, FLOW, OPTIONS, TOKENS, EngineOptions
 from vla_ros_lab.bench.options import WAYS, BenchOptions, FleetOptions
@@ -253,7 +252,7 @@ def _finish(
         (args.output / f"{name}.txt").write_text(f"{written.rstrip()}\n")
         (args.output / f"{name}.json").write_text(json.dumps(json.loads(line), indent=1) + "\n")
         if figure is not None and not write_png(figure(), args.output / f"{name}.png"):
-            print("no image: matplotlib is not installed", file=sys.stderr)
+            log_line("no image: matplotlib is not installed")
     print(line)
     return 0
 

@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
@@ -20,7 +21,47 @@ if TYPE_CHECKING:
     from vla_ros.engine import Engine
     from vla_ros_lab.heterospec import DraftedFrame
     from vla_ros_lab.roofline.calibration import FittedCalibration
+    from vla_ros_lab.roofline.calibration_report import CalibrationFigures
     from vla_ros_lab.train.head.features import HeadEpisode
+
+SEED = 1000  # evaluations begin at 0: their episodes stay unseen
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions:
+    """What is fitted and from which episodes, by the names of the flags. ``output`` None: beside
+    the checkpoint, or beside the head."""
+
+    checkpoint: str
+    output: Path | None = None
+    tokens: Sequence[Path] | None = None
+    bag: Sequence[Path] | None = None
+    drafter: str = "temporal_tree"
+    rollouts: Path | None = None
+    draft_checkpoint: str = ""
+    nodes: str = "24,64"
+    episodes: int = 4
+    tasks: Sequence[str] = ()
+    suite: str = ""
+    seed: int = SEED
+    replan_interval: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    unnorm_key: str = ""
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A calibration that was written, and what it is worth on ``frames`` of ``episodes`` others."""
+
+    output: Path
+    fitted: FittedCalibration
+    about: dict[str, Any]
+    held_out: CalibrationFigures
+    frames: int
+    episodes: int
+
 
 # What a policy said, episode by episode: played here, kept by an evaluation, or in a bag.
 
@@ -28,17 +69,17 @@ if TYPE_CHECKING:
 Said = list[list[int]]  # [frames][K] of an episode
 
 
-def episodes(args: argparse.Namespace, executed: int) -> tuple[list[Said], str]:
+def episodes(wanted: CalibrateOptions, executed: int) -> tuple[list[Said], str]:
     """The episodes, those of a task side by side, and where they are from. UserError.
 
     ``executed``: so many actions of a chunk, where they are played."""
-    if args.tokens:
-        found = [said for folder in args.tokens for said in _kept(folder)]
+    if wanted.tokens:
+        found = [said for folder in wanted.tokens for said in _kept(folder)]
         return found, "tokens kept by an evaluation"
-    if args.bag:
-        found = [said for bag in args.bag for said in _in_bag(bag)]
+    if wanted.bag:
+        found = [said for bag in wanted.bag for said in _in_bag(bag)]
         return found, "tokens of a recording"
-    return _played(args, executed), f"{args.episodes} episodes a task, seed {args.seed}"
+    return _played(wanted, executed), f"{wanted.episodes} episodes a task, seed {wanted.seed}"
 
 
 def _kept(folder: Path) -> list[Said]:
@@ -70,7 +111,7 @@ def _in_bag(path: Path) -> list[Said]:
     return found
 
 
-def _played(args: argparse.Namespace, executed: int) -> list[Said]:
+def _played(wanted: CalibrateOptions, executed: int) -> list[Said]:
     """Episodes without ROS, in lock-step, with the decoding that changes nothing."""
     try:
         from vla_ros.data.episodes.parallel import play
@@ -82,18 +123,18 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
 
     with user_errors(ValueError):
         setup = Setup(
-            environment="libero" if args.suite else "tabletop", suite=args.suite, route="direct",
-            checkpoint=args.checkpoint, seed=args.seed, device=args.device, dtype=args.dtype,
-            unnorm_key=args.unnorm_key,
+            environment="libero" if wanted.suite else "tabletop", suite=wanted.suite,
+            route="direct", checkpoint=wanted.checkpoint, seed=wanted.seed, device=wanted.device,
+            dtype=wanted.dtype, unnorm_key=wanted.unnorm_key,
         )  # fmt: skip
         way = Variant("played", "speculative", adaptive_draft=False, replan_interval=executed)
-    plan = plan_of(setup, (way,), args.tasks, args.episodes)
+    plan = plan_of(setup, (way,), wanted.tasks, wanted.episodes)
     orders = [EpisodeOrder(job) for job in plan.jobs()]
     found: dict[tuple[str, int, int], Said] = {}
     with Progress() as progress:
         progress.update("play", "episodes", 0, len(orders))
         with user_errors(RunnerFailed):
-            played = play(DirectRunner, plan.setup, plan.variants, orders, args.workers)
+            played = play(DirectRunner, plan.setup, plan.variants, orders, wanted.workers)
             for number, one in enumerate(played, 1):
                 job, said = one.record.job, [list(row) for row in one.record.tokens]
                 if said:
@@ -115,15 +156,15 @@ class CalibrationFrames:
     source: str
 
 
-def head_folder(args: argparse.Namespace) -> Path:
+def head_folder(wanted: CalibrateOptions) -> Path:
     """Folder of the head that is meant. UserError."""
     from vla_ros.engine.decoding.draft_head_folder import find_head
     from vla_ros.engine.io.hub import resolve
 
-    return find_head(resolve(args.checkpoint), args.draft_checkpoint or None)
+    return find_head(resolve(wanted.checkpoint), wanted.draft_checkpoint or None)
 
 
-def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
+def offered(wanted: CalibrateOptions, executed: int) -> CalibrationFrames:
     """Every second episode to fit on. UserError: no head, or rollouts of another."""
     try:
         from vla_ros.engine import load_engine
@@ -134,27 +175,27 @@ def offered(args: argparse.Namespace, executed: int) -> CalibrationFrames:
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
 
-    folder = head_folder(args)
+    folder = head_folder(wanted)
     with user_errors(ValueError):
         engine = load_engine(
-            EngineOptions(args.checkpoint, device=args.device, dtype=args.dtype,
-                          unnorm_key=args.unnorm_key)
+            EngineOptions(wanted.checkpoint, device=wanted.device, dtype=wanted.dtype,
+                          unnorm_key=wanted.unnorm_key)
         )  # fmt: skip
         model = engine.model
         import torch
 
         head = load_head(folder, model.config, engine.info.max_tokens, torch.device("cpu"),
                          torch.float32)  # fmt: skip
-    options = RolloutOptions(engine.info.checkpoint_sha256, 0, args.episodes, executed)
-    if args.rollouts:
+    options = RolloutOptions(engine.info.checkpoint_sha256, 0, wanted.episodes, executed)
+    if wanted.rollouts:
         episodes, source = (
-            _kept_rollouts(args.rollouts, options),
+            _kept_rollouts(wanted.rollouts, options),
             "rollouts of the head's training, held out",
         )
     else:
         episodes, source = (
             _played_rollouts(engine, options),
-            f"{args.episodes} held-out episodes a task",
+            f"{wanted.episodes} held-out episodes a task",
         )
     target = target_of(engine)
     parts = [
@@ -198,7 +239,6 @@ def _played_rollouts(engine: Engine, options: object) -> list[HeadEpisode]:
 
 
 LEAST = 500  # frames that bins may rest on
-SEED = 1000  # evaluations begin at 0: their episodes stay unseen
 DESCRIPTION = """\
 Fit what decoding heterospec goes by: how sure the alternatives to the last action are (Phi, the
 entropy of the best path), and what became of them. Verification rounds are replayed on a fixed
@@ -255,53 +295,65 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, judge, write, print; returns the exit status."""
+    from vla_ros_lab.roofline.calibration_report import show_tables
+
+    wanted = CalibrateOptions(
+        **{one.name: getattr(args, one.name) for one in fields(CalibrateOptions)}
+    )
+    done = calibrated(wanted)
+    show_tables(done.fitted, done.held_out, done.frames, done.episodes)
+    if wanted.drafter == "head":
+        print("\nof the costs above none is the head's own passes, one a level")
+    print(f"\n{done.output}", flush=True)
+    if args.json:
+        print_json({"output": str(done.output), **done.about, **done.held_out.as_json()})
+    return 0
+
+
+def calibrated(wanted: CalibrateOptions) -> Calibrated:
+    """Fit, judge, and write the file. UserError."""
     from vla_ros.engine.decoding.draft_tree import Budget
     from vla_ros_lab.roofline.calibration import fit, split
-    from vla_ros_lab.roofline.calibration_report import figures, show_tables
+    from vla_ros_lab.roofline.calibration_report import figures
 
-    nodes = _nodes(args.nodes)
-    if min(args.episodes, args.workers) < 1:
+    nodes = parse_nodes(wanted.nodes)
+    if min(wanted.episodes, wanted.workers) < 1:
         raise UserError("--episodes and --workers must be at least 1")
-    if args.tokens and args.bag:
+    if wanted.tokens and wanted.bag:
         raise UserError("--tokens or --bag, not both")
-    _fits_drafter(args)
-    window, sha256, steps = _checkpoint(args.checkpoint)
-    output = _output(args)
-    executed = args.replan_interval or max(steps // 2, 1)
-    if args.drafter == "head":
-        found = offered(args, executed)
+    _fits_drafter(wanted)
+    window, sha256, steps = _checkpoint(wanted.checkpoint)
+    output = _output(wanted)
+    executed = wanted.replan_interval or max(steps // 2, 1)
+    if wanted.drafter == "head":
+        found = offered(wanted, executed)
     else:
-        said, source = episodes(args, executed)
+        said, source = episodes(wanted, executed)
         _enough(said)
         parts = split(said, window, steps)
         found = CalibrationFrames(*parts, (len(said[1::2]), len(said[0::2])), source)
     about = {
-        "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": args.drafter,
+        "checkpoint": wanted.checkpoint, "checkpoint_sha256": sha256, "drafter": wanted.drafter,
         "source": found.source, "episodes": found.episodes[0], "frames": len(found.fitted_on),
     }  # fmt: skip
     fitted = fit(found.fitted_on, Budget(*nodes), about=about)
     _write(output, fitted)
     held_out = figures(fitted, found.fitted_on, found.others)
-    show_tables(fitted, held_out, len(found.others), found.episodes[1])
-    if args.drafter == "head":
-        print("\nof the costs above none is the head's own passes, one a level")
-    print(f"\n{output}", flush=True)
-    if args.json:
-        print_json({"output": str(output), **about, **held_out.as_json()})
-    return 0
+    return Calibrated(output, fitted, about, held_out, len(found.others), found.episodes[1])
 
 
-def _fits_drafter(args: argparse.Namespace) -> None:
+def _fits_drafter(wanted: CalibrateOptions) -> None:
     """UserError: options of the other drafter."""
-    head = args.drafter == "head"
-    if head and (args.tokens or args.bag):
+    head = wanted.drafter == "head"
+    if head and (wanted.tokens or wanted.bag):
         raise UserError("--drafter head reads what the target thought: give --rollouts, not"
                         " --tokens or --bag")  # fmt: skip
-    if not head and (args.rollouts or args.draft_checkpoint):
+    if not head and (wanted.rollouts or wanted.draft_checkpoint):
         raise UserError("--rollouts and --draft-checkpoint are for --drafter head")
 
 
-def _nodes(text: str) -> tuple[int, int]:
+def parse_nodes(text: str) -> tuple[int, int]:
+    """Nodes behind a prompt and behind a token, of two numbers joined by a comma. UserError."""
     try:
         prompt, alone = (int(word) for word in text.split(","))
     except ValueError:
@@ -338,25 +390,25 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
     return window, family.sha256(directory), config.chunk
 
 
-def _output(args: argparse.Namespace) -> Path:
+def _output(wanted: CalibrateOptions) -> Path:
     """Where it is written; known to be writable before anything is played. UserError."""
     from vla_ros.engine.io.hub import SHIPPED, resolve
     from vla_ros_lab.decodings.calibration import FILE
 
-    if args.output:
-        folder = args.output.parent
-        if args.output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise UserError(f"--output {args.output}: {folder} is no folder to write a file in")
-        return Path(args.output)
-    if args.checkpoint.startswith(SHIPPED):
+    if wanted.output:
+        folder = wanted.output.parent
+        if wanted.output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(f"--output {wanted.output}: {folder} is no folder to write a file in")
+        return Path(wanted.output)
+    if wanted.checkpoint.startswith(SHIPPED):
         raise UserError(
-            f"{args.checkpoint} belongs to the package: give --output FILE, and the option"
+            f"{wanted.checkpoint} belongs to the package: give --output FILE, and the option"
             " calibration=FILE"
         )
-    if args.drafter == "head":
-        directory = head_folder(args)
+    if wanted.drafter == "head":
+        directory = head_folder(wanted)
     else:
-        directory = resolve(args.checkpoint)
+        directory = resolve(wanted.checkpoint)
     if not os.access(directory, os.W_OK):
         raise UserError(f"{directory} cannot be written to: give --output FILE, and the option"
                         " calibration=FILE")  # fmt: skip

@@ -39,6 +39,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="directory of the shards")
     add("--families", nargs="+", choices=FAMILIES, default=FAMILIES, help="kinds of task (all)")
     add("--workers", type=int, default=1, help="processes (1)")
+    add("--ray", default="", metavar="ADDRESS", help="on a Ray cluster (auto, HOST:PORT, ray://...),"
+        " a CPU a shard; --workers: the most at once")  # fmt: skip
     add_fields(parser, CollectOptions, *flags(CollectOptions))
 
 
@@ -48,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--demos and --workers must be at least 1")
     if not 16 <= args.image_size <= 256:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
-    if not 0 <= args.delays <= MOST_DELAY or (args.delays and not args.policy):
-        raise UserError(f"--delays {args.delays}: of --policy, 0 to {MOST_DELAY}")
+    if not 0 <= args.delays <= MOST_DELAY:
+        raise UserError(f"--delays {args.delays}: give 0 to {MOST_DELAY}")
     if args.unsteady and not args.policy:
         raise UserError("--unsteady is of --policy: an expert alone sees every frame")
     if args.suite:
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         there = len(list(args.out.glob(f"*{SUFFIX}")))
         progress.update("collect", "shards", there, options.shard_count)
-        for made in collect(options, args.out, args.workers, make):
+        for made in collect(options, args.out, args.workers, make, args.ray):
             kept += made.report.kept
             failed += made.report.failed
             solved += made.report.succeeded
@@ -100,6 +102,7 @@ def _check_suite(args: argparse.Namespace) -> None:
         "--wrist": args.wrist,
         "--policy": args.policy,
         "--crowded": args.crowded,
+        "--delays": args.delays,
     }
     if wrong := [name for name, given in tabletop.items() if given]:
         raise UserError(f"{', '.join(wrong)}: of the tabletop alone, not with --suite")

@@ -7,14 +7,16 @@ import contextlib
 import importlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb
 from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros_lab.train.options import (
+    FAMILIES,
     UNSET,
     HeadRun,
     LeRobotRun,
@@ -25,9 +27,11 @@ from vla_ros_lab.train.options import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from vla_ros.engine.io.config import ModelConfig
     from vla_ros.sim.tasks import Family
-    from vla_ros_lab.train.trainer import Progress as Step
+    from vla_ros_lab.train.run import Track
 
 
 DESCRIPTION = """\
@@ -35,6 +39,9 @@ Train a small policy of OpenVLA's architecture, or with --arch small-flow of pi0
 demonstrations, and write it as a checkpoint directory (OUT/policy) that the engine and the policy
 node load. The same command again goes on
 where the last sitting ended, also after kill -9. Ctrl-C saves and ends.
+
+With --recipe all stages from nothing are run: collect, train, draft head, bins, judge. Which, and
+with which options, is in the recipe; OUT/recipe.log says what came of each.
 
 With --dagger N the policy acts in the simulation N times along the way and the expert labels
 what it saw. A GPU is used where there is one; then torch, h5py and the data set are enough
@@ -54,6 +61,8 @@ own episodes with late chunks and a cube that is moved."""
 
 EPILOG = """\
 examples:
+  vla-ros train --recipe tabletop --out runs/tabletop --workers 2 --compile
+                                               from nothing to the policy that ships
   vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --compile
   vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --minutes 60
   vla-ros train --data data/tabletop --out runs/draft --arch qwen2-draft \\
@@ -79,7 +88,8 @@ examples:
       --batch 16 --branches 3 --init-from runs/small/policy
                                                the chunk token by token, 56 of them
 
-exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
+exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data; 3 a recipe's judge was
+not content, OUT/policy stays as it was"""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -93,8 +103,12 @@ def add_parser(verbs: Verbs) -> None:
         metavar="DIR",
         help="from vla-ros collect or record, or LeRobotDatasets",
     )
+    add("--recipe", metavar="NAME", help="all stages of a recipe of the lab, or of a .yaml, from"
+        " nothing to OUT/policy: tabletop, tabletop-flow, so101")  # fmt: skip
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add_fields(parser, TrainOptions, *flags(TrainOptions), **dict.fromkeys(UNSET))
+    add("--dagger-families", nargs="+", choices=FAMILIES, dest="round_families", help="kinds of"
+        " task of a round, in turn; one may be named twice (all that are trained)")  # fmt: skip
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
     add("--head", action="store_true", help="train a draft head for --target")
     add("--corrector", action="store_true", help="train a corrector for --target, a flow policy")
@@ -109,6 +123,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--device", help="cpu or cuda (cuda where there is one)")
     add("--threads", type=int, help="of torch, on a CPU")
     add_fields(parser, Machine, *flags(Machine))
+    parser.set_defaults(default_of=parser.get_default)
 
 
 def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -146,34 +161,6 @@ def sitting(args: argparse.Namespace) -> Iterator[tuple[Progress, Stop]]:
         progress.end()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class TrainProgress:
-    """Progress line of a run; losses are smoothed, the speed is in samples."""
-
-    def __init__(self, progress: Progress, track: Track) -> None:
-        self._progress, self._track = progress, track
-        self._smooth: dict[str, float] = {}
-
-    def __call__(self, step: Step) -> None:
-        entry, validation = step.entry, step.validation
-        losses = {"loss": entry.loss, "patch_loss": entry.patch_loss}
-        losses |= {"place_loss": entry.place_loss, "error": entry.error}
-        smooth = self._smooth = self._smooth or losses
-        for name, value in losses.items():
-            smooth[name] += 0.05 * (value - smooth[name])
-        line = f"loss {smooth['loss']:.3f} error {smooth['error']:.3f} {step.samples_per_s:.0f}/s"
-        line += f" patch {smooth['patch_loss']:.3f} place {smooth['place_loss']:.3f}"
-        if validation is not None:
-            line += f" held-out loss {validation.loss:.3f}"
-        self._progress.update("train", line, entry.step + 1, step.steps)
-        losses = {**losses, "samples_per_s": step.samples_per_s}
-        if validation is not None:
-            losses["held_out_loss"] = validation.loss
-        self._track(losses, entry.step + 1)
-
-
-Track: TypeAlias = "Callable[[dict[str, float], int], None]"
 
 
 @contextlib.contextmanager
@@ -292,8 +279,66 @@ def train_lerobot(args: argparse.Namespace) -> int:
     return 0
 
 
+#: what stands beside --recipe: of the machine and of this sitting
+BESIDE_RECIPE = (
+    "ray",
+    "verb",
+    "default_of",
+    "recipe",
+    "out",
+    "json",
+    "minutes",
+    "device",
+    "threads",
+    *flags(Machine),
+)
+
+
+def train_recipe(args: argparse.Namespace) -> int:
+    """Run a recipe's stages; returns the exit status."""
+    if args.workers < 1:
+        raise UserError("--workers must be at least 1")
+    tables = (TrainOptions, HeadRun, LeRobotRun)
+    named = {one.name: one.metadata.get("flag", one.name) for t in tables for one in fields(t)}
+    for name, value in vars(args).items():
+        if name not in BESIDE_RECIPE and value != args.default_of(name):
+            flag = named.get(name, name).replace("_", "-")
+            raise UserError(f"--{flag} is in the recipe: leave it out, or take a .yaml of your own")
+    try:
+        from vla_ros_lab.cli.recipe import RecipeRun
+        from vla_ros_lab.train.recipe import read_recipe
+
+        recipe = read_recipe(args.recipe)
+        device = device_of(args)
+    except ImportError as error:
+        raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
+    machine = Machine(device, args.workers, args.save_every_s, args.ray, args.compiled)
+    with sitting(args) as (progress, stop), user_errors(ValueError):
+        status, result = RecipeRun(recipe, args.out, machine, progress, stop).run()
+    if args.json:
+        print_json(result)
+    return status
+
+
+def device_of(args: argparse.Namespace) -> torch.device:
+    """The device that is trained on, with as many threads as was asked for."""
+    import torch
+
+    from vla_ros.engine.layers.devices import usable_device
+    from vla_ros_lab.train.loop import keep_freed_memory
+
+    device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return device
+
+
 def run(args: argparse.Namespace) -> int:
     """Train; returns the exit status."""
+    if args.recipe:
+        return train_recipe(args)
     if args.head and args.corrector:
         raise UserError("--head and --corrector are two runs")
     if (args.head or args.corrector) != bool(args.target):
@@ -307,17 +352,14 @@ def run(args: argparse.Namespace) -> int:
     if args.policy:
         return train_lerobot(args)
     try:
-        import torch
-
-        from vla_ros.engine.layers.devices import multiplies_bfloat16, usable_device
+        from vla_ros.engine.layers.devices import multiplies_bfloat16
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
         from vla_ros_lab.train.imports import import_data
-        from vla_ros_lab.train.loop import keep_freed_memory
-        from vla_ros_lab.train.run import Reporter
+        from vla_ros_lab.train.run import Reporter, TrainProgress
         from vla_ros_lab.train.run import run as train
     except ImportError as error:
         raise UserError(f"{error}: pip install ./lab in the checkout") from error
-    device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(args)
     if args.workers < 1:
         raise UserError("--workers must be at least 1")
     if args.check and args.arch in FLOW_ARCHITECTURES:
@@ -326,10 +368,6 @@ def run(args: argparse.Namespace) -> int:
             f" --checkpoint {args.out / 'policy'}"
         )
     args.dtype = args.dtype or dtype_of(args.out, multiplies_bfloat16(device))
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if device.type == "cpu":
-        keep_freed_memory()
     if args.head:
         return train_head(args, str(device))
     if args.corrector:
@@ -347,9 +385,11 @@ def run(args: argparse.Namespace) -> int:
         args.validation = 0.1 if args.validation is None else args.validation
     if args.check and all(elsewhere):
         raise UserError("--check plays in the tabletop, and --data is of another world")
-    machine = Machine(device, args.workers, args.save_every_s, args.compiled)
+    machine = Machine(device, args.workers, args.save_every_s, args.ray, args.compiled)
     with sitting(args) as (progress, stop):
         recipe = given(args, *flags(TrainOptions))
+        if args.round_families:
+            recipe["round_families"] = tuple(args.round_families)
         options = TrainOptions(data=tuple(str(path) for path in args.data), **recipe)
         with tracked(args.track, args.out) as track:
             show = TrainProgress(progress, track)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.errors import UserError
@@ -27,6 +26,7 @@ from vla_ros.data.run_info import FILE as RUN_FILE
 TRAINING, SUMMARY = "training.json", "summary.json"
 _COMMANDS, _STATUS, _EPISODES = "policy/action", "policy/status", "bridge/episode"
 _SUCCESS, _FAILURE = 2, 3  # of EpisodeStatus.msg
+_NOTHING_RAN_S = 5.0  # without a command
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,14 @@ class ChainEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class ChainBag:
-    """A bag: what moved the robot while this checkpoint was loaded. ``policy_s`` and ``person_s``
-    are seconds of commands, ``takeovers`` how often a person began, ``age_ms`` the ages of the
+    """A bag: what moved the robot while this checkpoint was loaded. ``run_s``: seconds of all
+    commands, standing still included, by their stamps; ``policy_s`` and ``person_s``: those of a
+    policy's and a person's; ``takeovers`` how often a person began, ``age_ms`` the ages of the
     policy's own commands. ``episodes`` are those of a simulation that ended, None elsewhere."""
 
     folder: Path
     begun: str
+    run_s: float
     policy_s: float
     person_s: float
     takeovers: int
@@ -161,26 +163,30 @@ def read_bag(folder: Path) -> tuple[str, ChainBag] | None:
                 )
                 ages.append((published - observed) / 1e6)
     ended = [state for state in outcomes.values() if state in (_SUCCESS, _FAILURE)]
-    period_s = _period_s(run.parameters, stamps)
+    seconds = _seconds(stamps)
+
+    def seconds_of(wanted: CommandKind) -> float:
+        return sum((s for s, kind in zip(seconds, kinds, strict=True) if kind == wanted), 0.0)
+
     taken = PolicyState.TAKEOVER
     return run.checkpoint_sha256, ChainBag(
         folder,
         run.created,
-        kinds.count(CommandKind.POLICY) * period_s,
-        kinds.count(CommandKind.TAKEOVER) * period_s,
+        sum(seconds),
+        seconds_of(CommandKind.POLICY),
+        seconds_of(CommandKind.TAKEOVER),
         sum(b == taken != a for a, b in zip([-1, *states], states, strict=False)),
         Spread.of(ages),
         Successes(ended.count(_SUCCESS), len(ended)) if ended else None,
     )
 
 
-def _period_s(parameters: Mapping[str, Mapping[str, Any]], stamps: Sequence[int]) -> float:
-    """The control period: the policy node's parameter, else the median between commands."""
-    rate = float(parameters.get("policy", {}).get("control_rate_hz", 0.0) or 0.0)
-    if rate:
-        return 1.0 / rate
-    steps = sorted(b - a for a, b in pairwise(stamps))
-    return steps[len(steps) // 2] / SECOND if steps else 0.0
+def _seconds(stamps: Sequence[int]) -> list[float]:
+    """How long each command held, in s: until the next one, the last as long as most do. Behind a
+    gap in which nothing ran it is as long as most."""
+    gaps = [max(0, b - a) / SECOND for a, b in pairwise(stamps)]
+    usual = sorted(gaps)[len(gaps) // 2] if gaps else 0.0
+    return [gap if gap < _NOTHING_RAN_S else usual for gap in gaps] + [usual] * bool(stamps)
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:

@@ -26,8 +26,9 @@ _DASH = "–"
 class Figures:
     """Figures of a generation's records together; None where nothing was measured.
 
-    ``person``: a person's share of the time in which the robot was moved, ``takeovers`` a minute of
-    that time; ``age_ms`` median and 95 % over its bags, else over its evaluation."""
+    ``minutes`` it ran; ``person``: a person's share of the time in which the robot was moved,
+    ``takeovers`` a minute that it ran; ``age_ms`` median and 95 % over its bags, else over its
+    evaluation."""
 
     judged: ChainEvaluation | None
     minutes: float
@@ -40,15 +41,15 @@ class Figures:
 def figures(one: Generation) -> Figures:
     """Figures of its largest evaluation, and of all bags in which it ran."""
     policy_s, person_s = sum(r.policy_s for r in one.ran), sum(r.person_s for r in one.ran)
-    moved = policy_s + person_s
+    moved, run_s = policy_s + person_s, sum(r.run_s for r in one.ran)
     age = pooled(r.age_ms for r in one.ran)
     judged = max(one.judged, key=lambda j: (j.outcome.episodes, str(j.folder)), default=None)
     ended = [r.episodes for r in one.ran if r.episodes is not None]
     return Figures(
         judged,
-        moved / 60,
+        run_s / 60,
         person_s / moved if moved else None,
-        60 * sum(r.takeovers for r in one.ran) / moved if moved else None,
+        60 * sum(r.takeovers for r in one.ran) / run_s if run_s else None,
         (age.p50, age.p95) if age.count else judged.age_ms if judged else None,
         Successes(sum(o.successes for o in ended), sum(o.episodes for o in ended))
         if ended
@@ -197,13 +198,15 @@ def _trainings(found: _Found) -> Table:
 
 
 def _runs(generations: Sequence[Generation]) -> Table:
-    heads = ("bag", "generation", "begun", "policy", "person", "takeovers", "age p50", "p95")
-    kinds = ("l", "l", "l", "", "", "", "", "")
+    heads = ("bag", "generation", "begun", "ran", "policy", "person", "takeovers", "age p50",
+             "p95")  # fmt: skip
+    kinds = ("l", "l", "l", "", "", "", "", "", "")
     lines = [
         TableLine((
             Cell(ran.folder.name, "l"),
             Cell(f"{one.number} {one.name}", "l"),
             Cell(ran.begun.replace("T", " ")[:16], "l"),
+            cell(f"{ran.run_s:.0f} s"),
             cell(f"{ran.policy_s:.0f} s"),
             cell(f"{ran.person_s:.0f} s"),
             cell(ran.takeovers),

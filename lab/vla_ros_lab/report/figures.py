@@ -309,7 +309,7 @@ def late_figure(rows: Sequence[VariantRow]) -> Markup:
     for axes in (left, right):
         axes.set_xticks(delays)
         axes.set_xlim(delays[0] - 0.3, delays[-1] + 0.3)
-        axes.set_xlabel("delay of a chunk, control steps", fontsize=SIZE, color=INK)
+        axes.set_xlabel("delay of a chunk, actions", fontsize=SIZE, color=INK)
     return svg(figure, "Success and seam jump against the delay of chunks, a line an execution")
 
 

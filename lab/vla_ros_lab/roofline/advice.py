@@ -1,4 +1,4 @@
-"""Which decodings meet a camera, a control rate and a limit on the observation age."""
+"""Which decodings meet a camera, the two rates and a limit on the observation age."""
 
 from __future__ import annotations
 
@@ -33,17 +33,25 @@ EXECUTED = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """A robot's requirements: frames and commands a second, and the oldest observation allowed
-    (s)."""
+    """A robot's requirements: frames and commands a second, the oldest observation allowed (s), and
+    the policy's actions a second, the rate of its data; 0: that of the commands."""
 
     camera_hz: float
     control_hz: float
     max_age_s: float
+    action_hz: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("camera_hz", "control_hz", "max_age_s"):
+        if not self.action_hz:
+            object.__setattr__(self, "action_hz", self.control_hz)
+        for name in ("camera_hz", "control_hz", "max_age_s", "action_hz"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ValueError(f"{name} is {getattr(self, name):g}: give a number above 0")
+
+    def waits_s(self, executed: int) -> float:
+        """The longest time from an answer to the last command of so many of its actions: until the
+        action or the command before is over, those actions, and the commands of the last one."""
+        return executed / self.action_hz + abs(1.0 / self.action_hz - 1.0 / self.control_hz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +71,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateVerdict:
-    """A candidate judged. ``answers_hz`` answers a second; the age of the observation behind a
-    command when it is issued, ``usual_s`` on average and ``age_s`` at worst; ``missing`` are the
-    limits that it fails. ``executed`` are the actions of each chunk that that takes."""
+    """A candidate judged. ``answers_hz`` answers a second, ``actions_hz`` actions; the age
+    of the observation behind a command when it is issued, ``usual_s`` on average and ``age_s`` at
+    worst; ``missing`` are the limits that it fails. ``executed`` are the actions of each chunk that
+    that takes."""
 
     candidate: Candidate
     answers_hz: float
-    commands_hz: float
+    actions_hz: float
     usual_s: float
     age_s: float
     missing: tuple[str, ...]
@@ -122,25 +131,27 @@ def judge(
 ) -> CandidateVerdict:
     """The verdict on one decoding.
 
-    Every command needs an action of its own, so an answer must serve n = ceil(control rate /
-    answer rate) ticks, and n may not exceed its chunk; ``executed`` is another number of actions
-    of each chunk. The n-th of them is issued, at worst, the latency and n control periods after
-    the frame: one period of waiting for a tick, and n - 1. On average half of that: half a
-    period, and (n - 1) / 2.
+    Between two actions commands follow a curve: their rate asks for no inference, and that of
+    actions does. An answer must serve n = ceil(action rate / answer rate) of them, and n may not
+    exceed its chunk; ``executed`` is another number of actions of each chunk. At one rate the n-th
+    of them is issued, at worst, the latency and n periods after the frame: one period of waiting
+    for a tick, and n - 1. The last command of an action that has several comes later, and so does a
+    command where the robot takes fewer than it has actions. On average it is half of that.
     """
     c = candidate
     run = clocked(c.seconds, c.worst_s, c.depth, limits.camera_hz)
-    needed = math.ceil(limits.control_hz / run.rate_hz - 1e-9)
+    needed = math.ceil(limits.action_hz / run.rate_hz - 1e-9)
     served = min(executed or needed, c.chunk)
-    age = run.worst_s + served / limits.control_hz
-    usual = run.latency_s + served / (2 * limits.control_hz)
-    commands = min(limits.control_hz, run.rate_hz * (served if executed else c.chunk))
+    waits_s = limits.waits_s(served)
+    age = run.worst_s + waits_s
+    usual = run.latency_s + waits_s / 2
+    actions = min(limits.action_hz, run.rate_hz * (served if executed else c.chunk))
     missing = []
     if needed > served:
-        missing.append(f"{commands:.1f} of {limits.control_hz:g} commands/s")
+        missing.append(f"{actions:.1f} of {limits.action_hz:g} actions/s")
     if age > limits.max_age_s:
         missing.append(f"observation up to {age * 1e3:.0f} ms old")
-    return CandidateVerdict(c, run.rate_hz, commands, usual, age, tuple(missing), served)
+    return CandidateVerdict(c, run.rate_hz, actions, usual, age, tuple(missing), served)
 
 
 def by_executed(candidate: Candidate, limits: Requirements) -> tuple[CandidateVerdict, ...]:

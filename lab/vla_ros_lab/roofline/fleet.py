@@ -56,15 +56,15 @@ def fleet_of(
     """The fleet of the first decoding that meets the limits alone and is batched; None: none does.
 
     ``times`` are those of every decoding on a roofline. A robot asks for every frame that it acts
-    on, of a chunk for every S-th command; of its age limit the wait for the frame and for the ticks
+    on, of a chunk for every S-th action; of its age limit the wait for the frame and for the ticks
     that execute the answer are taken off.
     """
     best = next((v for v in verdicts if v.meets and v.candidate.depth == 1), None)
     if best is None:
         return None
     name, executed = best.candidate.name, best.executed if best.candidate.chunk > 1 else 1
-    rate_hz = min(limits.camera_hz, limits.control_hz / executed)
-    max_age_s = limits.max_age_s - 1.0 / limits.camera_hz - executed / limits.control_hz
+    rate_hz = min(limits.camera_hz, limits.action_hz / executed)
+    max_age_s = limits.max_age_s - 1.0 / limits.camera_hz - limits.waits_s(executed)
     sizes = [n for n in (2**k for k in range(MOST.bit_length())) if n == 1 or roof.fits(n)]
     seconds = {
         n: next(s.seconds for s in times(replace(roof, robots=n)) if s.name == name) for n in sizes

@@ -158,7 +158,7 @@ VERDICTS = Columns((
     Column("", "lossless", lambda v: v.candidate.lossless),
     Column("ms", "ms", lambda v: v.candidate.seconds * 1e3, _ms),
     Column("answers/s", "answers_hz", lambda v: v.answers_hz, lambda v: hz(v)),
-    Column("commands/s", "commands_hz", lambda v: v.commands_hz, lambda v: hz(v)),
+    Column("actions/s", "actions_hz", lambda v: v.actions_hz, lambda v: hz(v)),
     *_AGES,
     Column("remark", "", lambda v: "; ".join(filter(None, (*v.missing, v.candidate.note)))
            or v.parameters),
@@ -169,7 +169,7 @@ VERDICTS = Columns((
 ))  # fmt: skip
 EXECUTED = Columns((
     Column("executed of a chunk", "", lambda v: v.executed),
-    Column("commands/s", "", lambda v: v.commands_hz, lambda v: hz(v)),
+    Column("actions/s", "", lambda v: v.actions_hz, lambda v: hz(v)),
     *_AGES,
     Column("meets", "", lambda v: "yes" if v.meets else "; ".join(v.missing)),
 ))  # fmt: skip
@@ -243,8 +243,9 @@ def coverage_columns(plain: DecodingTime) -> Columns:
 def limits_line(limits: Requirements) -> str:
     """The limits of an advice."""
     return (
-        f"camera {limits.camera_hz:g} Hz, control {limits.control_hz:g} Hz, observation at most"
-        f" {limits.max_age_s * 1e3:g} ms old when a command is issued"
+        f"camera {limits.camera_hz:g} Hz, actions {limits.action_hz:g} Hz, commands"
+        f" {limits.control_hz:g} Hz, observation at most {limits.max_age_s * 1e3:g} ms old when a"
+        " command is issued"
     )
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import ACTION_DIM
+from vla_ros.core.types import ACTION_DIM, GRIPPER
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.sim.tasks import COLORS, Family, Goal, cube
 from vla_ros_lab.train.ahead import futures
+from vla_ros_lab.train.demonstrations import BODIES
 from vla_ros_lab.train.frames import (
     NOWHERE,
     DrawnBatch,
@@ -128,6 +129,9 @@ class TreePrefixLayout:
 
 
 _UNKNOWN = 1e-12  # chance of an instruction for which the image does not show what is to be done
+_IN_HAND = 0.028  # m from a cube's center to the grip
+_GRIPPED = 0.062  # m between fingers that hold one
+HAND = BODIES.index("gripper")
 _FRESH = 2  # delays more, all of them 0: a policy that knows its delay must be no worse at 0
 
 
@@ -135,17 +139,19 @@ _FRESH = 2  # delays more, all of them 0: a policy that knows its delay must be 
 class Batch:
     """A batch of B images: ``pixels`` [B, images, 3, s, s]; ``ids`` int64 [B, L] of ``layout``: a
     branch is the rest of a prompt and the answer's n tokens but the last; ``rows`` int64 [B, K, n]
-    where they are predicted; ``tokens`` int64 [B, K, n]. Labels of the auxiliary losses:
-    ``patches`` int64 [B, patches]; ``places`` int64 [B, K, 2], the patches in the first image of
-    the thing to move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for
-    them. None, of patches and places: unknown in these data. The first branch is the instruction
-    that was pursued."""
+    where they are predicted; ``tokens`` int64 [B, K, n]; ``carried`` bool [B, K]: the teacher holds
+    the instruction's cube (of single actions; else False). Labels of the auxiliary
+    losses: ``patches`` int64 [B, patches]; ``places`` int64 [B, K, 2], the patches in the first
+    image of the thing to move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the
+    words for them. None, of patches and places: unknown in these data. The first branch is the
+    instruction that was pursued."""
 
     layout: TreePrefixLayout
     pixels: torch.Tensor
     ids: torch.Tensor
     rows: torch.Tensor
     tokens: torch.Tensor
+    carried: torch.Tensor
     patches: torch.Tensor | None
     places: torch.Tensor | None
     words: torch.Tensor
@@ -175,7 +181,10 @@ class FrameDraws:
         self._goal, self._longest_delay = frames.goal.cpu(), frames.longest_delay
         self._image_index = frames.image_index.cpu()
         goals = frames.goals
+        self._led_on = False
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in goals])
+        named = [BODIES.index(g.object) if g.object in BODIES else HAND for g in goals]
+        self._bodies = torch.tensor(named)
         self._delays, self._wordings = len(delays), torch.tensor([len(wordings(g)) for g in goals])
         rows = self._wordings * self._delays
         self._first = rows.cumsum(0) - rows  # row of a goal's first prompt
@@ -204,7 +213,7 @@ class FrameDraws:
         own, more = self._goal[index][:, None], self._options.branches - 1
         if not more:
             return own
-        known = self._longest_delay[index] >= delay[:, None]
+        known = (self._longest_delay[index] >= delay[:, None]) | self._led_on
         chances = (self._others * known).clamp(min=_UNKNOWN).scatter(1, own, 0.0)
         return torch.cat((own, torch.multinomial(chances, more, generator=draw)), 1)
 
@@ -223,8 +232,11 @@ class FrameDraws:
 class Batches(FrameDraws):
     """Batches for token policies.
 
-    A model that knows its delay gets an older image and a prompt that states how old it is: any
-    delay that it takes, with the same chance each, as far as the episode goes back.
+    A model that knows its delay gets a prompt that states it, any that it takes with the same
+    chance each, and learns what the expert would do so much later: of poses that is worked out
+    (:mod:`vla_ros_lab.train.ahead`), as if its own actions followed, which makes it one answer an
+    image. Without poses the image is an older one, as far as the episode goes back, and what was
+    done is the answer.
 
     UserError: chunks are wanted, and the data were collected without poses; or several
     instructions, and of other instructions than its own nothing is known.
@@ -243,7 +255,8 @@ class Batches(FrameDraws):
         delays = [(delay,) for delay in range(most + 1)] if most else [()]
         super().__init__(frames, config.towers[0], tokenize, options, device, delays)
         actions = ActionTokens(config.action_vocab, config.bins)
-        self._answers = answers_of(frames, actions, config.chunk)
+        self._answers, self._tokens = answers_of(frames, actions, config.chunk), actions
+        self._led_on = most > 0 and frames.posed and not frames.info.own_sentence
         self._count = config.chunk * ACTION_DIM  # tokens of an answer
         self._common = common_prefix(self._prompts)
         rests = [torch.tensor(prompt[len(self._common) :]) for prompt in self._prompts]
@@ -258,8 +271,11 @@ class Batches(FrameDraws):
         delay = self._drawn_delays(index, draw)
         goals = self._goals(index, delay, draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        drawn = self._images(self._image_index[index, delay], draw, step)
+        shown = 0 if self._led_on else delay
+        drawn = self._images(self._image_index[index, shown], draw, step)
         tokens = self._answers(index, goals, draw)
+        if self._led_on and (late := delay.nonzero()[:, 0]).numel():
+            tokens[late] = self._later(index[late], goals[late], delay[late], draw)
         which = self._rows(goals, wording, delay[:, None])
         ids, rows = self._sequences(which, tokens)
         words = self._starts() + self._words[which] - len(self._common)
@@ -267,13 +283,41 @@ class Batches(FrameDraws):
         patches, places = drawn.patches if self._frames.info.objects else None, None
         if (self._things != NOWHERE).any():
             places = self._pointed(drawn, goals)
-        return Batch(self._layout, drawn.pixels, ids, rows, tokens, patches, places, words)
+        carried = self._carried(index, goals).to(self._device)
+        return Batch(self._layout, drawn.pixels, ids, rows, tokens, carried, patches, places, words)
+
+    def _carried(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+        """Whether the cube that an instruction moves is between fingers that hold it, and the
+        teacher keeps it there: bool [B, K]."""
+        frames = self._frames
+        if self._count > ACTION_DIM or not frames.posed or not frames.info.objects:
+            return torch.zeros(goals.shape, dtype=torch.bool)
+        poses = frames.poses[index][..., :3]
+        cubes = poses.gather(1, self._bodies[goals][..., None].expand(-1, -1, 3))
+        near = (cubes - poses[:, HAND, None]).norm(dim=-1) < _IN_HAND
+        kept = frames.values[index[:, None], goals, GRIPPER].cpu() < 0
+        gap = frames.fingers[index].abs().sum(1)[:, None]
+        return near & kept & (gap < _GRIPPED)
+
+    def _later(
+        self,
+        index: torch.Tensor,
+        goals: torch.Tensor,
+        delay: torch.Tensor,
+        draw: torch.Generator,
+    ) -> torch.Tensor:
+        """Tokens int64 [B, K, 7] of the expert's actions ``delay`` [B] steps after the frames."""
+        ahead = chunks_ahead(self._frames, index, goals, int(delay.max()) + 1, draw)
+        at = delay[:, None, None, None].expand(*goals.shape, 1, ACTION_DIM)
+        return encode(self._tokens, ahead.gather(2, at)[:, :, 0])
 
     def _drawn_delays(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
         """Delays of the images in frames, int64 [B]: any alike, fresh images more often."""
         if self._delays == 1:
             return torch.zeros_like(index)
         drawn = torch.randint(-_FRESH, self._delays, index.shape, generator=draw).clamp(min=0)
+        if self._led_on:
+            return drawn
         return torch.minimum(drawn, self._longest_delay[index, self._goal[index]])
 
     def _starts(self) -> torch.Tensor:
@@ -384,7 +428,7 @@ def weighted(frames: FrameTable, corrections: float, held: torch.Tensor) -> Fram
 def _led_to_takeover(frames: FrameTable) -> torch.Tensor:
     """bool [N]: a policy's own rows of the last moments before a person took over."""
     found = torch.zeros_like(frames.person)
-    for _ in range(round(_BEFORE_S * frames.info.control_rate_hz)):
+    for _ in range(round(_BEFORE_S * frames.info.action_rate_hz)):
         next_one = (found | frames.person)[1:] & (frames.episode[1:] == frames.episode[:-1])
         found[:-1] |= next_one & ~frames.person[:-1]
     return found

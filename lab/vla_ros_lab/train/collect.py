@@ -10,12 +10,13 @@ import atexit
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservati
 from vla_ros.sim.expert import Expert, advise, matrix
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.gl import choose_renderer
-from vla_ros.sim.tasks import GOALS, Family, instruction_of, parse_instruction
+from vla_ros.sim.tasks import GOALS, Family, Goal, instruction_of, parse_instruction
+from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.demonstrations import (
     ATTRIBUTES,
     BODIES,
@@ -118,7 +120,8 @@ Driver = Callable[[SimObservation], tuple[ExpertLabel | None, Floats]]
 
 @dataclass(frozen=True, slots=True)
 class CollectedEpisode:
-    """One initial state of one task; ``source`` names who acts, for the record."""
+    """One initial state of one task; ``source`` names who acts, for the record, ``delay`` how many
+    steps old the observations are that are acted on."""
 
     task: str
     instruction: str
@@ -126,6 +129,7 @@ class CollectedEpisode:
     seed: int
     max_steps: int
     source: str = EXPERT
+    delay: int = 0
 
 
 @dataclass(slots=True)
@@ -315,6 +319,36 @@ class DelayedActor:
         return bool(self._unsteady.uniform() < _LOST)
 
 
+class LateExpert:
+    """The expert on the observation of ``delay`` steps ago, led on to now over the model of the
+    table (:mod:`vla_ros_lab.train.ahead`) as if its own actions had followed: what a policy would
+    do that has learned to act so late. ``executed``: of every step so far, environment units."""
+
+    def __init__(self, goal: Goal, delay: int, scale: Floats, side: float) -> None:
+        self._goal, self._delay, self._scale, self._side = goal, delay, scale, side
+        self._seen: list[Floats] = []
+        self.executed: list[Floats] = []
+
+    def act(self, seen: SimObservation, fresh: Floats) -> Floats:
+        """The action [7] in environment units, ``fresh`` where nothing is late; until there is an
+        observation that old it stands still with its gripper open."""
+        if not self._delay:
+            return fresh
+        self._seen.append(poses_of(seen.poses))
+        at = len(self._seen) - 1 - self._delay
+        if at < 0:
+            return np.array([0, 0, 0, 0, 0, 0, -1], dtype=np.float64)
+        before = np.zeros((1, 2, ACTION_DIM), np.float32)
+        for steps in range(1, min(2, at) + 1):
+            before[0, steps - 1] = self.executed[at - steps]
+        poses = self._seen[at][None].astype(np.float32)
+        side = np.array([self._side])
+        values = futures(poses, before, [self._goal], self._scale, self._delay + 1, side)
+        action = values[0, -1].astype(np.float64)
+        action[GRIPPER] *= -1.0
+        return action
+
+
 @lru_cache(maxsize=3)
 def shared_environment(wrist: bool, nudge_m: float = 0.0, crowded: bool = False) -> Environment:
     """This process's tabletop, made once: it takes a second."""
@@ -447,12 +481,17 @@ class MadeShard:
 
 
 def collect(
-    options: CollectOptions, directory: Path, workers: int = 1, make: ShardMaker | None = None
+    options: CollectOptions,
+    directory: Path,
+    workers: int = 1,
+    make: ShardMaker | None = None,
+    ray: str = "",
 ) -> Iterator[MadeShard]:
     """Make every shard that is missing, yielding after each.
 
     ``make`` runs a shard's episodes and writes it; None: :func:`make_shard`, the tabletop's.
-    UserError: ``directory`` holds a collection with other options.
+    ``ray``: address of a cluster that makes them. UserError: ``directory`` holds a collection with
+    other options, or there is no cluster.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path, recipe = directory / OPTIONS_FILE, recipe_json(options)
@@ -462,7 +501,11 @@ def collect(
         write_json(path, recipe)
     missing = [n for n in range(options.shard_count) if not shard_path(directory, n).exists()]
     done = options.shard_count - len(missing)
-    for report in _each(options, directory, missing, workers, make or make_shard):
+    if ray:
+        reports = _each_on(ray, options, directory, missing, workers, make or make_shard)
+    else:
+        reports = _each(options, directory, missing, workers, make or make_shard)
+    for report in reports:
         done += 1
         yield MadeShard(report, done, options.shard_count)
 
@@ -483,6 +526,44 @@ def _each(
         finally:
             for one in waiting:
                 one.cancel()
+
+
+class ShardStation:
+    """Maker of shards on a machine that has not the collection's folder."""
+
+    def __init__(self, make: ShardMaker, options: CollectOptions) -> None:
+        self._make, self._options = make, options
+
+    def play(self, number: int) -> tuple[ShardReport, bytes]:
+        """The report of a shard, and its file."""
+        with tempfile.TemporaryDirectory(prefix="vla_ros-") as folder:
+            report = self._make(self._options, Path(folder), number)
+            return report, shard_path(Path(folder), number).read_bytes()
+
+
+def _each_on(
+    ray: str,
+    options: CollectOptions,
+    directory: Path,
+    numbers: list[int],
+    workers: int,
+    make: ShardMaker,
+) -> Iterator[ShardReport]:
+    from vla_ros.data.episodes.cluster import LostJob, results
+    from vla_ros.data.episodes.play import RunnerFailed
+
+    try:
+        for number, made in results(ray, partial(ShardStation, make, options), numbers, workers):
+            if isinstance(made, LostJob):
+                raise UserError(f"shard {number}: {made.text}")
+            report, content = made
+            path = shard_path(directory, number)
+            scratch = path.with_suffix(".part")
+            scratch.write_bytes(content)
+            scratch.replace(path)
+            yield report
+    except RunnerFailed as error:
+        raise UserError(str(error)) from None
 
 
 def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
@@ -531,7 +612,14 @@ def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedE
         seed=episode_seed(options, index),
         max_steps=task.max_steps,
         source=f"round {options.seed}" if options.policy else EXPERT,
+        delay=delay_of(options, index),
     )
+
+
+def delay_of(options: CollectOptions, index: int) -> int:
+    """Delay of an episode in steps: each another, 0 to the most."""
+    rng = np.random.default_rng([episode_seed(options, index), index, 3])
+    return int(rng.integers(options.delays + 1))
 
 
 def episode_seed(options: CollectOptions, index: int) -> int:
@@ -553,7 +641,7 @@ def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
         cameras=CAMERAS[: 1 + options.wrist],
         objects=OBJECTS,
         scale=tuple(scales(spec).tolist()),
-        control_rate_hz=spec.control_rate_hz,
+        action_rate_hz=spec.action_rate_hz,
         instructions=INSTRUCTIONS,
         two_ways=options.two_ways,
     )
@@ -579,31 +667,38 @@ def _driver(options: CollectOptions, episode: CollectedEpisode, environment: Env
         every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
         return ExpertLabel(action, every)
 
+    late = LateExpert(expert.goal, episode.delay, scale, side)
+
     if not options.policy:
         disturb = Disturbance(rng)
 
         def demonstrate(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
             label = label_of(seen)
-            return label, disturb(label.action)
+            action = disturb(late.act(seen, label.action))
+            late.executed.append(action)
+            return label, action
 
         return demonstrate
     engine = shared_policy(options.policy)
     engine.reset(episode.instruction)
-    delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    policy = DelayedActor(engine.act, delay, engine.interrupt, rng if options.unsteady else None)
+    unsteady = rng if options.unsteady else None
+    policy = DelayedActor(engine.act, episode.delay, engine.interrupt, unsteady)
     expert_acts = False
 
     def drive(seen: SimObservation) -> tuple[ExpertLabel, Floats]:
         nonlocal expert_acts
         label = label_of(seen)
+        lesson = late.act(seen, label.action)
         if rng.uniform() < SWITCH:
             expert_acts = bool(rng.uniform() < options.expert_share)
         policy.see(seen)
         if expert_acts:
             policy.interrupt()
-            policy.held[GRIPPER] = to_physical(label.action, scale)[GRIPPER]
+            policy.held[GRIPPER] = to_physical(lesson, scale)[GRIPPER]
         physical = None if expert_acts else policy.act()
-        return label, label.action if physical is None else to_environment(physical, scale)
+        action = lesson if physical is None else to_environment(physical, scale)
+        late.executed.append(action)
+        return label, action
 
     return drive
 

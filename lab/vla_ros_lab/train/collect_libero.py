@@ -116,7 +116,7 @@ def _info(options: CollectOptions, spec: EnvSpec, instructions: tuple[str, ...])
         cameras=(AGENTVIEW,),
         objects=OBJECTS,
         scale=tuple(scales(spec).tolist()),
-        control_rate_hz=spec.control_rate_hz,
+        action_rate_hz=spec.action_rate_hz,
         instructions=instructions,
         own_sentence=True,
     )

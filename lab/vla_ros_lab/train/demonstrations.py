@@ -75,10 +75,11 @@ def _empty(*shape: int) -> Any:
 class SetInfo:
     """Facts that all demonstrations of a data set share.
 
-    ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
-    ``instructions``: the G instructions of ``labels``. ``two_ways``: the expert had two ways to
-    everything (:mod:`vla_ros.sim.expert`). ``own_sentence``: what was done for a demonstration's
-    own instruction is known, and ``labels`` has nothing for the others: a set from elsewhere.
+    ``scale`` [6]: physical size of an action of 1. ``action_rate_hz``: actions, and so rows, a
+    second. ``objects``: the K names of ``pixels``. ``instructions``: the G instructions of
+    ``labels``. ``two_ways``: the expert had two ways to everything (:mod:`vla_ros.sim.expert`).
+    ``own_sentence``: what was done for a demonstration's own instruction is known, and ``labels``
+    has nothing for the others: a set from elsewhere.
     """
 
     environment: str
@@ -86,7 +87,7 @@ class SetInfo:
     cameras: tuple[str, ...]
     objects: tuple[str, ...]
     scale: tuple[float, ...]
-    control_rate_hz: float
+    action_rate_hz: float
     instructions: tuple[str, ...]
     two_ways: bool = False
     own_sentence: bool = False
@@ -187,9 +188,12 @@ def shards(directory: Path) -> list[Path]:
 
 
 def read_info(path: Path) -> SetInfo:
-    """The facts of a shard's data set."""
+    """The facts of a shard's data set. UserError: they are those of another version."""
     with _opened(path) as file:
-        return SetInfo.from_json(json.loads(file["data"].attrs["env_args"]))
+        try:
+            return SetInfo.from_json(json.loads(file["data"].attrs["env_args"]))
+        except TypeError as error:
+            raise UserError(f"{path} is of another version ({error}): collect it anew") from None
 
 
 def common_info(paths: Sequence[Path]) -> SetInfo:

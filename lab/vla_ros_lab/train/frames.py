@@ -149,7 +149,7 @@ def load_parts(
     found = [of for of in kinds.values() if of]
     if len(found) > 1:
         one, other = (read_info(shards(of[0])[0]) for of in found)
-        for name in ("environment", "control_rate_hz", "scale"):
+        for name in ("environment", "action_rate_hz", "scale"):
             if getattr(one, name) != getattr(other, name):
                 raise UserError(
                     f"{found[0][0]} and {found[1][0]} have another {name}"

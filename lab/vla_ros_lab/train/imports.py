@@ -324,7 +324,7 @@ class _ForeignSet:
             cameras=tuple(self._cameras),
             objects=(),
             scale=tuple(scale.tolist()),
-            control_rate_hz=self._rate,
+            action_rate_hz=self._rate,
             instructions=instructions,
             own_sentence=True,
         )

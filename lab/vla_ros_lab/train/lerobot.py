@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from vla_ros.core.errors import UserError
 from vla_ros.data.lerobot.dataset import is_dataset
 from vla_ros.engine.io.files import write_json
+from vla_ros.policies.lerobot.allowed import check_folder
+from vla_ros.policies.lerobot.checkpoint import folder_of
 from vla_ros_lab.train.options import PARENT, LeRobotRun, claim, parent_of, recipe_json, verify
 
 RUN, RECORD_FILE, POLICY = "lerobot", "training.json", "policy"
@@ -62,11 +64,12 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
         raise UserError(
             f"{run.data} is no LeRobotDataset: make one with `vla-ros export --lerobot`"
         )
+    begun = replace(run, policy=_checked(run.policy))
     out.mkdir(parents=True, exist_ok=True)
     recipe = {n: value for n, value in recipe_json(run).items() if n not in _MACHINE}
     verify(recipe, out)
     claim(recipe, out, run.policy if Path(run.policy).is_dir() else "")
-    words = command(run, out, python)
+    words = command(begun, out, python)
     print(" ".join(words), flush=True)
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     status = subprocess.run(words, env=env, stdin=subprocess.DEVNULL).returncode
@@ -82,6 +85,16 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
     record |= {PARENT: parent_of(out), "options": asdict(run)}
     write_json(out / RECORD_FILE, record)
     return policy
+
+
+def _checked(policy: str) -> str:
+    """The family, or the folder of a checkpoint (a commit's of the hub), in which nothing runs.
+    UserError: it names code."""
+    if "/" not in policy and not Path(policy).is_dir():
+        return policy
+    folder = folder_of(policy)
+    check_folder(folder)
+    return str(folder.absolute())
 
 
 def digest(dataset: Path) -> str:

@@ -88,7 +88,7 @@ class ShardRows:
         return len(self._flat)
 
     def columns(self, fps: int = 0) -> Columns:
-        """Columns of the data set; ``fps`` instead of the control rate."""
+        """Columns of the data set; ``fps`` instead of the rate of its actions."""
         info = self.info
         numbers = [
             DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
@@ -97,7 +97,7 @@ class ShardRows:
         numbers += [DatasetColumn(one.column, one.names) for one in self._arrays]
         size = (info.image_size, info.image_size)
         cameras = {CAMERAS[camera]: size for camera in info.cameras}
-        return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
+        return Columns(fps or round(info.action_rate_hz), cameras, tuple(numbers))
 
     def note(self) -> dict[str, Any]:
         """Content of meta/vla_ros.json, for the way back."""

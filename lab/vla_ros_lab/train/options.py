@@ -35,10 +35,11 @@ def _flag(default: Any, text: str, **more: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
     """Recipe of a policy. ``data``: directories of shards. ``vision_from`` gives a draft model its
-    target's features; ``init_from`` has the same sizes. ``rounds`` are spread over the later part.
-    ``delays``: the policy learns what is right when its action is executed so many control periods
-    later, and its on-policy rounds are played that late; 0: it is trained for fresh images, and no
-    prompt states a delay."""
+    target's features; ``init_from`` has the same sizes. ``rounds`` are spread over the later part;
+    their episodes are of ``round_families`` in turn, of which one may be named twice (none: all
+    that are trained). ``delays``: the policy learns what is right when its action is executed so
+    many action periods later, and its on-policy rounds are played that late; 0: it is trained for
+    fresh images, and no prompt states a delay."""
 
     data: tuple[str, ...]
     arch: str = _flag("small", "small, qwen2-draft, small-oft, small-chunk, small-flow",
@@ -57,6 +58,8 @@ class TrainOptions:
     sigma_bins: float = _flag(4.0, "width of the soft bins; 0: hard (4)")
     patch_weight: float = _flag(1.0, "of naming objects in patches (1)")
     place_weight: float = _flag(0.5, "of pointing at what is meant")
+    carry_weight: float = _flag(1.0, "of the fingers' token where a cube is carried: 4 lets go of"
+                                " it less often by mistake (1)")  # fmt: skip
     shift: int = _flag(3, "augmentation: largest shift, pixels; 0: off")
     dtype: str = _flag("bfloat16", "of the products (bfloat16, where the processor has instructions"
                        " for it)", choices=("bfloat16", "float32"))  # fmt: skip
@@ -66,7 +69,10 @@ class TrainOptions:
     init_from: str = _flag("", "begin with the weights of this checkpoint", metavar="DIR")
     rounds: int = _flag(0, "on-policy correction (0)", flag="dagger", metavar="ROUNDS")
     round_episodes: int = _flag(100, "of a round", flag="dagger-episodes")
-    delays: int = _flag(0, "learn to act on images that are 0 to N control periods old, told how"
+    round_unsteady: bool = _flag(False, "rounds as collect --unsteady", flag="dagger-unsteady")
+    round_crowded: bool = _flag(False, "rounds as collect --crowded", flag="dagger-crowded")
+    round_families: tuple[str, ...] = ()  # --dagger-families
+    delays: int = _flag(0, "learn to act on images that are 0 to N action periods old, told how"
                         " old; 0: on fresh ones (as --init-from, else 0)")  # fmt: skip
     lora: int = _flag(0, "train adapters of this rank to --init-from, a token policy of any size,"
                       " and merge them (0: all weights)", metavar="RANK")  # fmt: skip
@@ -106,6 +112,8 @@ class Machine:
     device: torch.device
     workers: int = _flag(1, "processes for simulated episodes")
     save_every_s: float = _flag(120.0, "(120)", flag="save-every", metavar="SECONDS")
+    ray: str = _flag("", "simulated episodes on a Ray cluster (auto, HOST:PORT, ray://...)",
+                     metavar="ADDRESS")  # fmt: skip
     compiled: bool = _flag(False, "torch.compile: a slow start, then faster", flag="compile")
 
 
@@ -170,8 +178,8 @@ class CollectOptions:
     interpolation: str = _flag("bicubic", "how images are made smaller; box: as flow policies see"
                                " them", choices=("bicubic", "box"))  # fmt: skip
     per_shard: int = 20
-    delays: int = _flag(0, "--policy: it acts on images that are 0 to N control periods old, each"
-                        " episode another (0)")  # fmt: skip
+    delays: int = _flag(0, "whoever acts does so on images that are 0 to N action periods old,"
+                        " each episode another (0)")  # fmt: skip
     two_ways: bool = _flag(False, "the expert swings out to the left or to the right: chunks that"
                            " can disagree")  # fmt: skip
     suite: str = _flag("", "of LIBERO, instead of the tabletop", metavar="S")

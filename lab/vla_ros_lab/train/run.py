@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
+from vla_ros.core.console import Progress as Line
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats
 from vla_ros.data.episodes.plan import validation_seed
@@ -52,6 +54,35 @@ class Reporter:
 
     step: Callable[[Progress], None]
     say: Callable[[str], None]
+
+
+#: receiver of the losses after so many steps
+Track: TypeAlias = Callable[[dict[str, float], int], None]
+
+
+class TrainProgress:
+    """Progress line of a run; losses are smoothed, the speed is in samples."""
+
+    def __init__(self, progress: Line, track: Track) -> None:
+        self._progress, self._track = progress, track
+        self._smooth: dict[str, float] = {}
+
+    def __call__(self, step: Progress) -> None:
+        entry, validation = step.entry, step.validation
+        losses = {"loss": entry.loss, "patch_loss": entry.patch_loss}
+        losses |= {"place_loss": entry.place_loss, "error": entry.error}
+        smooth = self._smooth = self._smooth or losses
+        for name, value in losses.items():
+            smooth[name] += 0.05 * (value - smooth[name])
+        line = f"loss {smooth['loss']:.3f} error {smooth['error']:.3f} {step.samples_per_s:.0f}/s"
+        line += f" patch {smooth['patch_loss']:.3f} place {smooth['place_loss']:.3f}"
+        if validation is not None:
+            line += f" held-out loss {validation.loss:.3f}"
+        self._progress.update("train", line, entry.step + 1, step.steps)
+        losses = {**losses, "samples_per_s": step.samples_per_s}
+        if validation is not None:
+            losses["held_out_loss"] = validation.loss
+        self._track(losses, entry.step + 1)
 
 
 def run(
@@ -113,9 +144,10 @@ def _correct(
     policy = trainer.directory / f"policy-round-{number}"
     if not policy.exists():
         trainer.export(policy)
+    trained = tuple(family.value for family in _families(trainer))
     options = CollectOptions(
         trainer.options.round_episodes,
-        families=tuple(family.value for family in _families(trainer)),
+        families=trainer.options.round_families or trained,
         seed=number,
         image_size=trainer.kind.image_size,
         wrist=trainer.kind.images == 2,
@@ -123,8 +155,11 @@ def _correct(
         per_shard=_ROUND_SHARD,
         delays=trainer.options.delays,
         two_ways=trainer.frames.info.two_ways,
+        unsteady=trainer.options.round_unsteady,
+        crowded=trainer.options.round_crowded,
     )
-    for made in collect(options, round_directory(trainer.directory, number), machine.workers):
+    folder = round_directory(trainer.directory, number)
+    for made in collect(options, folder, machine.workers, ray=machine.ray):
         report.say(
             f"round {number + 1}: {made.shards_done} of {made.shards} shards,"
             f" {made.report.succeeded} of {made.report.kept} episodes of the last succeeded"

@@ -19,6 +19,7 @@ from vla_ros.engine.families.random import write_tokenizer
 from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.hub import resolve
+from vla_ros.engine.io.rates import write_action_rate
 from vla_ros.engine.options import TOKENS
 from vla_ros_lab.train.batches import held_out, only, weighted
 from vla_ros_lab.train.flow import (
@@ -321,6 +322,7 @@ class Trainer:
         scratch.mkdir(parents=True)
         with loop.averaged():
             self.kind.write(learned, scratch)
+        write_action_rate(scratch, learned.info.action_rate_hz)
         (scratch / RECORD_FILE).write_text(json.dumps(record, indent=1) + "\n")
         old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
         if directory.exists():

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from support.plugins import offer
-from vla_ros.cli.demo.verb import add_parser, parameters
+from vla_ros.cli.demo.verb import GRAPH, add_parser, check_graph, parameters
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
+from vla_ros.ros.bringup.graph_file import GraphSpec
 
 EXPERT = ("--policy", "scripted")
 
@@ -69,7 +70,8 @@ def test_lockstep_runs_all_who_need_it_on_simulated_time() -> None:
     found = parameters(parsed(*EXPERT, "--mode", "lockstep", "--seed", "4", "--control-rate", "10"))
     assert found["policy"]["use_sim_time"] is True
     assert found["monitor"]["use_sim_time"] is True
-    assert found["bridge"] == {"mode": "lockstep", "seed": 4, "auto_reset": False}
+    bridge = {"mode": "lockstep", "seed": 4, "auto_reset": False, "control_rate_hz": 10.0}
+    assert found["bridge"] == bridge, "the world is stepped at the commands' rate"
     assert found["policy"]["control_rate_hz"] == 10.0
 
 
@@ -87,6 +89,27 @@ def test_what_an_installed_package_offers_acts_with_its_own_options(
 def test_a_parameter_wins_over_the_option_it_doubles() -> None:
     found = parameters(parsed(*EXPERT, "--control-rate", "10", "-p", "policy.control_rate_hz=5.0"))
     assert found["policy"]["control_rate_hz"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("--control-rate", "100"), ""),
+        (
+            ("--control-rate", "100", "-p", "bridge.control_rate_hz=50.0"),
+            "100, and the world takes 50",
+        ),
+        (("-p", "policy.control_rate_hz=100.0"), "100, and the world takes 20 steps a second"),
+    ],
+)
+def test_the_world_and_the_commands_have_one_rate(words: tuple[str, ...], refused: str) -> None:
+    spec = GraphSpec.load(GRAPH, parameters(parsed(*EXPERT, *words)))
+    if not refused:
+        check_graph(spec)
+        assert spec.node("policy").values()["action_rate_hz"] == 20.0
+        return
+    with pytest.raises(UserError, match=refused):
+        check_graph(spec)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +132,8 @@ def test_a_parameter_wins_over_the_option_it_doubles() -> None:
         ),
         (["--policy", "replay"], "--policy replay needs --replay-file"),
         (["--policy", "replay", "--replay-file", "/no/file"], "no file /no/file"),
-        (["--control-rate", "0"], "must be 1 to 200 Hz"),
-        (["--control-rate", "nan"], "must be 1 to 200 Hz"),
+        (["--control-rate", "0"], "must be 1 to 500 Hz"),
+        (["--control-rate", "nan"], "must be 1 to 500 Hz"),
         (["--timeout", "-1"], "--timeout -1: must be above 0"),
         (["--timeout", "nan"], "--timeout nan: must be above 0"),
         (["--seed", "-1"], "--seed -1: must be 0 to"),

@@ -35,10 +35,11 @@ SOLVED = DemoResult(
     steps=143,
     max_steps=300,
     episode_s=7.25,
+    action_rate_hz=20.0,
     control_rate_hz=20.0,
     max_age_ms=500.0,
     achieved_rate_hz=19.98765,
-    action_rate_hz=19.5,
+    achieved_action_rate_hz=19.5,
     camera_rate_hz=20.0,
     observation_age=Distribution(52.1, 70.0, 88.8, 90.0, 140),
     staleness=Distribution(12.1, 30.0, 48.8, 49.5, 140),
@@ -62,9 +63,10 @@ BLOCKED = DemoResult(
     steps=120,
     max_steps=120,
     episode_s=6.0,
+    action_rate_hz=20.0,
     control_rate_hz=20.0,
     max_age_ms=500.0,
-    action_rate_hz=0.0,
+    achieved_action_rate_hz=0.0,
     camera_rate_hz=20.0,
     blocked=114,
     last_block=SAID,
@@ -181,10 +183,18 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
         assert said[label] == "- - - -"
     assert said["commands"] == "- Hz, achieved"
     assert said["camera"] == "20.00 Hz"
-    assert said["new actions"] == "0.00 Hz"
+    assert said["new actions"] == "0.00 Hz, achieved"
     assert said["missed deadlines"].split()[0] == said["lost commands"] == "-"
     assert said["blocked actions"] == "114 stopped by the gate"
     assert "0.0 s" not in text_of(Summary(replace(BLOCKED, episode_s=None)))
+
+
+def test_a_dtype_that_was_picked_is_named_with_it() -> None:
+    result = replace(SOLVED, setup=replace(RANDOM, dtype="bfloat16", dtype_asked="auto"))
+    assert rows(result)["device"].endswith(", bfloat16 (auto)")
+    assert json.loads(json_line(result))["dtype_asked"] == "auto"
+    result = replace(SOLVED, setup=replace(RANDOM, dtype="float32", dtype_asked="float32"))
+    assert rows(result)["device"].endswith(", float32")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def test_only_in_real_time_drafts_adapt():
         (["--policy", "zero", "--seed", "1000000"], "0 to 999999"),
         (["--policy", "zero", "--episodes", "0"], "at least 1"),
         (["--policy", "zero", "--promote", "x"], "give --against"),
+        (["--margin", "0"], "--margin 0: a share of the episodes, above 0 and below 1"),
         (["--policy", "zero", "--against", "/nowhere"], "/nowhere/run.json"),
         (["--policy", "zero", "--instruction", "a\nb"], "control character"),
         (["--checkpoint", "random:small", "--decoding", "fast"], "--decoding fast: give"),
@@ -184,17 +185,29 @@ def test_a_checkpoint_that_solves_fewer_of_the_same_episodes_is_not_promoted(tmp
     link = tmp_path / "policies" / "current"
     words = [*few, "--checkpoint", "shipped:tabletop", "--decoding", "autoregressive"]
     words += ["--out", str(tmp_path / "first"), "--against", str(zero), "--promote", str(link)]
-    assert main(words) == 0
+    assert main(words) == 3
     said = capsys.readouterr().out.splitlines()[-1]
-    assert re.search(r"\d won and 0 lost of the same 2 episodes, McNemar p .*: better", said)
+    assert re.search(r"2 won and 0 lost of the same 2 episodes, McNemar p .*: better", said)
+    assert said.endswith(
+        "2 episodes leave room for 15.0 % fewer, and --margin allows 5 %:"
+        " play at least 52 of the same episodes"
+    )
+    assert not link.is_symlink()
+    assert main([*words, "--margin", "0.2"]) == 0  # nothing is played again
+    said = capsys.readouterr().out.splitlines()[-1]
     assert said.endswith(f"promoted: {link} is {link.resolve()}")
     assert (link / "config.json").is_file()
+    words[words.index(str(zero))] = str(tmp_path / "first")
+    assert main([*words, "--out", str(tmp_path / "again")]) == 3
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "0 won and 0 lost of the same 2 episodes, McNemar p 1: as good; not promoted" in said
     kept = link.resolve()
     words = [*few, "--checkpoint", "random:small", "--decoding", "autoregressive"]
     words += ["--out", str(tmp_path / "second"), "--against", str(expert), "--promote", str(link)]
     assert main(words) == 3
     said = capsys.readouterr().out.splitlines()[-1]
     assert "p 0.5: worse, which may be chance; not promoted" in said and link.resolve() == kept
+    assert said.endswith("stays as it is: it solved fewer")
     figures = json.loads((tmp_path / "second" / "summary.json").read_text())["against"]
     assert (figures["won"], figures["lost"], figures["pairs"]) == (0, 2, 2)
     assert "before (scripted)" in (tmp_path / "second" / "report.html").read_text()

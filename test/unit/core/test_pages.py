@@ -28,6 +28,10 @@ def test_nothing_of_a_stranger_is_taken_for_html(tmp_path):
     assert found.count("&lt;script&gt;alert(1)&lt;/script&gt;&amp;&#34;&#39;") == 8
 
 
+def test_what_a_reader_would_obey_is_shown(tmp_path):
+    assert made(tmp_path, "{{ x }}", x="a\x1b[2J\u202e\n<b") == "a\\x1b[2J\\u202e\n&lt;b"
+
+
 def test_pictures_of_our_own_are_html(tmp_path):
     assert made(tmp_path, "{{ x }}", x=Markup("<svg/>")) == "<svg/>"
 

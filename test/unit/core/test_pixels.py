@@ -51,7 +51,9 @@ KINDS = [Buffer, bytes, bytearray, memoryview, lambda data: array.array("B", dat
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pixels_are_the_same_whatever_holds_the_bytes(kind) -> None:
     assert np.array_equal(image_of(raw(kind(PIXELS.tobytes())), 100), PIXELS)
-    assert np.array_equal(decompressed(SimpleNamespace(data=kind(png())), 100), PIXELS)
+    assert np.array_equal(
+        decompressed(SimpleNamespace(format="png", data=kind(png())), 100), PIXELS
+    )
 
 
 def test_a_buffer_is_copied_once_and_not_before_its_size_is_known_to_be_right() -> None:
@@ -66,3 +68,28 @@ def test_a_buffer_is_copied_once_and_not_before_its_size_is_known_to_be_right() 
 def test_a_buffer_that_is_no_picture_is_refused_as_bytes_are() -> None:
     with pytest.raises(BadMessage):
         decompressed(SimpleNamespace(format="png", data=Buffer(b"nothing")), 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("yuv422_yuy2; jpeg compressed mono8", "pixel_format"),
+        ("bayer_rggb8; jpeg compressed ", "debayer"),
+        ("bayer_grbg16; png compressed ", "debayer"),
+        ("NV12; jpeg compressed mono8", "pixel_format"),
+        ("rgb8; jpeg compressed mono8", "pixel_format"),
+    ],
+)
+def test_one_channel_of_a_camera_of_colors_is_no_image(text: str, remedy: str) -> None:
+    """The policy acted on the light, or on the raw mosaic, without a word."""
+    out = io.BytesIO()
+    Image.fromarray(PIXELS[..., 0]).save(out, "PNG")
+    with pytest.raises(BadMessage, match=f"one channel of a camera of colors: .*{remedy}"):
+        decompressed(SimpleNamespace(format=text, data=out.getvalue()), 100)
+    for gray in ("mono8; jpeg compressed mono8", "jpeg", "", "png"):
+        assert decompressed(SimpleNamespace(format=gray, data=out.getvalue()), 100).shape == (
+            2,
+            3,
+            3,
+        )
+    assert decompressed(SimpleNamespace(format=text, data=png()), 100).shape == (2, 3, 3)

@@ -40,6 +40,10 @@ LAUGHS = "".join(f'<!ENTITY l{i} "' + f"&l{i - 1};" * 10 + '">' for i in range(1
         ("<robot>", "not XML"),
         ("", "not XML"),
         ("\ud800", "not XML"),
+        ("<robot>" + "<a/>" * 200_001 + "</robot>", "200,003 tags"),
+        ("<robot>" + "<joint/>" * 2_001 + "</robot>", "2,001 joints, and at most 2,000"),
+        ("<robot>" + "<link/>" * 2_001 + "</robot>", "2,001 links"),
+        ("<robot><link>" + "<visual/>" * 4_001 + "</link></robot>", "4,001 visuals"),
     ],
 )
 def test_a_description_that_would_fill_a_memory_is_not_read(urdf, says):

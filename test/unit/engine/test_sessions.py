@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.engine import CLOCK, engine_of, images, observation, tiny, tiny_config
+from support.engine import (
+    CLOCK,
+    engine_of,
+    images,
+    left_to_collector,
+    observation,
+    tiny,
+    tiny_config,
+)
+from support.heads import recursive_head
 from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
+from vla_ros.engine.decoding.draft_head_folder import save_head
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.families.lerobot import STATE_DIM
+from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.layers.pieces import Batched, alone
 from vla_ros.engine.layers.runner import DecoderRunner
 from vla_ros.engine.load import load_engine
@@ -271,3 +284,41 @@ def test_a_flow_session_has_the_noise_of_its_seed(
 def test_where_frames_take_turns_they_are_answered_all_the_same(preset: str) -> None:
     engine = load_engine(EngineOptions(checkpoint=f"random:{preset}"))
     arrivals(engine, [(0, 0, 1), (1, 2, 1), (2, 2, 4), (0, 1, 1)], 1e-5)
+
+
+DRAFTERS = ("head", "model")
+PRESETS = (
+    "small", "small-oft", "small-chunk", "bitvla-small", "pi0_fast-small", "pi0-small",
+    "pi05-small", "smolvla-small", "groot-n1.5-small", "groot-n1.6-small", "groot-n1.7-small",
+    "evo1-small", "turbovla-small",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*DECODINGS, *DRAFTERS, *PRESETS])
+def test_a_session_that_ends_leaves_nothing_to_the_garbage_collector(
+    loaded: Callable[[str], Engine], name: str, tmp_path: Path
+) -> None:
+    if name in DECODINGS:
+        first = loaded(name)
+    elif name in PRESETS:
+        first = load_engine(EngineOptions(checkpoint=f"random:{name}"))
+    else:
+        write_random(tmp_path / "model", tiny_config(), seed=2)
+        save_head(tmp_path / "head", recursive_head(tiny_config(), 7))
+        folder = str(tmp_path / name)
+        first = engine_of(tiny(), "speculative", drafter=name, draft_checkpoint=folder)
+    state = np.linspace(-1, 1, first.info.state_dim or 0)
+
+    def play() -> weakref.ref[Engine]:
+        robot = first.session()
+        for text in TEXTS[:2]:
+            robot.reset(text)
+            for stamp in range(3):
+                frame = replace(seen(stamp, stamp, None), proprio=state)
+                alone(robot.pieces(frame, now(), CLOCK))
+        return weakref.ref(robot)
+
+    play()  # what is remembered for all sessions: layouts, tables
+    ended, left = left_to_collector(play)
+    assert ended() is None
+    assert left == []

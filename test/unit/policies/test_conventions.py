@@ -93,14 +93,25 @@ def quantiles(reach: float) -> dict:
     return {"action": ends | {"min": [-22.0] * 7, "max": [22.0] * 7}}  # outliers tell nothing
 
 
-@pytest.mark.parametrize(("data", "reach"), [("bridge_orig", 0.0417), ("fractal", 0.2316)])
-def test_statistics_that_may_be_metres_are_taken_for_metres_and_it_is_said(data, reach):
+@pytest.mark.parametrize(
+    ("data", "reach", "rate"), [("bridge_orig", 0.0417, ", data of 5 Hz"), ("fractal", 0.2316, "")]
+)
+def test_statistics_that_may_be_metres_are_taken_for_metres_and_it_is_said(data, reach, rate):
     found = conventions_from({data: quantiles(reach)})
     assert found.action_scale == PHYSICAL_UNITS
     assert str(found) == (
         f"statistics '{data}', one unit is [1, 1, 1, 1, 1, 1] m and rad (its data reach {reach:g}"
-        " a step: taken for m and rad), images default without center crop, cameras 1"
+        f" a step: taken for m and rad), images default without center crop, cameras 1{rate}"
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "hz"),
+    [("libero_goal_no_noops", 20.0), ("bridge_orig", 5.0), ("droid", 15.0), ("mine", 0.0)],
+)
+def test_statistics_of_a_known_data_set_say_its_rate(data, hz):
+    scale = (1.0,) * 6
+    assert conventions_from({data: quantiles(0.1)}, "", data, 1, scale).action_rate_hz == hz
 
 
 def test_statistics_that_cannot_be_metres_need_somebody_who_knows_the_unit():
@@ -142,3 +153,10 @@ def test_the_gripper_ends_on_the_side_that_the_published_protocol_says(opening: 
     command = Command(CommandKind.POLICY, np.array([0.0] * 6 + [opening]), 0, 0, 0, 0)
     ours = environment_action(command, 1.0, EnvSpec("libero", (), (), 256))[6]
     assert np.sign(ours) == -np.sign(2 * opening - 1)
+
+
+def test_joints_that_reach_further_than_radians_do_are_doubted():
+    stats = {"arm": {"action": {"q01": [-150.0] * 6, "q99": [150.0] * 6}}}
+    assert "no joint in rad does: give action_units" in conventions_from(stats).doubt
+    turns = {"arm": {"action": {"q01": [-6.3] * 6, "q99": [6.3] * 6}}}
+    assert conventions_from(turns).doubt == ""

@@ -83,6 +83,21 @@ def test_replay_reads_npz(tmp_path) -> None:
     policy = load_policy(PolicySpec("replay", replay_file=str(tmp_path / "a.npz")))
     policy.reset(Instruction("go", 0))
     assert act(policy, 1).tolist() == [1] * 7
+    assert policy.info.action_rate_hz == 0.0
+
+
+@pytest.mark.parametrize("hz", [30, 12.5, np.array([50.0])])
+def test_replay_knows_the_rate_that_its_file_says(tmp_path, hz) -> None:
+    np.savez(tmp_path / "a.npz", actions=np.ones((2, 7)), action_rate_hz=hz)
+    policy = load_policy(PolicySpec("replay", replay_file=str(tmp_path / "a.npz")))
+    assert policy.info.action_rate_hz == float(np.asarray(hz).item())
+
+
+@pytest.mark.parametrize("hz", ["30", 0.0, np.nan, [1.0, 2.0]])
+def test_a_rate_that_is_none_is_refused(tmp_path, hz) -> None:
+    np.savez(tmp_path / "a.npz", actions=np.ones((2, 7)), action_rate_hz=hz)
+    with pytest.raises(PolicyRefused, match="one number of Hz is wanted"):
+        load_policy(PolicySpec("replay", replay_file=str(tmp_path / "a.npz")))
 
 
 def test_replayed_nan_is_no_action_and_the_next_row_is(tmp_path) -> None:

@@ -65,6 +65,7 @@ def test_openpi_s_libero_example_is_spoken() -> None:
         policy = loaded(server)
         info = policy.info
         assert (info.name, info.chunk_length, info.cameras, info.state_dim) == ("remote", 10, 2, 8)
+        assert info.action_rate_hz == 20.0
         inference = ask(policy)
         said = server.seen[-1]
     assert set(said) == {
@@ -90,6 +91,7 @@ def test_a_table_of_ones_own_and_joints_in_degrees(tmp_path) -> None:
     table = tmp_path / "names.yaml"
     table.write_text(
         "images: {main: [images, top]}\nstate: {arm: 2, hand: 1}\nlayout: chw\nactions: plan\n"
+        "action_rate_hz: 25\n"
     )
     space = joints(ActionKind.JOINT_POSITION, ("a", "b", "g"), ("g",))
     with ForeignServer(lambda _: {"plan": [90.0, 0.0, 100.0]}) as server:
@@ -98,6 +100,7 @@ def test_a_table_of_ones_own_and_joints_in_degrees(tmp_path) -> None:
             state_units=("deg", "deg", "%"), action_units=("deg", "deg", "%"),
         )  # fmt: skip
         observation = replace(seen(), proprio=np.array([np.pi, 0.0, 0.5]))
+        assert policy.info.action_rate_hz == 25.0
         inference = policy.step(observation, Timeline(1), CLOCK)
         said = server.seen[-1]
     assert said["images"]["top"].shape == (3, 60, 80)

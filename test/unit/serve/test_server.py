@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket as sockets
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.base import Unreachable
 from vla_ros.runtime.scheduler import BatchCosts
+from vla_ros.serve.log import LINES
 from vla_ros.serve.server import ServeOptions, Server
 from vla_ros.serve.stepper import SharedPolicy
 
@@ -106,6 +109,14 @@ def test_our_own_client_gets_what_the_policy_says_of_itself(rows) -> None:
     assert min(stages.values()) >= 0
 
 
+@pytest.mark.parametrize("given", [{"action_units": ("deg",)}, {"state_units": ("deg",)}])
+def test_units_of_our_own_server_are_refused_and_not_dropped(rows, given) -> None:
+    with serving(rows) as server:
+        engine = EngineOptions(checkpoint=server.address)
+        with pytest.raises(PolicyRefused, match=f"in m, rad and 0 to 1 already.*{[*given][0]}"):
+            load_policy(PolicySpec("remote", engine=engine, **given))
+
+
 def test_another_policy_behind_the_same_address_moves_nothing(rows, tmp_path) -> None:
     with serving(rows) as server:
         policy = load_policy(PolicySpec("remote", engine=EngineOptions(server.address)))
@@ -162,6 +173,7 @@ def test_an_answer_that_names_another_observation_is_refused_and_the_next_connec
         ({"observation/image": IMAGE[0]}, r"uint8 \[8, 3\]: an image is uint8 hwc"),
         ({"observation/image": IMAGE / 1.0}, "float64"),
         ({"observation/image": "x"}, "is a str"),
+        ({"vla_ros": IMAGE}, "'vla_ros' of the observation cannot be read"),
         ({"vla_ros": {"stamp_ns": "x"}}, "'vla_ros' of the observation cannot be read"),
         ({"vla_ros": {"stamp_ns": -1, "delay_steps": 0, "executing": None}}, "out of range"),
     ],
@@ -451,13 +463,16 @@ def test_a_frame_that_breaks_the_policy_ends_that_client_alone() -> None:
         assert odd.ask(prompt="stack")["actions"][0, 0] == 1
 
 
-def test_one_robot_s_poison_stops_that_robot_only_however_often_it_comes() -> None:
+def test_one_robot_s_poison_stops_that_robot_only_however_often_it_comes(caplog) -> None:
     with fragile() as server:
         good = Stranger(server)
-        for _ in range(7):
+        for _ in range(2 * LINES + 7):
             assert Stranger(server).ask(prompt="poison") == "RuntimeError: a kernel failed"
         assert good.ask()["actions"][0, 0] == 1
         assert server.failure == ""
+    assert 1 <= len(caplog.records) <= 2 * LINES, "of two minutes, where one ends meanwhile"
+    assert caplog.records[0].getMessage() == "an observation failed"
+    assert "a kernel failed" in caplog.text
 
 
 def test_a_policy_that_is_broken_for_good_ends_the_server_with_the_reason() -> None:
@@ -510,3 +525,40 @@ def test_openpi_s_own_client_gets_exactly_the_policy_s_actions(rows, monkeypatch
             np.testing.assert_array_equal(answer["actions"], ROWS[number])
         with pytest.raises(RuntimeError, match="the observation has no 'prompt'"):
             client.infer({"observation/image": IMAGE})
+
+
+def test_a_session_ends_with_its_connection_however_that_ends() -> None:
+    """At once, and by itself: nothing of it is left to the garbage collector."""
+    spec = PolicySpec("vla", engine=EngineOptions("random:small"), warmup_count=0)
+    opened: list[weakref.ref[Any]] = []
+
+    class Watched(SharedPolicy):
+        def open(self) -> Any:
+            session = super().open()
+            opened.append(weakref.ref(session.loaded.policy))
+            return session
+
+    def make(spec: PolicySpec) -> SharedPolicy:
+        return Watched(lambda: load_policy(spec), spec)
+
+    with serving(spec, make=make) as server:
+        gc.disable()
+        try:
+            for end in ("closed", "aborted", "asks another", "does not wait") * 3:
+                client = Stranger(server)
+                if end == "does not wait":
+                    client.socket.send(observation())
+                else:
+                    assert "actions" in client.ask()
+                if end == "asks another":
+                    assert "actions" in client.ask(prompt="sweep")
+                if end in ("aborted", "does not wait"):
+                    client.socket.socket.shutdown(sockets.SHUT_RDWR)
+                client.socket.close()
+            deadline = time.monotonic() + 15.0
+            while any(one() is not None for one in opened) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert len(opened) >= 9
+            assert [one() for one in opened if one() is not None] == []
+        finally:
+            gc.enable()

@@ -30,7 +30,7 @@ def test_every_task_stands_once_with_its_sentence():
 def test_each_family_is_told_how_it_is_judged(family):
     assert describe.solved_when(family)
     limits = {task.max_steps for task in TASKS if GOALS[task.name].family is family}
-    assert len(limits) == 1 and f"at most {limits.pop()} steps" in describe.table(family)
+    assert len(limits) == 1 and f"at most {limits.pop()} actions" in describe.table(family)
     assert describe.table(family).count("\n| `") == sum(g.family is family for g in GOALS.values())
 
 

@@ -204,7 +204,33 @@ def test_the_gripper_stays_as_last_commanded(start):
     assert environment.actions[0][6] == -1.0  # a new episode begins with it open
 
 
+def test_limits_count_actions_and_every_control_step_has_its_frame(start):
+    """ "wait" has four actions, of which a control step makes a tenth."""
+    policy = Policy()
+    environment = CountingEnvironment(rate_hz=200, action_rate_hz=20.0)
+    runner, _ = start(policy, task="wait", environment=environment)
+    view = ended(runner)
+    assert view.reason == "not solved within 4 steps"
+    assert (view.step, view.max_steps, view.control_steps) == (4, 4, 40)
+    assert (view.counters.applied, len(policy.stamps), policy.blind) == (40, 41, 0)
+    assert np.diff(policy.stamps).tolist() == [5_000_000] * 40
+    runner.request(EpisodeRequest("wait", max_steps=2))
+    assert (ended(runner, 2).step, runner.view().control_steps) == (2, 20)
+    runner.request(EpisodeRequest("count"))  # solved at its fourth step, within the first action
+    assert (ended(runner, 3).step, runner.view().control_steps) == (0, 4)
+
+
 # Real time
+
+
+def test_the_camera_goes_at_the_action_rate(start):
+    """A world that is stepped at 200 Hz is not rendered at 200 Hz."""
+    policy = Policy(lambda number, stamp: None)
+    environment = CountingEnvironment(rate_hz=200, action_rate_hz=80.0)
+    runner, _ = start(policy, REALTIME, task="wait", environment=environment)
+    view = ended(runner)
+    assert (view.step, view.control_steps) == (4, 10)
+    assert policy.blind == 6  # 4 of 10 steps were rendered: 80 of 200 Hz
 
 
 @pytest.mark.timing

@@ -27,7 +27,8 @@ PERCENTILES = ("p50", "p95", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Policy, model and machine of the run. ``asked``: the decoding asked for; it may be "auto"."""
+    """Policy, model and machine of the run. ``asked``, ``dtype_asked``: the decoding and the dtype
+    asked for; they may be "auto"."""
 
     mode: str
     policy: str
@@ -38,6 +39,7 @@ class Setup:
     machine: str
     version: str
     asked: str = ""
+    dtype_asked: str = ""
 
     @property
     def can_solve(self) -> bool:
@@ -50,10 +52,19 @@ class Setup:
         picked = self.asked == "auto" and self.decoding not in ("", "auto")
         return f"{self.decoding} (auto)" if picked else self.decoding
 
+    @property
+    def computed(self) -> str:
+        """The dtype, with "(auto)" where it was picked."""
+        picked = self.dtype_asked == "auto" and self.dtype not in ("", "auto", "none")
+        return f"{self.dtype} (auto)" if picked else self.dtype
+
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
     """One episode. Rates in Hz, distributions in ms, ``episode_s`` in seconds of wall time.
+
+    ``steps`` and ``max_steps`` count actions, ``actions`` the policy's new ones; ``action_rate_hz``
+    is that of the data.
 
     ``ended``: how the episode ended, "success", "failure" or "timeout". ``blocked`` actions were
     stopped by the gate, the last one for ``last_block``. ``staleness``: age less due time of an
@@ -71,10 +82,11 @@ class DemoResult:
     steps: int | None = None
     max_steps: int | None = None
     episode_s: float | None = None
+    action_rate_hz: float | None = None
     control_rate_hz: float | None = None
     max_age_ms: float | None = None
     achieved_rate_hz: float | None = None
-    action_rate_hz: float | None = None
+    achieved_action_rate_hz: float | None = None
     camera_rate_hz: float | None = None
     observation_age: Distribution = Distribution()
     staleness: Distribution = Distribution()
@@ -250,9 +262,10 @@ def _episode(result: DemoResult) -> Iterable[tuple[str, str | Text]]:
 
 
 def _rates(result: DemoResult) -> Iterable[tuple[str, str, str]]:
+    yield "action rate", _rate(result.action_rate_hz), "Hz, of the data"
     yield "control rate", _rate(result.control_rate_hz), "Hz, asked for"
     yield "commands", _rate(result.achieved_rate_hz), "Hz, achieved"
-    yield "new actions", _rate(result.action_rate_hz), "Hz"
+    yield "new actions", _rate(result.achieved_action_rate_hz), "Hz, achieved"
     yield "camera", _rate(result.camera_rate_hz), "Hz"
 
 
@@ -287,7 +300,7 @@ def _counts(result: DemoResult) -> Iterable[tuple[str, str, str]]:
     limit = _DASH if result.max_age_ms is None else f"{result.max_age_ms:.0f} ms"
     yield "new actions", _count(result.actions), ""
     yield "passes an action", _rate(result.passes), "of the model"
-    yield "missed deadlines", _count(result.missed_deadlines), "periods without a new action"
+    yield "missed deadlines", _count(result.missed_deadlines), "periods without an action"
     yield "blocked actions", _count(result.blocked), "stopped by the gate"
     yield "stale published", _count(result.stale_published), f"older than {limit}; must be 0"
     yield "lost commands", _count(result.lost_commands), ""
@@ -298,7 +311,7 @@ def _what_ran(setup: Setup) -> Iterable[tuple[str, str]]:
     yield "policy", setup.policy
     yield "decoding", setup.decoded or _DASH
     yield "checkpoint", setup.checkpoint or "none"
-    yield "device", ", ".join(filter(None, (setup.device, setup.dtype))) or _DASH
+    yield "device", ", ".join(filter(None, (setup.device, setup.computed))) or _DASH
     yield "mode", setup.mode
     yield "machine", setup.machine
 

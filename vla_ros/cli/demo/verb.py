@@ -19,7 +19,7 @@ from vla_ros.core.origin import machine
 from vla_ros.core.resources import version
 from vla_ros.core.types import INFERENCE_STAGES, STAGES
 from vla_ros.data.episodes.play import state_parameters
-from vla_ros.engine.options import DECODINGS, EngineOptions
+from vla_ros.engine.options import AUTO, DECODINGS, EngineOptions
 from vla_ros.policies.base import POLICIES, PolicyRefused, refuse_unknown
 from vla_ros.policies.conventions import conventions_of
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed
@@ -29,6 +29,7 @@ from vla_ros.ros.bringup.view import NODE as VIEW
 from vla_ros.ros.bringup.view import PageVisitors, view_node
 from vla_ros.ros.listeners.demo_log import EpisodeFigures, Film, policy_in_words
 from vla_ros.runtime.monitor.seen import StatusSeen
+from vla_ros.sim.env import ACTION_RATE_HZ, CONTROL_RATES_HZ
 from vla_ros.sim.tasks import COLORS, TASKS
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = ["add_parser", "run"]
 
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
 WITHOUT_MODEL = ("scripted", "zero", "replay")
+_RATES = "{:g} to {:g}".format(*CONTROL_RATES_HZ)
 
 DESCRIPTION = """\
 Start the simulation, a policy and the monitor as processes of a ROS 2 graph of their own, let
@@ -102,7 +104,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--task", metavar="NAME", help="what to do, see below (default: pick_red_cube)")
     add("--initial-state", type=int, metavar="N", help="which fixed initial state")
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
-    add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
+    add("--control-rate", type=float, metavar="HZ", help="commands, and steps of the world, per"
+        f" second, {_RATES}; the policy acts at {ACTION_RATE_HZ:g} Hz at any")  # fmt: skip
     add("--decoding", metavar="NAME", help="vla: how tokens are decoded, see below")
     add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
     flags = ("embodiment", "device", "dtype", "weights")
@@ -139,7 +142,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "decoding": args.decoding,
         "embodiment": args.embodiment,
         "device": args.device,
-        "dtype": args.dtype,
+        "dtype": args.dtype or (AUTO if args.policy == "vla" else None),
         "weights": args.weights,
         "control_rate_hz": args.control_rate,
         "replay_file": str(args.replay_file) if args.replay_file else None,
@@ -149,6 +152,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "task": args.task,
         "initial_state": args.initial_state,
         "seed": args.seed,
+        "control_rate_hz": args.control_rate,
         "auto_reset": False,
     }
     found: dict[str, dict[str, Any]] = {"policy": policy, "bridge": bridge, "monitor": {}}
@@ -182,7 +186,7 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
         from vla_ros.engine.load import refuse_weights
 
         with user_errors(ValueError):
-            refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or "float32")
+            refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or AUTO)
     words = dict(word.partition("=")[::2] for word in given.get("engine_options", ()))
     refuse_unreadable(checkpoint, str(words.get("tokenizer", "")))
     robot = args.embodiment or str(given.get("embodiment", ""))
@@ -224,8 +228,9 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--policy replay needs --replay-file FILE")
     if args.replay_file is not None and not args.replay_file.is_file():
         raise UserError(f"--replay-file: no file {args.replay_file}")
-    if args.control_rate is not None and not 1.0 <= args.control_rate <= 200.0:
-        raise UserError(f"--control-rate {args.control_rate:g}: must be 1 to 200 Hz")
+    least, most = CONTROL_RATES_HZ
+    if args.control_rate is not None and not least <= args.control_rate <= most:
+        raise UserError(f"--control-rate {args.control_rate:g}: must be {_RATES} Hz")
     if args.seed is not None and not 0 <= args.seed < 2**31:
         raise UserError(f"--seed {args.seed}: must be 0 to {2**31 - 1}")
     if not 0 < args.timeout <= 3600:
@@ -251,6 +256,12 @@ def check_graph(spec: GraphSpec) -> None:
     if policy["policy"] == "vla":
         _check_decoding(str(policy["decoding"]))
         _check_device(str(policy["device"]))
+    world_hz = bridge["control_rate_hz"] or ACTION_RATE_HZ
+    if policy["control_rate_hz"] != world_hz:
+        raise UserError(
+            f"policy.control_rate_hz is {policy['control_rate_hz']:g}, and the world takes"
+            f" {world_hz:g} steps a second: --control-rate sets both"
+        )
     if bridge["environment"] == "tabletop":
         _check_task(str(bridge["task"]), int(bridge["initial_state"]))
 
@@ -420,11 +431,12 @@ def _result(
         steps=episode.step if episode else None,
         max_steps=episode.max_steps if episode else None,
         episode_s=seen.wall_s,
+        action_rate_hz=episode.action_rate_hz if episode else None,
         control_rate_hz=status.control_rate_hz if status else None,
         max_age_ms=status.max_age_ms if status else None,
         achieved_rate_hz=report.command_rate_hz or None,
         # Over the whole episode: a few actions between two holds are no rate.
-        action_rate_hz=report.actions / seen.wall_s if seen.wall_s else None,
+        achieved_action_rate_hz=report.actions / seen.wall_s if seen.wall_s else None,
         camera_rate_hz=report.camera_rate_hz or None,
         observation_age=report.age_at_publish,
         staleness=report.staleness,
@@ -455,6 +467,7 @@ def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec)
         machine=machine(device),
         version=version(),
         asked=str(values.get("decoding", "")) if args.policy == "vla" else "",
+        dtype_asked=str(values.get("dtype", "")) if args.policy == "vla" else "",
     )
 
 

@@ -6,15 +6,16 @@ are matched by their number: libero_object_swap/3 is libero_object/3 perturbed.
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import read_json
 from vla_ros.data.episodes.records import Job, Record, Setup
-from vla_ros.data.episodes.rows import Successes, VariantRow, mcnemar, rows_of
+from vla_ros.data.episodes.rows import Successes, VariantRow, least_gain, mcnemar, rows_of
 from vla_ros.data.episodes.store import read_records, read_run
 
 SUMMARY = "summary.json"
@@ -48,7 +49,7 @@ def read_beside(folder: Path, setup: Setup) -> ComparedEvaluation:
     compared."""
     path = folder / SUMMARY
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(path)
         tasks = {number_of(name): _outcome(one) for name, one in found["by_task"].items()}
         whole = _outcome(found)
     except FileNotFoundError:
@@ -72,8 +73,10 @@ def read_beside(folder: Path, setup: Setup) -> ComparedEvaluation:
 
 
 #: what may not differ between the two, beside the episodes themselves
-_WORLD = ("environment", "suite", "mode", "image_size", "max_steps", "nudge_m", "world")
+_WORLD = ("environment", "suite", "mode", "image_size", "max_steps", "nudge_m",
+          "control_rate_hz", "world")  # fmt: skip
 _SURE = 0.05
+_Z = 1.645  # of least_gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,29 @@ class PairedVerdict:
     def worse(self) -> bool:
         """It solved fewer, be it by chance."""
         return self.lost > self.won
+
+    @property
+    def least(self) -> float:
+        """How much more often it succeeds than the one before, at least (95 %); below 0: less."""
+        return least_gain(self.won, self.lost, self.pairs) if self.pairs else -1.0
+
+    def doubt(self, margin: float) -> str:
+        """Why it may not take the place of the one before, which it may solve fewer episodes than
+        by the share ``margin`` at most, with 95 % confidence; "": it may."""
+        if self.worse:
+            return "it solved fewer"
+        if self.least >= -margin:
+            return ""
+        enough = math.ceil(_Z**2 * (1 / margin - 1))
+        more = (
+            f"play at least {enough} of the same episodes"
+            if self.pairs < enough
+            else "play more of the same episodes"
+        )
+        return (
+            f"{self.pairs} episodes leave room for {-100 * self.least:.1f} % fewer, and --margin"
+            f" allows {100 * margin:g} %: {more}"
+        )
 
     def __str__(self) -> str:
         if self.won == self.lost:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.records import Job, Setup, Variant
-from vla_ros.sim.env import Task
+from vla_ros.sim.env import ACTION_RATE_HZ, Task
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.libero.assets import find_assets, world_note, world_versions
 from vla_ros.sim.libero.suites import find_package, tasks_of
@@ -133,14 +133,14 @@ def group_of(task: str, suite: str = "") -> str:
     return goal.family.value if goal else suite
 
 
-def age_limit_s(setup: Setup, variant: Variant, control_rate_hz: float = 20.0) -> float:
+def age_limit_s(setup: Setup, variant: Variant, action_rate_hz: float = ACTION_RATE_HZ) -> float:
     """``max_age_s`` of the policy under ``variant``.
 
     What a variant delays on purpose, or executes of a chunk, must not be refused for its age:
     the limit grows by just that.
     """
     waiting = variant.delay_frames + (variant.replan_interval or setup.chunk) - 1
-    return setup.max_age_s + waiting / control_rate_hz + variant.image_delay_ms / 1e3
+    return setup.max_age_s + waiting / action_rate_hz + variant.image_delay_ms / 1e3
 
 
 # The simulations an evaluation can run in, known without building them.
@@ -172,4 +172,11 @@ def world_of(environment: str, suite: str = "") -> World:
 
 def config_of(setup: Setup) -> EnvConfig:
     """The config of a setup's environment."""
-    return EnvConfig(setup.environment, setup.image_size, setup.wrist, setup.suite, setup.nudge_m)
+    return EnvConfig(
+        setup.environment,
+        setup.image_size,
+        setup.wrist,
+        setup.suite,
+        setup.nudge_m,
+        control_rate_hz=setup.control_rate_hz,
+    )

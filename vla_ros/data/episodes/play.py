@@ -157,8 +157,9 @@ def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
         gate |= {"gripper_hysteresis": 0.0, "gripper_dwell_s": 0.0}
     return Limits(
         control_rate_hz=spec.control_rate_hz,
+        action_rate_hz=spec.action_rate_hz,
         camera_rate_hz=spec.control_rate_hz,
-        max_age_s=age_limit_s(setup, variant, spec.control_rate_hz),
+        max_age_s=age_limit_s(setup, variant, spec.action_rate_hz),
         **gate,
     )
 
@@ -320,8 +321,10 @@ class PolicyLoop:
         self.control.activate()
 
     def begin(self, instruction: str) -> None:
-        """A new episode with this task."""
+        """A new episode with this task. Its time begins anew, so readings of the one before would
+        be newer than its own."""
         self.control.reset()
+        self.control.loop.measured.forget()
         if self.control.loop.safety.state is PolicyState.FAULT:
             self.control.recover()  # the reset forgot the frame that this would ask about
         self.control.set_instruction(instruction)
@@ -490,6 +493,7 @@ class _Stage:
             success=success,
             reason=reason_of(success, view.reason, safety.state, safety.reason, self._tally.moved),
             max_steps=view.max_steps,
+            actions_a_step=self._loop.control.loop.limits.actions_a_period,
             wall_s=(self._ended_ns - self._began_ns) / SECOND,
             decoding=self._loop.decoding,
             pipeline_depth=self._loop.pipeline_depth,

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.runtime.control.queue import Execution
-from vla_ros.sim.env import SimError
+from vla_ros.sim.env import ACTION_RATE_HZ, SimError
 from vla_ros.sim.episode import Mode
 from vla_ros.sim.factory import EnvConfig
 
 POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")
-CONTROL_PERIOD_S = 0.05  # of every environment there is
 MAX_DELAY_MS = 10_000.0  # of the bridge's images
 EXECUTIONS = tuple(execution.value for execution in Execution)
 QUANTILES = tuple(range(0, 101, 5))  # per cent, of a Spread
@@ -70,8 +69,8 @@ class Spread:
 class Variant:
     """One way of running the policy. ``label`` is unique in an evaluation and has no slash.
 
-    ``delay_frames`` (lock-step): the policy acts on the observation of that many control steps
-    ago; of chunks, each is there that many steps after its observation. ``execution``: how chunks
+    ``delay_frames`` (lock-step): the policy acts on the observation of that many actions
+    ago; of chunks, each is there that many actions after its observation. ``execution``: how chunks
     are executed (:mod:`vla_ros.runtime.control.queue`), ``rtc_mode`` what guides those that
     continue each other. ``image_delay_ms`` (real time): every image reaches the policy so much
     later, its stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age
@@ -126,10 +125,11 @@ class Setup:
     checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
     episodes under other ones are never mixed in. ``ungated``: with UNGATED, for published
     protocols that have no gate. ``num_threads`` are the policy's, 0 the library's own
-    choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
-    limits. ``chunk``: actions of an answer, and ``state``: values of the
-    robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
-    of the observation before a variant's own delays, see
+    choice. ``wrist``: the wrist camera is rendered and shown. ``control_rate_hz``: of the world's
+    steps and the commands, 0 the world's action rate, at which the policy acts anyhow.
+    ``max_steps`` counts actions, 0: the tasks' own limits. ``chunk``: actions of an answer, and
+    ``state``: values of the robot's own state that it takes, as its checkpoint says.
+    ``max_age_s`` bounds the age of the observation before a variant's own delays, see
     :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.tabletop`.
     ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`).
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
@@ -157,7 +157,10 @@ class Setup:
     action_scale: tuple[float, float, float, float, float, float] = (1.0,) * 6
     image_size: int = _flag(256, "of the cameras", metavar="PX")
     wrist: bool = False
-    max_steps: int = _flag(0, "of an episode (the task's limit)")
+    control_rate_hz: float = _flag(0.0, "of the world's steps and the commands, 1 to 500 (the"
+                                   " action rate, 20)", flag="control-rate",
+                                   metavar="HZ")  # fmt: skip
+    max_steps: int = _flag(0, "of an episode, in actions (the task's limit)")
     chunk: int = 1
     state: int = 0
     max_age_s: float = _flag(0.5, "age limit of observation", flag="max-age", metavar="S")
@@ -172,11 +175,20 @@ class Setup:
         if self.route not in ROUTES:
             raise ValueError(f"route is {self.route!r}: give one of {', '.join(ROUTES)}")
         try:
-            EnvConfig(self.environment, self.image_size, self.wrist, self.suite, self.nudge_m)
+            EnvConfig(
+                self.environment,
+                self.image_size,
+                self.wrist,
+                self.suite,
+                self.nudge_m,
+                control_rate_hz=self.control_rate_hz,
+            )
         except SimError as error:
             raise ValueError(str(error)) from None
-        if not CONTROL_PERIOD_S < self.max_age_s < float("inf"):
-            least = f"must be above {CONTROL_PERIOD_S:g}, the control period"
+        rate_hz = min(ACTION_RATE_HZ, self.control_rate_hz or ACTION_RATE_HZ)
+        if not 1.0 / rate_hz < self.max_age_s < float("inf"):
+            which = "action" if rate_hz == ACTION_RATE_HZ else "control"
+            least = f"must be above {1.0 / rate_hz:g}, the {which} period"
             raise ValueError(f"max_age_s is {self.max_age_s:g}: {least}")
         if self.route == "direct" and self.mode is not Mode.LOCKSTEP:
             raise ValueError("without ROS there is lock-step only")
@@ -207,7 +219,9 @@ class Record:
     """The result of a job. An episode that could not be played is a failure with its reason.
 
     ``reason``: why it ended: "success", "step limit", "out of reach", "policy FAULT: ...",
-    "no progress: ...". ``rate_hz``: new actions of the policy executed per second of wall time.
+    "no progress: ...". ``steps``, ``max_steps`` and ``held`` count actions, so that they are
+    comparable between control rates; what follows of actions executed is of control steps.
+    ``rate_hz``: new actions of the policy executed per second of wall time.
     ``age_ms``: observation age of every executed action of the policy at its execution
     (in lock-step in simulated time). ``inference_ms``: time of the policy per frame.
     ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
@@ -216,9 +230,9 @@ class Record:
     actions, where a pipeline's pass serves as many as it is deep and a chunk's all of its own.
     ``staleness_ms``: age less due time of the same
     actions at their execution, how far each was behind its own chunk's time line;
-    ``conditioning_delay``: the periods of delay that a policy was conditioned on (none where it
-    never was).
-    ``held``: steps without an action of the policy. ``clamped``: actions changed by the gate.
+    ``conditioning_delay``: the action periods of delay that a policy was conditioned on (none where
+    it never was).
+    ``held``: those without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
     command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
     same of the action tokens, int64, "" without a model. Of chunks: ``begun`` is the index of the

@@ -13,7 +13,6 @@ import math
 import os
 import re
 import textwrap
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import RECORDED, BadFile, parse_json, read_arrays, read_bytes, read_json
 from vla_ros.data.episodes.records import (
     Job,
     Record,
@@ -142,7 +142,7 @@ def read_run(directory: Path) -> tuple[Setup, dict[str, Variant]]:
 
 def _read(path: Path) -> tuple[Setup, dict[str, Variant], list[str]]:
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
         variants = [variant_from_json(one) for one in content["variants"]]
         setup = setup_from_json(content["setup"])
         return setup, {v.label: v for v in variants}, content["commands"]
@@ -154,8 +154,8 @@ def read_records(directory: Path) -> list[Record]:
     """The records of an evaluation, also while it is written; StoreError."""
     path = directory / EPISODES
     try:
-        content = path.read_bytes()
-    except OSError as error:
+        content = read_bytes(path, RECORDED)
+    except (OSError, BadFile) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
     return _parse(content[: content.rfind(b"\n") + 1], path)
 
@@ -164,7 +164,7 @@ def _parse(content: bytes, path: Path) -> list[Record]:
     records: dict[str, Record] = {}
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            record = record_from_json(json.loads(line))
+            record = record_from_json(parse_json(line, "it"))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{path}, line {number} cannot be read: {error}") from error
         records.setdefault(record.job.key(), record)
@@ -220,10 +220,9 @@ def read_tokens(directory: Path, variant: str = "") -> list[EpisodeTokens]:
 
 def _tokens_of(path: Path) -> EpisodeTokens:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            tokens: npt.NDArray[Any] = archive["tokens"]
-            success = bool(archive["success"])
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        archive = read_arrays(path)
+        tokens, success = archive["tokens"], bool(archive["success"])
+    except (ValueError, KeyError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if tokens.ndim != 2 or tokens.dtype != np.int32:
         raise UserError(f"{path}: tokens are {tokens.dtype} {tokens.shape}, not int32 [frames, K]")

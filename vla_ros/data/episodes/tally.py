@@ -141,20 +141,23 @@ class EpisodeTally:
         reason: str,
         max_steps: int,
         wall_s: float,
+        actions_a_step: float = 1.0,
         decoding: str = "",
         pipeline_depth: int = 1,
         clamped: int = 0,
         error: str = "",
     ) -> Record:
-        """The record of the episode."""
+        """The record of the episode. ``actions_a_step``: the share of an action that a control step
+        makes."""
+        moved = self._moved * actions_a_step
         return Record(
             job=job,
             success=success,
             reason=reason,
-            steps=self._steps,
+            steps=math.floor(self._steps * actions_a_step + 1e-6),
             max_steps=max_steps,
             wall_s=wall_s,
-            rate_hz=self._moved / wall_s if wall_s > 0 else 0.0,
+            rate_hz=moved / wall_s if wall_s > 0 else 0.0,
             age_ms=Spread.of(self._ages_ms),
             staleness_ms=Spread.of(self._staleness_ms),
             inference_ms=Spread.of(self._inference_ms),
@@ -165,7 +168,7 @@ class EpisodeTally:
             passes=self._passes,
             frames=self._frames,
             served=self._actions_made * max(1, pipeline_depth),
-            held=self._steps - self._moved,
+            held=round((self._steps - self._moved) * actions_a_step),
             clamped=clamped,
             action_digest=self._actions.hexdigest(),
             token_digest=self._tokens.hexdigest() if self._frames_tokens else "",

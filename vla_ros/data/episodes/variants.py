@@ -46,7 +46,7 @@ class Choices:
     )
     rtc_mode: tuple[str, ...] = _values(str, (GUIDED,), "M", "of rtc: guided, guided_vjp")
     delay_frames: tuple[int, ...] = _values(
-        int, (0,), "D", "lock-step: act on the observation of so many control steps ago; chunks"
+        int, (0,), "D", "lock-step: act on the observation of so many actions ago; chunks"
         " come so late (0)"
     )  # fmt: skip
     image_delay_ms: tuple[float, ...] = _values(

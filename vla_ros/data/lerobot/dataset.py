@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import read_json
 from vla_ros.core.types import Image
 from vla_ros.data.lerobot import wire
 from vla_ros.data.lerobot.wire import Array, Message
+from vla_ros.policies.lerobot.environment import seen_variables
 from vla_ros.policies.load import lerobot_python
 
 IMAGES = "observation.images."
 STATE = "observation.state"
 ACTION = "action"
+#: What went to the robot over an action, [n, D]; only where the control rate is above the action's.
+COMMANDS = "commands"
 #: Neither begins with "observation" or "action": LeRobot's policies take those for inputs.
 OBSERVATION_AGE = "timing.observation_age_s"
 ACTION_OBSERVATION_AGE = "timing.action_observation_age_s"
@@ -37,11 +41,21 @@ INTERVENTION = "intervention"
 
 @dataclass(frozen=True, slots=True)
 class DatasetColumn:
-    """Numbers of one kind, [D]: a name each, or () for the one that needs none."""
+    """Numbers of one kind, [D]: a name each, or () for the one that needs none. With ``rows`` [n,
+    D]: so many of them one after the other."""
 
     name: str
     names: tuple[str, ...]
     dtype: str = "float32"
+    rows: int = 0
+
+    def feature(self) -> dict[str, Any]:
+        """The feature for LeRobotDataset.create; the names of rows are by axis."""
+        shape, names = [len(self.names) or 1], list(self.names) or None
+        if not self.rows:
+            return {"dtype": self.dtype, "shape": shape, "names": names}
+        axes = {"commands": [f"command_{i}" for i in range(self.rows)], "numbers": names}
+        return {"dtype": self.dtype, "shape": [self.rows, *shape], "names": axes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +73,7 @@ class Columns:
             IMAGES + name: {"dtype": kind, "shape": [*size, 3], "names": axes}
             for name, size in self.cameras.items()
         }
-        for one in self.numbers:
-            found[one.name] = {
-                "dtype": one.dtype,
-                "shape": [len(one.names) or 1],
-                "names": list(one.names) or None,
-            }
-        return found
+        return found | {one.name: one.feature() for one in self.numbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +133,7 @@ class LeRobot:
     def __init__(self, python: str) -> None:
         self._python = python
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        # The parent's own search path is for another Python; nothing here needs the hub.
-        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        env = seen_variables(os.environ)
         env |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "SVT_LOG": "1"}
         self._process = subprocess.Popen(
             [python, "-I", "-c", _BOOT, str(_PACKAGE)],
@@ -344,7 +351,7 @@ class Reader:
             episodes=int(meta["episodes"]),
             frames=int(meta["frames"]),
             features={name: _feature(name, one) for name, one in meta["features"].items()},
-            ours=json.loads(ours.read_text(encoding="utf-8")) if ours.is_file() else {},
+            ours=read_json(ours) if ours.is_file() else {},
         )
 
     def rows(self, names: tuple[str, ...]) -> Iterator[DatasetRow]:

@@ -1,6 +1,8 @@
-"""A bag as rows: every command with the images, the state and the instruction that belong to it.
+"""A bag as rows: every action with the images, the state and the instruction that belong to it.
 
-Judged first, from the stamps alone; images are read from the disk as they are needed.
+Of a policy's action the commands that made it (:mod:`vla_ros.data.actions`) are one row: what the
+robot executed. Of a person's commands those of one action period are. Rows are judged first, from
+the stamps alone; images are read from the disk as they are needed.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,14 @@ import numpy as np
 
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import CommandKind
-from vla_ros.data.bag_frames import header_stamp, pick
+from vla_ros.data.actions import ActionPeriod, Rates, displaced, executed, periods
+from vla_ros.data.bag_frames import TopicRoles, header_stamp, pick
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 from vla_ros.data.lerobot.dataset import (
     ACTION,
     ACTION_OBSERVATION_AGE,
     ANSWERED,
+    COMMANDS,
     DELAY,
     INTERVENTION,
     OBSERVATION_AGE,
@@ -37,6 +42,7 @@ from vla_ros.data.lerobot.pairing import (
     RecordedCommand,
     dropped_lines,
     episodes,
+    gaps,
     pair,
 )
 from vla_ros.data.lerobot.streams import (
@@ -55,17 +61,18 @@ from vla_ros.data.lerobot.streams import (
     statuses_of,
 )
 from vla_ros.data.lerobot.wire import Array
-from vla_ros.data.replay import stamp_ns
+from vla_ros.data.replay import Chunk, phase_of, rates_of, stamp_ns
 
 _STATES = ("joint_states", "end_effector_pose")
 _RUNNING, _SUCCESS = 1, 2  # of EpisodeStatus
+PERIODS = 2.5  # of rows, and a longer pause begins another episode: one missing row is closed up
 
 
 @dataclass(frozen=True, slots=True)
 class BagOptions:
     """``remaps``: role -> topic. ``cameras``: name -> topic, beside those of the roles.
-    ``instruction`` instead of the bag's own. ``fps`` 0: the bag's. The others are those of
-    :func:`pair` and :func:`episodes`."""
+    ``instruction`` instead of the bag's own. ``fps`` 0: the bag's; ``max_gap_s`` 0: two periods of
+    its rows. The others are those of :func:`pair` and :func:`episodes`."""
 
     remaps: Mapping[str, str] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +80,7 @@ class BagOptions:
     fps: int = 0
     pairing: str = DUE
     max_age_s: float = 1.0
-    max_gap_s: float = 10.0
+    max_gap_s: float = 0.0
     only_success: bool = False
 
 
@@ -85,6 +92,19 @@ class _Command:
     numbers: Numbers
     person: bool | None = None  # a person acted; None: unknown
     index: int = 0  # in the chunk that it is of
+    phase: float = 0.0  # part of its action that commands before it have made
+    displaced: tuple[bool, ...] = ()  # which of its numbers are displacements
+    stretch: int = 0  # one more after everything that ends an action before its time
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """What a row is of: ``first`` is the command that begins it, ``values`` [D] are what its
+    commands [n, D] came to."""
+
+    first: _Command
+    values: Array
+    commands: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +119,8 @@ class _Planned:
 
 class BagRows:
     """The rows of one bag. BagError: it has no images, no commands or no instruction, or stamps
-    that cannot be followed. ``dropped``: commands that make no row, by the reason."""
+    that cannot be followed. ``rates`` of its run. ``dropped``: commands that make no row, by the
+    reason."""
 
     def __init__(self, bag: Bag, options: BagOptions) -> None:
         self._bag, self._options = bag, options
@@ -118,11 +139,31 @@ class BagRows:
         self._states = [
             States(bag, picked.topics[role]) for role in _STATES if picked.name(role) is not None
         ]
-        self._chunks: RecordedChunks | None = None
-        if picked.name("policy/action_chunk") is not None:
+        self.rates = self._read_rates(picked)
+        self._chunks: RecordedChunks | None = None  # of actions that are rows
+        if picked.name("policy/action_chunk") is not None and self.rates.share <= 1.0:
             self._chunks = RecordedChunks(bag, picked, self._commands[0].numbers.names) or None
-        self.fps = options.fps or self._rate()
+        self.fps = options.fps or max(1, round(self.rates.row_hz))
+        self._actions = _actions(self._commands, self.rates)
+        self._most = max(self.rates.commands, *(len(one.commands) for one in self._actions), 1)
         self._planned = self._plan()
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for the user, one line each: LeRobot counts whole rows a second."""
+        row_hz, path = self.rates.row_hz, self._bag.path
+        found = []
+        if self._gaps:
+            found.append(
+                f"{path}: {len(self._gaps)} gaps begin another episode, the longest of"
+                f" {max(self._gaps):.2f} s; --max-gap S closes them up"
+            )
+        if abs(row_hz - self.fps) > 0.01 * row_hz:
+            found.append(
+                f"{path}: its rows are of {row_hz:g} Hz and are named {self.fps} fps, so a"
+                f" second lasts {row_hz / self.fps:.2f} s there"
+            )
+        return found
 
     def __len__(self) -> int:
         return len(self._planned)
@@ -137,6 +178,8 @@ class BagRows:
         sizes = {name: image.shape[:2] for name, image in first.images.items()}
         state = [name for one in self._states for name in one.names]
         numbers = [DatasetColumn(ACTION, self._commands[0].numbers.names)]
+        if self._most > 1:
+            numbers.append(DatasetColumn(COMMANDS, numbers[0].names, rows=self._most))
         numbers += [DatasetColumn(STATE, tuple(state))] if state else []
         numbers += [
             DatasetColumn(name, ("s",)) for name in (OBSERVATION_AGE, ACTION_OBSERVATION_AGE)
@@ -162,18 +205,23 @@ class BagRows:
             yield DatasetRow(row.episode, row.task, images, row.numbers)
 
     def _read_commands(self, topic: BagTopic) -> list[_Command]:
-        found = []
+        found: list[_Command] = []
+        stretch = 0
         for message in self._bag.messages([topic.name]):
             content = self._bag.decode(message)
             numbers = numbers_of(topic.kind, content)
             kind = CommandKind(int(content.kind)) if topic.kind == COMMAND else CommandKind.POLICY
             if not kind.moves:
+                # A person's displacement comes once, with nothing new until the next one.
+                stretch += kind is CommandKind.STOP or not (found and found[-1].person)
                 self.dropped[f"{kind.name}, which is no policy's"] += 1
                 continue
             if not np.isfinite(numbers.values).all():
+                stretch += 1
                 self.dropped["a number that is not finite"] += 1
                 continue
-            found.append(_command(self._bag, topic.kind, message, content, numbers))
+            command = _command(self._bag, topic.kind, message, content, numbers)
+            found.append(replace(command, stretch=stretch))
         found = _joined(found)
         if not found:
             raise BagError(f"{self._bag.path}: {topic.name} has no command of a policy")
@@ -186,31 +234,26 @@ class BagRows:
             )
         return found
 
-    def _rate(self) -> int:
-        run = self._bag.run
-        hz = float(run.parameters.get("policy", {}).get("control_rate_hz", 0.0)) if run else 0.0  # type: ignore[arg-type]
-        if not hz:
-            steps = np.diff([c.times.published_ns for c in self._commands])
-            steps = steps[steps > 0]
-            if not len(steps):
-                raise BagError(f"{self._bag.path}: its rate is unknown: give --fps")
-            hz = float(SECOND / np.median(steps))
-        return max(1, round(hz))
+    def _read_rates(self, picked: TopicRoles) -> Rates:
+        rates = rates_of(self._bag, picked, [c.times.published_ns for c in self._commands])
+        if rates is None and not self._options.fps:
+            raise BagError(f"{self._bag.path}: its rate is unknown: give --fps")
+        return rates or Rates(self._options.fps, self._options.fps)
 
     def _plan(self) -> list[_Planned]:
         slop_s = 0.5 / self.fps
-        kept: list[tuple[_Command, Mark, Mapping[str, int], Array]] = []
-        for command in self._commands:
-            mark, why = self._mark(command)
+        kept: list[tuple[_Action, Mark, Mapping[str, int], Array]] = []
+        for action in self._actions:
+            times, count = action.first.times, len(action.commands)
+            mark, why = self._mark(action.first)
             if why:
-                self.dropped[why] += 1
+                self.dropped[why] += count
                 continue
-            times = command.times
             found = pair(
                 times, self._stamps, self._options.pairing, self._options.max_age_s, slop_s
             )
             if found.lacking:
-                self.dropped[found.lacking] += 1
+                self.dropped[found.lacking] += count
                 continue
             # The state of the moment that the image shows: not later than its newest image.
             shown = max(self._stamps[n].stamp(i) for n, i in found.images.items())
@@ -219,16 +262,23 @@ class BagRows:
                 state for one in self._states if (state := one.by(moment, times.at_ns)) is not None
             ]
             if len(states) < len(self._states):
-                self.dropped["no state before it"] += 1
+                self.dropped["no state before it"] += count
                 continue
-            kept.append((command, mark, found.images, np.concatenate(states) if states else _NONE))
+            state = np.concatenate(states) if states else _NONE
+            if not np.isfinite(state).all():
+                self.dropped["a state that is not finite"] += count
+                continue
+            kept.append((action, mark, found.images, state))
         if not kept:
             why = "; ".join(f"{n} {reason}" for reason, n in self.dropped.most_common(3))
             raise BagError(f"{self._bag.path}: no command makes a row: {why}")
-        numbers = episodes([mark for _, mark, _, _ in kept], self._options.max_gap_s)
+        marks = [mark for _, mark, _, _ in kept]
+        gap_s = self._options.max_gap_s or PERIODS / self.fps
+        self._gaps = gaps(marks, gap_s)
+        numbers = episodes(marks, gap_s)
         return [
-            _Planned(number, mark.task, images, self._numbers(command, images, state))
-            for number, (command, mark, images, state) in zip(numbers, kept, strict=True)
+            _Planned(number, mark.task, images, self._numbers(action, images, state))
+            for number, (action, mark, images, state) in zip(numbers, kept, strict=True)
         ]
 
     def _mark(self, command: _Command) -> tuple[Mark, str]:
@@ -251,28 +301,31 @@ class BagRows:
         return any(s.episode == episode and s.state == _SUCCESS for s in self._statuses)
 
     def _numbers(
-        self, command: _Command, images: Mapping[str, int], state: Array
+        self, action: _Action, images: Mapping[str, int], state: Array
     ) -> dict[str, Array]:
-        times = command.times
+        times = action.first.times
         oldest = min(self._stamps[name].stamp(i) for name, i in images.items())
         observed = times.observed_ns or oldest
         found = {
-            ACTION: command.numbers.values,
+            ACTION: action.values,
             OBSERVATION_AGE: np.array([(times.published_ns - oldest) / SECOND]),
             ACTION_OBSERVATION_AGE: np.array([(times.published_ns - observed) / SECOND]),
         }
+        if self._most > 1:
+            last = self._most - len(action.commands)
+            found[COMMANDS] = np.pad(action.commands, ((0, last), (0, 0)), "edge")
         if self._states:
             found[STATE] = state
         if self._chunks is not None:
-            answer = self._answer(command, self._chunks)
-            # LeRobot's statistics take no NaN: without an answer the command itself stands there.
-            action, took = answer or (command.numbers.values, 0)
-            found |= {POLICY_ACTION: action, DELAY: np.array([took / SECOND])}
+            answer = self._answer(action.first, self._chunks)
+            # LeRobot's statistics take no NaN: without an answer what was executed stands there.
+            given, took = answer or (action.values, 0)
+            found |= {POLICY_ACTION: given, DELAY: np.array([took / SECOND])}
         out = {name: values.astype(np.float32) for name, values in found.items()}
         if self._chunks is not None:
             out[ANSWERED] = np.array([answer is not None])
-        if command.person is not None:
-            out[INTERVENTION] = np.array([command.person])
+        if action.first.person is not None:
+            out[INTERVENTION] = np.array([action.first.person])
         return out
 
     def _answer(self, command: _Command, chunks: RecordedChunks) -> tuple[Array, int] | None:
@@ -281,14 +334,18 @@ class BagRows:
         times = command.times
         made = chunks.made_from(times.observed_ns)
         if made is not None and not command.person and command.index < len(made.rows):
-            return np.array(made.rows[command.index]), made.published_ns - made.observed_ns
+            nearest = min(command.index + round(command.phase), len(made.rows) - 1)
+            return np.array(made.rows[nearest]), _took(made)
         newest = chunks.newest(times.published_ns)
         if newest is None or newest.digest != command.digest:
             return None
         if times.published_ns - newest.observed_ns > self._options.max_age_s * SECOND:
             return None
-        row = np.array(newest.due(times.published_ns))
-        return row, newest.published_ns - newest.observed_ns
+        return np.array(newest.rows[newest.due(times.published_ns)]), _took(newest)
+
+
+def _took(chunk: Chunk) -> int:
+    return chunk.published_ns - chunk.observed_ns
 
 
 _NONE: Array = np.empty(0)
@@ -313,7 +370,46 @@ def _command(bag: Bag, kind: str, message: BagMessage, content: Any, numbers: Nu
         stamp_ns(content.receive_stamp),
     )
     digest, index = int(content.instruction_hash), int(content.chunk_index)
-    return _Command(times, int(content.epoch), digest, numbers, person, index)
+    sums, phase = displaced(content.action_space, content.units), phase_of(content)
+    if len(sums) != len(numbers.names):
+        raise BagError(f"{bag.path}: a command has {len(numbers.names)} names, {len(sums)} units")
+    return _Command(times, int(content.epoch), digest, numbers, person, index, phase, sums)
+
+
+def _actions(commands: Sequence[_Command], rates: Rates) -> list[_Action]:
+    """What was executed, action by action; a command each where it makes one, or several."""
+    found: list[_Action] = []
+    if rates.share >= 1.0:
+        return [_Action(c, c.numbers.values, c.numbers.values[None]) for c in commands]
+    for _, one in groupby(commands, lambda c: (c.stretch, c.epoch, c.person)):
+        motion = list(one)
+        if motion[0].person:
+            parts = _by_time(motion, rates)
+        else:
+            marks = [((c.times.observed_ns, c.index), c.phase) for c in motion]
+            parts = periods(marks, rates.share)
+        for number, period in enumerate(parts):
+            mine = [motion[i] for i in period.commands]
+            rows = np.stack([c.numbers.values for c in mine])
+            values = executed(rows, mine[0].displaced)
+            if number and period.before:
+                moved = np.where(mine[0].displaced, rows[0], 0.0) * period.before
+                found[-1] = replace(found[-1], values=found[-1].values + moved)
+                values = values - moved
+            found.append(_Action(mine[0], values, rows))
+    return found
+
+
+def _by_time(motion: Sequence[_Command], rates: Rates) -> list[ActionPeriod]:
+    """The action periods of a person's commands, counted from where the person began: they are of
+    no chunk."""
+    begin_ns = motion[0].times.published_ns
+
+    def number(at: int) -> int:
+        since_s = (motion[at].times.published_ns - begin_ns) / SECOND
+        return int((since_s + 0.5 / rates.control_hz) * rates.action_hz)
+
+    return [ActionPeriod(tuple(one)) for _, one in groupby(range(len(motion)), number)]
 
 
 def _joined(commands: Sequence[_Command]) -> list[_Command]:
@@ -345,7 +441,7 @@ class Bags:
                 rows = BagRows(bag, options)
                 self._bags.append(rows)
                 self.dropped += rows.dropped
-                self._notes += bag.notes
+                self._notes += [*bag.notes, *rows.notes]
             self._columns = self._common(paths)
         except BaseException:
             self._open.close()

@@ -11,6 +11,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from vla_ros.core.clock import SECOND
 
@@ -167,6 +168,17 @@ def episodes(marks: Sequence[Mark], max_gap_s: float) -> Iterator[int]:
                 number += 1
         before = mark
         yield number
+
+
+def gaps(marks: Sequence[Mark], max_gap_s: float) -> list[float]:
+    """Pauses of more than ``max_gap_s`` within what would else be one episode, s."""
+    found = []
+    for before, mark in pairwise(marks):
+        step = mark.published_ns - before.published_ns
+        same = replace(mark, published_ns=before.published_ns) == before
+        if same and step > max_gap_s * SECOND:
+            found.append(step / SECOND)
+    return found
 
 
 def dropped_lines(dropped: Counter[str]) -> list[str]:

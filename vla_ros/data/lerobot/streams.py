@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,6 @@ class Numbers:
 
     names: tuple[str, ...]
     values: Array
-
-    def ordered(self, names: Sequence[str]) -> Array | None:
-        """The values in the order of ``names``; None: one of them is not among its own."""
-        if tuple(names) == self.names:
-            return self.values
-        if not set(names) <= set(self.names):
-            return None
-        return self.values[[self.names.index(name) for name in names]]
 
 
 def numbers_of(kind: str, content: Any) -> Numbers:
@@ -87,34 +79,88 @@ ROLES: dict[str, tuple[str, ...]] = {
     "instruction": ("std_msgs/msg/String",),
     "policy/action": ACTIONS,
     "policy/action_chunk": ("vla_ros/msg/ActionChunk",),
+    "policy/status": ("vla_ros/msg/PolicyStatus",),
     "bridge/episode": ("vla_ros/msg/EpisodeStatus",),
 }
 
 
-class States:
-    """One state topic and its values."""
+@dataclass(slots=True)
+class _Readings:
+    """Messages of the same names: when they were captured and arrived, in ns, and values [D]."""
 
-    def __init__(self, bag: Bag, topic: BagTopic) -> None:
-        captured, arrived, self._values = [], [], []
-        self.names: tuple[str, ...] = ()
-        for message in bag.messages([topic.name]):
-            numbers = numbers_of(topic.kind, bag.decode(message))
-            self.names = self.names or numbers.names
-            values = numbers.ordered(self.names)
-            if values is None or not len(values):
-                continue  # of another publisher on the topic
-            stamp = 0 if topic.kind in UNSTAMPED else header_stamp(bag, message)
-            captured.append(stamp or message.stamp_ns)
-            arrived.append(message.stamp_ns)
-            self._values.append(values)
+    captured: list[int] = field(default_factory=list)
+    arrived: list[int] = field(default_factory=list)
+    values: list[Array] = field(default_factory=list)
+
+
+class _Joined:
+    """The readings of some names: the newest counts, whoever published it."""
+
+    def __init__(self, names: Sequence[str], sources: Mapping[tuple[str, ...], _Readings]) -> None:
+        captured, arrived = [], []
+        self._values: list[Array] = []
+        for own, readings in sources.items():
+            columns = [own.index(name) for name in names]
+            captured += readings.captured
+            arrived += readings.arrived
+            self._values += [values[columns] for values in readings.values]
         self._stamps = Stamps(captured, arrived)
 
     def by(self, moment_ns: int, at_ns: int) -> Array | None:
-        """The newest value captured by a moment, or (0) recorded by ``at_ns``."""
         number = (
             self._stamps.captured_by(moment_ns) if moment_ns else self._stamps.arrived_by(at_ns)
         )
         return None if number is None else self._values[number]
+
+
+class States:
+    """One state topic: the values of all its publishers, joined by name as the policy node does.
+
+    ``names`` [D]: of one publisher in its order; of several (an arm and its gripper) those of the
+    publisher with the most names first, so that it does not matter who spoke first. BagError: a
+    message that cannot be read.
+    """
+
+    def __init__(self, bag: Bag, topic: BagTopic) -> None:
+        sources: dict[tuple[str, ...], _Readings] = {}
+        for message in bag.messages([topic.name]):
+            content = bag.decode(message)
+            if topic.kind == _JOINTS and not len(content.position):
+                continue  # velocities or efforts alone
+            try:
+                numbers = numbers_of(topic.kind, content)
+            except BagError as error:
+                raise BagError(f"{bag.path}: {topic.name}: {error}") from None
+            if not len(numbers.values):
+                continue
+            stamp = 0 if topic.kind in UNSTAMPED else header_stamp(bag, message)
+            own = sources.setdefault(numbers.names, _Readings())
+            own.captured.append(stamp or message.stamp_ns)
+            own.arrived.append(message.stamp_ns)
+            own.values.append(numbers.values)
+        sources = dict(sorted(sources.items(), key=lambda one: (-len(one[0]), one[0])))
+        self.names = tuple(dict.fromkeys(name for names in sources for name in names))
+        of_whom: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+        for name in self.names:
+            of_whom.setdefault(tuple(own for own in sources if name in own), []).append(name)
+        self._parts = [
+            (
+                [self.names.index(name) for name in names],
+                _Joined(names, {own: sources[own] for own in owners}),
+            )
+            for owners, names in of_whom.items()
+        ]
+
+    def by(self, moment_ns: int, at_ns: int) -> Array | None:
+        """The newest values [D] captured by a moment, or (0) recorded by ``at_ns``; None: one was
+        not there yet."""
+        out = np.empty(len(self.names))
+        for columns, part in self._parts:
+            values = part.by(moment_ns, at_ns)
+            if values is None:
+                return None
+            out[columns] = values
+        return out if len(out) else None
 
 
 class RecordedChunks:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vla_ros.core.files import MB, open_file
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import refuse_broken
 
 SEPARATOR = "/"  # {"model": {"llm": {"x": tensor}}} becomes model/llm/x
+_PACKED = 64 * MB  # of an archive's compressed parts, of which TorchScript's code has some
 _SKIPPED = ("optimizer", "lr_scheduler", "scheduler")  # of a training run, larger than its model
 
 
@@ -29,6 +34,7 @@ def read_content(path: Path) -> Any:
             " (CVE-2025-32434); convert it where torch is 2.6 or later"
         )
     refuse_broken(path)
+    _refuse_packed(path)
     try:
         return _load(path)
     except Exception as error:
@@ -51,6 +57,24 @@ def read_pickle(path: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+def _refuse_packed(path: Path) -> None:
+    """Raise CheckpointError for an archive whose parts are compressed: a small one fills a memory,
+    and ``torch.save`` writes none."""
+    with open_file(path) as stream:
+        if not zipfile.is_zipfile(stream):
+            return
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                parts = [p for p in archive.infolist() if p.file_size > p.compress_size]
+        except Exception:  # zipfile raises whatever damaged bytes make it raise: torch says it
+            return
+    if sum(part.file_size for part in parts) > _PACKED:
+        raise CheckpointError(
+            f"{path}: {parts[0].filename!r} in it is compressed, as torch.save never does: save it"
+            " again"
+        )
+
+
 def _load(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -61,15 +85,19 @@ def _load(path: Path) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Torch's message of many lines in one."""
+    """Torch's message of many lines in one. Its words change with its releases, so its class and
+    the one word of pickle's own, GLOBAL, decide."""
     text = " ".join(str(error).split())
-    if "Unsupported" in text or "not an allowed global" in text:
-        name = text.partition("GLOBAL ")[2].split(" ")[0].rstrip(".,") or "something else"
-        return (
-            f"a pickle that asks for {name}, which could run code; it is not read."
-            " Ask its author for safetensors"
-        )
-    return f"no whole file of torch.save ({text[:120]}): copy or download it again"
+    wanted = re.search(r"GLOBAL ([\w.]*\w)", text)
+    if wanted:
+        what = f"a pickle that asks for {wanted[1]}, which could run code"
+    elif "TorchScript" in text:
+        what = "a program in TorchScript, which would run code"
+    elif isinstance(error, pickle.UnpicklingError):
+        what = "a pickle of more than tensors, which could run code"
+    else:
+        return f"no whole file of torch.save ({text[:120]}): copy or download it again"
+    return f"{what}; it is not read. Ask its author for safetensors"
 
 
 def _tensors(content: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:

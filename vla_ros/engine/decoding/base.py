@@ -27,7 +27,7 @@ class ActionDecoder(ABC):
     """The part of an engine that makes actions of inputs, tokens or a chunk, for one session.
 
     ``model`` is the network; ``name`` the decoding, ``max_tokens`` of an answer, ``max_delay`` the
-    control periods of delay that it was trained for, ``continues`` the executions of chunks that it
+    action periods of delay that it was trained for, ``continues`` the executions of chunks that it
     takes part in; ``prepared``: graphs that there were when all were captured, None before. Of
     tokens there is a ``decoding``.
     """

@@ -24,6 +24,7 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights, build_tokenizer
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, TowerConfig
+from vla_ros.engine.io.ends import check_ends
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import TURBOVLA
 from vla_ros.engine.io.files import naming, read_json, write_json
@@ -181,6 +182,7 @@ def _pair(own: Fields, name: str, which: tuple[str, str], size: int) -> list[tor
                 f"{STATISTICS}: {name}.{one} has {len(values)} values, {size} are wanted"
             )
         made.append(torch.tensor(values, dtype=torch.float32))
+    check_ends(made[0], made[1], which, f"{STATISTICS}: {name}")
     return made
 
 

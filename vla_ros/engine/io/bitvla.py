@@ -8,7 +8,6 @@ in one matrix.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -17,9 +16,10 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.core.files import open_file
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig
-from vla_ros.engine.io.files import WINDOW, give_back_freed
+from vla_ros.engine.io.files import WINDOW, give_back_freed, header
 from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.layers.linear import LowBit
 from vla_ros.engine.layers.ternary import Ternary
@@ -116,12 +116,12 @@ class FileRows:
 
     def __init__(self, path: Path, name: str, like: torch.Tensor) -> None:
         self._path, self._like = path, like
-        self._file = path.open("rb", buffering=0)
+        self._file = open_file(path)
         size = int.from_bytes(os.pread(self._file.fileno(), 8, 0), "little")
-        header = json.loads(os.pread(self._file.fileno(), size, 8))[name]
-        self.count, self.width = header["shape"]
-        self._dtype = _DTYPES[header["dtype"]]
-        self._begin = 8 + size + int(header["data_offsets"][0])
+        stored = header(path)[name]
+        self.count, self.width = stored["shape"]
+        self._dtype = _DTYPES[stored["dtype"]]
+        self._begin = 8 + size + int(stored["data_offsets"][0])
         self._written = self._state()
 
     def take(self, ids: Sequence[int]) -> torch.Tensor:

@@ -24,7 +24,7 @@ from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, DEEPEST, OPENVL
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
-MOST_DELAY = 9  # control periods; a prompt names a delay by one digit
+MOST_DELAY = 9  # action periods; a prompt names a delay by one digit
 ACTIVATIONS = ("gelu", "gelu_tanh")  # of a tower: exact, and its approximation by tanh
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's 0...5
 
@@ -124,7 +124,7 @@ class ModelConfig:
     ``chunk`` is the number of actions one inference returns; ``parallel`` marks an OpenVLA-OFT
     checkpoint with its L1 head, for actions of ``action_dim``; ``minmax`` normalizes by min and
     max, not by q01 and q99 (ALOHA); ``stop_token`` ends its sequence. With ``vq``
-    the ``bins`` are codes of a VQ-VAE. ``max_delay``: delays in control periods that it was trained
+    the ``bins`` are codes of a VQ-VAE. ``max_delay``: delays in action periods that it was trained
     for; above 0 its prompts name the delay.
     """
 

@@ -17,11 +17,12 @@ from typing import ClassVar
 import numpy as np
 
 from vla_ros.core.types import Floats
-from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.io.field_table import Fields
-from vla_ros.engine.io.files import read_json, refuse_broken, write_json
+from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.flow_config import FAST_PROCESSOR, fast_folder
 from vla_ros.engine.io.processors import TextTokenizer
+from vla_ros.engine.io.tokenizer_file import open_tokenizer
 
 PREFIX, END = "Action: ", "|"  # what an answer begins and ends with
 _CLASS = "UniversalActionProcessor"
@@ -33,14 +34,7 @@ class FastTokenizer:
     """Chunks <-> action tokens, by the folder of a FAST tokenizer. CheckpointError in one line."""
 
     def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
-
-        path = folder / "tokenizer.json"
-        refuse_broken(path)
-        try:
-            self._pairs = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises plain Exception
-            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+        self._pairs = open_tokenizer(folder / "tokenizer.json")
         fields = Fields(read_json(folder / FAST_PROCESSOR))
         fields.only("processor_class", _CLASS)
         self.scale = fields.number("scale", 10.0)
@@ -49,7 +43,7 @@ class FastTokenizer:
     @property
     def size(self) -> int:
         """Size of its vocabulary."""
-        return int(self._pairs.get_vocab_size())
+        return self._pairs.vocab_size()
 
     def numbers(self, tokens: Sequence[int]) -> Floats:
         """The rounded coefficients that these tokens spell. OverflowError: one is below 0."""

@@ -31,7 +31,10 @@ FAST_TOKENIZER = "lerobot/fast-action-tokenizer"
 #: How pi0.5's prompt has the state: the robot's values, or zeros behind them.
 IN_PROMPT = ROBOT, PADDED = "robot", "padded"
 _SPEED = "how fast LeRobot computes it"
+#: This project's own, in any config.json (:mod:`~.rates`).
+_RATE = {"action_rate_hz": "when actions are executed, not what they are"}
 _LEROBOT_IDLE = {
+    **_RATE,
     "push_to_hub repo_id private tags license pretrained_path pretrained_revision": "where it is"
     " published",
     "device use_amp": "device and number format are options here",
@@ -289,6 +292,7 @@ OPENVLA = FieldTable(
         **by_hand("norm_stats text_config"),
     },
     {
+        **_RATE,
         **_TRANSFORMERS_IDLE,
         "arch_specifier hf_llm_id timm_model_ids image_sizes": "vision_backbone_id and"
         " llm_backbone_id say it",
@@ -348,6 +352,7 @@ BITVLA = FieldTable(
         "proprio_dim": _ACTIONS["proprio_dim"],
     },
     {
+        **_RATE,
         **_TRANSFORMERS_IDLE,
         "image_seq_length image_token_index ignore_index": "where images go, the tower says",
         "tie_word_embeddings vocab_size": "text_config says it",
@@ -416,6 +421,7 @@ GROOT_HEAD = FieldTable(
 )
 #: Of GR00T's N1.6 and N1.7, whose images, states and actions ``processor_config.json`` describes.
 _GROOT_IDLE = {
+    **_RATE,
     **_TRANSFORMERS_IDLE,
     "model_dtype load_bf16 backbone_trainable_params_fp32 compute_dtype": "the number format is an"
     " option here",
@@ -449,6 +455,7 @@ GROOT_N16 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type
 GROOT_N15 = FieldTable(
     {},
     {
+        **_RATE,
         **_TRANSFORMERS_IDLE,
         "compute_dtype model_dtype": "the number format is an option here",
         "hidden_size": "the two parts say it",
@@ -563,5 +570,8 @@ TURBOVLA = FieldTable(
         ),
         "shapes": None,
     },
-    {"embedding_dump": "what the authors' code writes to disk on the way; nothing reads it"},
+    {
+        **_RATE,
+        "embedding_dump": "what the authors' code writes to disk on the way; nothing reads it",
+    },
 )

@@ -7,7 +7,6 @@ Nothing here runs code of a stranger: JSON and safetensors only.
 from __future__ import annotations
 
 import ctypes
-import getpass
 import json
 import os
 import shutil
@@ -20,6 +19,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from vla_ros.core import files
+from vla_ros.core.files import INDEX, SETTINGS, BadFile, open_file, parse_json
+from vla_ros.core.private import temporary_folder
 from vla_ros.engine.errors import CheckpointError
 
 #: The checkpoints that come with the package.
@@ -44,13 +46,13 @@ WINDOW = 1 << 26  # bytes of a mapped file that are read before what is mapped o
 
 def refuse_broken(path: Path) -> None:
     """Raise CheckpointError where ``path`` is no file with content of its own."""
-    if path.is_dir():
-        raise CheckpointError(f"{path} is a directory, a file is wanted")
     if path.is_symlink() and not path.exists():
         raise CheckpointError(f"{path} is a link to nothing: {AGAIN}")
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             start = stream.read(len(LFS_MARK))
+    except BadFile as error:
+        raise CheckpointError(str(error)) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if not start:
@@ -62,15 +64,13 @@ def refuse_broken(path: Path) -> None:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``; CheckpointError for anything else."""
+def read_json(path: Path, most: int = SETTINGS) -> dict[str, Any]:
+    """The JSON object in ``path``, of so many bytes at most; CheckpointError for anything else."""
     refuse_broken(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is no text in UTF-8: {AGAIN}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no JSON ({error}), perhaps cut short: {AGAIN}") from error
+        found = files.read_json(path, most)
+    except BadFile as error:
+        raise CheckpointError(f"{error}: {AGAIN}") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a {type(found).__name__}, a JSON object is wanted")
     return found
@@ -111,7 +111,7 @@ def tokenizer_folders(directory: Path, given: str | None, name: str = "") -> lis
 def open_tensors(path: Path) -> Iterator[safe_open]:
     """A safetensors file whose header fits its length; tensors are read when asked for."""
     with refusing_damaged(path):
-        refuse_broken(path)
+        _header_text(path)
         with safe_open(str(path), framework="pt") as shard:
             yield shard
 
@@ -129,22 +129,43 @@ def refusing_damaged(path: Path) -> Iterator[None]:
 def header(path: Path) -> dict[str, Any]:
     """Tensor -> what a safetensors file says of it, without reading any. CheckpointError: the file
     is not there, cut or a pointer."""
-    refuse_broken(path)
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        text = stream.read(length) if 0 < length < 1 << 28 else b""
+    text = _header_text(path)
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text, f"the header of {path}") if text else None
+    except BadFile:
         found = None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is no whole safetensors file: {AGAIN}")
     found.pop("__metadata__", None)
-    ends = [part["data_offsets"][1] for part in found.values() if "data_offsets" in part]
-    if 8 + length + max(ends, default=0) != path.stat().st_size:
+    ends = [_end(part) for part in found.values()]
+    if None in ends:
+        raise CheckpointError(f"{path} is no whole safetensors file (its header is none): {AGAIN}")
+    if 8 + len(text) + max(filter(None, ends), default=0) != path.stat().st_size:
         raise CheckpointError(f"{path} is no whole safetensors file (cut short): {AGAIN}")
     return found
+
+
+def _header_text(path: Path) -> bytes:
+    """The bytes of a safetensors header; CheckpointError where no index has so many."""
+    refuse_broken(path)
+    with open_file(path) as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if length > min(INDEX, os.fstat(stream.fileno()).st_size):
+            raise CheckpointError(
+                f"{path} is no whole safetensors file: a header of {length:,} bytes, and at most"
+                f" {INDEX:,} of a file are read: {AGAIN}"
+            )
+        return stream.read(length)
+
+
+def _end(part: object) -> int | None:
+    """Where a tensor ends in its file's data, by the header; None: it does not say so."""
+    offsets = part.get("data_offsets") if isinstance(part, dict) else None
+    if not isinstance(offsets, list) or [type(n) for n in offsets] != [int, int]:
+        return None
+    begin, end = offsets
+    return end if 0 <= begin <= end else None
 
 
 def state_of(path: Path) -> tuple[int, int, int]:
@@ -155,7 +176,7 @@ def state_of(path: Path) -> tuple[int, int, int]:
 
 def weight_map(index: Path) -> dict[str, str]:
     """Tensor -> shard of a ``model.safetensors.index.json``."""
-    found = read_json(index).get("weight_map")
+    found = read_json(index, INDEX).get("weight_map")
     if not isinstance(found, Mapping) or not found:
         raise CheckpointError(f"{index} has no weight_map: {AGAIN}")
     strange = [f for f in found.values() if not isinstance(f, str) or Path(f).name != f]
@@ -249,8 +270,7 @@ def _root() -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:
-        path = Path(tempfile.gettempdir()) / f"vla_ros-random-{getpass.getuser()}"
-        path.mkdir(parents=True, exist_ok=True)
+        path = temporary_folder("vla_ros_random")
     return path
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.embodiment import MODES, Embodiment, Floats, Group, Relative
+from vla_ros.engine.io.ends import check_ends
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.files import names_in, read_json, write_json
 from vla_ros.engine.io.images.framing import Framing
@@ -249,6 +250,7 @@ def _ends(statistics: Fields, spreads: bool, quantiles: bool) -> tuple[Floats, F
     low, high = _numbers(statistics, first), _numbers(statistics, second)
     if low.shape != high.shape:
         raise statistics.wrong(second, f"as many numbers as {first}")
+    check_ends(low, high, (first, second), statistics.where)
     return low, high
 
 
@@ -380,6 +382,8 @@ def _group(about: Fields, kind: str, name: str, modes: Fields) -> Group:
     statistics = about.part("statistics").part(kind).part(name)
     ends = [_numbers(statistics, end, shape[0]) for end in MODES[mode]]
     low, high = ends or (np.zeros(shape[0], np.float32), np.ones(shape[0], np.float32))
+    if MODES[mode]:
+        check_ends(low, high, MODES[mode], statistics.where)
     return Group(name, low, high, mode, clip=kind == "state" and mode == "q99")
 
 

@@ -22,11 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_ros.core.files import BadFile, open_file, read_text, sha256_of
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import AGAIN, SHIPPED_FOLDER, refuse_broken, some, state_of
 from vla_ros.engine.io.foreign import foreign_files
 
-WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.txt")
+WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.txt", "README.md")
 SHIPPED = "shipped:"
 MANIFEST = "SHA256SUMS"
 #: What decides what a policy says: each of these at the top of a folder must be in its list.
@@ -131,8 +132,8 @@ def _commit_of(what: HubId) -> str:
 
     with suppress(Exception):
         return str(HfApi().model_info(what.repository, revision=what.revision or None).sha)
-    with suppress(OSError):
-        text = (_repository(what) / "refs" / (what.revision or "main")).read_text().strip()
+    with suppress(OSError, BadFile):
+        text = read_text(_repository(what) / "refs" / (what.revision or "main")).strip()
         return text if _COMMIT.fullmatch(text) else ""
     return ""
 
@@ -156,8 +157,11 @@ def _compare(file: Path) -> None:
     if re.fullmatch(r"[0-9a-f]{64}", blob.name):
         found = sha256_of_file(blob)
     elif _COMMIT.fullmatch(blob.name):
-        data = blob.read_bytes()
-        found = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        with open_file(blob) as stream:
+            digest = hashlib.sha1(b"blob %d\0" % blob.stat().st_size, usedforsecurity=False)
+            while block := stream.read(1 << 22):
+                digest.update(block)
+        found = digest.hexdigest()
     else:
         return
     if found != blob.name:
@@ -181,9 +185,9 @@ def read_manifest(path: Path) -> dict[str, str]:
     """Name, relative to the folder, to SHA-256 in hexadecimal. CheckpointError: no such list."""
     refuse_broken(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is no text in UTF-8: write it with sha256sum") from error
+        lines = read_text(path).splitlines()
+    except BadFile as error:
+        raise CheckpointError(f"{error}: write it with sha256sum") from error
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
@@ -232,11 +236,7 @@ def sha256_of_file(path: Path) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _sha256(path: Path, state: tuple[int, int, int]) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+    return sha256_of(path)
 
 
 def _decides(name: str) -> bool:

@@ -25,6 +25,7 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, ModelConfig, TowerConfig
+from vla_ros.engine.io.ends import check_ends
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import STRATEGIES
 from vla_ros.engine.io.files import naming, read_json, some, tokenizer_folders
@@ -51,6 +52,7 @@ from vla_ros.engine.io.flow_config import (
     relative_actions,
     steps_of,
 )
+from vla_ros.engine.io.tokenizer_file import open_tokenizer
 
 FILE = "preprocessor_config.json"
 PROCESSOR = "PrismaticImageProcessor"
@@ -342,8 +344,8 @@ def scaler_of(
             raise CheckpointError(f"{key}.{name} is {flat.tolist()}: wanted {dim} finite numbers")
         values.append(flat)
     low, high = values or [torch.zeros(dim), torch.ones(dim)]
-    if mode == "MEAN_STD" and bool((high < 0).any()):
-        raise CheckpointError(f"{key}.std is {high.tolist()}: wanted nothing below 0")
+    if MODES[mode]:
+        check_ends(low, high, MODES[mode], f"{directory}: {key}")
     return Scaler(mode, low, high, step.part("config").number("eps", 1e-8))
 
 
@@ -391,14 +393,7 @@ class TextTokenizer:
 
     def __init__(self, directory: Path, given: str | None, name: str, vocab: int) -> None:
         path = _find(directory, given, name)
-        from tokenizers import Tokenizer
-
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:
-            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._tokenizer = open_tokenizer(path)
         self._path, self._vocab = path, vocab
         self._bos = _bos(path.parent / "tokenizer_config.json")
 
@@ -418,7 +413,7 @@ class TextTokenizer:
     @property
     def size(self) -> int:
         """Its tokens, without those that were added later."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
+        return self._tokenizer.vocab_size(with_added_tokens=False)
 
     @property
     def opening(self) -> int:

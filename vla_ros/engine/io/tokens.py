@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.io.config import ModelConfig
-from vla_ros.engine.io.files import AGAIN, refuse_broken
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from vla_ros.engine.io.ends import check_ends
+from vla_ros.engine.io.tokenizer_file import FileTokenizer, open_tokenizer
 
 _CHAT = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant"
@@ -50,7 +48,7 @@ MAX_TEXT = 192  # prompt tokens besides the image; longer instructions are refus
 def prompt_text(style: str, instruction: str, delay_steps: int | None = None) -> str:
     """The text that asks for an action; the instruction is put in lower case.
 
-    ``delay_steps``: the action is to be right so many control periods later; None: the policy knows
+    ``delay_steps``: the action is to be right so many action periods later; None: the policy knows
     nothing of delays, and its prompt says nothing of them.
     """
     wanted = instruction.strip().lower()
@@ -84,11 +82,9 @@ class PromptTokenizer:
         before, _, _ = self._template.partition(IMAGE)
         self._before = list(self._tokenizer.encode(before).ids)
         self.front = len(self._before)
-        known = self._tokenizer.get_added_tokens_decoder()
+        known = set(self._tokenizer.added_tokens().values())
         stop, ends = self._config.stop_token, ("<|end_of_text|>", "<|eot_id|>")
-        missing = [
-            end for end in ends if end not in {str(token.content) for token in known.values()}
-        ]
+        missing = [end for end in ends if end not in known]
         if missing or self._tokenizer.token_to_id(ends[0]) != stop:
             found = self._tokenizer.token_to_id(ends[0])
             raise CheckpointError(
@@ -111,7 +107,7 @@ class PromptTokenizer:
             return self._in_range([*self._before, *rest.ids])
         encoded = self._tokenizer.encode(text)
         ids = self._in_range(list(encoded.ids))
-        if ids[0] not in self._tokenizer.get_added_tokens_decoder():
+        if ids[0] not in self._tokenizer.added_tokens():
             raise CheckpointError(
                 f"{self._path} begins a prompt with {encoded.tokens[0]!r}, no special token: the"
                 " image goes behind <s> or <|im_start|>; copy the base model's tokenizer.json"
@@ -131,23 +127,12 @@ class PromptTokenizer:
         return ids
 
 
-def _read_tokenizer(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
+def _read_tokenizer(path: Path) -> FileTokenizer:
     if not path.exists():
         others = [n for n in ("tokenizer.model", "vocab.json") if (path.parent / n).exists()]
         beside = f", only {others[0]}, which this engine does not read" if others else ""
         raise CheckpointError(f"no {path}{beside}: copy the base model's tokenizer.json there")
-    refuse_broken(path)
-    try:
-        found = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises plain Exception
-        raise CheckpointError(
-            f"{path} is no tokenizer of this format ({' '.join(str(error).split())}): {AGAIN}"
-        ) from error
-    found.no_padding()  # which some store in it, for training
-    found.no_truncation()
-    return found
+    return open_tokenizer(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +253,9 @@ def read_normalizer(
         raise CheckpointError(f"{where}['mask'] is no list of true and false")
     if not len(low) == len(high) == len(mask):
         raise CheckpointError(f"{where} has lists of unequal length")
-    return Normalizer(low, high, np.asarray(mask, dtype=bool), slack)
+    used = np.asarray(mask, dtype=bool)
+    check_ends(np.where(used, low, 0.0), np.where(used, high, 0.0), names, where)
+    return Normalizer(low, high, used, slack)
 
 
 def _numbers(values: object, where: str) -> Floats:

@@ -19,11 +19,13 @@ from typing import Protocol
 import torch
 from safetensors import safe_open
 
+from vla_ros.core.files import SETTINGS, TOKENIZER, open_file, read_bytes
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import (
     AGAIN,
     SHIPPED_FOLDER,
     WINDOW,
+    header,
     names_in,
     open_tensors,
     refuse_broken,
@@ -37,6 +39,7 @@ Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
+_RATE_LINE = re.compile(rb'\n *"action_rate_hz": [0-9.]+,(?=\n)')  # as it is written here
 FLOATS = ("BF16", "F16", "F32", "F64")
 QUANTIZED = "quantised.json"  # of a checkpoint that was quantized ahead of time
 PACKED = (".int8", ".int4", ".fp8")  # what its values' names end with
@@ -269,7 +272,8 @@ def canonical(name: str) -> str:
 
 
 def sha256_of(directory: Path, files: Iterable[Path]) -> str:
-    """SHA-256 over config.json, all weights in name order, and what else changes the output."""
+    """SHA-256 over config.json, all weights in name order, and what else changes the output. The
+    rate of the data (:mod:`~.rates`) does not: with it or without it is the same policy."""
     beside = [path for name in BESIDE if (path := directory / name).is_file()]
     return _digest((directory / "config.json", *sorted(files), *beside))
 
@@ -286,7 +290,14 @@ def _digest(paths: Sequence[Path], named: bool = False) -> str:
         refuse_broken(path)
         if named:
             digest.update(path.name.encode())
-        with path.open("rb") as stream:
+        if path.name == "config.json":
+            digest.update(_RATE_LINE.sub(b"", read_bytes(path, SETTINGS)))
+            continue
+        if path.suffix != ".safetensors":
+            digest.update(read_bytes(path, TOKENIZER))
+            continue
+        header(path)  # its size is that of its tensors: nothing without end is read
+        with open_file(path) as stream:
             while block := stream.read(1 << 22):
                 digest.update(block)
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby, pairwise
 
 import torch
@@ -152,9 +152,9 @@ class Planner:
     """Builds plans for one KV cache and remembers the last :data:`PLANS` of them."""
 
     def __init__(self, kv_cache: KVCache) -> None:
-        self._kv_cache = kv_cache
-        #: The plan of a layout. Raises ValueError when it does not fit the KV cache.
-        self.plan = lru_cache(PLANS)(self._plan)
+        #: The plan of a layout. Raises ValueError when it does not fit the KV cache. What remembers
+        #: must not refer back to this object: a session's memory is free as soon as it ends.
+        self.plan = lru_cache(PLANS)(partial(_plan, kv_cache))
 
     @property
     def built(self) -> int:
@@ -165,28 +165,29 @@ class Planner:
         """Drop all plans: the KV cache has another shape."""
         self.plan.cache_clear()
 
-    def _plan(self, layout: PackLayout) -> Plan:
-        _check(layout, self._kv_cache)
-        tail, front = layout.tail, layout.prefill + layout.pad
-        fresh = range(front)
-        positions = [*fresh, *(t.index if t.position is None else t.position for t in tail)]
-        slot = [layout.slot] * front + [t.slot for t in tail]
-        index = [*fresh, *(t.index for t in tail)]
-        rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
-        seen = [seen_by(token) for token in tail]
-        words = max((-(-(each[1] - each[2]) // WORD) for each in seen if each[3]), default=1)
-        shape = PackShape(
-            prefill=front,
-            tail=len(tail),
-            rows=len(rows),
-            width=max((count for _, count in _runs(tail)), default=0),
-            words=words,
-            causal=layout.causal,
-            masked=layout.masked,
-        )
-        sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
-        numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]
-        return Plan.of(shape, upload(numbers, self._kv_cache.device, torch.long))
+
+def _plan(kv_cache: KVCache, layout: PackLayout) -> Plan:
+    _check(layout, kv_cache)
+    tail, front = layout.tail, layout.prefill + layout.pad
+    fresh = range(front)
+    positions = [*fresh, *(t.index if t.position is None else t.position for t in tail)]
+    slot = [layout.slot] * front + [t.slot for t in tail]
+    index = [*fresh, *(t.index for t in tail)]
+    rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
+    seen = [seen_by(token) for token in tail]
+    words = max((-(-(each[1] - each[2]) // WORD) for each in seen if each[3]), default=1)
+    shape = PackShape(
+        prefill=front,
+        tail=len(tail),
+        rows=len(rows),
+        width=max((count for _, count in _runs(tail)), default=0),
+        words=words,
+        causal=layout.causal,
+        masked=layout.masked,
+    )
+    sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
+    numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]
+    return Plan.of(shape, upload(numbers, kv_cache.device, torch.long))
 
 
 def seen_by(token: TailToken) -> tuple[int, int, int, int]:

@@ -83,10 +83,10 @@ class Pool:
     can be one pack."""
 
     def __init__(self, kv_cache: KVCache, backend: Backend) -> None:
-        self.kv_cache, self._backend = kv_cache, backend
+        self.kv_cache = kv_cache
         self._planner = Planner(kv_cache)
         self._free = list(range(kv_cache.slots))
-        self._attend = lru_cache(PLANS)(self._attention)
+        self._attend = lru_cache(PLANS)(partial(backend.make, kv_cache))
 
     def take(self) -> tuple[KVCache, int] | None:
         """A slot as a KV cache, until that is no longer used; None: there is none left."""
@@ -111,9 +111,6 @@ class Pool:
             tail += [replace(token, slot=one.runner.slot) for token in one.layout.tail]
         plan = self._planner.plan(PackLayout(tuple(rows), tail=tuple(tail)))
         return plan, self._attend(plan)
-
-    def _attention(self, plan: Plan) -> Attention:
-        return self._backend.make(self.kv_cache, plan)
 
 
 class Pools:
@@ -166,10 +163,11 @@ class DecoderRunner:
         # A graph takes what its attention needs from its own plan, which changes under it.
         make = partial(backend.make, kv_cache)
         self._attention: MakeAttention = make if capture else lru_cache(PLANS)(make)
-        self._passes: dict[str, Pass] = {}
-        for gives in (CHOICES, LOGITS, HIDDEN):
-            run = partial(self._run, gives)
-            self._passes[gives] = run if capture is None else GraphCache(run, capture)
+        # Graphs live as long as the model, sessions do not: without graphs nothing refers back.
+        self._graphs: dict[str, Pass] = {}
+        if capture is not None:
+            for gives in (CHOICES, LOGITS, HIDDEN):
+                self._graphs[gives] = GraphCache(partial(self._run, gives), capture)
 
     def run(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
@@ -286,7 +284,10 @@ class DecoderRunner:
     ) -> tuple[torch.Tensor, ...]:
         plans = tuple(self.planner.plan(self._padded(layout)) for layout in layouts)
         with torch.inference_mode():
-            out = self._passes[gives](plans, prompt, tokens)
+            if gives in self._graphs:
+                out = self._graphs[gives](plans, prompt, tokens)
+            else:
+                out = self._run(gives, plans, prompt, tokens)
         if self._taps:
             self.tapped, out = out[-1], out[:-1]
         return out

@@ -2,7 +2,7 @@
 
 A small network beside a flow policy with a VLM. Of the newest frame it reads the rows of the
 policy's own prefix (image and instruction, frozen) and the robot's state; of the chunk the action
-that is to be executed, its index in the chunk, and in how many control periods it is due: 0 with
+that is to be executed, its index in the chunk, and in how many action periods it is due: 0 with
 the frame, more where the answer itself takes time. Its output is added to that action.
 
 On disk it is a folder ``corrector`` in the checkpoint that it was made for: ``config.json`` and
@@ -41,7 +41,7 @@ _CODES = 16  # values that encode an action's index in the chunk, and when it is
 class CorrectorConfig:
     """``hidden``: numbers in a row of the prefix; ``state`` and ``actions``: values of the robot's
     state and of an action; ``horizon``: actions of a chunk; ``width`` of the hidden layers,
-    ``heads`` of ``head_dim`` numbers in the attention; ``ahead``: control periods from a frame to
+    ``heads`` of ``head_dim`` numbers in the attention; ``ahead``: action periods from a frame to
     an action's execution, at most."""
 
     hidden: int
@@ -86,7 +86,7 @@ class Corrector(nn.Module):
 
         ``rows`` [B, R, hidden]: prefixes, normalized, of which ``lengths`` int64 [B] are there and
         the rest is padding; ``state`` [B, S] and ``action`` [B, D] in model space; ``index`` int64
-        [B]: the action's index in its chunk; ``ahead`` int64 [B]: control periods until it is due.
+        [B]: the action's index in its chunk; ``ahead`` int64 [B]: action periods until it is due.
         """
         batch, count, _ = rows.shape
         config = self.config

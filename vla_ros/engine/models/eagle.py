@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.files import TOKENIZER, read_bytes
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
@@ -26,6 +27,7 @@ from vla_ros.engine.io.files import read_json, tokenizer_folders
 from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Plain, Table, shapes
+from vla_ros.engine.io.tokenizer_file import FileTokenizer, open_tokenizer, refusing
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.models.golden_ints import same_integers
 from vla_ros.engine.models.qwen3_vl import (
@@ -413,20 +415,17 @@ def _folder(directory: Path, given: str | None) -> Path:
     )
 
 
-def _read_tokenizer(folder: Path) -> tuple[Any, dict[str, Any]]:
+def _read_tokenizer(folder: Path) -> tuple[FileTokenizer, dict[str, Any]]:
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     added = read_json(folder / ADDED) if (folder / ADDED).is_file() else {}
-    try:
-        if (folder / "tokenizer.json").is_file():
-            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            tokenizer.no_padding()
-            tokenizer.no_truncation()
-            return tokenizer, added
+    if (folder / "tokenizer.json").is_file():
+        return open_tokenizer(folder / "tokenizer.json"), added
+    read_json(folder / VOCABULARY, TOKENIZER)
+    read_bytes(folder / MERGES, TOKENIZER)
+    with refusing(folder / VOCABULARY):
         files = (str(folder / VOCABULARY), str(folder / MERGES))
         tokenizer = Tokenizer(models.BPE.from_file(*files))
-    except Exception as error:  # tokenizers raises plain Exception
-        raise CheckpointError(f"{folder} has no tokenizer that can be read: {error}") from error
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -434,4 +433,4 @@ def _read_tokenizer(folder: Path) -> tuple[Any, dict[str, Any]]:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    return tokenizer, added
+    return FileTokenizer(tokenizer, folder / VOCABULARY), added

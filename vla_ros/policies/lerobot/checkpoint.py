@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from vla_ros.core.action_space import (
     action_space_of,
     joints,
 )
+from vla_ros.core.files import read_json
 from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io import hub
 from vla_ros.engine.models.cameras import ABSENT, roles_of
 from vla_ros.policies.base import PolicyRefused, Scale
 from vla_ros.policies.units import Scaling, each, scaling_for, scaling_of, unit_of
@@ -51,6 +52,16 @@ class Features:
     state_dim: int
     action_dim: int
     action_names: tuple[str, ...] = ()
+
+
+def folder_of(checkpoint: str) -> Path:
+    """Folder of a checkpoint: itself, or a hub id's commit in the cache. PolicyRefused: none."""
+    try:
+        return hub.folder_of(
+            checkpoint, wanted=("*.json", "*.safetensors", "README.md"), judge=None
+        )
+    except CheckpointError as error:
+        raise PolicyRefused(f"checkpoint: {error}") from error
 
 
 def read_features(directory: Path) -> Features:
@@ -99,7 +110,7 @@ def _config(directory: Path) -> Mapping[str, Any]:
             " LeRobot's migrate_policy_normalization.py brings it up to date"
         )
     try:
-        raw = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        raw = read_json(directory / CONFIG)
     except (OSError, ValueError) as error:
         raise PolicyRefused(f"{directory / CONFIG} cannot be read: {error}") from error
     return raw if isinstance(raw, dict) else {}

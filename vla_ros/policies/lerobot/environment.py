@@ -6,10 +6,11 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import read_text
 from vla_ros.core.process import run
 from vla_ros.policies.load import OLDEST
 
@@ -24,6 +25,24 @@ _TRIAL = (
     "print(f'lerobot {lerobot.__version__}, torch {torch.__version__}, transformers"
     " {t.__version__}, CUDA {torch.cuda.is_available()}')"
 )
+
+#: Variables that a process of LeRobot's sees, by name or by the beginning of it: not our token, nor
+#: what else the operator's shell has. A checkpoint that found a way to run would find nothing.
+_SEEN = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_SEEN_FROM = (
+    "LC_", "XDG_CACHE", "HF_H", "HF_MODULES", "TORCH", "PYTORCH", "CUDA", "NVIDIA", "NCCL",
+    "CUBLAS", "CUDNN", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "TRITON", "SSL_CERT",
+    "VLA_ROS_WORKER",
+)  # fmt: skip
+_OF_THE_HUB = ("HF_", "HUGGING", "HTTP_", "HTTPS_", "NO_", "http_", "https_", "no_", "REQUESTS_")
+
+
+def seen_variables(environment: Mapping[str, str], hub: bool = False) -> dict[str, str]:
+    """Variables of a process of LeRobot's; without ``hub`` it is offline, unless the operator set
+    HF_HUB_OFFLINE."""
+    begins = _SEEN_FROM + (_OF_THE_HUB if hub else ())
+    found = {n: v for n, v in environment.items() if n in _SEEN or n.startswith(begins)}
+    return found if hub else {"HF_HUB_OFFLINE": "1"} | found
 
 
 def find_python(given: str = "") -> str:
@@ -84,7 +103,7 @@ def install(folder: Path, index: Sequence[str] = ()) -> bool:
     UserError: pip failed; its output is on stderr.
     """
     note, wanted = folder / _NOTE, hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    if note.is_file() and note.read_text() == wanted:
+    if note.is_file() and read_text(note) == wanted:
         return False
     more = [argument for url in index for argument in ("--extra-index-url", url)]
     pip = [str(interpreter_of(folder)), "-m", "pip", "install", "--disable-pip-version-check"]

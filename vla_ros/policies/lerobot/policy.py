@@ -7,8 +7,9 @@ nothing but numpy.
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import Clock
+from vla_ros.core.files import read_json
 from vla_ros.core.types import (
     Floats,
     Image,
@@ -26,10 +28,11 @@ from vla_ros.core.types import (
     PolicyInfo,
     Timeline,
 )
-from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io import hub
+from vla_ros.engine.io.rates import action_rate_of
 from vla_ros.engine.models.cameras import MAIN, WRIST
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
+from vla_ros.policies.lerobot.allowed import CodeWatch, check_folder
 from vla_ros.policies.lerobot.checkpoint import (
     ACTION,
     CONFIG,
@@ -42,6 +45,7 @@ from vla_ros.policies.lerobot.checkpoint import (
     Features,
     action_layout,
     cameras_of,
+    folder_of,
     read_features,
     state_scaling,
 )
@@ -59,15 +63,28 @@ def load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
 
     PolicyRefused: in one line, LeRobot's error. :func:`check_weights` compares the weights.
     """
+    check_folder(directory)
     try:
-        return _load(directory, spec)
+        with CodeWatch(directory):
+            return _load(directory, spec)
     except PolicyRefused:
         raise
     except (Exception, SystemExit) as error:  # each library has kinds of its own; a parser exits
         reason = " ".join(str(error).split())
         raise PolicyRefused(
-            f"LeRobot cannot load {directory}: {type(error).__name__}: {reason}"
+            f"LeRobot cannot load {directory}: {type(error).__name__}: {reason}{_offline(reason)}"
         ) from error
+
+
+def _offline(reason: str) -> str:
+    """What to do where the hub is missed; "" where it is not, or may be asked."""
+    missed = any(word in reason for word in ("huggingface.co", "offline", "Hub"))
+    if os.environ.get("HF_HUB_OFFLINE") != "1" or not missed:
+        return ""
+    return (
+        "; a folder's policy does not ask the hub: fetch what it names once with `hf download"
+        " NAME`, or start with HF_HUB_OFFLINE=0"
+    )
 
 
 def _load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
@@ -77,6 +94,7 @@ def _load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
     except ImportError as error:
         raise PolicyRefused(f"LeRobot cannot be imported ({error}): {SETUP}") from error
 
+    _ask_nobody()
     fields = _fields(spec.options, directory)
     tokenizer = spec.engine.tokenizer
     if spec.device.startswith("cuda") and not torch.cuda.is_available():
@@ -103,9 +121,17 @@ def _load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
     return policy, before, after
 
 
+def _ask_nobody() -> None:
+    """Transformers refuses code at once, where it would ask a terminal and wait."""
+    with suppress(ImportError):  # it is an extra of LeRobot's
+        from transformers import dynamic_module_utils
+
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+
+
 def _fields(options: Mapping[str, str], directory: Path) -> Mapping[str, str]:
     """Fields of config.json to replace. PolicyRefused: it has none of that name."""
-    there = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    there = read_json(directory / CONFIG)
     if unknown := sorted(set(options) - set(there)):
         raise PolicyRefused(
             f"policy_options has {', '.join(unknown)}: of lerobot they are fields of the"
@@ -116,7 +142,7 @@ def _fields(options: Mapping[str, str], directory: Path) -> Mapping[str, str]:
 
 def _overrides(path: Path, device: str, tokenizer: str) -> dict[str, dict[str, Any]]:
     """Replacements of the steps' own settings: LeRobot refuses names that a file does not have."""
-    steps = json.loads(path.read_text(encoding="utf-8")).get("steps", [])
+    steps = read_json(path).get("steps", [])
     known = {step.get("registry_name"): step.get("config") or {} for step in steps}
     wanted: dict[str, dict[str, Any]] = {
         "device_processor": {"device": device},
@@ -128,14 +154,6 @@ def _overrides(path: Path, device: str, tokenizer: str) -> dict[str, dict[str, A
     elif own and (path.parent / own).is_dir():
         wanted["tokenizer_processor"] = {"tokenizer_name": str(path.parent / own)}
     return {name: values for name, values in wanted.items() if name in known}
-
-
-def folder_of(checkpoint: str) -> Path:
-    """Folder of a checkpoint: itself, or a hub id's commit in the cache. PolicyRefused: none."""
-    try:
-        return hub.folder_of(checkpoint, wanted=("*.json", "*.safetensors"), judge=None)
-    except CheckpointError as error:
-        raise PolicyRefused(f"checkpoint: {error}") from error
 
 
 # The position gate of SmolVLM's vision tower: which row of its table each patch gets.
@@ -196,7 +214,7 @@ def stored(directory: Path) -> list[int] | None:
     if not path.is_file():
         return None
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
         return [int(i) for i in raw["position_ids"]] if "position_ids" in raw else None
     except (OSError, ValueError, TypeError) as error:
         raise PolicyRefused(f"{path} cannot be read: {error}") from error
@@ -347,6 +365,7 @@ class LerobotPolicy:
             contradiction=self._layout.doubt,
             state_dim=self._features.state_dim,
             action_space=self._layout.space,
+            action_rate_hz=action_rate_of(directory),
         )
 
     def reset(self, instruction: Instruction) -> None:

@@ -2,7 +2,9 @@
 
 An array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, a NumPy
 number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. Input is a stranger's: depth,
-number and length of its parts are checked before anything is made of them.
+number and length of its parts are checked before anything is made of them, and their entries are
+counted over the message while it is unpacked: what a message costs, a few ms at most beside the
+copy of its bytes, may be spent in an event loop.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ MAX_BYTES = 32 * 1024 * 1024  # of a message: three cameras of 1080p are 19 MB
 MAX_DEPTH = 6  # of maps in maps, an array's own included
 MAX_PARTS = 1000  # maps and lists in a message
 MAX_LENGTH = 4096  # entries of one of them; more is an array's business
+MAX_ENTRIES = 4 * MAX_LENGTH  # of all of them together
 _KINDS = "biuf"  # truth values, integers, floats: no objects, text or times
 _MAX_DIMENSIONS = 8
 
@@ -101,7 +104,7 @@ def _unpacked(data: bytes, max_bytes: int, parts: _Parts) -> Any:
             data, object_hook=parts.take_map, list_hook=parts.take_list, max_ext_len=0,
             strict_map_key=False, **limits,
         )  # fmt: skip
-        _check_depth(message, MAX_DEPTH)
+        _check_depth([message], MAX_DEPTH + 1)
     except Malformed:
         raise
     except Exception as error:  # msgpack's and NumPy's, of whatever kind
@@ -115,19 +118,22 @@ class _Parts:
     first."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = self._entries = 0
 
-    def _another(self) -> None:
+    def _another(self, entries: int) -> None:
         self._count += 1
+        self._entries += entries
         if self._count > MAX_PARTS:
             raise Malformed(f"a message of more than {MAX_PARTS} parts")
+        if self._entries > MAX_ENTRIES:
+            raise Malformed(f"lists of more than {MAX_ENTRIES} entries: send numbers as an array")
 
     def take_list(self, values: list[Any]) -> list[Any]:
-        self._another()
+        self._another(len(values))
         return values
 
     def take_map(self, values: dict[Any, Any]) -> Any:
-        self._another()
+        self._another(len(values))
         if b"__ndarray__" in values:
             return _array(values)
         if b"__npgeneric__" in values:
@@ -139,7 +145,7 @@ class _GrootParts(_Parts):
     """Parts of a GR00T server's message: its arrays and configs."""
 
     def take_map(self, values: dict[Any, Any]) -> Any:
-        self._another()
+        self._another(len(values))
         if "__ndarray_class__" in values:
             return _array_of_npy(values["as_npy"])
         if "__ModalityConfig_class__" in values:
@@ -180,10 +186,9 @@ def _array_of_npy(data: Any) -> np.ndarray[Any, Any]:
     return array.T if columns_first else array
 
 
-def _check_depth(value: Any, left: int) -> None:
-    if not isinstance(value, dict | list):
-        return
+def _check_depth(value: dict[Any, Any] | list[Any], left: int) -> None:
     if left == 0:
         raise Malformed(f"a message deeper than {MAX_DEPTH} levels")
     for inner in value.values() if isinstance(value, dict) else value:
-        _check_depth(inner, left - 1)
+        if isinstance(inner, dict | list):
+            _check_depth(inner, left - 1)

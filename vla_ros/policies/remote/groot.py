@@ -25,7 +25,8 @@ class GrootLink:
     """Connection to a GR00T server, used like a
     :class:`vla_ros.policies.remote.link.Connection`. One thread.
 
-    ZeroMQ does not report a lost server: it does not answer in time. ``metadata`` is the
+    ZeroMQ gives each request a number, which a server's answer has, too: no other one is taken. It
+    does not report a lost server: it does not answer in time. ``metadata`` is the
     server's modality config. Each connection begins with the server's ``reset``.
     """
 
@@ -50,6 +51,8 @@ class GrootLink:
         self._socket = self._context.socket(self._zmq.REQ)
         self._socket.setsockopt(self._zmq.LINGER, 0)
         self._socket.setsockopt(self._zmq.MAXMSGSIZE, MAX_BYTES)
+        self._socket.setsockopt(self._zmq.RCVHWM, 4)  # no more of them are kept
+        self._socket.setsockopt(self._zmq.REQ_CORRELATE, 1)  # only the answer with its number
         self._socket.connect(self._url)
         try:
             self._put("get_modality_config", None)
@@ -113,16 +116,26 @@ class GrootLink:
             raise Unreachable(f"{self._url}: {error}") from error
 
     def _get(self, timeout_s: float) -> Any:
-        if not self._socket.poll(max(timeout_s, 0.001) * 1000):
-            raise Unreachable(f"{self._url} does not answer: does a GR00T server run there?")
         try:
-            answer = unpack_groot(self._socket.recv())
+            answer = unpack_groot(self._received(time.monotonic() + timeout_s))
         except Malformed:
             self.close()
             raise
         if isinstance(answer, dict) and "error" in answer:
             raise ServerError(last_line(str(answer["error"])))
         return answer
+
+    def _received(self, until: float) -> bytes:
+        """The next message. What is there may be another one's, and then there is none yet."""
+        while True:
+            if not self._socket.poll(max(until - time.monotonic(), 0.001) * 1000):
+                raise Unreachable(f"{self._url} does not answer: does a GR00T server run there?")
+            try:
+                message: bytes = self._socket.recv(self._zmq.NOBLOCK)
+                return message
+            except self._zmq.Again:
+                if time.monotonic() >= until:
+                    raise Unreachable(f"{self._url} answers what was not asked") from None
 
 
 def _observation(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,11 @@
 """The client's end of openpi's protocol: one connection, one request at a time, each wait bounded.
 
 Answers have no number: an answer belongs to the one request that is open. So a connection on which
-there is one more answer, or perhaps one more request, is closed with all that is on its way.
+there is one more answer, or perhaps one more request, is closed with all that is on its way, and so
+is one whose answer begins before its request has left this machine.
+
+No wait is longer than its time, whatever a server sends: frames without an end are read in slices,
+and so many of them in one request are a flood, which ends the connection.
 
 The loop of asyncio runs during a request, and at no other time: no thread. A server's pings are
 answered then, too: one that drops a client which was silent for a minute is connected to again with
@@ -17,13 +21,17 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
+from vla_ros.core.text import printable
 from vla_ros.policies.base import Unreachable
 from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
 
 TOKEN = "VLA_ROS_TOKEN"  # environment variable of both ends; a parameter would be read by all
 FAREWELL_S = 0.05  # for a word that the connection ends
 OUT_OF_STEP = "answers out of step"
+FRAMES = 2000  # of an exchange, pings and fragments included: each costs some microseconds
+_SLICE = 4096  # bytes of what arrived, between two looks at the count: 2048 empty frames at most
 _TURNS = 10  # of the loop, in which it reads what has arrived
+_LONGEST = 10_000  # characters of a text, whose last line is looked for
 Value = TypeVar("Value")
 
 
@@ -41,7 +49,8 @@ class Connection:
     def __init__(self, url: str) -> None:
         self._url = url
         self._websockets = need("websockets")
-        self._client = need("websockets.asyncio.client")
+        client = need("websockets.asyncio.client")
+        self._connecting, self._bounded = _direct(client), _bounded(client)
         self._loop = asyncio.new_event_loop()
         self._socket: Any = None
         self.metadata: dict[Any, Any] = {}
@@ -60,17 +69,18 @@ class Connection:
 
     async def _connect(self) -> None:
         token = os.environ.get(TOKEN)
-        socket = await self._client.connect(
+        socket = await self._connecting(
             self._url,
             additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
             compression=None,
+            create_connection=self._bounded,
             max_size=MAX_BYTES,
             open_timeout=None,
             ping_interval=None,
             proxy=None,
         )
         try:
-            first = await socket.recv()
+            first = await socket.message()
             if isinstance(first, str):
                 raise OSError(f"it says {last_line(first)}")
             self.metadata = unpack(first)
@@ -88,6 +98,7 @@ class Connection:
         while True:
             self.connect(until - time.monotonic())
             self._refuse_unasked()
+            self._socket.begin()
             try:
                 return self._run(self._socket.send(data), until - time.monotonic())
             except Unreachable:
@@ -100,7 +111,7 @@ class Connection:
     def receive(self, timeout_s: float) -> dict[Any, Any]:
         """The answer. Malformed. ServerError: the server's refusal, its last text on this
         connection, which openpi's servers close after that."""
-        answer = self._run(self._socket.recv(), timeout_s)
+        answer = self._run(self._socket.message(), timeout_s)
         if isinstance(answer, str):
             self.close()
             raise ServerError(last_line(answer))
@@ -108,21 +119,12 @@ class Connection:
         return unpack(answer)
 
     def _refuse_unasked(self) -> None:
-        """Raise Unreachable where a second answer is there: neither is known to be the right
-        one."""
-        if self._loop.run_until_complete(self._another()):
+        """Raise Unreachable where a message is there that was not asked for: of two answers neither
+        is known to be the right one."""
+        self._loop.run_until_complete(_turns())
+        if self._socket.unasked:
             self.close()
             raise Unreachable(f"{self._url} {OUT_OF_STEP}: there is one that was not asked for")
-
-    async def _another(self) -> bool:
-        """True if there is a message. Does not wait for one."""
-        coming = asyncio.ensure_future(self._socket.recv())
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        coming.cancel()
-        await asyncio.wait([coming])
-        # Closed meanwhile: the next request finds out.
-        return not coming.cancelled() and coming.exception() is None
 
     def close(self) -> None:
         """Close the connection, with a notice to the server."""
@@ -147,15 +149,24 @@ class Connection:
         except self._websockets.exceptions.InvalidStatus as error:
             status, body = error.response.status_code, error.response.body or b""
             line = last_line(body.decode(errors="replace"))
+            if location := error.response.headers.get("Location"):
+                line = f"it points to {printable(location)}: give that, if it is the server"
+                status = f"{status}:"
             raise Unreachable(f"{self._url} refuses: HTTP {status} {line}".rstrip()) from error
-        except (OSError, EOFError, self._websockets.exceptions.WebSocketException) as error:
-            self.close()
-            raise Unreachable(f"{self._url}: {_reason(error)}") from error
         except Malformed:
             self.close()
             raise
+        except Exception as error:  # the system's and websockets', of whatever kind
+            why = getattr(self._socket, "flood", "") or _reason(error)
+            self.close()
+            raise Unreachable(f"{self._url}: {why}") from error
         finally:
             work.close()
+
+
+async def _turns() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def _reason(error: BaseException) -> str:
@@ -169,5 +180,103 @@ def _reason(error: BaseException) -> str:
 
 def last_line(text: str) -> str:
     """The last line of a text, which of a traceback is the error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    lines = [line.strip() for line in text[-_LONGEST:].splitlines() if line.strip()]
+    return printable(lines[-1]) if lines else ""
+
+
+def _direct(client: Any) -> Any:
+    """The kind of connecting that goes to the server that was named and to no other: the token is
+    for that one, and older versions of websockets take it along."""
+
+    class Direct(client.connect):  # type: ignore[misc, name-defined]
+        def process_redirect(self, error: Exception) -> Exception:
+            return error
+
+    return Direct
+
+
+def _bounded(client: Any) -> Any:
+    """The kind of connection that a server can neither flood nor set out of step. Made here because
+    websockets is imported where it is needed."""
+    data_opcodes = need("websockets.frames").DATA_OPCODES
+
+    class Bounded(client.ClientConnection):  # type: ignore[misc, name-defined]
+        """Connection that holds one message. It ends itself where a second one comes, one to what
+        is still being asked, or more frames than an exchange can have.
+
+        Not websockets' own queue: a read of that which is canceled between two fragments loses
+        them, and frames have no end there. ``flood``: why it ended itself.
+        """
+
+        def __init__(self, *args: Any, **words: Any) -> None:
+            super().__init__(*args, **words)
+            self._left = FRAMES
+            self._parts: list[bytes] = []
+            self._text = False
+            self._message: bytes | str | None = None
+            self.flood = ""
+            self._waiter: asyncio.Future[None] | None = None
+
+        def begin(self) -> None:
+            """Begin an exchange: its frames count from now on."""
+            self._left = FRAMES
+
+        async def message(self) -> bytes | str:
+            """The next message. OSError: it ended itself. Canceling this loses nothing."""
+            while self._message is None and not self.flood:
+                if self.connection_lost_waiter.done():
+                    raise self.protocol.close_exc
+                self._waiter = self.loop.create_future()
+                await self._waiter
+            if self.flood or self._message is None:
+                raise OSError(self.flood)
+            found, self._message = self._message, None
+            return found
+
+        @property
+        def unasked(self) -> bool:
+            """True if there is a message that nobody waits for."""
+            return self._message is not None or self.flood.startswith(OUT_OF_STEP)
+
+        def data_received(self, data: bytes) -> None:
+            for at in range(0, len(data), _SLICE):
+                if not self.flood:
+                    super().data_received(data[at : at + _SLICE])
+
+        def process_event(self, event: Any) -> None:
+            self._left -= 1
+            if self._left < 0:
+                self._end(f"more than {FRAMES} frames without an answer: is it an openpi server?")
+            elif getattr(event, "opcode", None) in data_opcodes:
+                self._take(event)
+            else:
+                super().process_event(event)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._wake()
+
+        def _take(self, frame: Any) -> None:
+            if self.transport.get_write_buffer_size():
+                return self._end(f"{OUT_OF_STEP}: there is one to what has not left yet")
+            if self._message is not None:
+                return self._end(f"{OUT_OF_STEP}: there is one that was not asked for")
+            self._text = frame.opcode == 1 if not self._parts else self._text
+            self._parts.append(bytes(frame.data))
+            if frame.fin:
+                data, self._parts = b"".join(self._parts), []
+                self._message = data.decode(errors="replace") if self._text else data
+                self._wake()
+            return None
+
+        def _end(self, flood: str) -> None:
+            if not self.flood:
+                self.flood = flood
+                self.transport.abort()
+                self._wake()
+
+        def _wake(self) -> None:
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    return Bounded

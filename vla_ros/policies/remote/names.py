@@ -12,6 +12,7 @@ are here by name; others are a YAML file with the same fields:
     size: [224, 224]          # fitted into it with a black border before they travel; absent: as is
     action_scale: [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]   # m and rad of one unit of an end effector
     gripper: 1..-1            # what is closed..open; absent: 0..1
+    action_rate_hz: 20        # of the data that the actions were learned from; absent: unknown
 
 An image's key that is a list leads into maps in maps.
 """
@@ -24,15 +25,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from vla_ros.core.files import BadFile
 from vla_ros.core.types import Floats, Image, Observation, PolicyInfo
+from vla_ros.core.yaml_files import read_yaml
 from vla_ros.engine.models.cameras import MAIN, WRIST
 from vla_ros.policies.base import InvalidAction, PolicyRefused
+from vla_ros.policies.remote.codec import MAX_BYTES, Malformed
+from vla_ros.policies.remote.figures import (
+    MAX_CAMERAS,
+    MAX_HZ,
+    MAX_STATE,
+    Flag,
+    Many,
+    Range,
+    Rule,
+    Text,
+    brief,
+)
 from vla_ros.policies.units import unit_of
 
 Key = str | tuple[str, ...]
 _MAX_SIDE = 8192  # pixels
+_KEYS = Many(Text(), 3)  # one that leads into maps in maps
+_UNITS = Range(-1e3, 1e3, real=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +64,55 @@ class NameTable:
     size: tuple[int, int] | None = None
     action_scale: tuple[float, ...] | None = None
     gripper: str = ""
+    action_rate_hz: float = 0.0
 
     def __post_init__(self) -> None:
         if MAIN not in self.images:
             raise PolicyRefused(f"names: images has no {MAIN!r}, the camera that sets the time")
-        if any(type(n) is not int or n < 1 for n in self.state.values()):
-            raise PolicyRefused("names: state is a number of values a key, 1 or more")
+        _checked("images", Range(1, MAX_CAMERAS), len(self.images))
+        for key, count in self.state.items():
+            _checked(f"state.{key}", Range(1, MAX_STATE), count)
+        _checked("state, all values of it,", Range(0, MAX_STATE), self.state_dim)
+        for role in self.images:
+            _checked("a role of images", Text(), role)
+        _checked("actions", Text(), self.actions)
+        _checked("gripper", Text(64), self.gripper)
+        self._refuse_one_key_twice()
         if self.layout not in ("hwc", "chw"):
-            raise PolicyRefused(f"names: layout is {self.layout!r}: give hwc or chw")
-        size = self.size
-        if size is not None and (len(size) != 2 or not all(16 <= n <= _MAX_SIDE for n in size)):
-            raise PolicyRefused("names: size is a height and a width from 16 to 8192")
-        if self.action_scale and len(self.action_scale) != 6:
-            raise PolicyRefused("names: action_scale is 6 numbers, m and rad of one unit")
+            raise PolicyRefused(f"names: layout is {brief(self.layout)}: give hwc or chw")
+        _checked("mirrored", Flag(), self.mirrored)
+        self._check_size()
+        scale = self.action_scale
+        if scale is not None and (
+            len(scale) != 6 or not all(_checked("action_scale", Many(_UNITS, 6), scale))
+        ):
+            raise PolicyRefused(
+                "names: action_scale is 6 numbers other than 0, m and rad of one unit"
+            )
         if self.gripper:
             unit_of(self.gripper)
+        _checked("action_rate_hz", Range(0.0, MAX_HZ, real=True), self.action_rate_hz)
+
+    def _check_size(self) -> None:
+        size = self.size
+        if size is None:
+            return
+        _checked("size", Many(Range(16, _MAX_SIDE), 2), size)
+        if len(size) != 2 or len(self.images) * size[0] * size[1] * 3 > MAX_BYTES:
+            raise PolicyRefused(
+                f"names: size is {list(size)} of {len(self.images)} images: give a height and a"
+                f" width whose images fit into a message, {MAX_BYTES >> 20} MiB"
+            )
+
+    def _refuse_one_key_twice(self) -> None:
+        """Raise PolicyRefused where a key is another's, or leads through it."""
+        paths = [_path(key) for key in (*self.images.values(), *self.state, self.prompt)]
+        for path in paths:
+            _checked("a key", _KEYS, path)
+        if any(
+            a[: len(b)] == b for i, a in enumerate(paths) for j, b in enumerate(paths) if i != j
+        ):
+            raise PolicyRefused("names: two of images, state and prompt have the same key")
 
     @property
     def state_dim(self) -> int:
@@ -117,7 +167,7 @@ class NameTable:
 
     def _sent(self, image: Image) -> Image:
         if self.mirrored:
-            image = image[:, ::-1]
+            image = _contiguous(image[:, ::-1])
         if self.size is not None and image.shape[:2] != self.size:
             image = _fitted(image, *self.size)
         return np.ascontiguousarray(image if self.layout == "hwc" else image.transpose(2, 0, 1))
@@ -135,7 +185,25 @@ class NameTable:
             raise InvalidAction(
                 f"{_quoted(key)} is {what}: an image is uint8 {self.layout}, 3 colors"
             )
-        return np.ascontiguousarray(image[:, ::-1] if self.mirrored else image)
+        return _contiguous(image[:, ::-1] if self.mirrored else image)
+
+
+def _contiguous(image: Image) -> Image:
+    """An image [H, W, 3] without steps in its memory."""
+    if image.flags.c_contiguous:
+        return image
+    copy = np.empty(image.shape, image.dtype)
+    for color in range(3):  # several times as fast as NumPy's own copy: its inner loop is long
+        copy[..., color] = image[..., color]
+    return copy
+
+
+def _checked(name: str, rule: Rule, value: Any) -> Any:
+    """The value, by its rule. PolicyRefused."""
+    try:
+        return rule.of(f"names: {name}", value)
+    except Malformed as error:
+        raise PolicyRefused(str(error)) from error
 
 
 def _image_of(seen: Observation, role: str) -> Image:
@@ -212,11 +280,13 @@ OPENPI = {
         size=(224, 224),
         action_scale=(0.05, 0.05, 0.05, 0.5, 0.5, 0.5),
         gripper="1..-1",
+        action_rate_hz=20.0,
     ),
     "droid": NameTable(
         images={MAIN: "observation/exterior_image_1_left", WRIST: "observation/wrist_image_left"},
         state={"observation/joint_position": 7, "observation/gripper_position": 1},
         size=(224, 224),
+        action_rate_hz=15.0,
     ),
     "aloha": NameTable(
         images={
@@ -228,6 +298,7 @@ OPENPI = {
         state={"state": 14},
         layout="chw",
         size=(224, 224),
+        action_rate_hz=50.0,
     ),
 }
 
@@ -240,8 +311,10 @@ def names_of(word: str) -> NameTable:
     if not path.is_file():
         raise PolicyRefused(f"names is {word!r}: neither a file nor one of {', '.join(OPENPI)}")
     try:
-        return names_from(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+        return names_from(read_yaml(path))
+    except BadFile as error:
+        raise PolicyRefused(f"names: {error}") from error
+    except (OSError, TypeError, ValueError) as error:
         raise PolicyRefused(f"names: {path}: {' '.join(str(error).split())}") from error
     except PolicyRefused as error:
         raise PolicyRefused(f"{path}: {error}") from error
@@ -260,9 +333,9 @@ def names_from(raw: Any) -> NameTable:
         values["images"] = {str(role): _key(key) for role, key in values["images"].items()}
     if "state" in values:
         values["state"] = {str(key): count for key, count in values["state"].items()}
-    for name, kind in (("size", int), ("action_scale", float)):
+    for name in ("size", "action_scale"):
         if name in values:
-            values[name] = tuple(map(kind, values[name])) or None
+            values[name] = tuple(values[name]) or None
     if "prompt" in values:
         values["prompt"] = _key(values["prompt"])
     for name in ("actions", "layout", "gripper"):
@@ -276,7 +349,7 @@ def _key(key: Any) -> Key:
         return key
     if isinstance(key, list | tuple) and key and all(isinstance(k, str) and k for k in key):
         return tuple(key)
-    raise PolicyRefused(f"names: {key!r} is no key: a text, or a list of them")
+    raise PolicyRefused(f"names: {brief(key)} is no key: a text, or a list of them")
 
 
 def names_for(info: PolicyInfo) -> NameTable:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import MS, SECOND, Clock
-from vla_ros.core.plain import inference_of, info_of
+from vla_ros.core.text import printable
 from vla_ros.core.types import (
     Executing,
     Floats,
@@ -30,6 +30,7 @@ from vla_ros.core.types import (
 )
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, Unreachable, finish
 from vla_ros.policies.remote.codec import Malformed
+from vla_ros.policies.remote.figures import MAX_CHUNK, inference_from, info_from
 from vla_ros.policies.remote.groot import GrootLink
 from vla_ros.policies.remote.link import OUT_OF_STEP, Connection, ServerError
 from vla_ros.policies.remote.names import NameTable, names_from, names_of
@@ -120,18 +121,21 @@ class RemotePolicy:
         try:
             return names_from(own)
         except (TypeError, ValueError) as error:
-            raise PolicyRefused(f"{self._url}: its names cannot be read: {error}") from error
+            raise PolicyRefused(
+                f"{self._url}: its names cannot be read: {printable(error)}"
+            ) from error
+        except PolicyRefused as error:
+            raise PolicyRefused(f"{self._url}: {error}") from error
 
     def _hello(self) -> PolicyInfo | None:
         """Description of the policy of our own server; None of another's."""
         body = self._own(self._link.metadata).get("info")
-        if not isinstance(body, dict):
+        if body is None:
             return None
-        known = {one.name for one in fields(PolicyInfo)}
         try:
-            return info_of({name: value for name, value in body.items() if name in known})
-        except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
-            raise PolicyRefused(f"{self._url}: what it serves cannot be read: {error!r}") from error
+            return info_from(body)
+        except Malformed as error:
+            raise PolicyRefused(f"{self._url}: what it serves cannot be read: {error}") from error
 
     def _own(self, message: Mapping[Any, Any]) -> Mapping[Any, Any]:
         own = message.get(OURS)
@@ -142,6 +146,12 @@ class RemotePolicy:
         them."""
         spec, names, space = self._spec, self._names, self._space
         if self._served is not None:
+            given = [n for n in ("action_units", "state_units", "action_scale") if getattr(spec, n)]
+            if given:
+                raise PolicyRefused(
+                    f"{self._url} answers in m, rad and 0 to 1 already: leave out"
+                    f" {', '.join(given)} (`vla-ros serve` has them as flags)"
+                )
             return scaling_for((), space.width, "")
         if space.kind.joints:
             return scaling_for(spec.action_units, space.width, "action_units")
@@ -174,6 +184,7 @@ class RemotePolicy:
             state_dim=names.state_dim,
             action_space=self._space,
             camera_roles=names.more_cameras,
+            action_rate_hz=names.action_rate_hz,
         )
 
     def _try(self) -> Floats:
@@ -274,7 +285,7 @@ class RemotePolicy:
         self._open = None
         own = self._own(answer)
         if text := own.get(UNANSWERED):
-            raise Unreachable(f"{self._url}: {text}")
+            raise Unreachable(f"{self._url}: {printable(text)}")
         made = None if self._served is None else own.get("inference")
         if isinstance(made, Mapping) and made.get("stamp_ns") != request.observation.stamp_ns:
             self._link.close()
@@ -285,11 +296,11 @@ class RemotePolicy:
         """Actions, float64 [C, D] in m, rad and 0..1. InvalidAction: none of the space."""
         key = self._names.actions
         if key not in answer:
-            there = ", ".join(sorted(str(k)[:40] for k in answer)[:20]) or "nothing"
+            there = ", ".join(sorted(printable(k, 40) for k in answer)[:20]) or "nothing"
             raise InvalidAction(f"{self._url} answers without {key!r}: it has {there}")
         try:
             raw = np.asarray(answer[key], np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidAction(f"{self._url}: {key!r} is no array of numbers") from error
         rows = raw[None] if raw.ndim == 1 else raw
         width, length = self._space.width, self._length or len(rows)
@@ -299,28 +310,29 @@ class RemotePolicy:
                 f"{self._url} answers {key!r} of {list(raw.shape)}: {shape} is needed, a column a"
                 f" number of {_columns(self._space)}"
             )
-        if not np.isfinite(rows).all():
+        if length > MAX_CHUNK:
+            raise InvalidAction(
+                f"{self._url} answers {length} actions: at most {MAX_CHUNK} are taken"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            actions = self._units.to_runtime(rows)
+        if not np.isfinite(actions).all():
             raise InvalidAction(f"{self._url} answers actions that are not finite")
-        return self._units.to_runtime(rows)
+        return actions
 
     def _full(
         self, answer: Mapping[Any, Any], actions: Floats, request: _OpenRequest, clock: Clock
     ) -> Inference:
         """Inference of our own server's answer. The network counts as preprocessing."""
         try:
-            own = answer[OURS]
-            stages = {str(n): float(ms) for n, ms in own["stages_ms"].items()}
-            made = inference_of(
-                {**own["inference"], "actions": (), "timeline": {"start_ns": 0, "marks": ()}}
-            )
-        except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
-            raise InvalidAction(f"{self._url}: its answer cannot be read: {error!r}") from error
-        assert made is not None
+            made, stages = inference_from(answer.get(OURS))
+        except Malformed as error:
+            raise InvalidAction(f"{self._url}: its answer cannot be read: {error}") from error
         timeline, now = request.timeline, clock.steady_ns()
         ends, end = [], now
         for stage in ("decode", "prefill", "vision"):
             ends.append((stage, end))
-            end = max(timeline.end_ns, end - round(max(0.0, stages.get(stage, 0.0)) * MS))
+            end = max(timeline.end_ns, end - round(stages.get(stage, 0.0) * MS))
         for stage, mark in (("preprocess", end), *reversed(ends)):
             timeline = timeline.mark(stage, mark)
         return replace(

@@ -7,7 +7,8 @@ the task's topic. Sections that are only recorded (teleop, rewards, signals, inf
 complementary_data, adjunct) are passed over; anything else that would change a policy's inputs or
 commands is refused with its line. Code that a contract names is never imported.
 
-`x-vla_ros`, which Rosetta ignores as all of `x-`, holds the parameters that it has no field for.
+`x-vla_ros`, which Rosetta ignores as all of `x-`, holds the parameters that it has no field for; it
+names no program, no server and no path outside of the roots (:mod:`vla_ros.policies.trust`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ from typing import Any, NoReturn
 import yaml
 
 from vla_ros.core.errors import UserError
-from vla_ros.ros.bringup.graph_file import GraphSpec, flatten, mapping, read_yaml
+from vla_ros.core.resources import config_path
+from vla_ros.core.yaml_files import compose_yaml
+from vla_ros.policies.trust import Untrusted, refuse_named
+from vla_ros.ros.bringup.graph_file import (
+    GraphSpec,
+    NodeSpec,
+    flatten,
+    mapping,
+    of_type,
+    read_yaml,
+)
+from vla_ros.ros.common.parameter_files import is_known, nearest
+from vla_ros.runtime.safety import MOST_CONTROL_HZ
 
 OWN = "x-vla_ros"
 RECORDED = ("teleop", "rewards", "signals", "info", "complementary_data", "adjunct")
@@ -80,7 +93,7 @@ class _Refused(Exception):
 
 def _line_of(path: Path, at: _Path) -> int:
     """Line of a part in its file: that of its key, or of an item of a list."""
-    node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    node = compose_yaml(path)
     line = node.start_mark.line if node is not None else 0
     for step in at:
         if isinstance(node, yaml.SequenceNode):
@@ -135,17 +148,41 @@ def _contract(top: dict[str, Any]) -> Contract:
     if top["robot_interface"] != "ros2":
         raise _Refused(("robot_interface",), "robot_interface must be ros2")
     fps = top["fps"]
-    if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 1 <= fps <= 200:
-        raise _Refused(("fps",), f"fps is {fps!r}: commands are given 1 to 200 times a second")
-    rates = {"control_rate_hz": float(fps), "camera_rate_hz": float(fps)}
+    number = isinstance(fps, (int, float)) and not isinstance(fps, bool)
+    if not number or not 1 <= fps <= MOST_CONTROL_HZ:
+        most = f"1 to {MOST_CONTROL_HZ:g} times a second"
+        raise _Refused(("fps",), f"fps is {fps!r}: actions are executed {most}")
+    # Rosetta commands at the rate of its data; a robot's own rate stands in x-vla_ros.
+    rates = dict.fromkeys(("action_rate_hz", "control_rate_hz", "camera_rate_hz"), float(fps))
     found = Contract(str(top["robot_type"]), rates, {})
     _read_observations(top["observations"], found)
     _read_actions(top["actions"], found)
     if "tasks" in top:
         _read_task(top["tasks"], found)
     if OWN in top:
-        found.parameters.update(flatten(top[OWN] or {}))
+        found.parameters.update(_own_parameters(top[OWN], found.parameters))
     return found
+
+
+def _own_parameters(content: Any, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of the section that is ours, by the policy node's names and types. ``said``:
+    those of the contract."""
+    own = flatten(_fields(content or {}, (OWN,), OWN))
+    known = NodeSpec("policy", "policy", (config_path("policy.yaml"),)).file_parameters()
+    roles = own.get("camera_roles") or said.get("camera_roles") or ()
+    for name, value in own.items():
+        at = (OWN, *name.split("."))
+        if not is_known(name, known, roles):
+            raise _Refused(at, f"the policy node has no parameter {name!r}{nearest(name, known)}")
+        try:
+            own[name] = of_type(known.get(name), value, name)
+        except UserError as error:
+            raise _Refused(at, str(error)) from error
+    try:
+        refuse_named(own, "a contract", {}, "by -p policy.NAME=VALUE")
+    except Untrusted as error:
+        raise _Refused((OWN, error.parameter), str(error)) from error
+    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +458,7 @@ def robot_parameters(path: Path) -> dict[str, Any]:
 
 def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
     """Contract of these parameters, without those that it has no field for."""
-    given = {"control_rate_hz": 20.0, **parameters}
+    given = {"control_rate_hz": 20.0, "action_rate_hz": 0.0, **parameters}
     align = {"strategy": "hold", "timeline": "header"}
     observations: dict[str, Any] = {}
     pairs = dict(pair.split("=") for pair in str(given.get("camera_map", "")).split())
@@ -449,7 +486,7 @@ def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
     return {
         "robot_type": robot,
         "robot_interface": "ros2",
-        "fps": int(given["control_rate_hz"]),
+        "fps": max(1, int(given["action_rate_hz"] or given["control_rate_hz"])),
         "observations": {**observations, _STATE: state},
         "actions": {"action": _runs(commanded, given.get("action_units"), channel, align)},
         "tasks": {
@@ -483,8 +520,10 @@ def write_contract(parameters: Mapping[str, Any], robot: str, path: Path) -> Non
     made = contract_of(parameters, robot)
     path.write_text(_dump(made), encoding="utf-8")
     again = read_contract(path).parameters
-    rest = {name: value for name, value in parameters.items() if again.get(name) != value}
+    said = {"action_rate_hz": 0.0, **parameters}  # 0: the checkpoint says it, and no contract
+    rest = {name: value for name, value in said.items() if again.get(name) != value}
     if rest:
+        refuse_named(rest, "a contract", {}, "by -p policy.NAME=VALUE")
         path.write_text(_dump({**made, OWN: rest}), encoding="utf-8")
 
 

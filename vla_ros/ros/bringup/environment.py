@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import BadFile, open_file
+from vla_ros.core.private import open_lock, temporary_folder
 from vla_ros.core.resources import config_path, share
+from vla_ros.ros.common.surroundings import check_surroundings
 
 #: Variables of Fast DDS's profile: for version 3 (Kilted on), which warns of the other's name, and
 #: version 2 (Jazzy, Humble), which ignores it.
@@ -83,7 +85,9 @@ def profile(environment: Mapping[str, str]) -> str:
 
 
 def prepare() -> None:
-    """Put the missing variables into this process's own environment."""
+    """Put the missing variables into this process's own environment. UserError: what is there
+    cannot be."""
+    check_surroundings()
     os.environ.update(defaults(os.environ))
 
 
@@ -117,11 +121,12 @@ def leased_domain() -> Iterator[int]:
     For graphs that start side by side: a domain shows its first participant only a moment after
     it was chosen. Raises UserError.
     """
-    folder = Path(tempfile.gettempdir()) / f"vla_ros_domains_{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = temporary_folder("vla_ros_domains")
     for domain in _candidates():
-        with open(folder / str(domain), "w") as lock:
+        with contextlib.ExitStack() as held:
             try:
+                lock = open_lock(folder / str(domain))
+                held.callback(os.close, lock)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
@@ -259,9 +264,9 @@ def _abandoned(files: Iterable[Path], min_age_s: float) -> bool:
 
 def _locked(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (OSError, BadFile):
         return True
     return False
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_ros.core.console import log_line
 from vla_ros.ros.bringup.environment import OVERRIDE, SAFE_PATH, defaults, prepare, python_path
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec
 from vla_ros.ros.common.ending import STEP_S, step
@@ -205,8 +206,7 @@ class BringUpStopped(Exception):
 
 def print_line(node: str, line: str) -> None:
     """Print a log line to stderr, with the node's name in front."""
-    sys.stderr.write(f"[{node}] {line}\n")  # whole: print() writes the end of a line by itself
-    sys.stderr.flush()
+    log_line(f"[{node}] {line}")
 
 
 class Graph:

@@ -19,18 +19,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from vla_ros.core import yaml_files
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import BadFile, read_text
 from vla_ros.core.resources import config_path, share
+from vla_ros.core.yaml_files import parse_yaml
 from vla_ros.ros.bringup.environment import enclave_of
+from vla_ros.ros.common.parameter_files import (
+    is_known,
+    nearest,
+    parameters_of_all,
+    place_of,
+    whose,
+)
 
 # The graph files that come with the package (config/*.up.yaml), and any other by its path.
 
@@ -64,7 +71,7 @@ def shipped_graphs() -> dict[str, Path]:
 def title_of(file: Path) -> str:
     """Title of a graph file: the first sentence of its comment; "" where it has none."""
     words = []
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in read_text(file).splitlines():
         if not line.startswith("#"):
             break
         words += line.lstrip("# ").split()
@@ -143,13 +150,8 @@ def of_type(before: object, value: Any, place: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Content of a file that is a mapping. UserError: the line in which it is not YAML."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise UserError(f"{path}{line}: not YAML: {problem}") from None
-    except (OSError, UnicodeDecodeError) as error:
+        content = yaml_files.read_yaml(path)
+    except OSError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     return mapping(content, str(path))
 
@@ -166,10 +168,7 @@ def mapping(value: object, place: str) -> dict[str, Any]:
 
 def argument(name: str, text: str) -> dict[str, Any]:
     """Mapping of the launch argument ``name:=text``, which may be empty. UserError in one line."""
-    try:
-        found = yaml.safe_load(text or "{}")
-    except yaml.YAMLError as error:
-        raise UserError(f"{name}:={text}: {' '.join(str(error).split())}") from None
+    found = parse_yaml(text or "{}", f"{name}:={text}")
     if not isinstance(found, dict):
         raise UserError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
     return found
@@ -293,6 +292,7 @@ class GraphSpec:
             _node(str(name), mapping(body, f"{file}: nodes.{name}"), file, shared, level, namespace)
             for name, body in nodes.items()
         )
+        specs = tuple(checked(spec, file) for spec in specs)
         specs = _with_overrides(specs, overrides or {}, file.name)
         if enclave:
             specs = tuple(
@@ -320,8 +320,8 @@ def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:
         if not (equals and dot and node and parameter):
             raise UserError(f"-p {item}: write NODE.PARAMETER=VALUE, such as policy.mode=lockstep")
         try:
-            value = yaml.safe_load(text) if text else ""
-        except yaml.YAMLError:
+            value = parse_yaml(text, item) if text else ""
+        except BadFile:
             value = text
         found.setdefault(node, {})[parameter.strip()] = value
     return found
@@ -390,11 +390,35 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     values = dict(spec.parameters)
     for name, value in given.items():
         if name not in known and name not in _OF_EVERY_NODE:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
-            raise UserError(f"node {spec.name} has no parameter {name!r}{hint}")
+            raise UserError(f"node {spec.name} has no parameter {name!r}{nearest(name, known)}")
         values[name] = of_type(known.get(name), value, f"{spec.name}.{name}")
     return dataclasses.replace(spec, parameters=values)
+
+
+def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
+    """Node whose parameters in ``graph`` have the types of its own. UserError: one there or in its
+    files that no node has, a value of another type, a file none of whose sections is for a node of
+    ours."""
+    shipped = config_path(f"{spec.executable}.yaml")
+    known = NodeSpec(spec.executable, spec.executable, (shipped,)).file_parameters()
+    roles = [str(role) for role in spec.values().get("camera_roles") or ()]
+    for file in (*spec.parameter_files, graph):
+        only = dataclasses.replace(spec, parameter_files=(file,))
+        for name in spec.parameters if file == graph else only.file_parameters():
+            if not is_known(name, parameters_of_all(), roles):
+                where = place_of(name, file) or str(file)
+                raise UserError(
+                    f"{where}: node {spec.name} has no parameter {name!r}{nearest(name, known)}"
+                )
+    for file in spec.parameter_files:
+        line, of_ours = whose(read_yaml(file), file, spec.full_name)
+        if line and not of_ours:
+            raise UserError(f"{line}: name the section {spec.name} or /**")
+    given = {
+        name: of_type(known.get(name), value, f"{graph}: {spec.name}.{name}")
+        for name, value in spec.parameters.items()
+    }
+    return dataclasses.replace(spec, parameters=given)
 
 
 def _with_remappings(

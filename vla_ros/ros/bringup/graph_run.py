@@ -4,12 +4,11 @@ and a status."""
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 
-from vla_ros.core.console import Progress, error
+from vla_ros.core.console import Progress, error, log_line
 from vla_ros.core.signals import set_on_signal
 from vla_ros.ros.bringup.environment import free_domain, isolate, prepare
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
@@ -65,9 +64,10 @@ class GraphRun:
         """Keep a line of a node's log. Called from threads."""
         self._log.append(f"[{node}] {line}")
         if self._args.verbose:
-            print(f"[{node}] {line}", file=sys.stderr, flush=True)
+            log_line(f"[{node}] {line}")
 
     def show_log(self) -> None:
         """Print the nodes' last lines, unless they were shown already."""
         if not self._args.verbose:
-            print("\n".join(self._log), file=sys.stderr)
+            for line in self._log:
+                log_line(line)

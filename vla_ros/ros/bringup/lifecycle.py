@@ -23,6 +23,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
+from vla_ros.core.console import log_line
 from vla_ros.core.signals import ignore, set_on_signal
 from vla_ros.ros.bringup.environment import prepare
 
@@ -144,10 +145,10 @@ def main(node: str) -> int:
             try:
                 done = client.change(node, transition, LONGEST_S, lambda: not stop.is_set())
             except TimeoutError as error:
-                print(f"{node}: {transition}: {error}", file=sys.stderr)
+                log_line(f"{node}: {transition}: {error}")
                 return 1
             if not done:
-                print(f"{node} refused to {transition}", file=sys.stderr)
+                log_line(f"{node} refused to {transition}")
                 return 1
     return 0
 

@@ -10,8 +10,10 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from vla_ros.core.clock import SECOND, Distribution
+from vla_ros.core.text import printable
 from vla_ros.msg import Percentiles
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.text import LONGEST
 
 
 def stamp_of(time: Time) -> int:
@@ -23,6 +25,11 @@ def to_time(stamp_ns: int) -> Time:
     """Time message of a stamp, ns >= 0."""
     sec, nanosec = divmod(stamp_ns, SECOND)
     return Time(sec=sec, nanosec=nanosec)
+
+
+def set_time(time: Time, stamp_ns: int) -> None:
+    """Set a Time message to a stamp, ns >= 0."""
+    time.sec, time.nanosec = divmod(stamp_ns, SECOND)
 
 
 def set_times(message: Any, name: str, of_ms: Distribution) -> None:
@@ -60,6 +67,9 @@ class Diagnostics:
         array.header.stamp = self._node.get_clock().now().to_msg()
         node = self._node.get_fully_qualified_name().lstrip("/")
         for one in statuses:
+            one.message = printable(one.message, LONGEST)
+            for value in one.values:
+                value.value = printable(value.value, LONGEST)
             one.name = f"{node}: {one.name}"
             one.hardware_id = self._hardware_id
         self._publisher.publish(array)

@@ -15,6 +15,8 @@ import numpy as np
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
+from vla_ros.ros.common.given import refuse_unknown
+
 Value = bool | int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
 
 
@@ -77,12 +79,26 @@ def check_fixed(
             raise ValueError(f"{row.name} is read at configure: deactivate and clean up first")
 
 
-def declare(node: Node, table: Sequence[Parameter], lifecycle: bool = False) -> dict[str, Any]:
+def declare(
+    node: Node, table: Sequence[Parameter], lifecycle: bool = False, *, more: bool = False
+) -> dict[str, Any]:
     """Declare every row and return the values by name. Raises ValueError or an rclpy
-    parameter exception for a bad value, naming the parameter."""
-    values = {
-        row.name: node.declare_parameter(row.name, row.default, row.descriptor(lifecycle)).value
-        for row in table
-    }
+    parameter exception for a bad value, naming the parameter, and for a given name that the node
+    does not have, unless ``more`` are declared later."""
+    values = {row.name: _declared(node, row, lifecycle) for row in table}
     check_values(table, values)
+    if not more:
+        refuse_unknown(node)
     return values
+
+
+def _declared(node: Node, row: Parameter, lifecycle: bool) -> Any:
+    """Value of the parameter. An empty list of a file has no type, and is none to ROS."""
+    value = node.declare_parameter(row.name, row.default, row.descriptor(lifecycle)).value
+    if value is not None:
+        return value
+    if not isinstance(row.default, list):
+        raise ValueError(f"{row.name} has no value: give one, or leave it out")
+    if not isinstance(row.default[0], str):
+        raise ValueError(f"{row.name} is an empty list: give its numbers, or leave it out")
+    return [""]

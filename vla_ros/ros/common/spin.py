@@ -7,6 +7,7 @@ command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,8 +26,11 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from vla_ros.core.console import log_line
 from vla_ros.core.signals import set_on_signal
 from vla_ros.ros.common.ending import FORCED, bounded, end_with_parent
+from vla_ros.ros.common.surroundings import missing
+from vla_ros.ros.common.text import plain_log
 
 if TYPE_CHECKING:
     from rclpy.timer import Timer
@@ -83,8 +87,8 @@ def run(
     executor: Callable[[], Executor] = make_executor,
     end_s: float = 5.0,
 ) -> int:
-    """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter or a parameter
-    file that cannot be read, FORCED where it did not end in time.
+    """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter, one that the node
+    does not have, or a parameter file that cannot be read, FORCED where it did not end in time.
 
     ``make`` is given the event that SIGINT and SIGTERM set, for a node whose callbacks may
     block for long. ``before_end`` runs while the context is still valid: the place of the last
@@ -93,11 +97,15 @@ def run(
     ``before_end`` and taking the node down may take; the process ends then, come what may.
     """
     end_with_parent()
+    plain_log()
     stop = threading.Event()
+    if line := missing(os.environ):
+        log_line(f"bad environment: {line}")
+        return 2
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     except rclpy_implementation.RCLError as error:
-        print(f"bad parameter: {_first_cause(error)}", file=sys.stderr)
+        log_line(f"bad parameter: {_first_cause(error)}")
         return 2
     set_on_signal(stop)
     node: N | None = None
@@ -109,7 +117,7 @@ def run(
         ParameterUninitializedException,
         ValueError,
     ) as error:
-        print(f"bad parameter: {error}", file=sys.stderr, flush=True)
+        log_line(f"bad parameter: {error}")
     if node is None:
         with bounded(_REFUSED_S, 2):
             gc.collect()  # the half-made node must go before its context

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from vla_ros.core.clock import SECOND, ManualClock, Moment
 from vla_ros.core.errors import UserError
@@ -25,8 +27,9 @@ from vla_ros.runtime.monitor.seen import (
 class EpisodeChange:
     """An EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
 
-    ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
-    ``applied`` of the ``step`` steps executed a new action of the policy.
+    ``step`` and ``max_steps`` count actions. ``achieved_rate_hz``: control steps per second of wall
+    time, to be ``control_rate_hz``. ``applied`` of the ``control_steps`` executed a new command of
+    the policy.
     """
 
     number: int
@@ -39,9 +42,17 @@ class EpisodeChange:
     initial_state: int
     step: int
     max_steps: int
+    control_steps: int
+    action_rate_hz: float = 0.0
     control_rate_hz: float = 0.0
     achieved_rate_hz: float = 0.0
     applied: int = 0
+
+    @property
+    def actions_a_step(self) -> float:
+        """Share of an action that a control step makes."""
+        same = self.action_rate_hz == self.control_rate_hz
+        return 1.0 if same else self.action_rate_hz / self.control_rate_hz
 
 
 def policy_in_words(status: StatusSeen | None) -> str:
@@ -195,7 +206,27 @@ class EpisodeLog:
 
 SUFFIXES = (".gif", ".png")
 MAX_FRAMES = 300  # when there are more, every second one goes
-_COLORS = 255
+_COLORS, _SAMPLED = 255, 12  # of a palette; images that it is made from
+
+
+def write_gif(path: Path, images: Sequence[Image], durations_ms: Sequence[int]) -> None:
+    """An animated GIF of uint8 [height, width, 3] images that are shown for so long. OSError: it
+    cannot be written.
+
+    One palette for all, so that nothing flickers; of the widest coverage, so that a small red cube
+    keeps its color beside much wood; and of images from begin to end, since a cube that one image
+    hides is in another.
+    """
+    from PIL import Image as Pillow
+
+    some = images[:: max(1, len(images) // _SAMPLED)]
+    strip = Pillow.fromarray(np.concatenate(some))
+    palette = strip.quantize(_COLORS, method=Pillow.Quantize.MAXCOVERAGE)
+    small = [
+        Pillow.fromarray(image).quantize(_COLORS, palette=palette, dither=Pillow.Dither.NONE)
+        for image in images
+    ]
+    small[0].save(path, save_all=True, append_images=small[1:], duration=list(durations_ms), loop=0)
 
 
 class Film:
@@ -243,25 +274,12 @@ class Film:
             return f"no image was seen, {self.path} is not written"
         from PIL import Image as Pillow
 
-        images = [Pillow.fromarray(image) for _, image in self._frames]
+        images = [image for _, image in self._frames]
         try:
             if not self._animated:
-                images[-1].save(self.path)
+                Pillow.fromarray(images[-1]).save(self.path)
                 return f"last image written to {self.path}"
-            # One palette for all, so that nothing flickers; of the widest coverage, so that a
-            # small red cube keeps its color beside much wood.
-            middle = images[len(images) // 2]
-            palette = middle.quantize(_COLORS, method=Pillow.Quantize.MAXCOVERAGE)
-            small = [
-                p.quantize(_COLORS, palette=palette, dither=Pillow.Dither.NONE) for p in images
-            ]
-            small[0].save(
-                self.path,
-                save_all=True,
-                append_images=small[1:],
-                duration=self._durations_ms(),
-                loop=0,
-            )
+            write_gif(self.path, images, self._durations_ms())
         except OSError as error:
             raise UserError(f"--gif: cannot write {self.path}: {error}") from None
         return f"{len(images)} images written to {self.path}"

@@ -54,7 +54,7 @@ class EvalWatcher(EpisodeWatcher):
         self._set = make(SetParametersAtomically, "bridge/set_parameters_atomically")
         self._begin = make(ResetEpisode, "bridge/reset")
         self._reset = make(Trigger, "policy/reset")
-        self.listen_raw(JointState, "joint_states", self._on_frame, qos.copy(qos.STATE, 100))
+        self.listen_raw(JointState, "joint_states", self._on_frame, qos.copy(qos.STATE, 1000))
         self.start()
 
     # From the caller

@@ -85,7 +85,8 @@ class EvalLog:
     @property
     def progress(self) -> tuple[bool, int, int]:
         """Value that changes while the episode goes on."""
-        return self._begun, self.episode.step if self.episode else 0, len(self._frames)
+        steps = self.episode.control_steps if self.episode else 0
+        return self._begun, steps, len(self._frames)
 
     @property
     def steps(self) -> int:
@@ -97,10 +98,10 @@ class EvalLog:
         if not self.ended or self.episode is None:
             return False
         if not self._lockstep:
-            return len(self._frames_within()) > self.episode.step
+            return len(self._frames_within()) > self.episode.control_steps
         answers = self._answers()
         made = {h.command.stamp_ns for h in answers if h.command.kind is CommandKind.POLICY}
-        return len(answers) >= self.episode.step and made <= self._answered.keys()
+        return len(answers) >= self.episode.control_steps and made <= self._answered.keys()
 
     def step_of(self, stamp_ns: int) -> int | None:
         """Number of control steps before a frame of this stamp; None: in no episode."""
@@ -146,6 +147,7 @@ class EvalLog:
             success=success,
             reason=reason_of(success, reason, state, why, moved),
             max_steps=episode.max_steps if episode else 0,
+            actions_a_step=episode.actions_a_step if episode else 1.0,
             wall_s=self._wall_s(wall_s),
             decoding=status.decoding if status else "",
             pipeline_depth=status.pipeline_depth if status else 1,
@@ -193,14 +195,15 @@ class EvalLog:
         episode, status = self.episode, self._status
         last = max(self._answered, default=0)
         if episode is not None and episode.ended and status is not None:
-            last = episode.stamp_ns - (status.pipeline_depth - 1) * status.period_ns - 1
+            waiting = (status.pipeline_depth - 1) * SECOND / episode.action_rate_hz
+            last = episode.stamp_ns - round(waiting) - 1
         return [self._answered[s] for s in sorted(self._answered) if self.begin_ns <= s <= last]
 
     def _wall_s(self, otherwise_s: float) -> float:
         episode = self.episode
         if episode is None or not episode.ended or episode.achieved_rate_hz <= 0:
             return otherwise_s
-        return episode.step / episode.achieved_rate_hz
+        return episode.control_steps / episode.achieved_rate_hz
 
     def _counted(self, counter: str) -> int:
         """Growth of a counter of the policy."""
@@ -223,12 +226,12 @@ class EvalLog:
         episode = self.episode
         if self._lockstep or episode is None or not episode.ended:
             return record
-        rate = episode.applied / record.wall_s if record.wall_s > 0 else 0.0
-        record = replace(
-            record, steps=episode.step, held=episode.step - episode.applied, rate_hz=rate
-        )
+        share = episode.actions_a_step
+        rate = episode.applied * share / record.wall_s if record.wall_s > 0 else 0.0
+        held = round((episode.control_steps - episode.applied) * share)
+        record = replace(record, steps=episode.step, held=held, rate_hz=rate)
         wanted, achieved = episode.control_rate_hz, episode.achieved_rate_hz
-        if achieved >= SLOW * wanted or not episode.step:
+        if achieved >= SLOW * wanted or not episode.control_steps:
             return record
         slow = f"the simulation ran at {achieved:.1f} of {wanted:g} Hz"
         return replace(record, reason=f"{record.reason}; {slow}")

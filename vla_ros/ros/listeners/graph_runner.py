@@ -30,6 +30,7 @@ from vla_ros.ros.bringup.view import view_node
 from vla_ros.ros.listeners.evaluation import EvalWatcher
 from vla_ros.ros.listeners.evaluation_log import EvalLog
 from vla_ros.runtime.control.queue import Execution
+from vla_ros.sim.env import ACTION_RATE_HZ
 from vla_ros.sim.episode import Mode
 
 GRAPH = "sim.up.yaml"
@@ -220,6 +221,7 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
         "mode": setup.mode.value,
         "num_threads": setup.num_threads,
         "execution": variant.execution,
+        "control_rate_hz": setup.control_rate_hz or ACTION_RATE_HZ,
         "replan_interval": variant.replan_interval,
         "delay_frames": variant.delay_frames,
         "max_age_s": age_limit_s(setup, variant),
@@ -240,6 +242,7 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
         "image_size": setup.image_size,
         "wrist_camera": setup.wrist,
         "max_steps": setup.max_steps,
+        "control_rate_hz": setup.control_rate_hz,
         "nudge_m": setup.nudge_m,
         "auto_reset": False,
         "image_delay_ms": variant.image_delay_ms,

@@ -53,6 +53,8 @@ def episode_of(message: EpisodeStatus) -> EpisodeChange:
         initial_state=message.initial_state,
         step=message.step,
         max_steps=message.max_steps,
+        control_steps=message.control_steps,
+        action_rate_hz=message.action_rate_hz,
         control_rate_hz=message.control_rate_hz,
         achieved_rate_hz=message.achieved_rate_hz,
         applied=message.actions_applied,

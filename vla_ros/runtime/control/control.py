@@ -11,7 +11,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
 from vla_ros.core.types import (
@@ -35,6 +35,7 @@ from vla_ros.runtime.control.goals import (
     PersistentState,
 )
 from vla_ros.runtime.control.joints import MeasuredState
+from vla_ros.runtime.control.motion import Motion, MotionStep
 from vla_ros.runtime.control.observation import ClockWatch, FrameCheck
 from vla_ros.runtime.control.queue import (
     ActionQueue,
@@ -46,29 +47,24 @@ from vla_ros.runtime.control.queue import (
     check_inference,
     refuse_unless_able,
 )
-from vla_ros.runtime.control.state import ControlSink, LoopState
+from vla_ros.runtime.control.state import ControlSink, LoopState, WorkerState
 from vla_ros.runtime.control.supply import FrameSupply
 from vla_ros.runtime.control.takeover import Takeover, Teleoperation
 from vla_ros.runtime.safety import Limits, Safety
 
 _REPORT_LACKS_NS = SECOND  # the figures in it change with every frame
-
-
-@dataclass(slots=True)
-class WorkerState:
-    """The worker, for the loop. ``missing``: why there is none, "" where there is one.
-    ``ended_running``: its loss is what ended RUNNING."""
-
-    missing: str = ""
-    ended_running: bool = False
+_EARLY = 0.1  # of a period: what a tick comes early by as clocks jitter
 
 
 class Driver(ABC):
     """The way to run one loop, in real time or in lock-step: reactions to frames, answers and
     ticks.
 
-    Every method is called with the loop's lock held.
+    Every method is called with the loop's lock held. ``exact``: where a command is an action, it is
+    the action, whatever was commanded before.
     """
+
+    exact = False
 
     def __init__(self, control: Control) -> None:
         self._control, self._loop = control, control.loop
@@ -155,10 +151,14 @@ class Control:
         )
         self.episode = EpisodeTracker()
         self.worker = WorkerState()
-        expected = math.ceil(inference_s / limits.period_s)
+        expected = math.ceil(inference_s / limits.action_period_s)
         expected += info.pipeline_depth - 1 if info.chunk_length == 1 else 0
         self.queue = ActionQueue(chunking, limits.space, info.chunk_length, expected)
         self.requests = RequestBuilder(self.queue, info)
+        period_s = limits.action_period_s
+        self.motion = Motion(limits.space, period_s, chunking.blend_s, driver.exact)
+        self._person = Motion(limits.space, period_s)
+        self._stepped_ns = 0  # when the last step was made
         self.gate = PublishGate(self.loop)
         self.takeover = Takeover(limits.space, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
@@ -259,6 +259,7 @@ class Control:
         self.loop.instruction = replace(self.loop.instruction, epoch=self.loop.persistent.epoch)
         self.loop.epoch_began_ns = self.clock.steady_ns()
         self.queue.clear()
+        self.motion.clear()
         self.gate.clear()
 
     def _begin_anew(self) -> None:
@@ -678,27 +679,72 @@ class Control:
 
     def act(self, now: Moment) -> bool:
         """Publish the next command; False as of :meth:`PublishGate.let_through`."""
-        taken_over = self.under_takeover(now)
-        action = self._take(now)
-        if taken_over:  # the policy goes on computing, and nothing of it is executed
+        if self.under_takeover(now):  # the policy goes on computing, and nothing is executed of it
+            self._take(now)
+            self._break_motion()
             self.queue.refused()
             self.queue.break_off(now.now_ns)
-            self.gate.let_person_through(self.takeover, now)
+            self.gate.let_person_through(self.takeover, self._person, now)
             return True
-        if action is not None and self._corrector is not None and self.loop.latest is not None:
-            action = self._corrector.correct(action, self.loop.latest)
-        through = self.gate.let_through(action, now)
-        if self.gate.acted:
-            self.queue.executed(now.now_ns, self.gate.unchanged)
+        self._person.clear()
+        step = self._next_step(now)
+        through = self.gate.let_through(step, now)
+        if step is not None and self.gate.acted:
+            if not self.gate.unchanged:
+                self.motion.held()
+            self.queue.executed(now.now_ns, self.gate.unchanged, step.share)
             return through
-        if action is not None:
+        self._break_motion()
+        if step is not None:
             self.queue.refused()
         if self.loop.safety.state is PolicyState.HOLD:
             self.queue.break_off(now.now_ns)
         return through
 
-    def _take(self, now: Moment) -> ChunkAction | None:
-        action = self.queue.take(now.now_ns, self.loop.limits)
+    def _next_step(self, now: Moment) -> MotionStep | None:
+        """What this period makes of the actions that are there; None: there are none."""
+        limits, motion = self.loop.limits, self.motion
+        if motion.left and not self.gate.goes_on(now):
+            self._break_motion()
+        motion.smooth(limits.smoothing_hz)
+        periods = self._periods(now)
+        motion.open(limits.actions_a_period, periods)
+        while motion.wants():
+            action = self._take(now, motion.made)
+            if action is None:
+                break
+            if self._corrector is not None and self.loop.latest is not None:
+                action = self._corrector.correct(action, self.loop.latest)
+            if not self.gate.admits(action, now):
+                self.queue.refused()
+                break
+            self.queue.begin()
+            chunking = self.queue.chunking
+            motion.blend_s = chunking.blend_s
+            rests = chunking.execution is Execution.SYNC
+            motion.begin(action, self.gate.commanded(now), self.gate.action_reach, rests)
+        return motion.close(periods * limits.period_s, self.loop.outputs.plans)
+
+    def _periods(self, now: Moment) -> int:
+        """Control periods since the last command of a motion: of a late tick's no more than an
+        action is made up for. What is left of a period counts for the next command, which comes
+        the earlier: ticks keep to their grid."""
+        limits = self.loop.limits
+        at_ns = now.now_ns if self.loop.sim_time else now.steady_ns
+        since_ns, period_ns = at_ns - self._stepped_ns, limits.period_ns
+        most = max(1, limits.action_period_ns // period_ns) if self.motion.left else 1
+        periods = min(most, max(1, math.floor(since_ns / period_ns + _EARLY)))
+        over_ns = periods * period_ns - since_ns  # below 0: of the next one
+        self._stepped_ns = at_ns + min(max(over_ns, -period_ns if most > 1 else 0), period_ns)
+        return periods
+
+    def _break_motion(self) -> None:
+        """What is left of the action that was begun is void."""
+        self.motion.clear()
+        self.queue.drop()
+
+    def _take(self, now: Moment, made: float = 0.0) -> ChunkAction | None:
+        action = self.queue.take(now.now_ns, self.loop.limits, made)
         if self.queue.voided:
             self.loop.sink.warn("late", self.queue.voided)
         return action

@@ -6,6 +6,7 @@ And the steady clock of the control tick: a thread that nothing else runs in.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.control.state import ControlSink
 from vla_ros.runtime.safety import Limits
+
+_LEAST_TURN_S = 1e-4  # of a thread of Python's: a shorter one costs more than it gives
 
 
 def make_control(
@@ -146,7 +149,7 @@ class RealtimeDriver(Driver):
         if loop.resting or not loop.instruction.text:
             return
         limits = loop.limits
-        pipeline_s = loop.info.pipeline_depth * limits.period_s + loop.inference_s
+        pipeline_s = loop.info.pipeline_depth * limits.action_period_s + loop.inference_s
         waited_s = (now.steady_ns - loop.epoch_began_ns) / SECOND
         arriving = now.steady_ns - loop.latest.received_steady_ns < limits.max_age_ns
         if arriving and waited_s > max(3 * pipeline_s, 1.0):
@@ -161,6 +164,8 @@ class LockstepDriver(Driver):
     one of the two was lost on the way. The tick publishes nothing. Time is the simulation's.
     """
 
+    exact = True
+
     def offer(self, observation: Observation) -> None:
         """Answer a frame at once where that needs no new inference; ask the worker otherwise."""
         control, loop = self._control, self._loop
@@ -173,7 +178,8 @@ class LockstepDriver(Driver):
                 self.stop(self._now())
             elif control.may_ask or not control.queue.exhausted:
                 control.queue.advance(self._now().now_ns, loop.limits)
-                control.resubmit()
+                if control.queue.runs_out(loop.limits.actions_a_period):
+                    control.resubmit()
                 self.answered()
 
     def taken_over(self) -> None:
@@ -186,7 +192,7 @@ class LockstepDriver(Driver):
         """Answer the newest frame, once, with the next action if there is one and it may be
         published. The world waits for what was asked for, unless that is to come late."""
         control, loop, now = self._control, self._loop, self._now()
-        if not self._unanswered or control.queue.awaits(now.now_ns, loop.limits.period_ns):
+        if not self._unanswered or control.queue.awaits(now.now_ns, loop.limits.action_period_ns):
             return
         if not control.act(now):
             self.stop(now)
@@ -320,6 +326,9 @@ class Ticker:
     errors do not add up; ``error_ns`` is how late this one came. A tick that overruns its
     period makes the next ones skip, never bunch up. ``failed`` gets an exception and
     the ticking goes on, also with a ``scheduling`` that the system forbids by now.
+
+    While it ticks, Python's threads take turns often enough that one which computes delays a tick
+    by no more than a tenth of its period; by itself Python lets it wait for 5 ms.
     """
 
     def __init__(
@@ -355,6 +364,14 @@ class Ticker:
             self._scheduling.apply()
         except ValueError as error:
             self._failed(error)
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(before_s, max(_LEAST_TURN_S, self._period_ns / SECOND / 10)))
+        try:
+            self._tick_on()
+        finally:
+            sys.setswitchinterval(before_s)
+
+    def _tick_on(self) -> None:
         due = time.monotonic_ns() + self._period_ns
         while not self._stop.wait(max(0.0, (due - time.monotonic_ns()) / SECOND)):
             late = time.monotonic_ns() - due

@@ -6,8 +6,9 @@ the robot. A command says which observation it is made for and where the time we
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +25,37 @@ from vla_ros.core.types import (
 )
 from vla_ros.runtime import limiter, safety
 from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.runtime.control.motion import Motion, MotionStep
 from vla_ros.runtime.control.queue import ChunkAction, PolicyAnswer
 from vla_ros.runtime.control.state import LoopState
-from vla_ros.runtime.control.takeover import Takeover, action_of
+from vla_ros.runtime.control.takeover import Takeover, Teleoperation, action_of
 from vla_ros.runtime.door import LEAST, ArmFollowing, Door, TrajectoryCourse
 from vla_ros.runtime.limiter import Commanded, Leash, Passed, Reach
 from vla_ros.runtime.safety import Gripper, Limits
 
 _FAR = 0.5  # of its leash: so far from its command an arm is on its way
 _TRIES_AFTER_NS = 2 * SECOND  # an arm that stands is tried again, unless it was seen to move before
+
+
+@dataclass(frozen=True, slots=True)
+class _Reaches:
+    """The limits of a command, of joints' positions, and of an action; ``of`` these limits and
+    turning joints."""
+
+    of: tuple[Limits, frozenset[int]]
+    endless: tuple[int, ...]
+    command: Reach
+    joints: Reach
+    action: Reach
+
+    @classmethod
+    def made(cls, limits: Limits, turning: frozenset[int]) -> _Reaches:
+        space = limits.space
+        endless = tuple(i for i, index in enumerate(space.motion) if index in turning)
+        command = limiter.reach_of(limits, endless)
+        joints = command if space.absolute else limiter.joints_reach_of(limits, endless)
+        action = limiter.action_reach_of(limits, endless)
+        return cls((limits, turning), endless, command, joints, action)
 
 
 class PublishGate:
@@ -50,13 +73,18 @@ class PublishGate:
         self._commands = CommandMaker(loop.limits.space, loop.persistent)
         self._action, self._joints, self._course = Door(), Door(), TrajectoryCourse()
         self._following = ArmFollowing()
+        self._held_to: _Reaches | None = None
         self._leashed: tuple[tuple[Moment, int, int], Leash | None] | None = None  # the newest
         self._stalled_ns: int | None = None  # when a HOLD began because the arm stands
         self._source: PolicyAnswer | None = None  # of the last action: what its age is counted from
         self._planned: PolicyAnswer | None = None  # whose actions were sent as a plan
+        self._spent: tuple[PolicyAnswer, dict[str, float]] | None = None  # on the newest, until it
         self._last_order = (0, -1)
         self._meant: tuple[Floats, ...] = ()  # the policy's newest actions, published or not
         self._judged = (0, 0)  # stamp of a chunk, its actions that were judged in HOLD
+        self._judged_ns = -SECOND  # when the last one was
+        self._was_over = False  # the newest action was held to a limit
+        self._goal: Floats | None = None  # of a displacement from the measured joints
         self.moved = self.moving = self.acted = self.unchanged = self.sent = False
         self.last: Command | None = None
 
@@ -76,27 +104,35 @@ class PublishGate:
         self._following, self._stalled_ns = ArmFollowing(), None
         self.moved = False
 
-    def let_through(self, action: ChunkAction | None, now: Moment) -> bool:
-        """Publish ``action``; without one that may be, no motion while the last one's observation
-        is young enough.
+    def goes_on(self, now: Moment) -> bool:
+        """True while what is left of the last action may be executed."""
+        if self._loop.safety.state is not PolicyState.RUNNING or self._source is None:
+            return False
+        return self._age_ns(self._source, now) <= self._loop.limits.max_age_ns
+
+    def let_through(self, step: MotionStep | None, now: Moment) -> bool:
+        """Publish a step of admitted actions; without one no motion while the last one's
+        observation is young enough.
 
         False: nothing was published and the state is none that moves; what is published then is
         the loop's to decide.
         """
         self.acted = False
-        if action is not None and self._admits(action, now) and self._publish_action(action, now):
+        if step is not None and self._publish_step(step, now):
             return True
         self._planned = None  # whatever follows of it is sent anew
         return self._hold_still(now)
 
-    def let_person_through(self, takeover: Takeover, now: Moment) -> None:
-        """Publish a person's command, held to the same limits; without a new one no motion."""
+    def let_person_through(self, takeover: Takeover, motion: Motion, now: Moment) -> None:
+        """Publish a person's command, held to the same limits; without a new one no motion. An
+        action of theirs takes an action period, along ``motion``."""
         self.acted, self._source, self._planned, self._meant = False, None, None, ()
-        loop, command = self._loop, takeover.take()
+        loop, (command, new) = self._loop, takeover.take()
         space, until_ns = loop.limits.space, takeover.valid_until_ns(loop.limits)
         lacks = self._lacks(now)
         begin = None if lacks else self._begin(now)
-        if command is None or begin is None:
+        motion.open(loop.limits.actions_a_period)
+        if begin is None or (command is None and not motion.left):
             if lacks:
                 loop.sink.warn("takeover", f"a place to go to needs to know {lacks}")
                 self.stop(now)
@@ -108,23 +144,49 @@ class PublishGate:
         position[list(space.motion)] = begin[0].at
         measured = loop.fresh_pose(now) if space.kind is ActionKind.JOINT_DELTA else position
         try:
-            action = action_of(command, loop.limits, measured)
+            action, commanded = self._of_person(command, new, motion, begin[0], measured)
         except ValueError as error:
             loop.sink.warn("takeover", f"takeover command ignored: {error}")
             self.stop(now)
             return
         passed = self._pass(action, now)
+        if passed.over:
+            motion.held()
         if loop.outputs.plans and not self._left_s(until_ns, now):
             loop.sink.warn("takeover", "takeover command ignored: nothing is left of its time")
             self.stop(now)
             return
-        plan = self._plan(np.array([action]), until_ns, now)
+        plan = self._plan(np.array([action]), loop.limits.actions_a_period, until_ns, now)
         self._clamped(passed.over)
-        commanded = [not np.isnan(command.values[at]) for at in space.grippers]
         self._commands.move_grippers(action, self._at_ns(now), loop.limits, commanded)
         self.moved = True
         loop.counters.takeover_published += 1
         self._send(CommandKind.TAKEOVER, passed, now, plan=plan, until_ns=until_ns)
+
+    def _of_person(
+        self,
+        command: Teleoperation | None,
+        new: bool,
+        motion: Motion,
+        begin: Commanded,
+        position: Floats | None,
+    ) -> tuple[Floats, list[bool]]:
+        """The numbers of a person's command for this period, and which grippers it commands.
+        ValueError: the position that it is counted from is unknown."""
+        limits, step = self._loop.limits, None
+        if command is not None and not command.of_action(limits.space):
+            motion.clear()
+        else:
+            if command is not None and new:
+                motion.person(command.values, begin, self.action_reach)
+            motion.wants()
+            step = motion.close(limits.period_s)
+        if step is not None:
+            numbers, action = step.wish, np.nan_to_num(step.wish)
+        else:  # at a rate of their own, or a target that was reached
+            assert command is not None
+            numbers, action = command.values, action_of(command, limits, position)
+        return action, [not np.isnan(numbers[at]) for at in limits.space.grippers]
 
     def stop(self, now: Moment) -> None:
         """Publish the command that stops the robot: no displacement, or the position that it was on
@@ -151,7 +213,12 @@ class PublishGate:
         if self.last is not None:
             self._publish(replace(self.last, sequence=self._commands.number()))
 
-    def _admits(self, action: ChunkAction, now: Moment) -> bool:
+    def admits(self, action: ChunkAction, now: Moment) -> bool:
+        """True of an action that may be executed: newer than all before it, on an observation young
+        enough, and the state allows it."""
+        return self._is_fresh(action, now) and self._is_sane(action, now)
+
+    def _is_fresh(self, action: ChunkAction, now: Moment) -> bool:
         """True of an action newer than all before it, on an observation young enough."""
         limits, age = self._loop.limits, self._age_ns(action.answer, now)
         ahead = action.answer.inference.stamp_ns - now.now_ns
@@ -177,8 +244,8 @@ class PublishGate:
         loop.sink.warn("blocked", f"action blocked: {reason}")
         loop.become(safety.keep(loop.safety, why))
 
-    def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
-        """Publish a fresh action if the state then allows it, as far as the limits do.
+    def _is_sane(self, action: ChunkAction, now: Moment) -> bool:
+        """True if the state, which an action changes, lets it through.
 
         Whether the policy makes sense is judged by its own motion, each action against the one
         before it. What is published changes from what the robot was commanded last: a ramp from
@@ -195,7 +262,7 @@ class PublishGate:
             why = f"trajectory_lead_s {loop.outputs.lead_s:g} leaves nothing of it"
             self._block(f"its observation is valid for {left:.0f} ms more: {why}", why)
             return False
-        if self._waits_for_arm(now):
+        if self._waits_for_arm(now) or self._waits_for_action(now):
             return False
         endless = self._endless
         meant = limiter.judge(self._candidate(action), self._meant, limits, endless)
@@ -209,20 +276,42 @@ class PublishGate:
             return False
         if begins:  # at the beginning of what was judged
             self._meant = (limiter.judge(action.action, (), limits, endless).bounded,)
-        passed = self._pass(action.action, now)
+        return True
+
+    def _waits_for_action(self, now: Moment) -> bool:
+        """True in HOLD until the next action is due: its actions are judged at their rate."""
+        limits, at_ns = self._loop.limits, self._at_ns(now)
+        if self._loop.safety.state is PolicyState.HOLD:
+            since_ns = at_ns - self._judged_ns
+            if 0 <= since_ns < limits.action_period_ns - limits.period_ns // 2:
+                return True
+        self._judged_ns = at_ns
+        return False
+
+    def _publish_step(self, step: MotionStep, now: Moment) -> bool:
+        """Publish what admitted actions come to in this period, as far as the limits let it."""
+        loop, limits, action = self._loop, self._loop.limits, step.action
+        passed = self._pass(step.wish, now)
         if self._stands_still(passed, now):
             return False
         plan = None
-        if action.newest is not self._planned:
-            plan = self._plan(action.rows, valid_ns, now)
+        if step.rows is not None and action.newest is not self._planned:
+            valid_ns = action.answer.inference.stamp_ns + limits.max_age_ns
+            rows, first = step.rows.copy(), step.share + step.left
+            if not limits.space.absolute:  # what this period makes of it, and the rest
+                rows[0] = step.wish + step.left * rows[0]
+            plan = self._plan(rows, first, valid_ns, now)
             self._planned = action.newest
-        self._clamped(passed.over)
-        self._source, self._last_order = action.answer, order_of(action)
+        order = order_of(action)
+        if order != self._last_order or not self._was_over:
+            self._clamped(passed.over)
+            self._was_over = bool(passed.over)
+        self._source, self._last_order = action.answer, order
         commanded = [loop.info.moves_grippers] * len(limits.space.grippers)
         self._commands.move_grippers(action.action, self._at_ns(now), limits, commanded)
         self.moved, self.acted, self.unchanged = True, True, not passed.over
         loop.counters.actions_published += 1
-        self._send(CommandKind.POLICY, passed, now, action, plan)
+        self._send(CommandKind.POLICY, passed, now, step, plan)
         loop.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
 
@@ -252,20 +341,29 @@ class PublishGate:
     # The last door
 
     @property
+    def _reaches(self) -> _Reaches:
+        """Limits of now: they are asked for often, and seldom others."""
+        limits, turning = self._loop.limits, self._loop.turning
+        if (
+            self._held_to is None
+            or self._held_to.of[0] is not limits
+            or (self._held_to.of[1] is not turning)
+        ):
+            self._held_to = _Reaches.made(limits, turning)
+        return self._held_to
+
+    @property
     def _endless(self) -> tuple[int, ...]:
-        motion = self._loop.limits.space.motion
-        return tuple(i for i, index in enumerate(motion) if index in self._loop.turning)
+        return self._reaches.endless
 
     @property
     def _reach(self) -> Reach:
-        return limiter.reach_of(self._loop.limits, self._endless)
+        return self._reaches.command
 
     @property
     def _joints_reach(self) -> Reach:
         """Limits of the outputs that take positions of joints."""
-        if self._loop.limits.space.absolute:
-            return self._reach
-        return limiter.joints_reach_of(self._loop.limits, self._endless)
+        return self._reaches.joints
 
     @property
     def _takes_joints(self) -> bool:
@@ -295,6 +393,17 @@ class PublishGate:
             self._leashed = (key, leash)
         return self._leashed[1]
 
+    @property
+    def action_reach(self) -> Reach:
+        """Limits from one action to the next."""
+        return self._reaches.action
+
+    def commanded(self, now: Moment) -> Commanded | None:
+        """The action's last command, where a motion begins; None: the robot's position, which that
+        needs, is unknown."""
+        begin = self._begin(now)
+        return None if begin is None else begin[0]
+
     def _begin(self, now: Moment) -> tuple[Commanded, float] | None:
         """Start of the action's step, and its share of a period (:meth:`Door.begin`)."""
         reach = self._reach
@@ -314,15 +423,24 @@ class PublishGate:
         left_s = (valid_ns - now.now_ns) / SECOND - self._loop.outputs.lead_s
         return left_s if left_s > LEAST * self._loop.limits.period_s else 0.0
 
-    def _plan(self, rows: Floats, valid_ns: int, now: Moment) -> Plan | None:
-        """The plan that replaces the controller's; None: no output takes plans."""
+    def _plan(self, rows: Floats, first: float, valid_ns: int, now: Moment) -> Plan | None:
+        """The plan that replaces the controller's, the first of ``rows`` due after so many actions;
+        None: no output takes plans."""
         loop, limits = self._loop, self._loop.limits
         if not loop.outputs.plans:
             return None
-        reach, period_ns = self._joints_reach, limits.period_ns
-        leash, lead_ns = self._leash(now, reach), round(loop.outputs.lead_s * SECOND)
-        begin_ns = self._at_ns(now) + lead_ns
-        positions = rows[:, list(limits.space.motion)]
+        lead_ns, whole = round(loop.outputs.lead_s * SECOND), self._endless
+        begin_ns, period_ns = self._at_ns(now) + lead_ns, limits.action_period_ns
+        positions, reach = (
+            rows[:, list(limits.space.motion)],
+            limiter.action_reach_of(limits, whole),
+        )
+        low, high = reach.low, reach.high
+        if not limits.space.absolute:
+            reach = limiter.action_joints_reach_of(limits, whole)
+        leash, longer = self._leash(now, self._joints_reach), reach.step - self._joints_reach.step
+        if leash is not None:
+            leash = replace(leash, far=leash.far + np.maximum(longer, 0.0))
         if not limits.space.absolute:
             start = None if leash is None else leash.here
             if loop.outputs.commanded:
@@ -330,13 +448,17 @@ class PublishGate:
                 start = None if commanded is None else commanded.at
             if start is None:
                 return None
-            positions = start + np.cumsum(np.clip(positions, self._reach.low, self._reach.high), 0)
+            share = np.where(np.arange(len(rows)) > 0, 1.0, first)[:, None]
+            positions = start + np.cumsum(np.clip(positions, low * share, high * share), 0)
         left_s = self._left_s(valid_ns, now)
-        plan = self._course.follow(positions, reach, begin_ns, period_ns, left_s, leash)
+        plan = self._course.follow(positions, reach, begin_ns, period_ns, left_s, leash, first)
         return None if plan is None else replace(plan, begin_ns=now.now_ns + lead_ns)
 
-    def _joint_positions(self, kind: CommandKind, action: Floats, now: Moment) -> Floats | None:
-        """The joints' positions for the end of the period, in a space of displacements."""
+    def _joint_positions(
+        self, kind: CommandKind, action: Floats, now: Moment, step: MotionStep | None
+    ) -> Floats | None:
+        """The joints' positions for the end of the period, in a space of displacements. Where they
+        are counted from the measured joints, from those at the begin of the action."""
         loop, reach = self._loop, self._joints_reach
         leash, at_ns = self._leash(now, reach), self._at_ns(now)
         begin = self._joints.begin(reach, at_ns, loop.limits.period_ns, leash)
@@ -344,16 +466,27 @@ class PublishGate:
             return None
         commanded, share = begin
         if kind.moves and leash is not None:
-            start = (
-                commanded.at if loop.outputs.commanded else reach.beside(leash.here, commanded.at)
-            )
-            commanded = limiter.pass_through(
-                start + action, commanded, reach, share, leash
-            ).commanded
+            wish = commanded.at + action
+            if not loop.outputs.commanded:
+                here = reach.beside(leash.here, commanded.at)
+                wish = here + action
+                if step is not None and step.share < 1.0:
+                    wish = self._towards_measured(step, commanded.at, here)
+            commanded = limiter.pass_through(wish, commanded, reach, share, leash).commanded
         else:
             commanded = limiter.stand(commanded, reach, share)
         self._joints.take(commanded, reach, at_ns)
         return commanded.at
+
+    def _towards_measured(self, step: MotionStep, at: Floats, here: Floats) -> Floats:
+        """Position for the end of the period on the way to the measured joints plus an action."""
+        if step.begins or self._goal is None:
+            motion = step.action.action[list(self._loop.limits.space.motion)]
+            bounds = self.action_reach
+            self._goal = here + np.clip(motion, bounds.low, bounds.high)
+        left = max(1.0 - step.phase, step.share)
+        out: Floats = at + (self._goal - at) * (step.share / left)
+        return out
 
     def _stands_still(self, passed: Passed, now: Moment) -> bool:
         """HOLD, and True, where the arm does not move at all although it is commanded to: an
@@ -422,19 +555,27 @@ class PublishGate:
         return True
 
     def _age_ns(self, answer: PolicyAnswer, now: Moment) -> int:
-        return safety.age_ns(
+        age_ns = safety.age_ns(
             now.now_ns,
             answer.inference.stamp_ns,
             now.steady_ns,
             answer.received_steady_ns,
             self._loop.sim_time,
         )
+        return age_ns + self._loop.limits.smoothing_delay_ns
 
     def _made(
-        self, kind: CommandKind, passed: Passed | None, now: Moment, plan: Plan | None
+        self,
+        kind: CommandKind,
+        passed: Passed | None,
+        now: Moment,
+        plan: Plan | None,
+        step: MotionStep | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> Command | None:
         """The command for the outputs; ``passed`` None: to stand still. Every number of every
-        output is counted from here on. None: the position to stand still at is unknown."""
+        output is counted from here on. ``fields``: those of a command that is published, and so
+        has a number. None: the position to stand still at is unknown."""
         loop, reach, at_ns = self._loop, self._reach, self._at_ns(now)
         begin = self._begin(now)
         if begin is None:
@@ -448,17 +589,19 @@ class PublishGate:
         if self._takes_joints:
             positions = commanded.at
             if not space.absolute:
-                positions = self._joint_positions(kind, commanded.at, now)
+                positions = self._joint_positions(kind, commanded.at, now, step)
         if loop.outputs.plans and kind is CommandKind.STOP:
             reach = self._joints_reach
             leash = self._leash(now, reach)
             plan = self._course.stop(reach, at_ns, loop.limits.period_ns, leash)
         latest_ns = loop.latest.stamp_ns if loop.latest is not None else 0
         openings = loop.measured.openings(now, loop.limits.max_age_ns)
-        command = self._commands.make(kind, action, now, loop.instruction, latest_ns, openings)
         if loop.outputs.wrapped and self._endless:
             positions, plan = self._wrapped(positions, plan)
-        return replace(command, joint_positions=positions, plan=plan)
+        more: dict[str, Any] = {"joint_positions": positions, "plan": plan}
+        if fields is not None:
+            more |= {"sequence": self._commands.number(), **fields}
+        return self._commands.make(kind, action, now, loop.instruction, latest_ns, openings, more)
 
     def _wrapped(
         self, positions: Floats | None, plan: Plan | None
@@ -473,7 +616,7 @@ class PublishGate:
             first = plan.points[0][1]
             shift = np.zeros(len(first))
             shift[endless] = limiter.wrapped(first[endless]) - first[endless]
-            plan = replace(plan, points=tuple((s, row + shift) for s, row in plan.points))
+            plan = replace(plan, points=tuple((s, row + shift, v) for s, row, v in plan.points))
         return positions, plan
 
     def _send(
@@ -481,7 +624,7 @@ class PublishGate:
         kind: CommandKind,
         passed: Passed | None,
         now: Moment,
-        origin: ChunkAction | None = None,
+        origin: MotionStep | None = None,
         plan: Plan | None = None,
         until_ns: int = 0,
     ) -> None:
@@ -489,31 +632,35 @@ class PublishGate:
         the times of its stages, as far as it has them. ``until_ns``: how long a person's is
         valid."""
         limits = self._loop.limits
-        command = self._made(kind, passed, now, plan)
-        if command is None:
-            return
-        command = replace(command, sequence=self._commands.number(), valid_until_ns=until_ns)
+        delay_ns = limits.smoothing_delay_ns
+        fields: dict[str, Any] = {"valid_until_ns": until_ns}
         if kind is not CommandKind.STOP and self._source is not None:
             stamp_ns = self._source.inference.stamp_ns
-            command = replace(
-                command,
-                stamp_ns=stamp_ns,
-                received_ns=self._source.received_ns,
-                valid_until_ns=stamp_ns + limits.max_age_ns,
-            )
+            fields["stamp_ns"] = stamp_ns
+            fields["received_ns"] = self._source.received_ns
+            fields["valid_until_ns"] = stamp_ns + limits.max_age_ns - delay_ns
         if origin is not None:
-            inference = origin.answer.inference
-            due = origin.index + inference.conditioning_delay  # periods after its observation
-            command = replace(
-                command,
-                chunk_index=origin.index,
-                corrected_ns=origin.corrected_ns,
-                chunk_length=len(inference.actions),
-                staleness_ns=now.now_ns - inference.stamp_ns - due * limits.period_ns,
-                stages_ms=stages_ms(origin.answer, now),
-                total_ms=total_ms(origin.answer, now, self._loop.sim_time),
-            )
-        self._publish(command)
+            action, answer = origin.action, origin.action.answer
+            inference = answer.inference
+            due = action.index + origin.phase + inference.conditioning_delay  # in action periods
+            due_ns = inference.stamp_ns + round(due * limits.action_period_ns)
+            if self._spent is None or self._spent[0] is not answer:
+                self._spent = answer, answer_ms(answer)
+            stages = self._spent[1].copy()
+            stages["gate"] += since_ms(answer, now)
+            stages["gate"] += delay_ns / MS
+            fields |= {
+                "chunk_index": action.index,
+                "action_phase": origin.phase,
+                "corrected_ns": action.corrected_ns,
+                "chunk_length": len(inference.actions),
+                "staleness_ns": now.now_ns + delay_ns - due_ns,
+                "stages_ms": stages,
+                "total_ms": total_ms(answer, now, self._loop.sim_time) + delay_ns / MS,
+            }
+        command = self._made(kind, passed, now, plan, origin, fields)
+        if command is not None:
+            self._publish(command)
 
     def _publish(self, command: Command) -> None:
         """The last line before the topic."""
@@ -543,7 +690,7 @@ class CommandMaker:
     ) -> None:
         """Take on an action's grippers, as far as they may follow; those ``commanded`` by it."""
         self.grippers = tuple(
-            safety.steady_gripper(gripper, float(np.clip(action[index], 0.0, 1.0)), now_ns, limits)
+            safety.steady_gripper(gripper, min(1.0, max(0.0, float(action[index]))), now_ns, limits)
             if moved
             else gripper
             for gripper, index, moved in zip(
@@ -559,10 +706,11 @@ class CommandMaker:
         instruction: Instruction,
         latest_ns: int,
         openings: Sequence[float],
+        fields: Mapping[str, Any],
     ) -> Command:
-        """A command of no observation and no number yet, published at ``now``. ``openings``: of the
-        grippers as they are measured, NaN where they are not: one that was never commanded is
-        kept there from now on."""
+        """A command, published at ``now``; ``fields`` are its others. ``openings``: of the grippers
+        as they are measured, NaN where they are not: one that was never commanded is kept there
+        from now on."""
         self.grippers = tuple(
             gripper if gripper.known or not np.isnan(gripper.value) else Gripper(float(opening))
             for gripper, opening in zip(self.grippers, openings, strict=True)
@@ -571,11 +719,11 @@ class CommandMaker:
         return Command(
             kind=kind,
             action=action,
-            sequence=0,
             epoch=instruction.epoch,
             instruction_digest=instruction.digest,
             published_ns=now.now_ns,
             latest_ns=latest_ns,
+            **{"sequence": 0, **fields},
         )
 
     def number(self) -> int:
@@ -584,18 +732,21 @@ class CommandMaker:
         return self._persistent.sequence - 1
 
 
-def stages_ms(answer: PolicyAnswer, now: Moment) -> dict[str, float]:
-    """Durations of all stages of a command published at ``now``, in milliseconds.
+def answer_ms(answer: PolicyAnswer) -> dict[str, float]:
+    """Durations of all stages up to the end of the inference, in milliseconds.
 
-    ``transport`` is a difference of stamps (capture and receipt lie in two processes), all
-    others are steady time. ``gate`` is what is left from the end of the inference to ``now``,
-    so the stages sum to the time since capture.
+    ``transport`` is a difference of stamps (capture and receipt lie in two processes), all others
+    are steady time. What passes from then on is the gate's (:func:`since_ms`), so the stages of a
+    command sum to the time since capture.
     """
-    timeline = answer.inference.timeline
-    spent = timeline.durations_ms()
+    spent = answer.inference.timeline.durations_ms()
     spent["transport"] = (answer.received_ns - answer.inference.stamp_ns) / MS
-    spent["gate"] = spent.get("gate", 0.0) + (now.steady_ns - timeline.end_ns) / MS
     return {stage: spent.get(stage, 0.0) for stage in STAGES}
+
+
+def since_ms(answer: PolicyAnswer, now: Moment) -> float:
+    """Time since the end of the inference, in milliseconds."""
+    return (now.steady_ns - answer.inference.timeline.end_ns) / MS
 
 
 def total_ms(answer: PolicyAnswer, now: Moment, sim_time: bool) -> float:

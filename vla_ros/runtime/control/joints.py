@@ -437,6 +437,20 @@ class Forgetful(Protocol):
         ...
 
 
+_LATER = 1 << 62  # than any instant
+
+
+@dataclass(frozen=True, slots=True)
+class _Oldest:
+    """The oldest stamp and the oldest receipt among measured numbers that move; ``of`` this count
+    of changes and these that last. ``complete``: all of them were measured."""
+
+    of: tuple[int, frozenset[int]]
+    complete: bool
+    stamp_ns: int
+    received_ns: int
+
+
 class MeasuredState:
     """The robot's measured state: the newest accepted value of every number of an action, from
     messages that may each have some of them. Not thread-safe.
@@ -454,6 +468,7 @@ class MeasuredState:
         self.intakes: list[Forgetful] = []
         self.lasting: frozenset[int] = frozenset()
         self.changes = 0
+        self._found: _Oldest | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -485,7 +500,8 @@ class MeasuredState:
     def at(self, now: Moment, max_age_ns: int) -> Floats | None:
         """The state, float64 [D], grippers 0; None where any axis was measured longer ago than
         that, or never."""
-        if not self.has(self._motion, now, max_age_ns):
+        oldest = self._oldest
+        if not oldest.complete or self._age_of(oldest, now) > max_age_ns:
             return None
         values = self._values.copy()
         values[self._grippers] = 0.0
@@ -493,12 +509,32 @@ class MeasuredState:
 
     def age_ns(self, now: Moment) -> int:
         """Age of the oldest value, but for joints that are reported only when they change."""
-        ages = (
-            safety.age_ns(now.now_ns, self._stamp_ns[p], now.steady_ns, received, self._sim_time)
-            for p in self._motion
-            if p not in self.lasting and (received := self._received_ns[p]) is not None
+        return max(0, self._age_of(self._oldest, now))
+
+    def _age_of(self, oldest: _Oldest, now: Moment) -> int:
+        """Age of the oldest number that moves, of those that were measured."""
+        return safety.age_ns(
+            now.now_ns, oldest.stamp_ns, now.steady_ns, oldest.received_ns, self._sim_time
         )
-        return max(0, *ages, 0)
+
+    @property
+    def _oldest(self) -> _Oldest:
+        """The oldest of the numbers that move, but for joints that are reported only when they
+        change: asked for more often than anything is measured."""
+        if self._found is None or self._found.of != (self.changes, self.lasting):
+            received = [self._received_ns[p] for p in self._motion]
+            ageing = [
+                (self._stamp_ns[p], at)
+                for p, at in zip(self._motion, received, strict=True)
+                if at is not None and p not in self.lasting
+            ]
+            self._found = _Oldest(
+                (self.changes, self.lasting),
+                None not in received,
+                min((stamp for stamp, _ in ageing), default=_LATER),
+                min((at for _, at in ageing), default=_LATER),
+            )
+        return self._found
 
     def openings(self, now: Moment, max_age_ns: int) -> list[float]:
         """Openings of the grippers, 0 to 1; NaN where none was measured since, or ever."""

@@ -601,7 +601,7 @@ class ClockWatch:
             return f"the clock went back by {-moved / MS:.0f} ms"
         # A clock that is being slewed is a little fast or slow all the time: that is no jump.
         slewed = int(_SLEW * (now.steady_ns - last.steady_ns))
-        if not self.sim_time and abs(drift) > slewed + min(5 * MS, limits.period_ns // 4):
+        if not self.sim_time and abs(drift) > slewed + min(5 * MS, limits.action_period_ns // 4):
             return f"the clock jumped by {drift / MS:.1f} ms"
         return None
 

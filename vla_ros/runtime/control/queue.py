@@ -1,9 +1,9 @@
 """Chunks on the time line: the action that is executed next, and the requests for answers.
 
-Action i of a chunk is meant for i periods after its observation was captured. A chunk that comes
-late therefore begins behind the actions that were executed since: for a robot that moves all the
-time, at the one that is due now. A robot that stood still has used up none, so its chunk begins at
-the beginning: skipping there would be a jump.
+Action i of a chunk is meant for i action periods after its observation was captured, whatever the
+control rate. A chunk that comes late therefore begins behind what was executed since: for a robot
+that moves all the time, at what is due now. A robot that stood still has used up nothing, so its
+chunk begins at the beginning: skipping there would be a jump.
 
 Sources: arXiv 2506.07339 (real-time chunking: when to ask, the largest of the last delays),
 arXiv 2304.13705 (temporal ensembling).
@@ -32,7 +32,9 @@ from vla_ros.runtime.safety import (
     refuse_unless_numbers,
 )
 
-_REMEMBERED = 4096  # executed actions; more than any chunk has
+_REMEMBERED = 8192  # commands; more than any chunk has
+_NOTHING = 1e-6  # of an action: rounding
+_BURST = 2.0  # requests ahead of the action rate: a camera jitters
 
 
 class Execution(str, Enum):
@@ -59,10 +61,12 @@ class Chunking:
     many as the age limit allows (:meth:`fitted`; all of them where it is not fitted), and for the
     ensemble as few as the worker allows. ``ensemble_decay`` is ACT's m: the i-th
     oldest chunk weighs exp(-m i). ``delay_window``: delays remembered for the estimate.
-    ``delay_frames``: a chunk is there so many periods after its observation, at the earliest.
+    ``delay_frames``: a chunk is there so many action periods after its observation, at the
+    earliest. ``blend_s``: the offset of a chunk of targets from what was commanded last fades out
+    over this time (:mod:`vla_ros.runtime.control.motion`).
 
     ``conditioning_delay_steps``: what a policy that was trained for delays (it gives one action at
-    a time) is conditioned on, in control periods of motion; None: the delay that is measured.
+    a time) is conditioned on, in action periods of motion; None: the delay that is measured.
     """
 
     execution: Execution = Execution.ASYNC
@@ -70,6 +74,7 @@ class Chunking:
     ensemble_decay: float = 0.01
     delay_window: int = 10
     delay_frames: int = 0
+    blend_s: float = 0.0
     conditioning_delay_steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +97,7 @@ class Chunking:
             return self
         all_s = (self.least_age_s(limits, info, inference_s, kept) for kept in range(1, length + 1))
         fits = sum(least_s <= limits.max_age_s for least_s in all_s)
-        late = self.delay_frames + math.ceil(inference_s / limits.period_s - 1e-6)
+        late = self.delay_frames + math.ceil(inference_s / limits.action_period_s - 1e-6)
         least = 1 if self.execution is Execution.SYNC else max(1, late)
         return replace(self, replan_interval=min(length, max(fits, least)))
 
@@ -117,7 +122,7 @@ class Chunking:
 
     def reach(self, length: int, lead: int) -> int:
         """Index from which on another chunk is wanted: at S, and early enough to arrive, ``lead``
-        periods later, while there is something left to execute."""
+        actions later, while there is something left to execute."""
         kept = self.executed_of(length)
         if self.execution is Execution.SYNC:
             return kept
@@ -143,7 +148,7 @@ def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
 
 
 class Delays:
-    """Delays of chunks in control periods: the largest of the newest ones. Not thread-safe."""
+    """Delays of chunks in action periods: the largest of the newest ones. Not thread-safe."""
 
     def __init__(self, window: int, expected: int) -> None:
         self._expected = expected  # until one was seen
@@ -166,7 +171,7 @@ class Delays:
 
 
 class Lateness:
-    """Delay of single actions in control periods of motion: the median of the newest.
+    """Delay of single actions in action periods of motion: the median of the newest.
 
     A policy that is conditioned on its delay needs the likely one, not the worst: an action made
     for later than it is executed is as wrong as one made for earlier. Periods without an action, in
@@ -204,13 +209,19 @@ class ChunkAction:
     ``answers`` are those that it rests on, the oldest first, and ``index`` is its own in the
     oldest one's chunk. ``rows`` [n, D]: this action, and those after it if no answer comes
     between. ``corrected_ns``: the stamp of the newer frame by which this action was corrected,
-    or 0.
+    or 0. ``since``: the part of it, 0 to 1, that is over as it begins: its chunk came late.
     """
 
     answers: tuple[PolicyAnswer, ...]
     index: int
     rows: Floats
     corrected_ns: int = 0
+    since: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """True of an action as its chunk has it."""
+        return len(self.answers) == 1 and not self.corrected_ns
 
     @property
     def answer(self) -> PolicyAnswer:
@@ -235,6 +246,16 @@ class ChunkAction:
 
 
 @dataclass(frozen=True, slots=True)
+class _Made:
+    """A command of an action. ``at_ns``: when, as a stamp; ``share``: how much of an action it
+    makes; ``before``: how many were executed before it."""
+
+    at_ns: int
+    share: float
+    before: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """A request under way. ``moving``: the robot had something to execute meanwhile."""
 
@@ -247,8 +268,8 @@ class ActionQueue:
     executed. Single actions replace each other. Not thread-safe.
 
     ``chunk_length``: actions the policy gives at a time; of one that gives chunks nothing is asked
-    while an answer is awaited. ``expected``: how many periods a chunk takes, until one was seen.
-    ``chunking``: its S may change at any time.
+    while an answer is awaited. ``expected``: how many action periods a chunk takes, until one was
+    seen. ``chunking``: its S may change at any time.
     ``voided`` names what was dropped by the last :meth:`take`, or "".
     """
 
@@ -268,13 +289,18 @@ class ActionQueue:
         """Forget everything but the delays: instruction change, reset, clock jump."""
         self._current: PolicyAnswer | None = None
         self._index = 0  # of its next action
-        self._next = 0  # the one after the action that was taken, once that is executed
+        self._since = 0.0  # part of that one that is over as it begins
+        self._next = 0  # the one after the action that was taken, once that begins
+        self._left = 0.0  # part of the action before it that is to be executed
+        self._before: tuple[int, float] | None = None  # to take the begin back
         self._refused = False  # the action that was taken last was not executed
         self._waiting: list[PolicyAnswer] = []  # as they came
         self._chunks: list[PolicyAnswer] = []  # of the ensemble
         self._asked: _Asked | None = None  # awaited
         self._last: _Asked | None = None
-        self._executed: deque[int] = deque(maxlen=_REMEMBERED)  # when, as stamps
+        self._budget = (0, _BURST)  # stamp of the last frame asked about, requests left by then
+        self._executed: deque[_Made] = deque(maxlen=_REMEMBERED)  # commands
+        self._made = 0.0  # actions executed so far
         self._begun_ns: int | None = None  # when the first since the robot stood was executed
         self._broken_ns = 0  # chunks that did not see what was done then are not continued
         self.voided = ""
@@ -282,7 +308,10 @@ class ActionQueue:
     # Asking
 
     def asks(self, stamp_ns: int, limits: Limits) -> bool:
-        """True if an answer to the observation of that stamp is wanted."""
+        """True if an answer to the observation of that stamp is wanted: no more often than actions
+        are executed."""
+        if self._askable(stamp_ns, limits.action_period_ns) < 1.0 - _NOTHING:
+            return False
         if not self._one_by_one:
             return True
         asked = self._asked  # one whose answer would be too old by now is given up
@@ -290,15 +319,19 @@ class ActionQueue:
         if busy or self._waiting or not self._wants:
             return False
         if self.chunking.execution is Execution.SYNC and self._executed:
-            return stamp_ns >= self._executed[-1] + limits.period_ns  # it stands still
+            last = self._executed[-1]
+            lasts_ns = round(last.share * limits.action_period_ns)
+            return self._left == 0.0 and stamp_ns >= last.at_ns + lasts_ns  # it stands still
         return True
 
-    def asked(self, stamp_ns: int) -> Executing | None:
-        """Note a request about this observation; returns the chunk that is executed meanwhile."""
+    def asked(self, stamp_ns: int, period_ns: int) -> Executing | None:
+        """Note a request about this observation, at an action period of ``period_ns``; returns the
+        chunk that is executed meanwhile."""
         current, executing = self._current, None
-        moving = current is not None and not self.exhausted
+        moving = current is not None and not (self.exhausted and self._left == 0.0)
+        self._budget = (stamp_ns, self._askable(stamp_ns, period_ns) - 1.0)
         if moving and current is not None and current.inference.stamp_ns > self._broken_ns:
-            row = self._index - self._executed_since(stamp_ns)
+            row = round(self._index - self._left - self._executed_since(stamp_ns))
             left = len(current.inference.actions) - row
             if row >= 0 and left > 0 and self._one_by_one:
                 delay = min(self._delays.executed, left)
@@ -306,9 +339,15 @@ class ActionQueue:
         self._asked = self._last = _Asked(stamp_ns, moving)
         return executing
 
+    def _askable(self, stamp_ns: int, period_ns: int) -> float:
+        """Requests that may be made by then: on average one an action."""
+        last_ns, left = self._budget
+        since = (stamp_ns - last_ns) / period_ns
+        return min(_BURST, left + since) if since >= 0.0 else _BURST  # else the clock was set back
+
     @property
     def delay_steps(self) -> int:
-        """Periods of motion from a frame to its single action's execution: for the policy."""
+        """Action periods of motion from a frame to its single action: for the policy."""
         given = self.chunking.conditioning_delay_steps
         return self._lateness.steps if given is None else given
 
@@ -327,12 +366,17 @@ class ActionQueue:
 
     # Executing
 
-    def take(self, now_ns: int, limits: Limits) -> ChunkAction | None:
+    def runs_out(self, share: float) -> bool:
+        """True if what is left of the action that is executed is less than this share of one."""
+        return self._left < share - _NOTHING
+
+    def take(self, now_ns: int, limits: Limits, made: float = 0.0) -> ChunkAction | None:
         """The next action, or None if there is none for this moment. It stays the next one until
-        :meth:`executed`: a robot that stands still uses up no action."""
-        self.advance(now_ns, limits)
+        :meth:`begin`: a robot that stands still uses up no action. ``made``: of actions, by the
+        command of now so far."""
+        self.advance(now_ns, limits, made)
         if self._blends:
-            return self._together(now_ns, limits)
+            return self._together(now_ns, limits, made)
         candidate = self.next
         if candidate is not None:
             self._next = self._index + 1
@@ -345,23 +389,25 @@ class ActionQueue:
             return None
         actions = self._current.inference.actions
         rows = actions[self._index : self.chunking.last_of(len(actions))]
-        return ChunkAction((self._current,), self._index, rows)
+        return ChunkAction((self._current,), self._index, rows, since=self._since)
 
-    def advance(self, now_ns: int, limits: Limits) -> None:
-        """Let an answer that is there take over, if it is time for it."""
+    def advance(self, now_ns: int, limits: Limits, made: float = 0.0) -> None:
+        """Let an answer that is there take over, if it is time for it: between two actions."""
         self.voided = ""
-        if not self._wants:
+        if not self._wants or self._left - made > _NOTHING:
             return
-        newer = self._arrived(now_ns, limits.period_ns)
+        period_ns = limits.action_period_ns
+        newer = self._arrived(now_ns, period_ns)
         if newer is None:
             return
         inference = newer.inference
         length = len(inference.actions)
-        start = self._executed_since(inference.stamp_ns) if length > 1 else 0
-        self._note_delay(inference.stamp_ns, start, now_ns, limits.period_ns)
+        past = self._executed_since(inference.stamp_ns) + made if length > 1 else 0.0
+        start = math.floor(past + _NOTHING)
+        self._note_delay(inference.stamp_ns, start, now_ns, period_ns)
         if length == 1:
-            moved_ns = self._moved_since(inference.stamp_ns, now_ns, limits.period_ns)
-            self._lateness.add(moved_ns, limits.period_ns)
+            moved_ns = self._moved_since(inference.stamp_ns, now_ns, period_ns)
+            self._lateness.add(moved_ns, period_ns)
         if start >= length:
             self.voided = (
                 f"a chunk of {length} actions came after {start} had been executed: nothing is"
@@ -371,16 +417,36 @@ class ActionQueue:
             self.voided = "the robot moved after this chunk's observation: it has to look again"
         else:
             self._current, self._index, self._refused = newer, start, False
+            between = self._space.absolute and limits.actions_a_period < 1.0
+            self._since = past - start if between and past - start > _NOTHING else 0.0
             if self._blends:
                 self._chunks.append(newer)
 
-    def executed(self, now_ns: int, unchanged: bool) -> None:
-        """The action taken last was published, ``unchanged`` or held to a limit."""
-        self._executed.append(now_ns)
+    def begin(self) -> None:
+        """Begin the action taken last."""
+        self._before = self._before or (self._index, self._since)
+        self._left += 1.0 - self._since
+        self._index, self._since, self._refused = self._next, 0.0, False
+
+    def executed(self, now_ns: int, unchanged: bool, share: float = 1.0) -> None:
+        """A command was published that makes ``share`` of what was begun, ``unchanged`` or held to
+        a limit."""
+        self._executed.append(_Made(now_ns, share, self._made))
+        self._made += share
+        self._left = max(0.0, self._left - share)
+        if self._left < _NOTHING:
+            self._left = 0.0
+        self._before = None
         self._begun_ns = now_ns if self._begun_ns is None else self._begun_ns
-        self._index, self._refused = self._next, False
         if not unchanged:
             self._broken_ns = now_ns
+
+    def drop(self) -> None:
+        """What is left of the action that was begun is void; one of which nothing was published
+        stays the next."""
+        if self._before is not None:
+            self._index, self._since = self._before
+        self._left, self._before = 0.0, None
 
     def refused(self) -> None:
         """The action taken last was not published. A newer answer may take its place at once."""
@@ -420,26 +486,29 @@ class ActionQueue:
         if self._last is not None and self._last == _Asked(stamp_ns, moving=True):
             self._delays.add(max(0, now_ns - stamp_ns) // period_ns, executed)
 
-    def _executed_since(self, stamp_ns: int) -> int:
-        """Actions published at that moment or later: the observation did not see their effect."""
-        return len(self._executed) - bisect_left(self._executed, stamp_ns)
+    def _executed_since(self, stamp_ns: int) -> float:
+        """Actions executed at that moment or later: the observation did not see their effect."""
+        first = bisect_left(self._executed, stamp_ns, key=lambda made: made.at_ns)
+        return self._made - self._executed[first].before if first < len(self._executed) else 0.0
 
     def _moved_since(self, stamp_ns: int, now_ns: int, period_ns: int) -> int:
-        """Duration of the robot's motion by actions, each for a period. The time before its first
+        """Duration of the robot's motion by actions, each for its period. The time before its first
         one counts too: the delay of actions once it moves is wanted."""
         begun_ns = now_ns if self._begun_ns is None else self._begun_ns
         moved_ns, stamp_ns = max(0, begun_ns - stamp_ns), max(begun_ns, stamp_ns)
-        for at_ns in reversed(self._executed):
-            if at_ns + period_ns <= stamp_ns:
+        for made in reversed(self._executed):
+            end_ns = made.at_ns + round(made.share * period_ns)
+            if end_ns <= stamp_ns:
                 break
-            moved_ns += max(0, min(at_ns + period_ns, now_ns) - max(at_ns, stamp_ns))
+            moved_ns += max(0, min(end_ns, now_ns) - max(made.at_ns, stamp_ns))
         return moved_ns
 
-    def _together(self, now_ns: int, limits: Limits) -> ChunkAction | None:
+    def _together(self, now_ns: int, limits: Limits, made: float) -> ChunkAction | None:
         """The mean action of all chunks whose observation is young enough."""
         live = []
         for answer in self._chunks:
-            index = self._executed_since(answer.inference.stamp_ns)
+            past = self._executed_since(answer.inference.stamp_ns) + made
+            index = math.floor(past + _NOTHING)
             young = now_ns - answer.inference.stamp_ns <= limits.max_age_ns
             if young and index < len(answer.inference.actions):
                 live.append((answer, index))
@@ -510,10 +579,10 @@ class RequestBuilder:
         A robot that is not ``running`` has nothing that could be continued.
         """
         if self.recorded is not None:
-            return self._as_recorded(observation, self.recorded)
+            return self._as_recorded(observation, self.recorded, limits)
         if not self._queue.asks(observation.stamp_ns, limits):
             return None
-        executing = self._queue.asked(observation.stamp_ns)
+        executing = self._queue.asked(observation.stamp_ns, limits.action_period_ns)
         if executing is not None and running:
             observation = replace(observation, executing=executing)
         if self._max_delay:
@@ -522,11 +591,11 @@ class RequestBuilder:
         return observation
 
     def _as_recorded(
-        self, observation: Observation, recorded: RecordedRequests
+        self, observation: Observation, recorded: RecordedRequests, limits: Limits
     ) -> Observation | None:
         request = recorded.next(observation.stamp_ns)
         if request is None:
             return None
-        self._queue.asked(observation.stamp_ns)
+        self._queue.asked(observation.stamp_ns, limits.action_period_ns)
         steps = min(request.delay_steps, self._max_delay)
         return replace(observation, executing=request.executing, delay_steps=steps)

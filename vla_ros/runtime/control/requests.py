@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from vla_ros.core.files import RECORDED, read_json
 from vla_ros.core.types import Executing
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
     """One request: the frame's stamp, the chunk that its answer continued, and the delay that the
-    policy was conditioned on, in control periods."""
+    policy was conditioned on, in action periods."""
 
     stamp_ns: int
     executing: Executing | None = None
@@ -53,7 +54,7 @@ def read_requests(path: Path) -> RecordedRequests:
     """The inverse of :func:`write_requests`. ValueError, in one line: no such file, or something
     else in it."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = read_json(path, RECORDED)
         return RecordedRequests(
             RecordedRequest(int(at), Executing(*map(int, before)) if before else None, int(delay))
             for at, delay, *before in rows

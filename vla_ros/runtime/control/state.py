@@ -91,6 +91,15 @@ class JointOutputs:
 
 
 @dataclass(slots=True)
+class WorkerState:
+    """The worker, for the loop. ``missing``: why there is none, "" where there is one.
+    ``ended_running``: its loss is what ended RUNNING."""
+
+    missing: str = ""
+    ended_running: bool = False
+
+
+@dataclass(slots=True)
 class LoopState:
     """The state of one loop. The limits and the outputs may be replaced while it runs.
 

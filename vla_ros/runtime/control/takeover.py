@@ -35,6 +35,12 @@ class Teleoperation:
     meaning: TakeoverNumbers
     stamp_ns: int
 
+    def of_action(self, space: ActionSpace) -> bool:
+        """True of numbers that are an action's, which takes an action period: not velocities, nor
+        joints where actions are displacements."""
+        joints = self.meaning is TakeoverNumbers.JOINTS and space.absolute
+        return joints or self.meaning is TakeoverNumbers.ACTION
+
 
 class Takeover:
     """The person's newest command, and whether the robot is theirs. Under the loop's lock.
@@ -85,15 +91,15 @@ class Takeover:
         newest = self._newest
         return newest.stamp_ns + self._timeout_ns(limits) if newest is not None else 0
 
-    def take(self) -> Teleoperation | None:
-        """The command of this period: a displacement once, velocities and positions for as long as
-        they hold. None: nothing new."""
+    def take(self) -> tuple[Teleoperation | None, bool]:
+        """The command of this period, and whether it is new: a displacement once, velocities and
+        positions for as long as they hold. None: nothing new."""
         newest, again = self._newest, self._used
         self._used = True
         if newest is None:
-            return None
+            return None, False
         once = newest.meaning is TakeoverNumbers.ACTION and not self._space.absolute
-        return None if again and once else newest
+        return (None if again and once else newest), not again
 
     def _timeout_ns(self, limits: Limits) -> int:
         return round(limits.takeover_timeout_s * SECOND)

@@ -43,7 +43,7 @@ class CameraWatch:
         self.frames = self.clock_resets = 0
 
     def set_period(self, period_ns: int) -> None:
-        """Set the control period T, for ε = min(5 ms, T/4)."""
+        """Set the action period T, for ε = min(5 ms, T/4)."""
         self.epsilon_ns = min(EPSILON_NS, period_ns // 4) if period_ns > 0 else EPSILON_NS
 
     def frame(self, stamp_ns: int, arrival: Moment) -> None:

@@ -1,7 +1,8 @@
 """Watch of the action topic: rates, ages, deadlines, gaps, writers. Not thread-safe.
 
-Deadlines are judged while the policy's status is RUNNING: a period is missed when its command
-carries no new action (KIND_HELD) or when there was no command at all.
+Deadlines are judged while the policy's status is RUNNING: a control period is missed when its
+command finds no action (KIND_HELD) or when there was no command at all. An action may be made by
+several commands: ages are every command's, stages and inference a new action's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from vla_ros.runtime.monitor.seen import (
     EventTally,
     MonitorConfig,
     PublisherSeen,
+    StagesSeen,
     StatusSeen,
 )
 
@@ -36,12 +38,13 @@ class _Last:
     sequence: int
     published_ns: int
     steady_ns: int
-    counts: bool  # sent in RUNNING, so that the next one is due a period later
+    counts: bool  # sent in RUNNING, so that the next one is due a control period later
 
 
 class CommandWatch:
     """Watch of the action topic, by :meth:`command`. Distributions are of the window only; those of
-    stages and inference of new actions."""
+    stages and inference of new actions. ``actions`` counts new ones, ``acted`` all commands of the
+    policy."""
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self.config = config
@@ -49,12 +52,14 @@ class CommandWatch:
         self._all = Window(window)
         self._actions = Window(window)
         self._measured = {name: Window(window) for name in MEASURED}
-        self.missed = EventTally(window)  # periods without a new action
-        self.stale = EventTally(window)  # actions older than max_age when published
+        self.acted = EventTally(window)
+        self.missed = EventTally(window)  # control periods without an action
+        self.stale = EventTally(window)  # commands of the policy older than max_age when published
         self.lost = EventTally(window)  # gaps in the sequence
         self.jumbled = EventTally(window)  # sequence numbers that did not rise
         self.stage_errors = EventTally(window)  # stages that miss their total
         self._last: dict[bytes, _Last] = {}
+        self._action: tuple[bytes, tuple[int, int]] | None = None  # the newest, and its writer
         self._last_ns = steady_ns
         self.commands = self.actions = 0
 
@@ -73,13 +78,12 @@ class CommandWatch:
                 received = max(received, seen.published_ns)
             self._measured["age_at_arrival"].add(steady, (received - seen.observed_ns) / MS)
         if seen.kind is CommandKind.POLICY:
-            self._new_action(seen, steady, status)
+            self._act(seen, steady, status)
         elif seen.kind is CommandKind.HELD and running(status):
             self.missed.add(steady)
 
-    def _new_action(self, seen: CommandSeen, steady: int, status: StatusSeen | None) -> None:
-        self.actions += 1
-        self._actions.add(steady, 1.0)
+    def _act(self, seen: CommandSeen, steady: int, status: StatusSeen | None) -> None:
+        self.acted.add(steady)
         limit = self.max_age_ns(status)
         # An action that rests on no observation at all is older than any limit.
         if not seen.observed_ns or 0 < limit < seen.published_ns - seen.observed_ns:
@@ -89,7 +93,13 @@ class CommandWatch:
         if seen.corrected_ns:
             age = seen.published_ns - seen.corrected_ns
             self._measured["correction_age"].add(steady, age / MS)
-        stages = seen.stages
+        if (action := (seen.publisher, seen.action)) != self._action:
+            self._action = action
+            self._begin(seen.stages, steady)
+
+    def _begin(self, stages: StagesSeen, steady: int) -> None:
+        self.actions += 1
+        self._actions.add(steady, 1.0)
         for stage, duration in zip(STAGES, stages.durations_ms, strict=True):
             self._measured[stage].add(steady, duration)
         self._measured["inference"].add(steady, stages.inference_ms)

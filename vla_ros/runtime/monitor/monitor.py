@@ -26,6 +26,7 @@ from vla_ros.runtime.monitor.seen import (
     StatusSeen,
     worst,
 )
+from vla_ros.runtime.safety import slower_than_real_time
 
 PERCENTILES = ("p50", "p95", "p99", "max")
 UNSEEN = "no command with an observation in the window"
@@ -135,9 +136,7 @@ def observation_age(facts: MonitorFacts) -> Diagnostic:
     age = report.age_at_publish
     stale = facts.commands.stale.recent(facts.steady_ns)
     if stale:
-        found.add(
-            Level.ERROR, f"{stale} actions published on observations older than {limit:.0f} ms"
-        )
+        found.add(Level.ERROR, f"{stale} commands on observations older than {limit:.0f} ms")
     if age.count == 0 and running(facts.status):
         found.add(Level.STALE, UNSEEN)
     if limit and not stale and age.p95 > 0.8 * limit:
@@ -223,7 +222,7 @@ def _clocks(facts: MonitorFacts, found: _Findings) -> None:
 
 
 def action_rate(facts: MonitorFacts) -> Diagnostic:
-    """Diagnostic of the commands' rate: as often as promised, and without gaps."""
+    """Diagnostic of the rates of commands and actions: as often as promised, and without gaps."""
     found, report, status = _Findings("action rate"), facts.report, facts.status
     if status is not None and running(status):
         # Between two episodes there are none, and nothing is wrong with that.
@@ -231,10 +230,10 @@ def action_rate(facts: MonitorFacts) -> Diagnostic:
         if silent > facts.config.command_timeout_s:
             found.add(Level.ERROR, f"RUNNING, but no command for {silent:.1f} s")
         missed = facts.commands.missed.recent(facts.steady_ns)
-        due = missed + report.inference.count
+        due = missed + facts.commands.acted.recent(facts.steady_ns)
         # One alone is no pattern, however short the window still is.
         if missed > max(1.0, facts.config.missed_fraction * due):
-            found.add(Level.WARN, f"{missed} of {due} periods without a new action")
+            found.add(Level.WARN, f"{missed} of {due} periods without an action")
         period_ms = status.period_ns / MS
         if not facts.config.sim_time and report.period_error.p99 > period_ms / 2:
             found.add(
@@ -246,14 +245,17 @@ def action_rate(facts: MonitorFacts) -> Diagnostic:
     if jumbled := facts.commands.jumbled.recent(facts.steady_ns):
         found.add(Level.WARN, f"{jumbled} sequence numbers repeated, went back or leapt")
     values = [
-        ("asked", f"{status.control_rate_hz:.2f} Hz" if status else "not known"),
+        ("asked", status.rates if status else "not known"),
         ("commands", f"{report.command_rate_hz:.2f} Hz"),
         ("new actions", f"{report.action_rate_hz:.2f} Hz"),
         ("missed deadlines", str(report.missed_deadlines)),
         ("lost commands", str(report.lost_commands)),
         *_percentiles("period error", report.period_error),
     ]
-    return found.conclude(f"{report.action_rate_hz:.1f} new actions/s", values)
+    seen = f"{report.action_rate_hz:.1f} new actions/s"
+    if status is not None and status.two_rates:
+        seen += f", {report.command_rate_hz:.1f} commands/s"
+    return found.conclude(seen, values)
 
 
 def latency(facts: MonitorFacts) -> Diagnostic:
@@ -266,6 +268,8 @@ def latency(facts: MonitorFacts) -> Diagnostic:
             Level.WARN,
             f"inference p99 {report.inference.p99:.0f} ms; max_age leaves {room:.0f} ms for it",
         )
+    if slow := _slower_than_real_time(facts):
+        found.add(Level.WARN, slow)
     if errors := facts.commands.stage_errors.recent(facts.steady_ns):
         found.add(Level.WARN, f"{errors} actions whose stages do not add up to their total")
     values = _percentiles("inference", report.inference)
@@ -281,14 +285,22 @@ def latency(facts: MonitorFacts) -> Diagnostic:
     return found.conclude(f"inference p99 {report.inference.p99:.0f} ms", values)
 
 
+def _slower_than_real_time(facts: MonitorFacts) -> str:
+    """The line about a machine that is; "" in simulated time, which waits for it."""
+    report, status = facts.report, facts.status
+    if facts.config.sim_time or status is None:
+        return ""
+    return slower_than_real_time(report.inference, status.action_period_ns, report.missed_deadlines)
+
+
 def _room_ms(facts: MonitorFacts) -> float | None:
-    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T. Unknown in
-    simulated time: ages are the simulation's, inference takes ours."""
+    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T; T is the longer of
+    the two periods. Unknown in simulated time: ages are the simulation's, inference takes ours."""
     limit = facts.commands.max_age_ns(facts.status) / MS
     rate = facts.report.camera_rate_hz
     if facts.status is None or not limit or rate <= 0 or facts.config.sim_time:
         return None
-    period = facts.status.period_ns / MS
+    period = max(facts.status.period_ns, facts.status.action_period_ns) / MS
     return limit - 1e3 / rate - max(facts.status.pipeline_depth, 1) * period
 
 
@@ -376,7 +388,7 @@ class Monitor:
         if topic != self._camera.topic and self._camera.frames:
             self._camera = CameraWatch(self.config, arrival.steady_ns)
             if self._status is not None:
-                self._camera.set_period(self._status.period_ns)
+                self._camera.set_period(self._status.action_period_ns)
         self._camera.topic = topic
         self._camera.frame(stamp_ns, arrival)
 
@@ -386,7 +398,7 @@ class Monitor:
         self._commands.command(seen, arrival, self._status)
 
     def status(self, seen: StatusSeen, arrival: Moment) -> None:
-        """Take in a PolicyStatus; T and, unless configured, max_age are its from now on."""
+        """Take in a PolicyStatus; its periods and, unless configured, max_age count from now on."""
         # What was before this monitor is not new; another policy node begins again at 0.
         known = seen.graphs_captured if self._status is None else self._status.graphs_captured
         if known > seen.graphs_captured:
@@ -398,7 +410,7 @@ class Monitor:
             self._running_ns = None
         elif self._running_ns is None:
             self._running_ns = arrival.steady_ns
-        self._camera.set_period(seen.period_ns)
+        self._camera.set_period(seen.action_period_ns)
 
     def policy_alive(self, alive: bool) -> None:
         """Note whether the process that writes the status lives, by the middleware."""

@@ -100,15 +100,22 @@ class CommandSeen:
     kind: CommandKind
     published_ns: int
     observed_ns: int = 0
+    chunk_index: int = 0
     stages: StagesSeen = StagesSeen()
     staleness_ms: float = 0.0
     corrected_ns: int = 0
     publisher: bytes = b""
 
+    @property
+    def action(self) -> tuple[int, int]:
+        """Identity of the action that it makes a part of: all of its commands have the same."""
+        return self.observed_ns, self.chunk_index
+
 
 @dataclass(frozen=True, slots=True)
 class StatusSeen:
-    """A PolicyStatus, as far as the judgement needs it."""
+    """A PolicyStatus, as far as the judgement needs it. ``action_rate_hz`` 0: it is the control
+    rate."""
 
     state: PolicyState
     reason: str = ""
@@ -117,6 +124,7 @@ class StatusSeen:
     checkpoint: str = ""
     device: str = ""
     dtype: str = ""
+    action_rate_hz: float = 0.0
     control_rate_hz: float = 20.0
     max_age_ms: float = 0.0
     pipeline_depth: int = 1
@@ -133,13 +141,40 @@ class StatusSeen:
 
     @property
     def period_ns(self) -> int:
-        """The control period T; 0 when the status has none."""
-        return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 1e-9 else 0
+        """The control period; 0 when the status has none."""
+        return _period_ns(self.control_rate_hz)
+
+    @property
+    def action_period_ns(self) -> int:
+        """Time from one action to the next; 0 when the status has none."""
+        return _period_ns(self.action_rate_hz) or self.period_ns
+
+    @property
+    def actions_a_period(self) -> float:
+        """Share of an action that a control period makes, as of displacements; 1: all of it."""
+        period_ns = self.action_period_ns
+        return self.period_ns / period_ns if self.two_rates and period_ns else 1.0
+
+    @property
+    def two_rates(self) -> bool:
+        """True where a command is not an action."""
+        return self.action_rate_hz > 1e-9 and self.action_rate_hz != self.control_rate_hz
+
+    @property
+    def rates(self) -> str:
+        """Rates of actions and of commands, for a person; one of them where they are equal."""
+        if not self.two_rates:
+            return f"{self.control_rate_hz:g} Hz"
+        return f"actions {self.action_rate_hz:g} Hz, commands {self.control_rate_hz:g} Hz"
 
     @property
     def between_episodes(self) -> bool:
         """True after a simulation's episode, until the next one: there are no images."""
         return self.state is PolicyState.WAITING and self.reason.startswith(EPISODE_OVER)
+
+
+def _period_ns(rate_hz: float) -> int:
+    return round(SECOND / rate_hz) if rate_hz > 1e-9 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ import threading
 import time
 from pathlib import Path
 
-from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.base import POLICIES, PolicySpec
+from vla_ros.policies.lerobot.environment import seen_variables
 from vla_ros.policies.load import worker_python
 from vla_ros.runtime.worker.mailbox import Doorbell, MailboxWriter
 from vla_ros.runtime.worker.wire import ReportStream, WorkerReport
@@ -223,11 +224,24 @@ def _command(python: str | None) -> tuple[list[str], str]:
     return [sys.executable, "-c", _BOOT], os.pathsep.join(e or os.getcwd() for e in sys.path)
 
 
+_TOKEN = "VLA_ROS_TOKEN"  # of a server's clients
+
+
 def _environment(spec: PolicySpec, path: str) -> dict[str, str]:
     environment = os.environ | {"VLA_ROS_WORKER_PATH": path}
+    if spec.name == "lerobot":
+        environment = seen_variables(environment, hub=_asks_hub(spec))
+    elif spec.name in POLICIES and spec.name != "remote":
+        environment.pop(_TOKEN, None)
     if spec.num_threads:
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(spec.num_threads))
     return environment
+
+
+def _asks_hub(spec: PolicySpec) -> bool:
+    """True where the operator named a repository: the checkpoint, or another part of it."""
+    named = (spec.checkpoint, spec.engine.tokenizer, *spec.options.values())
+    return any("/" in name and not Path(name).expanduser().exists() for name in named)
 
 
 def _signal_name(number: int) -> str:

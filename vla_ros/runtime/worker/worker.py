@@ -24,7 +24,6 @@ import socket
 import struct
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vla_ros.core.clock import MS, Clock, SystemClock
+from vla_ros.core.console import show_traceback
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import (
     InvalidAction,
@@ -104,8 +104,8 @@ def main(channel_fd: int, memory_fd: int, bell_fd: int, life_fd: int, parent: in
             _serve(server, after, channel, mailbox, bell)
     except OSError:
         code = 0  # the parent is gone
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        show_traceback(error)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -162,7 +162,7 @@ def _load(task: WorkerTask, channel: socket.socket) -> Server | None:
         _send(channel, LoadRefused(last_line(error)))
         return None
     except Exception as error:
-        traceback.print_exc()
+        show_traceback(error)
         _send(
             channel, LoadRefused(f"policy {task.spec.name!r} cannot be loaded: {last_line(error)}")
         )
@@ -186,7 +186,7 @@ def _serve(
         try:
             result = server.answer(request)
         except Exception as error:
-            traceback.print_exc()
+            show_traceback(error)
             reason = last_line(error)
             _send(channel, server.failed(request, reason))
             _send(channel, WorkerFailed(reason))

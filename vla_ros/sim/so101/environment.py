@@ -16,12 +16,15 @@ import numpy.typing as npt
 
 from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim.env import (
+    ACTION_RATE_HZ,
     AGENTVIEW,
     WRIST,
     EnvSpec,
+    PhysicsSteps,
     RefusedAction,
     SimObservation,
     SimStep,
+    check_control_rate,
     checked_action,
 )
 from vla_ros.sim.rendering import LaterImages, OffscreenRenderer
@@ -33,7 +36,7 @@ from vla_ros.sim.so101.world import (
     CUBE,
     CUBE_HALF,
     GRIPPER_RANGE,
-    HOLD_STEPS,
+    HELD_ACTIONS,
     HOME,
     JOINTS,
     PADS,
@@ -43,17 +46,26 @@ from vla_ros.sim.so101.world import (
 from vla_ros.sim.urdf import RobotModel, pose_of
 from vla_ros.sim.versions import so101_world
 
-_SETTLE_STEPS = 10  # control steps after a reset, so that the cube lies and the arm stands still
+_SETTLE_ACTIONS = 10  # without motion after a reset: the cube lies and the arm stands still
+_ACTION_STEPS = round(1.0 / ACTION_RATE_HZ / world.TIMESTEP)  # physics steps of an action
 
 
 class So101:
     """An SO-101 at a table with a cube and a box. Implements ``Environment``.
 
-    ``later``: images are rendered when they are read, before the next step. NoRenderer: there
-    is no OpenGL; SimError: the arm's model is not installed.
+    ``later``: images are rendered when they are read, before the next step. ``control_rate_hz`` 0:
+    the action rate. NoRenderer: there is no OpenGL; SimError: the arm's model is not installed, or
+    it is not stepped at this rate.
     """
 
-    def __init__(self, image_size: int = 256, wrist: bool = True, later: bool = False) -> None:
+    def __init__(
+        self,
+        image_size: int = 256,
+        wrist: bool = True,
+        later: bool = False,
+        control_rate_hz: float = 0.0,
+    ) -> None:
+        check_control_rate(control_rate_hz)
         self._later, self._images = later, LaterImages((), self._image)
         self._model = model = world.build_model()
         self._data = mujoco.MjData(model)
@@ -63,6 +75,7 @@ class So101:
             TASKS,
             (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,),
             image_size,
+            control_rate_hz=control_rate_hz or ACTION_RATE_HZ,
             world=so101_world(),
             geometry=self._robot.geometry,
             action_space=ACTIONS,
@@ -81,7 +94,7 @@ class So101:
         self._cube = model.body(CUBE).id
         self._cube_qpos = int(model.jnt_qposadr[model.joint(CUBE).id])
         self._box = int(model.body_mocapid[model.body(TRAY).id])
-        self._substeps = round(1.0 / self._spec.control_rate_hz / world.TIMESTEP)
+        self._substeps = PhysicsSteps(self._spec.control_rate_hz, world.TIMESTEP)
         self._task = ""
         self._start = np.zeros(3)
         self._held_for = 0
@@ -107,8 +120,9 @@ class So101:
         data.qpos[self._cube_qpos : self._cube_qpos + 7] = pose
         data.mocap_pos[self._box] = [*placed.box, 0.0]
         mujoco.mj_forward(self._model, data)
-        for _ in range(_SETTLE_STEPS):
-            self._move(action)
+        self._substeps.restart()
+        for _ in range(_SETTLE_ACTIONS):
+            self._move(action, _ACTION_STEPS)
         self._start = data.xpos[self._cube].copy()
         self._held_for, self._done = 0, False
         return self._observe(render)
@@ -119,22 +133,22 @@ class So101:
             raise RefusedAction("the episode has ended: reset before the next step")
         action = checked_action(action, ACTIONS)
         self._images.moved_on()
-        self._move(action)
+        self._move(action, self._substeps.next())
         cube = self._data.xpos[self._cube]
         box = self._data.mocap_pos[self._box]
         now = world.solved(self._task, cube, self._start, box, self._touched())
         self._held_for = self._held_for + 1 if now else 0
-        success = self._held_for >= HOLD_STEPS
+        success = self._held_for >= self._spec.held_steps(HELD_ACTIONS)
         self._done = success or world.lost(cube)
         return SimStep(self._observe(render), success, self._done)
 
-    def _move(self, action: Floats) -> None:
+    def _move(self, action: Floats, substeps: int) -> None:
         """Command the servos once, which hold their positions within their ends."""
         data, model = self._data, self._model
         low, high = GRIPPER_RANGE
         positions = np.array([*action[:-1], low + float(action[-1]) * (high - low)])
         data.ctrl[self._ctrl] = np.clip(positions, *model.actuator_ctrlrange[self._ctrl].T)
-        for _ in range(self._substeps):
+        for _ in range(substeps):
             mujoco.mj_step(model, data)
         mujoco.mj_forward(model, data)  # poses and images of the state just reached
 
@@ -149,14 +163,14 @@ class So101:
 
     def ahead(self, act: Callable[[Mapping[str, Pose]], Floats], steps: int) -> Floats:
         """Actions, float64 [steps, 6], of the expert ``act`` from now on, played ahead in an
-        episode; the world is as it was afterwards."""
+        episode at the action rate; the world is as it was afterwards."""
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         kept = np.empty(mujoco.mj_stateSize(self._model, kind))
         mujoco.mj_getState(self._model, self._data, kept, kind)
         actions = np.empty((steps, ACTIONS.width))
         for number in range(steps):
             actions[number] = act(self._poses())
-            self._move(actions[number])
+            self._move(actions[number], _ACTION_STEPS)
         mujoco.mj_setState(self._model, self._data, kept, kind)
         mujoco.mj_forward(self._model, self._data)
         return actions

@@ -39,7 +39,7 @@ CUBE_HALF: Final = 0.0125  # m, half the edge
 BOX_HALF: Final = 0.045  # m, half the inner width of the box
 BOX_WALL: Final = (0.003, 0.03)  # m, thickness and height
 LIFTED: Final = 0.06  # m that the cube's middle rises
-HOLD_STEPS: Final = 5  # control steps for which it must be so
+HELD_ACTIONS: Final = 5  # actions for which it must be so
 
 #: m from the base's axis and rad to its left: where the gripper points straight down
 _NEAR, _FAR, _ASIDE = 0.15, 0.235, 0.7

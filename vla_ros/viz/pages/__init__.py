@@ -1,8 +1,9 @@
 """HTML pages, each one file: it loads nothing, runs no script, and can be kept or mailed.
 
 A page is a template (``NAME.html.j2``) beside the code that fills it; it extends ``base.html.j2``
-of this folder and may use its ``table.html.j2``. Whatever is put in is escaped, but for
-``markupsafe.Markup``: images that this project drew.
+of this folder and may use its ``table.html.j2``. Whatever is put in is escaped, and shows what a
+reader would obey (:mod:`vla_ros.core.text`), but for ``markupsafe.Markup``: images that this
+project drew.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_ros.core.text import printable_lines
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _HERE = Path(__file__).parent
+
+
+def _shown(value: Any) -> Any:
+    """A value that is put in; of text, Markup excepted, nothing that a reader would obey."""
+    return printable_lines(value) if type(value) is str else value
 
 
 @lru_cache(maxsize=8)
@@ -25,6 +33,7 @@ def _environment(folder: Path) -> Environment:
     return Environment(
         loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,  # a missing name is an error, not nothing
         trim_blocks=True,
         lstrip_blocks=True,

@@ -17,6 +17,12 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 COOKIE = "vla_ros_view"
+#: Headers of every response: no page frames this one, to have its buttons pressed unseen.
+HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+}
 _ASK = (
     "<!doctype html><title>vla-ros view</title><body style='font-family:sans-serif;margin:3em'>"
     "<p>This page needs its token: it stands at the end of the address that the view printed."

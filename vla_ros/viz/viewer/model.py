@@ -6,11 +6,11 @@ Free of ROS and of the browser; not thread-safe. Times are nanoseconds of the st
 from __future__ import annotations
 
 import functools
+import html
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 import numpy as np
 from PIL import Image as Pillow
@@ -18,6 +18,7 @@ from PIL import ImageDraw, ImageFont
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.text import printable
 from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
 from vla_ros.runtime.monitor.seen import CommandSeen, StatusSeen
 from vla_ros.sim.env import SimError
@@ -27,6 +28,7 @@ from vla_ros.viz.robot_model import Shape
 LOG_LINES = 10
 SILENT_NS = 3 * SECOND  # a policy publishes its status once a second
 _LONGEST = 160  # characters of a log line
+_LONGEST_TEXT = 1000  # of a reason, an instruction
 
 #: A state's color; white text is readable on each.
 STATE_COLORS = {
@@ -120,6 +122,8 @@ class Page:
                 found.append(("checkpoint", _end_of(status.checkpoint)))
             found.append(("decoding", _decoding(status, self.passes)))
             found.append(("runs on", f"{status.device or '-'} {status.dtype}".strip()))
+            if status.two_rates:
+                found.append(("rates", status.rates))
         if (world := self.world) is not None:
             step = f"step {world.step} of {world.max_steps}"
             found.append(("episode", f"{world.number}, {world.task}: {world.state}, {step}"))
@@ -136,12 +140,12 @@ class Page:
     def banner_html(self, steady_ns: int) -> str:
         """State, reason and instruction, escaped."""
         banner = self.banner(steady_ns)
-        instruction = escape(self.instruction) or "<i>none: it stands still</i>"
+        instruction = _html(self.instruction) or "<i>none: it stands still</i>"
         return (
             f'<div id="vla-state" style="background:{banner.color};color:#fff;padding:10px 12px;'
             f'border-radius:6px;margin:0 8px 8px;font-family:sans-serif">'
             f'<div id="vla-word" style="font-size:22px;font-weight:700">{banner.word}</div>'
-            f'<div id="vla-reason" style="font-size:13px">{escape(banner.reason)}</div>'
+            f'<div id="vla-reason" style="font-size:13px">{_html(banner.reason)}</div>'
             f'<div style="font-size:13px;margin-top:6px">instruction: '
             f'<b id="vla-instruction">{instruction}</b></div></div>'
         )
@@ -149,8 +153,8 @@ class Page:
     def facts_html(self) -> str:
         """The facts as a table of two columns."""
         rows = "".join(
-            f'<tr><td style="opacity:.65;padding-right:10px;vertical-align:top">{escape(name)}</td>'
-            f"<td>{escape(value)}</td></tr>"
+            f'<tr><td style="opacity:.65;padding-right:10px;vertical-align:top">{_html(name)}</td>'
+            f"<td>{_html(value)}</td></tr>"
             for name, value in self.facts()
         )
         return f'<table id="vla-facts" style="font-size:12px;margin:0 12px">{rows}</table>'
@@ -159,13 +163,18 @@ class Page:
         """The last lines, oldest first, one a row, in the colors of their levels."""
         rows = "".join(
             f'<div style="color:{_color(line.level)};white-space:pre-wrap">'
-            f"{escape(f'[{line.node}] {line.text[:_LONGEST]}')}</div>"
+            f"{_html(f'[{line.node}] {line.text[:_LONGEST]}')}</div>"
             for line in self._log
         )
         return (
             '<div id="vla-log" style="font:11px/1.35 monospace;background:#111827;color:#d1d5db;'
             f'padding:8px;margin:0 8px;border-radius:6px;min-height:3em">{rows}</div>'
         )
+
+
+def _html(text: str) -> str:
+    """Text of a message as HTML that shows it, whatever is in it."""
+    return html.escape(printable(text, _LONGEST_TEXT))
 
 
 def _decoding(status: StatusSeen, passes: float | None) -> str:
@@ -226,12 +235,14 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class CommandShown:
-    """One command as the charts need it. ``units``: "1" is a gripper's opening."""
+    """One command as the charts need it. ``units``: "1" is a gripper's opening. ``displaces``: its
+    numbers are displacements over one control period."""
 
     seen: CommandSeen
     action: tuple[float, ...]
     names: tuple[str, ...]
     units: tuple[str, ...]
+    displaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +252,8 @@ class _Point:
     max_age_ms: float
     actions_hz: float
     commands_hz: float
-    wanted_hz: float
+    action_rate_hz: float
+    control_rate_hz: float
     stages_ms: tuple[float, ...]
     action: tuple[float, ...]
     acceptance: tuple[float, ...]
@@ -256,19 +268,21 @@ class Strips:
         self._last: CommandShown | None = None
         self._commands: deque[int] = deque(maxlen=1000)
         self._actions: deque[int] = deque(maxlen=1000)
+        self._newest = (0, 0)  # action
         self._low: tuple[float, ...] = ()
         self._high: tuple[float, ...] = ()
         self._names: tuple[str, ...] = END_EFFECTOR_DELTA.names
 
     def set_bounds(self, low: Sequence[float], high: Sequence[float]) -> None:
-        """Limits of every number of an action but the grippers', in order."""
+        """Bounds of every number of an action but the grippers', in order."""
         self._low, self._high = tuple(low), tuple(high)
 
     def add(self, command: CommandShown, steady_ns: int) -> None:
         """A command that arrived at ``steady_ns``."""
         self._since.append(command)
         self._commands.append(steady_ns)
-        if command.seen.kind is CommandKind.POLICY:
+        if command.seen.kind is CommandKind.POLICY and command.seen.action != self._newest:
+            self._newest = command.seen.action
             self._actions.append(steady_ns)
         if command.names and command.names != self._names:
             self._names = command.names
@@ -278,19 +292,21 @@ class Strips:
         """Make a point of each line, if it is time; says whether it did."""
         if self._points and steady_ns - self._points[-1].steady_ns < EVERY_NS:
             return False
-        since, self._since = self._since[-200:], []
+        since, self._since = self._since, []
         new = [c for c in since if c.seen.kind is CommandKind.POLICY]
         ages = [_age_ms(c.seen) for c in since if c.seen.observed_ns]
         nothing = (math.nan,) * len(STAGES)
         stages = new[-1].seen.stages.durations_ms if new else nothing
-        shares = self._shares(since[-1]) if since else (math.nan,) * len(self._names)
+        part = status.actions_a_period if status else 1.0
+        shares = self._shares(since[-1], part) if since else (math.nan,) * len(self._names)
         point = _Point(
             steady_ns=steady_ns,
             age_ms=max(ages, default=math.nan),
             max_age_ms=status.max_age_ms if status else math.nan,
             actions_hz=_rate(self._actions, steady_ns),
             commands_hz=_rate(self._commands, steady_ns),
-            wanted_hz=status.control_rate_hz if status else math.nan,
+            action_rate_hz=status.action_rate_hz if status and status.two_rates else math.nan,
+            control_rate_hz=status.control_rate_hz if status else math.nan,
             stages_ms=stages,
             action=shares,
             acceptance=status.acceptance if status else (),
@@ -298,8 +314,10 @@ class Strips:
         self._points.append(point)
         return True
 
-    def _shares(self, command: CommandShown) -> tuple[float, ...]:
-        """Each number as a share of its bound, -1 to 1; a gripper's opening as it is."""
+    def _shares(self, command: CommandShown, part: float) -> tuple[float, ...]:
+        """Each number as a share of its bound, -1 to 1; a gripper's opening as it is. ``part``: of
+        the bound of a displacement, which is an action's."""
+        part = part if command.displaces else 1.0
         values = list(command.action[: len(self._names)])
         values += [math.nan] * (len(self._names) - len(values))
         bound = 0
@@ -307,7 +325,7 @@ class Strips:
             if unit == "1":
                 continue
             if bound < min(len(self._low), len(self._high)):
-                edge = self._high[bound] if values[i] >= 0 else -self._low[bound]
+                edge = part * (self._high[bound] if values[i] >= 0 else -self._low[bound])
                 values[i] = values[i] / edge if edge > 0 else math.nan
             bound += 1
         return tuple(values)
@@ -339,14 +357,18 @@ class Strips:
         return Chart("age", "observation age, ms", lines, x, y, 0.0, _round_up(1.15 * top))
 
     def _rate(self, points: tuple[_Point, ...], x: Floats) -> Chart:
-        y = tuple(_column(points, name) for name in ("actions_hz", "commands_hz", "wanted_hz"))
-        lines = (
+        names = ["actions_hz", "commands_hz", "action_rate_hz", "control_rate_hz"]
+        lines = [
             ChartLine("new actions", _PALETTE[2]),
             ChartLine("commands", QUIET),
+            ChartLine("action rate", _PALETTE[2], dashed=True),
             ChartLine("control rate", LIMIT, dashed=True),
-        )
+        ]
+        if not points or math.isnan(points[-1].action_rate_hz):
+            del names[2], lines[2]  # there is one rate
+        y = tuple(_column(points, name) for name in names)
         top = max(max(map(_top, y)), 1.0)
-        return Chart("rate", "rate, Hz", lines, x, y, 0.0, _round_up(1.15 * top))
+        return Chart("rate", "rate, Hz", tuple(lines), x, y, 0.0, _round_up(1.15 * top))
 
     def _stages(self, points: tuple[_Point, ...], x: Floats) -> Chart:
         lines = tuple(ChartLine(name, _PALETTE[i]) for i, name in enumerate(STAGES))
@@ -360,7 +382,7 @@ class Strips:
         y = tuple(np.array([p.action[i] for p in points]) for i in range(len(names)))
         bounds = (ChartLine("bound", LIMIT, dashed=True), ChartLine("-bound", LIMIT, dashed=True))
         y += (np.ones_like(x), -np.ones_like(x))
-        title = "action, share of its bound" if self._low else "action, m and rad"
+        title = "command, share of its bound" if self._low else "command, m and rad"
         return Chart("action", title, (*lines, *bounds), x, y, -1.2, 1.2)
 
     def _acceptance(self, points: tuple[_Point, ...], x: Floats) -> Chart:

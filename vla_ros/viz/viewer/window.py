@@ -25,7 +25,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from vla_ros.core.types import Image
-from vla_ros.viz.viewer.guard import PageGuard
+from vla_ros.viz.viewer.guard import HEADERS, PageGuard
 from vla_ros.viz.viewer.model import HISTORY_SECONDS, Chart
 from vla_ros.viz.viewer.stage import Stage
 
@@ -84,12 +84,17 @@ def _guarded(guard: PageGuard) -> Iterator[threading.Event]:
         def process(connection: Any, request: Request) -> Any:
             headers = {name.lower(): value for name, value in request.headers.raw_items()}
             answer = guard.judge(request.path, headers)
+            found: Response | None
             if answer is not None:
                 body = answer.body.encode()
                 headers_out = Headers({**answer.headers, "Content-Length": str(len(body))})
                 status = http.HTTPStatus(answer.status)
-                return Response(status.value, status.phrase, headers_out, body)
-            return process_request(connection, request)
+                found = Response(status.value, status.phrase, headers_out, body)
+            else:
+                found = process_request(connection, request)
+            if found is not None:  # None: a web socket
+                found.headers.update(HEADERS)
+            return found
 
         served.set()
         return serve(*args, process_request=process, **options)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +11,9 @@ from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.sim.tasks import parse_instruction
+from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.batches import Batches, common_prefix, family_weights
+from vla_ros_lab.train.demonstrations import BODIES
 from vla_ros_lab.train.frames import load_frames, wordings
 from vla_ros_lab.train.trainer import ARCHITECTURES
 
@@ -89,9 +92,9 @@ def test_a_sentence_points_at_the_things_it_names(data):
     assert found > 96 and common > 0
 
 
-def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(data):
+def test_without_poses_an_older_image_comes_with_its_age_and_with_what_is_right_now(data):
     config = replace(CONFIG, max_delay=4)
-    frames = load_frames([data], SIZE, 1, delays=4)
+    frames = replace(load_frames([data], SIZE, 1, delays=4), posed=False)
     frames.images[:] = torch.arange(len(frames.images)).view(-1, 1, 1, 1, 1)  # to be told apart
     drawn = draws(frames, config)
     assert same(drawn.batch(5), drawn.batch(5))
@@ -109,6 +112,41 @@ def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(data):
             assert frames.image_index[row, age] == image and frames.longest_delay[row, 0] >= age
             own = frames.values[row, frames.goal[row]].double().numpy()
             assert batch.tokens[n, 0].tolist() == actions.encode(own)
+    assert set(ages) == set(range(5))
+    assert ages.count(0) > 1.5 * ages.count(4), "fresh ones more often"
+
+
+def test_what_is_right_later_is_what_the_expert_does_once_its_own_actions_followed(data):
+    config = replace(CONFIG, max_delay=4)
+    frames = load_frames([data], SIZE, 1, delays=4)
+    frames.images[:] = torch.arange(len(frames.images)).view(-1, 1, 1, 1, 1)  # to be told apart
+    frames.longest_delay[:] = 0  # it does not matter
+    drawn = draws(frames, config)
+    assert same(drawn.batch(5), drawn.batch(5))
+    words = {n: w for w, n in TOKENIZER.get_vocab().items()}
+    actions = ActionTokens(config.action_vocab)
+    goal_of = {text.lower(): g for g in frames.goals for text in wordings(g)}
+    ages = []
+    for step in range(4):
+        batch = drawn.batch(step)
+        for n, found in enumerate(sequences(batch, config)):
+            row = int(
+                (frames.image_index[:, 0] == int(drawn_image(batch, n, frames).max())).nonzero()
+            )
+            for k, (prompt, _) in enumerate(found):
+                text = "".join(words[i] for i in prompt).replace("Ġ", " ").rpartition("?")[0]
+                asked, _, age = text.rpartition(" in ")
+                goal = goal_of[asked.rpartition("robot take to ")[2]]
+                ages.append(int(age))
+                if ages[-1]:
+                    (ahead,) = futures(
+                        frames.poses[row : row + 1].numpy(), frames.before[row : row + 1].numpy(),
+                        [goal], np.array(frames.info.scale), 5,
+                    )  # fmt: skip
+                    wanted = ahead[ages[-1]].astype(np.float64)
+                else:
+                    wanted = frames.values[row, frames.goals.index(goal)].double().numpy()
+                assert batch.tokens[n, k].tolist() == actions.encode(wanted)
     assert set(ages) == set(range(5))
     assert ages.count(0) > 1.5 * ages.count(4), "fresh ones more often"
 
@@ -173,9 +211,9 @@ def test_a_rare_family_is_drawn_more_often_than_its_share(data):
     assert share == pytest.approx(2 / total)
 
 
-def test_no_sentence_is_drawn_for_which_an_older_image_does_not_show_what_is_to_be_done(data):
+def test_no_instruction_is_drawn_for_which_an_older_image_does_not_show_what_is_to_be_done(data):
     config = replace(CONFIG, max_delay=4)
-    frames = load_frames([data], SIZE, 1, delays=4)
+    frames = replace(load_frames([data], SIZE, 1, delays=4), posed=False)
     hidden = torch.arange(len(frames.goals)) % 2 == 0
     own = frames.longest_delay[torch.arange(len(frames)), frames.goal].clone()
     frames.longest_delay[:, hidden] = 0
@@ -186,3 +224,26 @@ def test_no_sentence_is_drawn_for_which_an_older_image_does_not_show_what_is_to_
     older = drawn._goals(index, own.clamp(max=4), draw)[own > 0]
     fresh = drawn._goals(index, torch.zeros_like(index), draw)
     assert not hidden[older[:, 1:]].any() and hidden[fresh[:, 1:]].any()
+
+
+def test_a_cube_is_carried_where_fingers_hold_it_and_the_teacher_keeps_it(data):
+    frames, _ = batches(data)
+    names = [goal.object for goal in frames.goals]
+    hand = BODIES.index("gripper")
+    poses = torch.arange(len(BODIES)).float()[:, None].repeat(len(frames), 1, 7)
+    poses[:, hand] = poses[:, BODIES.index(names[0])]
+    fingers = torch.full((len(frames), 2), 0.02)
+    values = frames.values.clone()
+    values[:, :, 6] = -1  # closed
+    holding = {"poses": poses, "values": values, "posed": True, "fingers": fingers}
+    held = draws(replace(frames, **holding))
+    own = torch.tensor([name == names[0] for name in names])
+    index = torch.arange(4)
+    goals = torch.arange(len(names)).expand(4, -1)
+    assert (held._carried(index, goals) == own).all() and own.any() and not own.all()
+    away = poses.clone()
+    away[:, hand, 0] += 0.05
+    wide = {"fingers": 2 * fingers}
+    for what in (wide, {"poses": away}, {"values": -values}, {"posed": False}):
+        changed = draws(replace(frames, **(holding | what)))
+        assert not changed._carried(index, goals).any()

@@ -20,9 +20,11 @@ from vla_ros.sim.expert import Expert
 from vla_ros.sim.tasks import Family, parse_instruction
 from vla_ros_lab.train import collect as collection
 from vla_ros_lab.train.collect import (
+    CollectedEpisode,
     DelayedActor,
     EnginePolicy,
     ExpertLabel,
+    LateExpert,
     Projection,
     Recorder,
     collect,
@@ -285,6 +287,39 @@ def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, 
     assert drawn[:6] == drawn[6:] and len(set(drawn)) > 2 and max(drawn) <= 8
 
 
+def test_an_expert_that_is_late_acts_as_if_its_own_actions_had_followed():
+    environment, delay = shared_environment(False), 6
+    task = next(task for task in environment.spec.tasks if task.name == "stack_red_on_blue")
+    expert, scale = Expert(task.instruction), scales(environment.spec)
+    late = LateExpert(expert.goal, delay, scale, 0.0)
+    fresh, acted = [], []
+
+    def drive(seen):
+        fresh.append(to_environment(expert.act(seen.poses), scale))
+        acted.append(late.act(seen, fresh[-1]))
+        late.executed.append(acted[-1])
+        return None, acted[-1]
+
+    episode = CollectedEpisode(task.name, task.instruction, 0, 7_000, 120, delay=delay)
+    assert play(environment, episode, drive), "with images 300 ms old"
+    assert all((action == [0, 0, 0, 0, 0, 0, -1]).all() for action in acted[:delay])
+    assert len(acted) < 100
+    off = np.abs(np.array(acted[delay:])[:, :3] - np.array(fresh[delay:])[:, :3])
+    assert np.median(off) < 0.1, "of what it would do if it saw what is now"
+    assert LateExpert(expert.goal, 0, scale, 0.0).act(None, fresh[0]) is fresh[0]
+
+
+def test_demonstrations_of_an_expert_that_is_late_are_labeled_by_what_is_right_now(tmp_path):
+    options = replace(REACH, demonstrations=4, per_shard=4, delays=8)
+    list(collect(options, tmp_path))
+    delays = [collection.delay_of(options, index) for index in range(4)]
+    assert len(set(delays)) > 2 and max(delays) <= 8
+    for delay, track in zip(delays, read_tracks(shards(tmp_path)[0]), strict=True):
+        assert track.success
+        assert np.abs(track.actions[0, :3]).max() > 0.05, "what is right now"
+        assert (track.executed[: max(delay, 1), 6] == -1).all()
+
+
 def test_a_set_of_other_options_is_not_gone_on_with(reach):
     with pytest.raises(UserError, match="holds a collection with delays 0: take another"):
         list(collect(replace(REACH, delays=2), reach))
@@ -296,13 +331,17 @@ def test_the_check_plays_held_out_episodes(policy):
 
 
 def test_a_round_of_on_policy_correction(reach, tmp_path):
-    lines, wanted = [], recipe(reach, steps=5, rounds=1, round_episodes=1)
+    hard = {"round_unsteady": True, "round_crowded": True, "round_families": ("pick", "reach")}
+    lines, wanted = [], recipe(reach, steps=5, rounds=1, round_episodes=1, **hard)
     out = tmp_path / "run"
     machine, report = Machine(CPU), Reporter(lambda step: None, lines.append)
     assert not run(wanted, out, machine, report, stop=lambda: True).done  # at once: nothing yet
     assert run(wanted, out, machine, report).done
     demonstrations, frames = totals(round_directory(out, 0))
     assert demonstrations == 1 and frames > 10
+    of_round = json.loads((round_directory(out, 0) / "collection.json").read_text())
+    assert of_round["unsteady"] and of_round["crowded"]
+    assert of_round["families"] == ["pick", "reach"]
     record = json.loads((out / "policy" / "training.json").read_text())
     assert record["demonstrations"] == 3
     assert any("round 1" in text for text in lines)

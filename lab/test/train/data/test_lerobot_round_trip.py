@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
 
-from support.bags import START, T, action, chunk, image, joints, task, write_bag
+from support.bags import START, T, action, chunk, commanded, image, joints, task, write_bag
 from support.lerobot import interpreter
 from support.train import INFO, SENTENCES, demonstration
 from vla_ros.cli.main import main
@@ -120,6 +120,34 @@ def test_an_image_in_the_set_is_the_one_its_action_rests_on(tmp_path, capsys):
         assert (row.task, row.episode) == ("reach", i // 14)
 
 
+LENGTH = """
+import sys
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+found = LeRobotDataset("local/set", root=sys.argv[1])
+print(found.meta.fps, len(found), float(found[len(found) - 1]["timestamp"]))
+"""
+
+
+def test_a_run_of_30_actions_a_second_commanded_at_120_hz_lasts_as_long(tmp_path):
+    actions = np.random.default_rng(0).uniform(0.0, 0.01, (60, 7))
+    entries, commands = commanded(30.0, 120.0, actions)
+    assert export(write_bag(tmp_path / "bag", entries), "--out", tmp_path / "set") == 0
+    words = [python(), "-I", "-c", LENGTH, str(tmp_path / "set")]
+    done = subprocess.run(words, capture_output=True, text=True, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    fps, length, end_s = done.stdout.split()
+    assert (int(fps), int(length), float(end_s)) == (30, 60, pytest.approx(59 / 30))
+    with Reader(python(), tmp_path / "set") as reader:
+        feature = reader.info.features["commands"]
+        rows = [row.numbers for row in reader.rows(("action", "policy.action", "commands"))]
+    assert feature.shape == (4, 7) and feature.names[-7:] == ("x", "y", "z", "rx", "ry", "rz",
+                                                              "gripper")  # fmt: skip
+    for i, row in enumerate(rows):
+        np.testing.assert_allclose(row["action"], actions[i], atol=1e-8)
+        np.testing.assert_allclose(row["policy.action"], actions[i], atol=1e-8)
+        np.testing.assert_array_equal(row["commands"], commands[4 * i : 4 * i + 4].astype("f4"))
+
+
 def with_takeover(tmp_path: Path, episodes: int = 2) -> Path:
     """A bag; in the middle of each of its episodes of ten a person acts past the policy."""
     entries = [task(START - T, "reach")]
@@ -187,7 +215,7 @@ def test_a_strangers_set_is_imported_or_refused_in_one_line(tmp_path, capsys):
     assert "observation.state" in said  # and that it is not used
     (one, two) = read_tracks(tmp_path / "in" / "shard-0000.hdf5")
     assert (len(one), len(two), one.instruction) == (6, 4, "fold the blue towel")
-    assert read_info(tmp_path / "in" / "shard-0000.hdf5").control_rate_hz == 12
+    assert read_info(tmp_path / "in" / "shard-0000.hdf5").action_rate_hz == 12
     assert np.abs(one.actions).max() <= 1.0
     assert set(one.actions[:, 6]) <= {-1.0, 1.0}
     assert demonstrations("--from-lerobot", made / "joints", "--out", tmp_path / "no") == 2

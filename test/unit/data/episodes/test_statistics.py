@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.data.episodes.records import Spread
-from vla_ros.data.episodes.rows import mcnemar, pooled, wilson
+from vla_ros.data.episodes.rows import least_gain, mcnemar, pooled, wilson
 
 COUNTS = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -79,3 +79,30 @@ def test_pooled_quantiles_are_near_those_of_all_samples():
     exact = Spread.of(np.concatenate(parts))
     assert together.quantiles[1:-1] == pytest.approx(exact.quantiles[1:-1], abs=1.5)
     assert pooled([Spread(), Spread.of(parts[0])]) == Spread.of(parts[0])
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 200))
+def test_the_least_gain_is_where_the_likeliest_pairs_are_just_within_chance(won, lost, more):
+    """Beside a search for the likeliest probabilities under that gain, which is Tango's test."""
+    pairs = won + lost + more
+    gain = least_gain(won, lost, pairs)
+    assert -1.0 < gain <= (won - lost) / pairs
+
+    low, high = max(0.0, -gain), (1.0 - gain) / 2
+    each = np.linspace(low, high, 200_001)[1:-1]  # chance of a loss
+    with np.errstate(divide="ignore", invalid="ignore"):
+        likely = (
+            (won * np.log(each + gain) if won else 0.0)
+            + (lost * np.log(each) if lost else 0.0)
+            + more * np.log1p(-2 * each - gain)
+        )
+    loss = each[np.nanargmax(likely)]
+    spread = np.sqrt((2 * loss + gain - gain**2) / pairs)
+    assert ((won - lost) / pairs - gain) / spread == pytest.approx(1.645, abs=0.02)
+
+
+def test_too_few_pairs_show_nothing():
+    for pairs in (1, 4, 52):
+        assert least_gain(0, 0, pairs) == pytest.approx(-(1.645**2) / (pairs + 1.645**2))
+    assert least_gain(0, 0, 51) < -0.05 < least_gain(0, 0, 52)
+    assert least_gain(9, 2, 140) > 0.0

@@ -70,6 +70,31 @@ def test_one_number_that_differs_is_found(at, off):
     assert str(found.first).startswith(f"frame {at} ")
 
 
+MOVES = (True,) * 6 + (False,)
+
+
+def in_steps(stamp, value, steps, index=0):
+    """An action made in so many commands."""
+    one = replace(said(stamp, value / steps, index=index), displaced=MOVES)
+    return [replace(one, action_phase=i / steps, at_ns=stamp + i) for i in range(steps)]
+
+
+def test_an_action_made_of_several_commands_is_compared_as_one():
+    """A run commanded at five times the rate of its actions."""
+    five = PolicyRun(tuple(c for i in range(4) for c in in_steps(i, 0.25, 5)))
+    assert len(five.actions) == 4 and five.actions[0, 0].action[0] == pytest.approx(0.25)
+    assert compare(five, five, range(4)).identical
+    found = compare(five, run(range(4)), range(4))  # in one step each
+    assert (found.compared, found.largest, found.missing, found.extra) == (4, 0.0, 0, 0)
+    # The same sum in other steps of the same number is no identical action.
+    moved = list(five.commands)
+    for at, off in ((1, 0.01), (2, -0.01)):
+        numbers = (moved[at].action[0] + off, *moved[at].action[1:])
+        moved[at] = replace(moved[at], action=numbers)
+    found = compare(five, replace(five, commands=tuple(moved)), range(4))
+    assert found.largest == pytest.approx(0.01) and not found.identical
+
+
 def test_missing_extra_and_pipelined_actions_are_told_apart():
     before = run([*range(10), 99])  # frame 99 is not in the bag
     pipelined = run([0, 1, 2, 5, 6, 7], pipeline_depth=3)
@@ -128,12 +153,12 @@ def test_frames_before_the_first_task_are_left_out():
 
 def test_a_golden_file_gives_back_every_bit(tmp_path):
     values = (0.1 + 0.2, 1 / 3, 5e-324)
-    made = PolicyRun(
-        tuple(said(i, v) for i, v in enumerate(values)), {0: (31744, 7)}, 3, policy="vla"
-    )
+    commands = [c for i, v in enumerate(values) for c in in_steps(i, v, 3)]
+    made = PolicyRun(tuple(commands), {0: (31744, 7)}, 3, policy="vla")
     save_golden(tmp_path / "golden.json", made, "bag")
     found = load_golden(tmp_path / "golden.json")
     assert [s.action for s in found.commands] == [s.action for s in made.commands]
+    assert found.actions[2, 0].action == made.actions[2, 0].action
     assert compare(found, made, range(3)).identical
     (tmp_path / "other.json").write_text('{"format": "something else"}')
     (tmp_path / "cut.json").write_text((tmp_path / "golden.json").read_text()[:-20])

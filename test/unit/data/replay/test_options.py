@@ -72,8 +72,29 @@ def test_the_mode_decides_the_clock_and_a_foreign_camera_the_rate():
     foreign = {"recorded": {}, "camera_hz": 15.0, "compressed": True}
     values = policy("--policy", "zero", **foreign).parameters
     assert (values["control_rate_hz"], values["camera_rate_hz"]) == (15.0, 15.0)
+    assert values["action_rate_hz"] == 15.0
     assert values["image_transport"] == "compressed"
-    assert policy("--mode", "fast").parameters["control_rate_hz"] == 200.0
+    for name in ("action_rate_hz", "control_rate_hz"):
+        assert policy("--mode", "fast").parameters[name] == 200.0
+
+
+@pytest.mark.parametrize(
+    ("words", "camera_hz", "rates"),
+    [
+        ((), 100.0, (20.0, 100.0)),  # a run in lock-step: a frame a control step
+        ((), 20.0, (20.0, 20.0)),  # a run in real time, whose commands came between its frames
+        (("--mode", "chunks"), 20.0, (20.0, 20.0)),
+        (("--rate", "1"), 20.0, (20.0, 100.0)),
+        (("--mode", "fast"), 20.0, (200.0, 200.0)),
+        (("-p", "control_rate_hz=50"), 20.0, (20.0, 50.0)),
+    ],
+)
+def test_a_replay_has_both_rates_of_the_run_where_its_frames_leave_time_for_them(
+    words, camera_hz, rates
+):
+    recorded = {"policy": "vla", "action_rate_hz": 20.0, "control_rate_hz": 100.0}
+    values = policy(*words, recorded=recorded, camera_hz=camera_hz).parameters
+    assert (values["action_rate_hz"], values["control_rate_hz"]) == rates
 
 
 def test_what_the_policy_needs_is_read_from_its_parameters():

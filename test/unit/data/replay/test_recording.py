@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -98,6 +99,26 @@ def test_a_finished_bag_says_what_it_is_of(tmp_path):
         assert bag.notes == []
     with pytest.raises(FileExistsError, match="overwrites nothing"):
         BagSink(tmp_path / "bag", run, LIMITS, SystemClock(), print)
+
+
+def test_a_bag_is_its_owners_alone_at_every_moment(tmp_path):
+    before = os.umask(0o022)  # with which everything else is everybody's
+    try:
+        bag = BagFile(tmp_path / "new" / "bag", RunInfo())
+        begun = modes(bag.path)
+        bag.write(record(1))
+        bag.close()
+        (tmp_path / "other").touch()
+    finally:
+        os.umask(before)
+    assert begun == {"": 0o700, "bag.mcap": 0o600, "vla_ros_run.json": 0o600}
+    assert modes(bag.path) == {**begun, "metadata.yaml": 0o600}
+    assert modes(tmp_path)["other"] == 0o644
+
+
+def modes(folder):
+    found = {"": folder, **{path.name: path for path in folder.iterdir()}}
+    return {name: stat.S_IMODE(path.stat().st_mode) for name, path in found.items()}
 
 
 def test_a_bag_is_compressed_chunk_by_chunk_and_gives_back_every_byte(tmp_path):

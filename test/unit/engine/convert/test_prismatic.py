@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from support.engine import TEXTS, engine_of, play, stream, tiny_config
 from support.releases import UNEQUAL, Trap, prismatic_parts, prismatic_run, read_back, vq_vae
 from vla_ros.engine import CheckpointError
 from vla_ros.engine.convert import ConvertOptions, convert
+from vla_ros.engine.convert.pickles import read_content
 from vla_ros.engine.convert.prismatic import convert_prismatic, describe
 from vla_ros.engine.families.openvla import PRESETS, expected_shapes, write_random
 from vla_ros.engine.io.field_table import Fields
@@ -132,6 +136,57 @@ def test_a_pickle_with_code_is_refused_in_one_line(
     with pytest.raises(CheckpointError, match=r"step-000002.pt: a pickle that asks for \S*print"):
         convert(run, tmp_path / "out")
     assert "code ran" not in "".join(capfd.readouterr())
+
+
+class System:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch ran",)
+
+
+class Rebuilt:
+    """Through torch's own function, which is allowed."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return torch._utils._rebuild_tensor_v2, (System(), 0, (1,), (1,), False, {})
+
+
+PICKLES = {
+    "zip": lambda path: torch.save({"x": System()}, path),
+    "before zip": lambda path: torch.save(
+        {"x": System()}, path, _use_new_zipfile_serialization=False
+    ),
+    "inside a tensor": lambda path: torch.save({"x": Rebuilt()}, path),
+    "plain": lambda path: path.write_bytes(pickle.dumps(System())),
+    "of protocol 2": lambda path: path.write_bytes(pickle.dumps(System(), 2)),
+    "TorchScript": lambda path: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(path)),
+    "a module": lambda path: torch.save(torch.nn.Linear(2, 2), path),
+}
+
+
+@pytest.mark.parametrize("kind", PICKLES)
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_pickle_it_is_the_reason_is_that_it_runs_code(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    PICKLES[kind](tmp_path / "x.pt")
+    with pytest.raises(CheckpointError, match=r"x.pt: .*run code; it is not read. Ask .*") as error:
+        read_content(tmp_path / "x.pt")
+    assert "\n" not in str(error.value) and not (tmp_path / "ran").exists()
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    """torch unpacks what is compressed in it at once, whatever its size."""
+    torch.save({"x": torch.zeros(20_000_000)}, tmp_path / "good.pt")
+    assert read_content(tmp_path / "good.pt")["x"].shape == (20_000_000,)
+    with (
+        zipfile.ZipFile(tmp_path / "good.pt") as good,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in good.namelist():
+            bomb.writestr(name, good.read(name))
+    with pytest.raises(CheckpointError, match=r"bomb.pt: \S+ in it is compressed, as torch.save"):
+        read_content(tmp_path / "bomb.pt")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_random_weights_need_no_writable_home(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     engine = load_engine(EngineOptions(checkpoint="random:small"))
     assert engine.info.max_tokens == 7
-    assert list(tmp_path.glob("vla_ros-random-*/small-0-*/model.safetensors"))
+    assert list(tmp_path.glob("vla_ros_random_*/small-0-*/model.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

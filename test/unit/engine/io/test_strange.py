@@ -12,11 +12,15 @@ import pytest
 import torch
 
 from support.engine import CLOCK, observation, tiny_config
+from support.hostile import SPECIAL
 from support.strange import CASES, NORM, WEIGHTS
+from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.families.openvla import write_random
+from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io import weights
+from vla_ros.engine.io.files import BESIDE
 from vla_ros.engine.load import inspect
 
 COMMIT = "0123456789" * 4
@@ -63,6 +67,31 @@ def test_one_line_says_what_is_wrong_when_it_is_loaded_and_when_it_is_looked_at(
         assert str(directory) in said
         assert len(said) < 1000
     assert "code ran" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_whatever_file_is_special_it_is_refused_or_not_read(
+    kind: str, good: Path, tmp_path: Path
+) -> None:
+    """By the engine, by what doctor asks, and by the hash that a recording keeps."""
+    names = sorted({path.name for path in good.iterdir()} | set(BESIDE))
+    told = 0
+    for name in names:
+        directory = tmp_path / name / "it"
+        shutil.copytree(good, directory)
+        (directory / name).unlink(missing_ok=True)
+        SPECIAL[kind](directory / name)
+        for attempt in (
+            lambda at: load_engine(EngineOptions(checkpoint=at)).reset("pick up the cube"),
+            inspect,
+            lambda at: family_of(Path(at)).sha256(Path(at)),
+        ):
+            try:
+                attempt(str(directory))
+            except UserError as error:
+                assert "\n" not in str(error) and name in str(error)
+                told += 1
+    assert told >= 6
 
 
 def test_a_good_one_is_looked_at_without_a_word(good: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from vla_ros.engine.families.lerobot import (
 )
 from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io import weights as weights_of_files
+from vla_ros.engine.io.files import header
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.weights import Expected, FileWeights
 from vla_ros.engine.models.golden_ints import position_ids
@@ -171,3 +173,25 @@ def test_at_the_published_size_a_fifth_is_enough(dtype: str) -> None:
     memory = json.loads(done.stdout.splitlines()[-1])["memory"]
     assert memory["within_20_percent"], memory
     assert memory["loading"] < 1.2 * memory["weights"], memory
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["3", "null", "[1]", "{}", '{"data_offsets": 4}', '{"data_offsets": [0]}',
+     '{"data_offsets": [0, "4"]}', '{"data_offsets": [4, 0]}', '{"data_offsets": [-4, 4]}',
+     '{"data_offsets": [0, true]}', "[" * 100],
+)  # fmt: skip
+def test_a_header_that_is_none_is_one_line(tmp_path: Path, part: str) -> None:
+    text = f'{{"a": {part}}}'.encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
+    with pytest.raises(CheckpointError, match=r"model.safetensors is no whole safetensors file"):
+        header(path)
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 200 << 20))
+    os.truncate(path, 300 << 30)
+    with pytest.raises(CheckpointError, match=r"a header of 209,715,200 bytes, and at most"):
+        header(path)

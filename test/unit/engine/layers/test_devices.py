@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from support.engine import CPU
 from vla_ros.engine.layers.devices import (
     cache_bytes,
+    multiplies_bfloat16,
     reason,
     tried,
     triton_may_run,
@@ -94,3 +96,28 @@ def test_triton_is_for_gpus_and_its_interpreter_for_any(monkeypatch: pytest.Monk
     assert not triton_may_run(CPU)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert triton_may_run(CPU)
+
+
+@pytest.mark.parametrize(
+    ("flags", "multiplies"),
+    [
+        ("fpu avx2 avx512f avx512bw avx512vl avx512_vnni", False),  # Cascade Lake: oneDNN emulates
+        ("fpu avx2 avx512f avx512bw avx512vl avx512_bf16", True),  # Zen 4
+        ("fpu avx2 avx512f amx_tile amx_bf16", True),
+    ],
+)
+def test_a_processor_that_onednn_helps_out_does_not_multiply_bfloat16(
+    flags: str, multiplies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nmodel name\t: any\nflags\t\t: {flags}\nbugs\t\t:\n")
+    monkeypatch.setattr("vla_ros.engine.layers.devices._CPUINFO", cpuinfo)
+    helped = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    assert multiplies_bfloat16(CPU) is (multiplies and helped)
+
+
+def test_where_nothing_names_the_instructions_onednn_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vla_ros.engine.layers.devices._CPUINFO", tmp_path / "none")
+    assert multiplies_bfloat16(CPU) is bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -30,7 +30,8 @@ def test_cameras_joints_units_rate_and_topics(tmp_path: Path) -> None:
     contract = read_contract(written(tmp_path, so_101()))
     said = contract.parameters
     assert contract.robot == "so_101"
-    assert (said["control_rate_hz"], said["camera_rate_hz"]) == (30.0, 30.0)
+    rates = ("action_rate_hz", "control_rate_hz", "camera_rate_hz")
+    assert [said[name] for name in rates] == [30.0] * 3
     assert said["camera_map"] == "right=main top=top wrist.right=wrist"
     assert said["camera_roles"] == ["top"]
     assert said["cameras.main.topic"] == "/front_camera/image_raw"
@@ -64,7 +65,7 @@ STATE = ("observations", "observation.state")
 ACTION = ("actions", "action")
 REFUSED = [
     (put("robot_interface", value="ros1"), "robot_interface:", "must be ros2"),
-    (put("fps", value=0), "fps:", "1 to 200 times a second"),
+    (put("fps", value=0), "fps:", "1 to 500 times a second"),
     (put("name", value="x"), "name:", "a contract has no 'name'"),
     (put("observations", "observation.imu", value=joints("/imu")), "observation.imu:", "cannot be"),
     (put(*STATE, "align", "timeline", value="receive"), "timeline: receive", "by its header"),
@@ -130,6 +131,33 @@ def test_our_robots_as_contracts_and_back(tmp_path: Path, robot: Path) -> None:
     assert "joint_names" not in plain["x-vla_ros"], "the contract itself says it"
 
 
+@pytest.mark.parametrize(
+    ("given", "fps", "own"),
+    [
+        # A robot that is commanded faster than its data was recorded.
+        ({"action_rate_hz": 30.0, "control_rate_hz": 120.0}, 30, {"control_rate_hz": 120.0}),
+        # Its file leaves the data's rate to the checkpoint: the contract's fps is no claim.
+        ({"control_rate_hz": 100.0}, 100, {"action_rate_hz": 0.0}),
+        ({"action_rate_hz": 12.5, "control_rate_hz": 50.0}, 12,
+         {"action_rate_hz": 12.5, "control_rate_hz": 50.0}),
+    ],
+)  # fmt: skip
+def test_a_contracts_fps_is_the_rate_of_the_data(
+    tmp_path: Path, given: dict[str, float], fps: int, own: dict[str, float]
+) -> None:
+    parameters = robot_parameters(ROBOTS[0])
+    parameters = {n: v for n, v in parameters.items() if not n.endswith("_rate_hz")} | given
+    path = tmp_path / "robot.yaml"
+    write_contract(parameters, "so101", path)
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert plain["fps"] == fps
+    assert {n: v for n, v in plain["x-vla_ros"].items() if n in ("action_rate_hz",
+            "control_rate_hz")} == own  # fmt: skip
+    again = read_contract(path).parameters
+    assert {name: again[name] for name in parameters} == parameters
+    assert again["action_rate_hz"] == given.get("action_rate_hz", 0.0)
+
+
 def test_the_verb_turns_either_into_the_other(tmp_path: Path, capsys: Any) -> None:
     made = tmp_path / "so101_contract.yaml"
     robot = config_path("robots/so101.yaml")
@@ -152,3 +180,23 @@ def test_a_given_parameter_wins_over_the_contract(tmp_path: Path, capsys: Any) -
     assert "control_rate_hz: 15.0" in said
     assert "camera_rate_hz: 30.0" in said
     assert "instruction -> /task_prompt" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"max_age": 0.3}, "line [0-9]+: .* 'max_age': did you mean 'max_age_s'"),
+        ({"limits": {"max_age_s": 0.3}}, "'limits.max_age_s': did you mean 'max_age_s'"),
+        ({"velocity_limits": 1.0}, "velocity_limits: must be a list"),
+        ({"max_age_s": "old"}, "max_age_s: must be a number"),
+        ({"cameras": {"side": {"topic": "x"}}}, "'cameras.side.topic'"),
+    ],
+)  # fmt: skip
+def test_what_the_policy_node_does_not_have_is_refused(
+    tmp_path: Path, own: dict[str, Any], says: str
+) -> None:
+    content = yaml.safe_load(written(tmp_path, so_101()).read_text(encoding="utf-8"))
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({**content, "x-vla_ros": own}), encoding="utf-8")
+    with pytest.raises(UserError, match=says):
+        read_contract(path)

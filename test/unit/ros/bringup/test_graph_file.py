@@ -19,7 +19,7 @@ def graph_file(tmp_path):
     write(
         tmp_path,
         "/**:\n  ros__parameters:\n    control_rate_hz: 20.0\n    mode: realtime\n"
-        "    limits: {max_age_s: 0.5}\n",
+        "    max_age_s: 0.5\n    cameras: {main: {topic: image}}\n",
         "mine.yaml",
     )
     return write(
@@ -46,7 +46,7 @@ def test_a_file_is_read_as_it_says(graph_file):
         True,
     )
     assert policy.parameters == {"use_sim_time": True, "mode": "lockstep"}
-    assert policy.file_parameters()["limits.max_age_s"] == 0.5
+    assert policy.file_parameters()["cameras.main.topic"] == "image"
     assert (monitor.full_name, monitor.executable, monitor.log_level) == (
         "/monitor",
         "monitor",
@@ -74,12 +74,12 @@ def test_a_parameter_file_may_say_the_types_of_its_values(tmp_path):
 
 def test_parameters_from_outside_win_and_keep_their_type(graph_file):
     given = parse_overrides(
-        ["arm_policy.control_rate_hz=10", "arm_policy.limits.max_age_s=1", "arm_policy.mode=x"]
+        ["arm_policy.control_rate_hz=10", "arm_policy.max_age_s=1", "arm_policy.mode=x"]
     )
     policy = GraphSpec.load(graph_file, given).node("arm_policy")
     assert policy.parameters["control_rate_hz"] == 10.0
     assert isinstance(policy.parameters["control_rate_hz"], float)
-    assert policy.parameters["limits.max_age_s"] == 1.0
+    assert policy.parameters["max_age_s"] == 1.0
     assert policy.parameters["mode"] == "x"
     words = command_line(policy)
     assert words.index("--params-file") < words.index("control_rate_hz:=10.0")
@@ -133,7 +133,7 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path, text, needle):
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "x.up.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match=r"x.up.yaml is no text in UTF-8"):
         GraphSpec.load(path)
 
 
@@ -249,3 +249,37 @@ def test_a_given_parameter_wins_over_a_file_s_entry_of_one_node(tmp_path):
     rclpy.shutdown(context=context)
     told.unlink()
     assert found == {"task": "given", "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("graph", "file", "says"),
+    [
+        ("parameters: {max_age: 1.0}", "", r"my.up.yaml, line 2: node policy has no .*'max_age_s'"),
+        ("", "policy:\n  ros__parameters:\n    rate: 1\n    mode: x\n",
+         r"mine.yaml, line 3: node policy has no parameter 'rate'"),
+        ("", "/**/policy:\n  ros__parameters:\n    velocity_limit: [1.0]\n",
+         r"mine.yaml, line 3: .*'velocity_limit': did you mean 'velocity_limits'"),
+        ("", "/**:\n  ros__parameters:\n    cameras.side.topic: x\n", r"'cameras.side.topic'"),
+        ("parameters: {max_age_s: old}", "", "policy.max_age_s: must be a number such as 0.5"),
+        ("", "vla_policy:\n  ros__parameters:\n    max_age_s: 0.3\n",
+         r"mine.yaml is for vla_policy, and this node is /policy: name .* policy or /\*\*"),
+        ("namespace: arm", "policy:\n  ros__parameters:\n    max_age_s: 0.3\n",
+         r"is for policy, and this node is /arm/policy"),
+    ],
+)  # fmt: skip
+def test_names_that_no_node_has_are_refused_before_anything_starts(tmp_path, graph, file, says):
+    write(tmp_path, file, "mine.yaml")
+    path = write(
+        tmp_path, f"nodes:\n  policy: {{parameter_files: [mine.yaml]{', ' * bool(graph)}{graph}}}\n"
+    )
+    with pytest.raises(UserError, match=says):
+        GraphSpec.load(path)
+
+
+def test_a_role_of_a_camera_brings_its_parameters(tmp_path):
+    text = "policy:\n  ros__parameters:\n    camera_roles: [side]\n    cameras.side.topic: x\n"
+    write(tmp_path, text, "mine.yaml")
+    (spec,) = GraphSpec.load(
+        write(tmp_path, "nodes:\n  policy: {parameter_files: [mine.yaml]}\n")
+    ).nodes
+    assert spec.values()["cameras.side.topic"] == "x"

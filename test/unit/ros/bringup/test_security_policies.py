@@ -56,7 +56,7 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         },
     ),
     ("policy", "outputs.py"): (
-        8,  # the helper itself, and what it is asked for
+        5,  # the helpers themselves, and what they are asked for
         {
             "publish": tuple(f"~/{name}" for name in OUTPUTS),
             "call": ("~/hand_cmd",),

@@ -27,6 +27,7 @@ EPISODE = EpisodeChange(
     initial_state=0,
     step=0,
     max_steps=300,
+    control_steps=0,
 )
 RUNNING = StatusSeen(PolicyState.RUNNING, control_rate_hz=20.0, max_age_ms=300.0)
 PUBLISHERS = (PublisherSeen("/policy", b"p"),)
@@ -56,7 +57,9 @@ def scene(log: EpisodeLog) -> list[Callable[[], None]]:
         calls.append(lambda seen=seen: log.add_command(seen, at(seen.sequence - 100 + 0.05)))
     for i in range(-3, 45):
         calls.append(lambda i=i: log.add_frame(START + i * PERIOD, at(i + 0.1)))
-    end = replace(EPISODE, running=False, ended="success", step=40, stamp_ns=at(40.5).now_ns)
+    end = replace(
+        EPISODE, running=False, ended="success", step=40, control_steps=40, stamp_ns=at(40.5).now_ns
+    )
     calls.append(lambda: log.add_episode(end, at(40.5)))
     return calls
 
@@ -134,7 +137,7 @@ def test_news_of_the_rest_that_overtake_the_end_change_no_figure() -> None:
         measured = log.measure(PUBLISHERS, at(60))
         problems.append(measured.report.problems)
         assert measured.status == RUNNING
-    assert problems[0] == problems[1] and "periods without a new action" in problems[0][0]
+    assert problems[0] == problems[1] and "periods without an action" in problems[0][0]
 
 
 def test_another_episode_begins_anew() -> None:
@@ -156,7 +159,9 @@ def test_an_episode_in_which_every_action_was_blocked_is_measured_from_its_first
     said = "its observation is 652 ms old, max_age is 500 ms"
     blocked = replace(RUNNING, state=PolicyState.WAITING, actions_blocked=25, last_block=said)
     log.add_status(blocked, at(20))
-    end = replace(EPISODE, running=False, ended="failure", step=40, stamp_ns=at(40).now_ns)
+    end = replace(
+        EPISODE, running=False, ended="failure", step=40, control_steps=40, stamp_ns=at(40).now_ns
+    )
     log.add_episode(end, at(40))
     # It rests by then, which is no part of the episode, but its counts are.
     log.add_status(replace(blocked, actions_blocked=45, reason=EPISODE_OVER), at(41))

@@ -31,6 +31,8 @@ EPISODE = EpisodeChange(
     initial_state=0,
     step=0,
     max_steps=120,
+    control_steps=0,
+    action_rate_hz=20.0,
     control_rate_hz=20.0,
 )
 
@@ -43,6 +45,7 @@ def over(steps: int, applied: int, achieved_hz: float = 20.0, **changes: object)
         ended="failure",
         reason="not solved within 120 steps",
         step=steps,
+        control_steps=steps,
         applied=applied,
         achieved_rate_hz=achieved_hz,
     )
@@ -196,6 +199,64 @@ def test_a_simulation_that_cannot_keep_up_is_named_also_where_the_task_was_solve
     it = clocked()
     it.add_episode(over(5, 0, achieved_hz=19.5, ended="success", reason=""))
     assert it.record(JOB, 1.0).reason == "success"
+
+
+# Control rates that differ from the action rate
+
+
+def finer(steps: int, applied: int, **changes: object) -> EpisodeChange:
+    """End of an episode of so many control steps at 100 Hz."""
+    rates = {"control_rate_hz": 100.0, "achieved_rate_hz": 100.0, "control_steps": steps}
+    stamp = SECOND + steps * 10 * MS
+    return over(steps // 5, applied, **{**rates, "stamp_ns": stamp, **changes})
+
+
+def test_a_record_counts_actions_whatever_the_control_rate_in_lockstep() -> None:
+    it = log(LOCKSTEP)
+    frames = [SECOND + step * 10 * MS for step in range(25)]
+    for number, frame in enumerate(frames):
+        kind = CommandKind.POLICY if number >= 10 else CommandKind.HELD
+        it.add_command(replace(heard(frame, kind), received_ns=frame))
+    for frame in frames[:-1]:
+        it.add_inference(said(frame))
+    it.add_episode(finer(25, 15))
+    assert not it.complete()  # a frame without its answer
+    it.add_inference(said(frames[-1]))
+    assert it.complete()
+    record = it.record(JOB, 9.0)
+    assert (record.steps, record.max_steps, record.held) == (5, 120, 2)
+    assert record.age_ms.count == 15
+    assert record.wall_s == pytest.approx(0.25)
+    assert record.rate_hz == pytest.approx(3 / 0.25)
+    assert record.error == ""
+    assert it.step_of(SECOND + 70 * MS) == 7
+
+
+def test_a_record_counts_actions_whatever_the_control_rate_in_real_time() -> None:
+    it = log(REALTIME)
+    for step in range(26):
+        stamp = SECOND + step * 10 * MS
+        it.add_frame(stamp)
+        if step >= 10:
+            it.add_command(heard(stamp, at_ns=stamp + MS))
+    it.add_episode(finer(25, 15, reason="", ended="success"))
+    assert it.complete()
+    record = it.record(JOB, 9.0)
+    assert (record.steps, record.held, record.reason) == (5, 2, "success")
+    assert record.rate_hz == pytest.approx(3 / 0.25)
+    it = log(REALTIME)
+    it.add_episode(finer(25, 15, achieved_rate_hz=60.0))
+    assert it.record(JOB, 1.0).reason.endswith("the simulation ran at 60.0 of 100 Hz")
+
+
+def test_a_pipeline_is_as_many_actions_deep() -> None:
+    it = log(LOCKSTEP, replace(RUNNING, pipeline_depth=3, control_rate_hz=100.0))
+    for step in range(25):
+        it.add_command(heard(SECOND + step * 10 * MS, CommandKind.HELD))
+    for action in range(5):
+        it.add_inference(said(SECOND + action * PERIOD))
+    it.add_episode(finer(25, 0))
+    assert it.record(JOB, 1.0).frames == 3  # of the last two nothing could follow
 
 
 # What ails the policy

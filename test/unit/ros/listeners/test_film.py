@@ -36,6 +36,23 @@ def test_a_small_thing_keeps_its_color_in_a_gif(tmp_path: Path) -> None:
     assert np.abs(seen - np.array([250, 220, 20])).max() < 20
 
 
+def test_what_the_middle_image_hides_keeps_its_color_in_the_others(tmp_path: Path) -> None:
+    film = Film(tmp_path / "out.gif")
+    rng = np.random.default_rng(0)
+    shown = [i for i in range(20) if not 4 <= i < 17]
+    for i in range(20):
+        image = rng.integers((150, 110, 70), (200, 160, 110), (64, 64, 3)).astype(np.uint8)
+        if i in shown:
+            image[30:34, 30:34] = (220, 20, 30)
+        film.add(i * 50_000_000, image)
+    film.save()
+    with Pillow.open(tmp_path / "out.gif") as gif:
+        for i in shown:
+            gif.seek(i)
+            seen = np.array(gif.convert("RGB"))[32, 32].astype(int)
+            assert np.abs(seen - np.array([220, 20, 30])).max() < 20, i
+
+
 def test_a_long_episode_is_thinned_out_evenly(tmp_path: Path) -> None:
     film = Film(tmp_path / "out.gif")
     kept = []

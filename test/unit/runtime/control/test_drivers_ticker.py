@@ -1,6 +1,7 @@
 """The ticker: its period, its phase, and that nothing stops it."""
 
 import os
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -215,6 +216,23 @@ def test_a_tick_may_stop_the_ticker():
     while named("control tick") and time.monotonic() < deadline:
         time.sleep(0.001)
     assert (len(ticks), errors) == (1, [])
+
+
+@pytest.mark.parametrize(("period", "turn_s"), [(2 * MS, 2e-4), (MS // 2, 1e-4), (50 * MS, 5e-3)])
+def test_a_thread_that_computes_delays_a_tick_by_a_tenth_of_its_period_at_most(period, turn_s):
+    """Python's own 5 ms would be two periods of 500 Hz and a half."""
+    before, seen, ticked = sys.getswitchinterval(), [], threading.Event()
+    assert before == pytest.approx(5e-3)
+
+    def call(_error):
+        seen.append(sys.getswitchinterval())
+        ticked.set()
+
+    ticker = Ticker(period, call, seen.append)
+    ticker.start()
+    assert ticked.wait(5.0)
+    ticker.stop()
+    assert seen[0] == pytest.approx(turn_s) and sys.getswitchinterval() == before
 
 
 class World:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from support.motion_limits import Spline
 from unit.runtime.control.bench import Bench, Recorder
 from vla_ros.core.action_space import ActionKind, end_effectors, joints
 from vla_ros.core.clock import SECOND
@@ -45,7 +46,7 @@ class Judge(Recorder):
         super().__init__()
         self.world = world
         self.lines: dict[tuple[str, int], Line] = {}
-        self.plans: list[list[tuple[float, np.ndarray]]] = [[]]
+        self.plans: list[Spline | None] = [None]
         self.gripper = float("nan")
         self.judged = 0
 
@@ -150,16 +151,13 @@ class Judge(Recorder):
 
     # Trajectories
 
-    def where(self, plan, at: float) -> tuple[np.ndarray, np.ndarray]:
+    def where(self, plan: Spline, at: float) -> tuple[np.ndarray, np.ndarray]:
         """Place and rate of a plan."""
-        at += 1e-7  # at a point the line behind it counts
-        if at >= plan[-1][0] or at <= plan[0][0]:
-            row = plan[-1 if at >= plan[-1][0] else 0][1]
+        if not plan.at[0] <= at < plan.at[-1]:
+            row = plan.positions[0 if at < plan.at[0] else -1]
             return row, np.zeros(len(row))
-        for (t0, a), (t1, b) in zip(plan, plan[1:], strict=False):
-            if t0 <= at < t1:
-                return a + (at - t0) / (t1 - t0) * (b - a), (b - a) / (t1 - t0)
-        raise AssertionError
+        row, rate, _ = plan(np.array([at]))
+        return row[0], rate[0]
 
     def course(self, plan) -> None:
         """It may have begun here or there after a pause: one of the ways must be right."""
@@ -169,42 +167,71 @@ class Judge(Recorder):
         rest, longest = np.zeros(len(here)), max(0.25, 3 * T)
         right, broken = [], []
         for old in self.plans:
-            begins = [self.where(old, begin)] if old else []
-            if not old or begin > old[-1][0] + longest - EPS:
-                begins += [(base, rest) for base in (old[-1][1] if old else here, here)]
+            begins = [] if old is None else [self.where(old, begin)]
+            if old is None or begin > old.at[-1] + longest - EPS or begin < old.at[0]:
+                begins += [
+                    (base, rest) for base in (here if old is None else old.positions[-1], here)
+                ]
             for start, rate in begins:
+                new = self.taken_up(old, plan, begin, start, rate)
                 try:
-                    self.points(plan, begin, start, rate)
+                    self.moves(plan, begin, new)
                 except AssertionError as error:
                     broken.append(error)
                 else:
-                    new = [(t, p) for t, p in old if t < begin]
-                    new += [(begin, start), *((begin + s, np.array(p)) for s, p in plan.points)]
                     right.append(new)
         if not right:
             raise broken[0]
         self.plans = right[:4]
 
-    def points(self, plan, begin: float, start: np.ndarray, rate: np.ndarray) -> None:
-        when, last = begin, start
-        for seconds, place in plan.points:
-            at, row = begin + seconds, np.array(place)
-            dt = at - when
-            new = (row - last) / dt
-            for number in range(len(row)):
-                fastest, hardest = self.limits(number)
-                change, old = hardest * min(dt, T), abs(rate[number])
-                brakes = max(0.0, old - change) if np.isfinite(hardest) else 0.0
-                what = f"plan[{number}] {last[number]} -> {row[number]} in {dt:.4f} s"
-                assert abs(new[number]) <= max(fastest, brakes) + 1e-4, f"{what}: faster"
-                if dt > 2e-3:
-                    assert abs(new[number] - rate[number]) <= change + 1e-3, f"{what}: accelerates"
-                if plan.at_once:
-                    assert abs(new[number]) <= old + 1e-4, f"{what}: no stop"
-            when, last, rate = at, row, new
-        for number in range(len(rate)):
-            _, hardest = self.limits(number)
-            assert abs(rate[number]) <= hardest * T + 1e-3, "it ends in motion"
+    def taken_up(self, old, plan, begin: float, start: np.ndarray, rate: np.ndarray) -> Spline:
+        """What is executed from now on: the old plan until the new one begins."""
+        kept = np.zeros(0, bool) if old is None else old.at < begin - 1e-9
+        none = np.zeros((0, len(start)))
+        at, rows, rates = (
+            [np.zeros(0), none, none]
+            if old is None
+            else [old.at[kept], old.positions[kept], old.rates[kept]]
+        )
+        points = [(begin, start, rate), *((begin + s, p, v) for s, p, v in plan.points)]
+        return Spline(
+            np.append(at, [t for t, _, _ in points]),
+            np.vstack([rows, [p for _, p, _ in points]]),
+            np.vstack([rates, [v for _, _, v in points]]),
+        )
+
+    def moves(self, plan, begin: float, motion: Spline) -> None:
+        """At every point, and every millisecond between them."""
+        assert (np.diff(motion.at) > 0).all() and not motion.rates[-1].any(), "it ends in motion"
+        ends = motion.at[motion.at >= begin - 1e-9]
+        at = np.sort(np.concatenate([ends, ends[1:] - 1e-9, np.arange(begin, ends[-1], 1e-3)]))
+        rows, rates, changes = motion(at)
+        long = np.append(np.diff(motion.at), 1.0)[np.searchsorted(motion.at, at, side="right") - 1]
+        for number in range(rows.shape[1]):
+            fastest, hardest = self.limits(number)
+            speed, began = np.abs(rates[:, number]), abs(rates[0, number])
+            late = np.maximum(0.0, at - begin - T)  # a limit that was lowered holds a period later
+            brakes = np.where(late > 0.0, 0.0, began)
+            if np.isfinite(hardest):
+                brakes = np.maximum(0.0, began - hardest * late)
+            what = f"plan[{number}] from {rows[0, number]} at {rates[0, number]}"
+            over = speed - np.maximum(fastest, brakes)
+            assert over.max() <= 1e-4, f"{what}: faster by {over.max()} at {at[over.argmax()]}"
+            change = np.abs(changes[long > 1e-4, number])
+            assert (change <= hardest * (1 + 1e-3) + 1e-3).all(), f"{what}: {change.max()}"
+            if plan.at_once:
+                assert (np.diff(speed) <= 1e-6).all(), f"{what}: a stop speeds up"
+                assert (rates[:, number] * rates[0, number] >= -1e-9).all(), f"{what}: turns round"
+            if self.world.limits.space.absolute:
+                self.stays(what, number, rows[:, number], rates[:, number], hardest)
+
+    def stays(self, what: str, number: int, row, rate, hardest: float) -> None:
+        """Within the bounds, or no farther out than it was, than it takes to stop."""
+        limits = self.world.limits
+        for sign, bound in ((1, limits.high[number]), (-1, -limits.low[number])):
+            out, v = sign * row - bound, max(0.0, sign * rate[0])
+            most = v * v / (2 * hardest) if np.isfinite(hardest) else v * T / 3
+            assert out.max() <= max(EPS, out[0] + most + EPS), f"{what}: out by {out.max()}"
 
 
 class Robot(RuleBasedStateMachine):
@@ -398,7 +425,7 @@ class Robot(RuleBasedStateMachine):
             self.control.tick()
         self.control.deactivate()
         self.judge.lines.clear()
-        self.judge.plans = [[]]
+        self.judge.plans = [None]
         self.judge.gripper = float("nan")
         self.place = self.place + 0.3
         self.goal = self.place.copy()

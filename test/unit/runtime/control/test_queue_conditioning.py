@@ -51,6 +51,7 @@ def executed(line: ActionQueue, period: float, age: float) -> None:
     now_ns = round(period * PERIOD)
     line.put(answer(now_ns - round(age * PERIOD), 1))
     assert line.take(now_ns, Limits(max_age_s=2.0)) is not None
+    line.begin()
     line.executed(now_ns, unchanged=True)
 
 

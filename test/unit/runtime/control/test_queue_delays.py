@@ -88,6 +88,7 @@ def play(queue, limits, start_ns, count):
         taken = queue.take(now, limits)
         places.append(None if taken is None else taken.index)
         if taken is not None:
+            queue.begin()
             queue.executed(now, unchanged=True)
     return places
 
@@ -95,7 +96,7 @@ def play(queue, limits, start_ns, count):
 @pytest.mark.parametrize("execution", [Execution.ASYNC, Execution.ENSEMBLE])
 def test_another_chunk_is_asked_for_once_as_many_as_are_wanted_were_executed(execution):
     line, limits = queue(execution=execution)
-    line.asked(0)
+    line.asked(0, PERIOD)
     line.answered()
     line.put(answer(0))
     wanted = []
@@ -107,7 +108,7 @@ def test_another_chunk_is_asked_for_once_as_many_as_are_wanted_were_executed(exe
 
 def test_an_answer_is_awaited_until_a_frame_would_be_too_new_for_it():
     line, limits = queue()
-    line.asked(0)
+    line.asked(0, PERIOD)
     assert not line.asks(limits.max_age_ns, limits)
     assert line.asks(limits.max_age_ns + 1, limits)
     line.put(answer(0))
@@ -116,7 +117,7 @@ def test_an_answer_is_awaited_until_a_frame_would_be_too_new_for_it():
 
 def test_standing_still_it_looks_a_period_after_the_last_action():
     line, limits = queue(execution=Execution.SYNC)
-    line.asked(0)
+    line.asked(0, PERIOD)
     line.answered()
     line.put(answer(0))
     assert play(line, limits, PERIOD, 4) == [0, 1, 2, None]
@@ -142,6 +143,7 @@ def test_of_what_waited_the_newest_is_taken_and_nothing_is_left_of_one_too_late(
     line.put(answer(PERIOD))
     taken = line.take(2 * PERIOD, limits)
     assert taken.answer.inference.stamp_ns == PERIOD and len(taken.following) == 7
+    line.begin()
     line.executed(2 * PERIOD, unchanged=True)
     play(line, limits, 3 * PERIOD, 3)
     line.put(answer(0, 4))
@@ -163,7 +165,7 @@ def test_a_chunk_that_is_to_come_late_waits_and_another_behind_it_does_too():
 def test_a_single_action_is_never_made_to_wait():
     line = ActionQueue(Chunking(delay_frames=3), END_EFFECTOR_DELTA, chunk_length=1)
     limits = Limits(max_age_s=1.0)
-    line.asked(0)
+    line.asked(0, PERIOD)
     assert line.asks(1, limits) and line.awaits(0, PERIOD)
     line.put(answer(0, 1))
     assert line.take(0, limits).index == 0
@@ -178,6 +180,7 @@ def test_a_single_action_is_asked_for_with_the_delay_of_late():
         line.break_off(100 * number * PERIOD)  # it stood, and begins to move
         line.put(answer(100 * number * PERIOD, 1))
         line.take((100 * number + late) * PERIOD, limits)
+        line.begin()
         line.executed((100 * number + late) * PERIOD, unchanged=True)
         said.append(line.delay_steps)
     assert said == [5, 3, 3, 1] and all(isinstance(steps, int) for steps in said)
@@ -185,7 +188,7 @@ def test_a_single_action_is_asked_for_with_the_delay_of_late():
 
 def test_two_actions_are_a_chunk_already():
     line = ActionQueue(Chunking(), END_EFFECTOR_DELTA, chunk_length=2)
-    line.asked(0)
+    line.asked(0, PERIOD)
     assert not line.asks(PERIOD, Limits(max_age_s=1.0)), "one question at a time"
 
 
@@ -193,6 +196,7 @@ def test_an_ensemble_goes_on_with_observation_that_is_just_young_enough():
     line, limits = queue(execution=Execution.ENSEMBLE)
     line.put(answer(0))
     assert line.take(limits.max_age_ns, limits).index == 0
+    line.begin()
     line.executed(limits.max_age_ns, unchanged=True)
     assert line.take(limits.max_age_ns + 1, limits) is None
     assert line.exhausted
@@ -202,37 +206,38 @@ def test_the_question_names_the_row_of_its_moment_and_no_more_rows_than_are_left
     line, limits = queue(execution=Execution.RTC, delay_window=3)
     line.put(answer(1))
     play(line, limits, PERIOD, 1)
-    assert line.asked(PERIOD).index == 0, "the frame was taken as the first went out"
-    assert line.asked(PERIOD + 1).index == 1
+    assert line.asked(PERIOD, PERIOD).index == 0, "the frame was taken as the first went out"
+    assert line.asked(PERIOD + 1, PERIOD).index == 1
     play(line, limits, 2 * PERIOD, 2)
     line.put(answer(3 * PERIOD + 1))
     play(line, limits, 4 * PERIOD, 1)
-    assert line.asked(PERIOD) is None, "before the chunk's own frame"
+    assert line.asked(PERIOD, PERIOD) is None, "before the chunk's own frame"
     slow = ActionQueue(line.chunking, END_EFFECTOR_DELTA, chunk_length=8, expected=3)
     slow.put(answer(1))
     play(slow, limits, PERIOD, 4)
-    assert slow.asked(5 * PERIOD).delay_steps == 3, "until one was seen, what is expected"
+    assert slow.asked(5 * PERIOD, PERIOD).delay_steps == 3, "until one was seen, what is expected"
     play(slow, limits, 5 * PERIOD, 3)
-    asked = slow.asked(8 * PERIOD)
+    asked = slow.asked(8 * PERIOD, PERIOD)
     assert (asked.index, asked.delay_steps) == (7, 1)
     play(slow, limits, 8 * PERIOD, 1)
-    assert slow.asked(9 * PERIOD) is None, "nothing is left"
+    assert slow.asked(9 * PERIOD, PERIOD) is None, "nothing is left"
 
 
 def test_a_broken_off_chunk_is_not_continued_and_a_newer_one_is():
     line, limits = queue(execution=Execution.RTC)
     line.put(answer(PERIOD))
     line.take(2 * PERIOD, limits)
+    line.begin()
     line.executed(2 * PERIOD, unchanged=False)
-    assert line.asked(3 * PERIOD) is None, "it was held to a limit"
+    assert line.asked(3 * PERIOD, PERIOD) is None, "it was held to a limit"
     play(line, limits, 3 * PERIOD, 2)
     line.put(answer(2 * PERIOD))
     assert line.take(5 * PERIOD, limits) is not None
-    assert line.asked(6 * PERIOD) is None, "it did not see that yet"
+    assert line.asked(6 * PERIOD, PERIOD) is None, "it did not see that yet"
     play(line, limits, 6 * PERIOD, 3)
     line.put(answer(2 * PERIOD + 1))
     assert line.take(9 * PERIOD, limits) is not None
-    assert line.asked(10 * PERIOD).stamp_ns == 2 * PERIOD + 1
+    assert line.asked(10 * PERIOD, PERIOD).stamp_ns == 2 * PERIOD + 1
 
 
 def test_a_robot_that_does_not_run_has_nothing_to_continue():
@@ -246,3 +251,16 @@ def test_a_robot_that_does_not_run_has_nothing_to_continue():
     line.answered()
     said = requests.build(frame, limits, running=True)
     assert (said.executing.index, said.executing.delay_steps, said.delay_steps) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("camera_hz", [15, 20, 30, 50, 200])
+def test_frames_are_asked_about_at_the_action_rate_at_most(camera_hz):
+    """And every frame of a camera that is slower, however it jitters."""
+    line = ActionQueue(Chunking(), END_EFFECTOR_DELTA, chunk_length=1)
+    limits, late, asked = Limits(max_age_s=1.0), (0, 12_000_000, -9_000_000), 0
+    for number in range(10 * camera_hz):
+        stamp = number * (10**9 // camera_hz) + (late[number % 3] if camera_hz <= 20 else 0)
+        if line.asks(stamp, limits):
+            line.asked(stamp, limits.action_period_ns)
+            asked += 1
+    assert asked == 10 * camera_hz if camera_hz <= 20 else 200 <= asked <= 202

@@ -57,15 +57,19 @@ class Graph:
         transport_ms: float = 1.0,
         staleness_ms: float = 0.0,
         correction_ms: float = 0.0,
+        observed_ns: int | None = None,
+        chunk_index: int = 0,
     ) -> None:
         self.sequence += 1
         published = self.clock.now - round(transport_ms * MS)
+        observed = published - round(age_ms * MS) if observed_ns is None else observed_ns
         rest = (age_ms,) + (0.0,) * (len(STAGES) - 1)
         seen = CommandSeen(
             sequence=self.sequence,
             kind=kind,
             published_ns=published,
-            observed_ns=published - round(age_ms * MS),
+            observed_ns=observed,
+            chunk_index=chunk_index,
             stages=stages or StagesSeen(rest, age_ms),
             staleness_ms=staleness_ms,
             corrected_ns=published - round(correction_ms * MS) if correction_ms else 0,
@@ -265,7 +269,7 @@ def test_many_missed_deadlines_warn_and_few_do_not() -> None:
     graph.run(20, kind=CommandKind.HELD)
     diagnostic = graph.diagnostic("action rate")
     assert diagnostic.level is Level.WARN
-    assert "21 of 120 periods without a new action" in diagnostic.message
+    assert "21 of 120 periods without an action" in diagnostic.message
 
 
 def test_running_without_commands_is_an_error_within_the_timeout() -> None:
@@ -685,3 +689,140 @@ def test_the_worst_level_is_the_most_severe_one() -> None:
 def test_a_limit_that_cannot_be_is_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         MonitorConfig(**{name: value})
+
+
+# Two rates
+
+
+TWO_RATES = replace(RUNNING, action_rate_hz=20.0, control_rate_hz=100.0)
+
+
+def two_rates(
+    seconds: float, status: StatusSeen = TWO_RATES, missing: int = 0, **command: object
+) -> Graph:
+    """Chunks of ten actions, each made by as many commands as the rates say; of the commands of
+    every action so many, ``missing``, find none."""
+    graph = Graph(status)
+    period, ratio = 1 / status.control_rate_hz, status.action_rate_hz / status.control_rate_hz
+    begun = graph.clock.now
+    for tick in range(round(seconds * status.control_rate_hz)):
+        action, phase = divmod(tick * ratio + 1e-9, 1.0)
+        chunk, index = divmod(int(action), 10)
+        if tick % round(status.control_rate_hz) == 0:
+            graph.status(status)
+        if phase < ratio:
+            graph.frame()
+        held = round(phase / ratio) < missing
+        observed = begun + round(chunk * 10 / status.action_rate_hz * SECOND) - 60 * MS
+        kind = CommandKind.HELD if held else CommandKind.POLICY
+        graph.command(kind, observed_ns=observed, chunk_index=index, **command)
+        graph.clock.advance(period)
+    return graph
+
+
+def test_commands_of_one_action_are_one_new_action() -> None:
+    graph = two_rates(10.0, replace(TWO_RATES, max_age_ms=700.0))
+    report = graph.report
+    assert report.level is Level.OK, report.problems
+    assert report.command_rate_hz == pytest.approx(100.0)
+    assert report.action_rate_hz == pytest.approx(20.0, rel=0.01)
+    assert report.camera_rate_hz == pytest.approx(20.0, rel=0.01)
+    assert (report.commands, report.actions, report.missed_deadlines) == (1000, 200, 0)
+    assert report.age_at_publish.count == report.staleness.count == 1000  # every command's
+    assert report.inference.count == 200
+    assert report.period_error.p99 < 0.01
+    diagnostic = graph.diagnostic("action rate")
+    assert diagnostic.message == "20.0 new actions/s, 100.0 commands/s"
+    assert dict(diagnostic.values)["asked"] == "actions 20 Hz, commands 100 Hz"
+
+
+def test_fewer_commands_than_actions_miss_nothing() -> None:
+    """50 to 20: every command is another action, three of five actions are passed on the way."""
+    slow = replace(TWO_RATES, action_rate_hz=50.0, control_rate_hz=20.0, max_age_ms=700.0)
+    graph = two_rates(5.0, slow)
+    report = graph.report
+    assert report.level is Level.OK, report.problems
+    assert report.action_rate_hz == pytest.approx(20.0)
+    assert report.missed_deadlines == 0
+    values = dict(graph.diagnostic("action rate").values)
+    assert values["asked"] == "actions 50 Hz, commands 20 Hz"
+
+
+def test_equal_rates_are_one_rate() -> None:
+    for known in (0.0, 20.0):
+        graph = Graph(replace(RUNNING, action_rate_hz=known))
+        graph.run(20)
+        diagnostic = graph.diagnostic("action rate")
+        assert diagnostic.message == "20.0 new actions/s"
+        assert dict(diagnostic.values)["asked"] == "20 Hz"
+
+
+def test_deadlines_are_counted_in_control_periods_of_those_that_there_were() -> None:
+    """One command of five finds no action: a fifth of the periods, not five fifths of the
+    actions."""
+    graph = two_rates(5.0, replace(TWO_RATES, max_age_ms=700.0), missing=1)
+    assert graph.report.missed_deadlines == 100
+    diagnostic = graph.diagnostic("action rate")
+    assert diagnostic.level is Level.WARN
+    assert "100 of 500 periods without an action" in diagnostic.message
+
+
+def test_jitter_is_judged_by_the_control_period() -> None:
+    graph = Graph(TWO_RATES)
+    for i in range(200):
+        graph.command(observed_ns=graph.clock.now - 80 * MS)
+        graph.clock.advance(0.002 if i % 2 else 0.018)
+    assert "period jitter p99 8.0 ms" in graph.diagnostic("action rate").message
+
+
+def test_an_action_grows_older_with_each_of_its_commands() -> None:
+    """Those that are too old count, whichever of the action's they are."""
+    graph = Graph(TWO_RATES)
+    observed = graph.clock.now - 275 * MS
+    for _ in range(5):
+        graph.command(observed_ns=observed, transport_ms=0.0)
+        graph.clock.advance(0.01)
+    assert graph.report.stale_published == 2  # 295 and 285 ms are not, 305 and 315 are
+    said = graph.diagnostic("observation age")
+    assert "2 commands on observations older than 300 ms" in said.message
+
+
+def test_the_room_for_inference_is_counted_in_actions() -> None:
+    """A = 300, Tc = 50, K·T = 50 at 20 actions a second: 200 ms, not 240, are left."""
+    stages = StagesSeen((0.0, 0.0, 0.0, 210.0, 0.0, 0.0, 0.0), 210.0)
+    graph = two_rates(2.0, replace(TWO_RATES, max_age_ms=300.0), stages=stages)
+    assert "max_age leaves 200 ms" in graph.diagnostic("latency").message
+    slow = replace(TWO_RATES, action_rate_hz=50.0, control_rate_hz=20.0)
+    graph = two_rates(2.0, slow, stages=stages)
+    assert "max_age leaves 200 ms" in graph.diagnostic("latency").message
+
+
+def test_a_camera_may_be_ahead_by_a_quarter_of_an_action() -> None:
+    """At 100 commands a second a clock that is 4 ms ahead is no other than at 20."""
+    graph = Graph(TWO_RATES)
+    for _ in range(20):
+        graph.frame(delay_ms=-4.0)
+        graph.clock.advance(PERIOD)
+    assert "clocks not synchronized" not in graph.diagnostic("camera").message
+    graph.frame(delay_ms=-6.0)
+    assert "clocks not synchronized" in graph.diagnostic("camera").message
+
+
+def _slow(inference_ms: float, missing: bool = True, **config: object) -> str:
+    graph = Graph(**config)
+    stages = StagesSeen((10.0, 0.0, 0.0, inference_ms, 0.0, 0.0, 0.0), inference_ms + 10.0)
+    for index in range(20):
+        graph.run(1, stages=stages, chunk_index=0 if missing else index)
+        if missing:
+            graph.run(1, kind=CommandKind.HELD)
+    return graph.diagnostic("latency").message
+
+
+def test_a_machine_slower_than_real_time_is_named() -> None:
+    assert (
+        "this machine is slower than real time: inference takes 92 ms at the median, an action"
+        " lasts 50 ms; dtype auto, another decoding or less beside it may help"
+    ) in _slow(92.0)
+    assert "real time" not in _slow(40.0), "late for another reason"
+    assert "real time" not in _slow(92.0, missing=False), "a chunk lasts longer"
+    assert "real time" not in _slow(92.0, sim_time=True), "the world waits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.lerobot import interpreter, make_checkpoints, said
+from support.lerobot_hostile import HOSTILE, WHILE_LOADING
 from unit.runtime.worker.bench import CLOCK, Bench, MakeBench
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.types import Inference, Instruction, Observation
@@ -103,7 +105,7 @@ def test_the_noise_belongs_to_the_stamp(make_bench, checkpoints):
     assert np.abs(other - first).max() > 1e-3
 
 
-def spoil(folder: Path, change, more: bytes = b"") -> None:
+def rewrite(folder: Path, change, more: bytes = b"") -> None:
     """Rewrite the header of model.safetensors; ``more`` goes after the last tensor."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
@@ -122,7 +124,7 @@ def test_a_name_that_changed_is_refused_and_never_random(make_bench, copy):
         old = "model.vlm_with_expert.vlm.model.vision_model.post_layernorm.weight"
         header[old.replace("vision_model", "tower")] = header.pop(old)
 
-    spoil(folder, rename)
+    rewrite(folder, rename)
     with pytest.raises(
         PolicyRefused,
         match=r"^1 weights of the model are not in the file, and"
@@ -139,9 +141,29 @@ def test_a_weight_that_nothing_uses_is_refused(make_bench, copy):
         extra = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
         header["normalize_inputs.buffer_observation_state.mean"] = extra
 
-    spoil(folder, add, bytes(4))
+    rewrite(folder, add, bytes(4))
     with pytest.raises(PolicyRefused, match="1 weights of the file are not used: normalize_inputs"):
         start(make_bench, folder)
+
+
+@pytest.mark.parametrize("way", ["class os.system", "an action tokenizer with code"])
+def test_a_folder_that_names_code_runs_nothing(make_bench, copy, tmp_path, way):
+    folder, canary = copy("act"), tmp_path / "canary"
+    spoil, says = HOSTILE[way]
+    spoil(folder, canary)
+    with pytest.raises(PolicyRefused, match=re.escape(says)):
+        start(make_bench, folder)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("way", list(WHILE_LOADING))
+def test_code_beside_a_tokenizer_is_not_run(make_bench, copy, tmp_path, way):
+    """LeRobot's own step opens the tokenizer, and transformers finds the code there."""
+    folder, canary = copy("act"), tmp_path / "canary"
+    WHILE_LOADING[way](folder, canary)
+    with pytest.raises(PolicyRefused, match=r"LeRobot cannot load .* custom code"):
+        start(make_bench, folder)
+    assert not canary.exists()
 
 
 def test_another_table_of_positions_is_refused(make_bench, copy):

@@ -1,9 +1,10 @@
 """What the page says for which messages."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from support.shown import EVIL, obeyed
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState
 from vla_ros.runtime.monitor.seen import StatusSeen
@@ -44,6 +45,7 @@ def test_what_was_said_long_ago_is_not_shown_as_the_present():
 
 
 @given(st.text(max_size=40))
+@example(EVIL)
 def test_nothing_that_is_heard_becomes_markup(text):
     page = Page()
     page.hear_status(status(reason=text, checkpoint=text, decoding=text), text, SECOND)
@@ -55,6 +57,7 @@ def test_nothing_that_is_heard_becomes_markup(text):
     plain.world = SimulationState("tabletop", "a", 1, 2, 3, "running")
     plain.hear_log(LogLine("a", 20, "a"))
     usual = plain.banner_html(SECOND) + plain.facts_html() + plain.log_html()
+    assert obeyed(marked) == []
     # <i> stands where there is no instruction; checkpoints and decodings may be empty
     assert marked.replace("<i>", "").count("<") <= usual.count("<") + 1
 
@@ -79,6 +82,14 @@ def test_decoding_and_passes_an_action():
     assert ("decoding", "speculative") in page.facts()
     page.hear_status(status(policy="scripted", decoding="none"), "", SECOND)
     assert ("decoding", "none: no model") in page.facts()
+
+
+def test_both_rates_are_shown_where_they_differ():
+    page = Page()
+    page.hear_status(status(action_rate_hz=20.0, control_rate_hz=100.0), "", SECOND)
+    assert ("rates", "actions 20 Hz, commands 100 Hz") in page.facts()
+    page.hear_status(status(action_rate_hz=20.0, control_rate_hz=20.0), "", SECOND)
+    assert "rates" not in dict(page.facts())
 
 
 def test_suggestions_are_the_tasks_and_then_what_was_said():

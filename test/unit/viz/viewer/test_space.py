@@ -40,6 +40,8 @@ def test_the_arrow_leads_where_half_a_second_of_the_command_would():
     assert end == pytest.approx([0.6, 0.0, 0.0])
     turned = np.eye(4)
     turned[:2, :2] = [[0, -1], [1, 0]]
+    fifth = ViewInstant(0, poses=instant.poses, step=step / 5)  # of five commands an action
+    assert fifth.arrow(100.0)[1] == pytest.approx(end)
     assert instant.arrow(20.0, turned)[1] == pytest.approx([0.5, 0.1, 0.0])
     assert ViewInstant(0, poses={"gripper": at(0.0)}, step=np.zeros(3)).arrow(20.0) is None
     assert ViewInstant(0, step=step).arrow(20.0) is None

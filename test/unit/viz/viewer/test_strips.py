@@ -1,6 +1,8 @@
 """The lines of the charts, from commands."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,12 +19,16 @@ STATUS = StatusSeen(
 )
 
 
-def command(age_ms=100.0, action=(0.0,) * 7, kind=CommandKind.POLICY, observed=True):
+NUMBERS = itertools.count()
+
+
+def command(age_ms=100.0, action=(0.0,) * 7, kind=CommandKind.POLICY, observed=True, index=None):
+    """``index``: of its action in its chunk; None: another action than all before."""
     stages = StagesSeen(tuple(map(float, range(len(STAGES)))), 100.0)
     published = 1000 * SECOND
-    seen = CommandSeen(
-        1, kind, published, published - round(age_ms * MS) if observed else 0, stages
-    )
+    observed_ns = published - round(age_ms * MS) if observed else 0
+    number = next(NUMBERS) if index is None else index
+    seen = CommandSeen(1, kind, published, observed_ns, number, stages)
     return CommandShown(seen, tuple(action), END_EFFECTOR_DELTA.names, UNITS)
 
 
@@ -62,6 +68,53 @@ def test_rates_are_those_of_the_last_second():
     actions, commands, wanted = (line[-1] for line in strip(strips, "rate", now).y)
     assert (actions, wanted) == (pytest.approx(10, abs=1), 20.0)
     assert commands == pytest.approx(20, abs=1)
+
+
+def test_rates_of_actions_and_of_commands_are_two_where_they_differ():
+    """Five commands an action."""
+    strips = Strips()
+    status = replace(STATUS, action_rate_hz=20.0, control_rate_hz=100.0)
+    for i in range(200):
+        strips.add(command(index=i // 5), SECOND + i * SECOND // 100)
+    now = SECOND + 199 * SECOND // 100
+    strips.sample(status, now)
+    rate = strip(strips, "rate", now)
+    assert [line.label for line in rate.lines] == [
+        "new actions", "commands", "action rate", "control rate",
+    ]  # fmt: skip
+    shown = [line[-1] for line in rate.y]
+    assert shown == [pytest.approx(20, abs=1), pytest.approx(100, abs=1), 20.0, 100.0]
+    strips.sample(STATUS, now + SECOND)  # configured anew, with one rate
+    assert len(strip(strips, "rate", now + SECOND).lines) == 3
+
+
+def test_500_commands_a_second_are_all_counted_and_make_five_points():
+    strips = Strips()
+    status = replace(STATUS, action_rate_hz=20.0, control_rate_hz=500.0)
+    for i in range(1500):
+        now = SECOND + i * SECOND // 500
+        strips.add(command(age_ms=100.0 + i, index=i // 25), now)
+        strips.sample(status, now)
+    strips.sample(status, SECOND * 4)
+    rate, age = strip(strips, "rate", now), strip(strips, "age", now)
+    assert len(rate.x) == 16
+    assert rate.y[1][-2] == pytest.approx(500, abs=1)
+    assert age.y[0][-1] == pytest.approx(1599.0)  # the oldest since the last point
+
+
+@pytest.mark.parametrize(("actions", "commands", "part"), [(20.0, 100.0, 0.2), (50.0, 20.0, 2.5)])
+def test_a_displacement_of_a_command_is_a_share_of_its_part_of_the_bound(actions, commands, part):
+    """Bounds are an action's, of which a command of five makes a fifth; targets are what they
+    are."""
+    status = replace(STATUS, action_rate_hz=actions, control_rate_hz=commands)
+    row = (*(part * x for x in (0.05, -0.05, 0.0, 0.0, 0.0, 0.025)), 0.5)
+    for displaces, by in ((True, 1.0), (False, part)):
+        strips = Strips()
+        strips.set_bounds((-0.1,) * 6, (0.05,) * 6)
+        strips.add(replace(command(action=row), displaces=displaces), SECOND)
+        strips.sample(status, SECOND)
+        shown = [line[-1] for line in strip(strips, "action", SECOND).y[:7]]
+        assert shown == pytest.approx([by, -0.5 * by, 0.0, 0.0, 0.0, 0.5 * by, 0.5])
 
 
 def test_each_number_of_an_action_is_a_share_of_its_own_bound():

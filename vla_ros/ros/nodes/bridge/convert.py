@@ -51,6 +51,7 @@ def command_of(message: ActionCommand) -> Command:
         valid_until_ns=stamp_of(message.valid_until),
         chunk_index=message.chunk_index,
         chunk_length=message.chunk_length,
+        action_phase=message.action_phase,
         staleness_ns=round(staleness) if isfinite(staleness) else 0,
     )
 
@@ -106,15 +107,13 @@ def pose_message(pose: core.Pose) -> Pose:
     return Pose(position=Point(x=x, y=y, z=z), orientation=Quaternion(x=qx, y=qy, z=qz, w=qw))
 
 
-def episode_message(
-    view: EpisodeView, environment: str, mode: str, control_rate_hz: float
-) -> EpisodeStatus:
+def episode_message(view: EpisodeView, spec: EnvSpec, mode: str) -> EpisodeStatus:
     """Message of an episode's state; the caller stamps it."""
     counters = view.counters
     return EpisodeStatus(
         state=int(view.state),
         reason=view.reason,
-        environment=environment,
+        environment=spec.name,
         mode=mode,
         task=view.request.task,
         instruction=view.instruction,
@@ -123,7 +122,9 @@ def episode_message(
         seed=view.request.seed,
         step=view.step,
         max_steps=view.max_steps,
-        control_rate_hz=control_rate_hz,
+        control_steps=view.control_steps,
+        action_rate_hz=spec.action_rate_hz,
+        control_rate_hz=spec.control_rate_hz,
         achieved_rate_hz=view.achieved_rate_hz,
         actions_applied=counters.applied,
         idle_steps=counters.idle,

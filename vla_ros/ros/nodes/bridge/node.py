@@ -24,6 +24,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import MS, SECOND, Clock, SystemClock
+from vla_ros.core.console import log_line
 from vla_ros.core.pixels import BadMessage
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
 from vla_ros.ros.common import qos
@@ -37,6 +38,7 @@ from vla_ros.ros.nodes.bridge.convert import GeometryTopics
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.sim.env import (
     AGENTVIEW,
+    CONTROL_RATES_HZ,
     IMAGE_SIZES,
     OPTICAL_FRAMES,
     WRIST,
@@ -68,9 +70,11 @@ _POLL_S = 0.1  # how often a wait looks for other reasons to end
 
 
 class PolicyPeer:
-    """Client of one policy node. ``wait``: episodes begin only once it is active."""
+    """Client of one policy node. ``wait``: episodes begin only once it is active. ``rate_hz``: of
+    the world's steps, to be that of its commands."""
 
-    def __init__(self, node: Node, reset_service: str, wait: bool) -> None:
+    def __init__(self, node: Node, reset_service: str, wait: bool, rate_hz: float) -> None:
+        self._rate_hz = rate_hz
         self._log = node.get_logger()
         self._wait = wait
         self._bell = threading.Condition()
@@ -91,6 +95,7 @@ class PolicyPeer:
         if interrupted():
             return
         epoch = self._status.epoch if self._status is not None else 0
+        self._compare_rates()
         was_reset = self._reset(interrupted, waiting)
         self._instruction.publish(String(data=instruction))
         if self._status is None:
@@ -104,6 +109,15 @@ class PolicyPeer:
 
         if not self._until(knows, interrupted, waiting, _LEARN_S) and not interrupted():
             self._log.warning(f"the policy's status does not name '{instruction}': begins anyway")
+
+    def _compare_rates(self) -> None:
+        """Warn where steps of the world have no command of their own, or lose some."""
+        theirs = self._status.control_rate_hz if self._status is not None else 0.0
+        if theirs and abs(theirs - self._rate_hz) > 1e-3 * self._rate_hz:
+            self._log.warning(
+                f"the policy commands at {theirs:g} Hz and the world takes {self._rate_hz:g} steps"
+                f" a second: set control_rate_hz of both to one rate"
+            )
 
     def _on_status(self, message: PolicyStatus) -> None:
         with self._bell:
@@ -230,7 +244,16 @@ TABLE = (
     ),
     P("initial_state", 0, "Index of the first episode's initial state", 0, 100_000, fixed=True),
     P("seed", 0, "Which set of initial states; counts from the next reset", 0, 2**31 - 1),
-    P("max_steps", 0, "Step limit from the next reset on; 0: the task's own", 0, 1_000_000),
+    P("max_steps", 0, "Most actions from the next reset on; 0: the task's own", 0, 1_000_000),
+    P(
+        "control_rate_hz",
+        0.0,
+        "Rate of the world's steps, one a command: the policy node's; 0: the action rate of the"
+        " data about its tasks. libero: that alone",
+        0.0,
+        CONTROL_RATES_HZ[1],
+        fixed=True,
+    ),
     P(
         "nudge_m",
         0.0,
@@ -257,7 +280,7 @@ TABLE = (
     P(
         "camera_rate_hz",
         0.0,
-        "realtime: rate of the images, at most the control rate; 0: every control step",
+        "realtime: rate of the images, at most the control rate; 0: the action rate",
         0.0,
         1000.0,
         fixed=True,
@@ -317,18 +340,23 @@ class BridgeNode(Node):
         self._clock_source = SystemClock()
         delay_ns = 0 if self._mode is Mode.LOCKSTEP else round(values["image_delay_ms"] * MS)
         self._delay = DelayLine(delay_ns, self._clock_source)
-        policy = values["policy_reset_service"]
-        self._policy = PolicyPeer(self, policy, values["wait_for_policy"])
         config = EnvConfig(
             values["environment"],
             values["image_size"],
             values["wrist_camera"],
             values["suite"],
             values["nudge_m"],
+            control_rate_hz=values["control_rate_hz"],
         )
         self._sim = SimProcess(config)
         if self._sim.spec.note:
             self.get_logger().warning(f"what is seen here is labelled: {self._sim.spec.note}")
+        self._policy = PolicyPeer(
+            self,
+            values["policy_reset_service"],
+            values["wait_for_policy"],
+            self._sim.spec.control_rate_hz,
+        )
         self._make_topics(values)
         try:
             self._runner = self._make_runner(values)
@@ -461,10 +489,7 @@ class BridgeNode(Node):
         self._diagnostics.publish(bridge_convert.diagnostic_of(view, self._runner.spec))
 
     def _publish_episode(self, view: EpisodeView) -> None:
-        spec = self._runner.spec
-        message = bridge_convert.episode_message(
-            view, spec.name, self._mode.value, spec.control_rate_hz
-        )
+        message = bridge_convert.episode_message(view, self._runner.spec, self._mode.value)
         lockstep = self._mode is Mode.LOCKSTEP
         now = self._stamp_ns if lockstep else self._clock_source.now_ns()
         message.header.stamp = to_time(now)
@@ -504,7 +529,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         return run(lambda _: BridgeNode(), BridgeNode.close, args)
     except SimError as error:
-        print(f"the simulation cannot be started: {error}", file=sys.stderr)
+        log_line(f"the simulation cannot be started: {error}")
         rclpy.try_shutdown()
         return 1
 

@@ -78,6 +78,7 @@ def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
         kind=kind,
         published_ns=stamp_of(message.header.stamp),
         observed_ns=stamp_of(message.observation_stamp),
+        chunk_index=message.chunk_index,
         stages=stages_seen(message.stages),
         staleness_ms=_finite(message.staleness_s) * 1e3,
         corrected_ns=stamp_of(message.correction_stamp),
@@ -111,6 +112,7 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         checkpoint=message.checkpoint,
         device=message.device,
         dtype=message.dtype,
+        action_rate_hz=_finite(message.action_rate_hz),
         control_rate_hz=_finite(message.control_rate_hz),
         max_age_ms=_finite(message.max_age_s) * 1e3,
         pipeline_depth=message.pipeline_depth,
@@ -166,6 +168,7 @@ def statuses(diagnostics: Iterable[Diagnostic]) -> list[DiagnosticStatus]:
 
 
 REPORT_PERIOD_NS = SECOND
+COMMANDS_KEPT = 500  # a second of them, at the highest control rate
 
 TABLE = (
     P("window_s", 10.0, "Length of the sliding window of all figures", 0.5, 600.0, fixed=True),
@@ -179,7 +182,7 @@ TABLE = (
     P("camera_timeout_s", 1.0, "No image, or none with a new stamp, for so long", 0.05, 60.0),
     P("command_timeout_s", 1.0, "RUNNING, but no command for so long", 0.05, 60.0),
     P("status_timeout_s", 3.0, "No status of the policy for so long", 1.5, 60.0),
-    P("missed_fraction", 0.05, "Warn when more periods lack a new action", 0.0, 1.0),
+    P("missed_fraction", 0.05, "Warn when more control periods lack an action", 0.0, 1.0),
     P("drift_ms_per_min", 1.0, "Warn when the camera's clock drifts faster", 0.01, 1000.0),
     P("hardware_id", "", "Of the robot, on /diagnostics; empty: the namespace", fixed=True),
     P("check_period_s", 0.2, "How often everything is judged", 0.05, 1.0, fixed=True),
@@ -207,8 +210,9 @@ class MonitorNode(Node):
 
     def _subscribe(self) -> None:
         listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)
+        every = qos.copy(qos.ACTION, COMMANDS_KEPT)
         commands = listen(
-            self, ActionCommand, "policy/action", self._on_command, qos.ACTION, with_info=True
+            self, ActionCommand, "policy/action", self._on_command, every, with_info=True
         )
         self._action_topic = commands.topic_name  # remappings applied
         alive = SubscriptionEventCallbacks(liveliness=self._on_liveliness)

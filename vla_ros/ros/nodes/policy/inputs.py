@@ -293,7 +293,8 @@ class PolicyInputs:
 
     def _window(self) -> PairingWindow:
         limits = self._control.loop.limits
-        return PairingWindow(self._slop_ns or limits.period_ns // 2, limits.max_age_ns)
+        longest_ns = max(limits.period_ns, limits.action_period_ns)
+        return PairingWindow(self._slop_ns or longest_ns // 2, limits.max_age_ns)
 
     def close(self) -> None:
         self._node.destroy_timer(self._when_kept)

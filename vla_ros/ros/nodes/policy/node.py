@@ -23,6 +23,7 @@ from rclpy.task import Future
 
 from vla_ros.core.types import PolicyState
 from vla_ros.policies.base import PolicyRefused
+from vla_ros.policies.trust import refuse_named
 from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_parameters
 from vla_ros.ros.common.parameters import check_fixed, declare
 from vla_ros.ros.common.spin import every, make_executor, run
@@ -60,12 +61,13 @@ class PolicyNode(LifecycleNode):
     def __init__(self, ending: threading.Event) -> None:
         super().__init__("policy")
         self._ending = ending  # set by SIGINT and SIGTERM: loading may take minutes
-        self.values = declare(self, TABLE, lifecycle=True)
+        self.values = declare(self, TABLE, lifecycle=True, more=True)
         check_parameters(TABLE, self.values)
         cameras = camera_rows(self.values)
         self._table = (*TABLE, *cameras)
         self._own = frozenset(row.name for row in self._table)
         self.values |= declare(self, cameras, lifecycle=True)
+        self._started = dict(self.values)  # what the operator gave: anybody may set the others
         self.sim_time = bool(self.get_parameter("use_sim_time").value)
         self.clock = NodeClock(self.get_clock())
         self.topics = PolicyTopics(self)
@@ -233,6 +235,7 @@ class PolicyNode(LifecycleNode):
             if self.runtime is not None:
                 check_fixed(self._table, self.values, values)
                 self.runtime.check(limits_of(values))
+            refuse_named(values, "this change", self._started, "at the start")
         except ValueError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)

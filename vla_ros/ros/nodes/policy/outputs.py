@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from vla_ros.core.action_space import ActionKind, ActionSpace
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Command, Floats
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import to_time
+from vla_ros.ros.common.convert import set_time, to_time
 from vla_ros.runtime.control.state import JointOutputs
 
 OUTPUTS = ("twist", "trajectory", "positions", "joint_state", "gripper")
@@ -80,12 +81,18 @@ class OutputSpace:
     def openings(self, action: Floats) -> list[float]:
         """Openings in the controllers' units, one a gripper; NaN: it stays as it is."""
         values = zip(self.space.grippers, self.gripper_ends, strict=True)
-        return [float(np.interp(action[index], (0.0, 1.0), ends)) for index, ends in values]
+        return [_opening(float(action[index]), *ends) for index, ends in values]
+
+
+def _opening(share: float, closed: float, opened: float) -> float:
+    if share >= 1.0:
+        return opened
+    return closed if share <= 0.0 else (opened - closed) * share + closed
 
 
 class Output(ABC):
     """One way to command a robot, from :meth:`open` to :meth:`close`. Not thread-safe: the calls
-    come under the control loop's lock."""
+    come under the control loop's lock. Messages are made once: a publisher keeps none."""
 
     def __init__(self, robot: OutputSpace) -> None:
         self._robot = robot
@@ -144,34 +151,36 @@ class TwistOutput(Output):
         arms = [space.names[index].removesuffix("x") for index in space.motion[::6]]
         self._arms = [make(TwistStamped, f"~/{arm}twist") for arm in arms]
         self._grippers = [make(Float64, f"~/{space.names[index]}") for index in space.grippers]
+        self._twist, self._opening = TwistStamped(), Float64()
+        self._twist.header.frame_id = self._robot.frame_id
 
     def command(self, command: Command) -> None:
-        motion = self._robot.moving(command.action)
+        velocities = (self._robot.moving(command.action) / self._robot.period_s).tolist()
+        set_time(self._twist.header.stamp, command.published_ns)
+        linear, angular = self._twist.twist.linear, self._twist.twist.angular
         for arm, publisher in enumerate(self._arms):
-            message: Any = TwistStamped()
-            message.header.stamp = to_time(command.published_ns)
-            message.header.frame_id = self._robot.frame_id
-            velocity = (motion[6 * arm : 6 * arm + 6] / self._robot.period_s).tolist()
-            linear, angular = message.twist.linear, message.twist.angular
-            linear.x, linear.y, linear.z = velocity[:3]
-            angular.x, angular.y, angular.z = velocity[3:]
-            publisher.publish(message)
+            linear.x, linear.y, linear.z = velocities[6 * arm : 6 * arm + 3]
+            angular.x, angular.y, angular.z = velocities[6 * arm + 3 : 6 * arm + 6]
+            publisher.publish(self._twist)
         for gripper, index in zip(self._grippers, self._robot.space.grippers, strict=True):
-            if np.isfinite(command.action[index]):
-                gripper.publish(Float64(data=float(command.action[index])))
+            self._opening.data = float(command.action[index])
+            if math.isfinite(self._opening.data):
+                gripper.publish(self._opening)
 
 
 class TrajectoryOutput(Output):
     """`~/joint_trajectory`: one message a chunk of actions, which replaces the one before it.
 
-    Positions alone, a point a control period, the first one period after the stamp; after the
-    command's ``valid_until`` none that moves on, but those of the deceleration where there are
-    acceleration_limits: the motion ends there, so a controller that hears nothing more cannot run
-    on an old observation. Actions that end earlier are held until then, so a message that comes
-    later than they last is followed and not refused as over.
+    Positions and velocities, a point an action period, the first when the action of now is over,
+    and points in between where a joint has to stand at a bound: a controller goes from one to the
+    next by a cubic, which is within the limits too. After the command's ``valid_until`` none that
+    moves on, but the deceleration where there are acceleration_limits: the motion ends there, so a
+    controller that hears nothing more cannot run on an old observation. After actions that end
+    earlier it comes to rest and stands until then, so a message that comes later than they last is
+    followed and not refused as over.
 
     The stamp is ``trajectory_lead_s`` after the publication: the trajectory before is followed
-    until then, up to the very position and speed that the limits were counted from, however late
+    until then, up to the very position and velocity that the limits were counted from, however late
     the message comes within the lead. A controller that knows no such replacement goes from where
     the arm is to the first point. A stop begins at its arrival (stamp 0: start now), whatever the
     clocks show.
@@ -192,9 +201,11 @@ class TrajectoryOutput(Output):
             message.header.frame_id = self._robot.frame_id
             message.points = [
                 JointTrajectoryPoint(
-                    positions=row[joints].tolist(), time_from_start=_duration(seconds)
+                    positions=row[joints].tolist(),
+                    velocities=velocities[joints].tolist(),
+                    time_from_start=_duration(seconds),
                 )
-                for seconds, row in command.plan.points
+                for seconds, row, velocities in command.plan.points
             ]
             topic.publish(message)
 
@@ -210,14 +221,19 @@ class PositionsOutput(Output):
 
     def open(self, node: Node) -> None:
         super().open(node)
-        make, arms = self._publisher, self._robot.arms
-        self._topics = [make(Float64MultiArray, f"~/{arm}positions") for arm in arms]
+        self._topics = [
+            (self._publisher(Float64MultiArray, f"~/{arm}positions"), joints)
+            for arm, joints, _ in self._robot.groups
+        ]
+        self._message = Float64MultiArray()
 
     def command(self, command: Command) -> None:
         if command.joint_positions is None:
             return
-        for topic, (_, joints, _) in zip(self._topics, self._robot.groups, strict=True):
-            topic.publish(Float64MultiArray(data=command.joint_positions[joints].tolist()))
+        positions = command.joint_positions.tolist()
+        for topic, joints in self._topics:
+            self._message.data = [positions[joint] for joint in joints]
+            topic.publish(self._message)
 
 
 class JointStateOutput(Output):
@@ -227,22 +243,29 @@ class JointStateOutput(Output):
 
     def open(self, node: Node) -> None:
         super().open(node)
-        make, arms = self._publisher, self._robot.arms
-        self._topics = [make(JointState, f"~/{arm}joint_commands") for arm in arms]
+        space = self._robot.space
+        self._topics = []
+        for arm, joints, grippers in self._robot.groups:
+            own = [*(space.motion[i] for i in joints), *(space.grippers[i] for i in grippers)]
+            topic = self._publisher(JointState, f"~/{arm}joint_commands")
+            self._topics.append((topic, [(i, space.names[i]) for i in sorted(own)]))
+        self._numbers, self._message = [0.0] * space.width, JointState()
 
     def command(self, command: Command) -> None:
         if command.joint_positions is None:
             return
-        space = self._robot.space
-        numbers = np.zeros(space.width)
-        numbers[list(space.motion)] = command.joint_positions
-        numbers[list(space.grippers)] = self._robot.openings(command.action)
-        for topic, (_, joints, grippers) in zip(self._topics, self._robot.groups, strict=True):
-            own = {space.motion[i] for i in joints} | {space.grippers[i] for i in grippers}
-            known = [i for i in sorted(own) if np.isfinite(numbers[i])]
-            message = JointState(name=[space.names[i] for i in known])
-            message.position = numbers[known].tolist()
-            message.header.stamp = to_time(command.published_ns)
+        space, numbers, message = self._robot.space, self._numbers, self._message
+        for index, position in zip(space.motion, command.joint_positions.tolist(), strict=True):
+            numbers[index] = position
+        for index, opening in zip(
+            space.grippers, self._robot.openings(command.action), strict=True
+        ):
+            numbers[index] = opening
+        set_time(message.header.stamp, command.published_ns)
+        for topic, own in self._topics:
+            known = [(name, numbers[i]) for i, name in own if math.isfinite(numbers[i])]
+            message.name = [name for name, _ in known]
+            message.position = [number for _, number in known]
             topic.publish(message)
 
 
@@ -253,14 +276,19 @@ class GripperPositions(Output):
 
     def open(self, node: Node) -> None:
         super().open(node)
-        make, arms = self._publisher, self._robot.arms
-        self._topics = [make(Float64MultiArray, f"~/{arm}gripper_positions") for arm in arms]
+        self._topics = [
+            (self._publisher(Float64MultiArray, f"~/{arm}gripper_positions"), grippers)
+            for arm, _, grippers in self._robot.groups
+        ]
+        self._message = Float64MultiArray()
 
     def command(self, command: Command) -> None:
-        openings = np.array(self._robot.openings(command.action))
-        for topic, (_, _, grippers) in zip(self._topics, self._robot.groups, strict=True):
-            if grippers and np.isfinite(openings[grippers]).all():
-                topic.publish(Float64MultiArray(data=openings[grippers].tolist()))
+        openings = self._robot.openings(command.action)
+        for topic, grippers in self._topics:
+            own = [openings[gripper] for gripper in grippers]
+            if own and all(map(math.isfinite, own)):
+                self._message.data = own
+                topic.publish(self._message)
 
 
 class GripperOutput(Output):

@@ -21,6 +21,7 @@ from vla_ros.ros.nodes.policy.outputs import ACTIONS, FROM
 from vla_ros.ros.nodes.policy.space import CHOICES
 from vla_ros.runtime.control.observation import LAYOUTS
 from vla_ros.runtime.control.queue import Execution
+from vla_ros.runtime.safety import MOST_CONTROL_HZ
 from vla_ros.runtime.worker.mailbox import MAX_ARRAYS
 
 _MORE_CAMERAS = MAX_ARRAYS - 2
@@ -203,8 +204,8 @@ _INPUTS = (
     P(
         "pairing_slop_s",
         0.0,
-        "How far the stamps of one frame's parts may lie apart; 0: half a"
-        " control period. A stream slower than the control rate needs half of its own",
+        "How far the stamps of one frame's parts may lie apart; 0: half an action period, or half a"
+        " control period if that is longer. A stream that is slower needs half of its own",
         0.0,
         10.0,
     ),
@@ -293,7 +294,22 @@ _OUTPUTS = (
         "Run a policy that reports actions of another kind, order or gripper: these"
         " parameters are right",
     ),
-    P("control_rate_hz", 20.0, "Rate of commands; change it while inactive", 1.0, 200.0),
+    F(
+        "action_rate_hz",
+        0.0,
+        "Rate of the data that the policy's actions were learned from; between them commands"
+        " follow a curve. 0: as its checkpoint says; where nothing says it a simulation takes"
+        " control_rate_hz, and a robot asks for it",
+        0.0,
+        MOST_CONTROL_HZ,
+    ),
+    P(
+        "control_rate_hz",
+        20.0,
+        "Rate of commands, the robot's; above 250 with tick_priority; change it while inactive",
+        1.0,
+        MOST_CONTROL_HZ,
+    ),
     F(
         "tick_priority",
         0,
@@ -329,10 +345,26 @@ _CHUNKS = (
         0.0,
         100.0,
     ),
+    P(
+        "chunk_blend_s",
+        0.25,
+        "The offset of a new chunk of targets from what was commanded last fades out over this"
+        " time, or longer where that asks for more acceleration than the chunk has",
+        0.0,
+        5.0,
+    ),
+    P(
+        "smoothing_hz",
+        0.0,
+        "Cutoff of a critically damped low-pass of second order on the commands, trajectories left"
+        " out, for policies that tremble; its delay, 0.32 / smoothing_hz, counts as age; 0: none",
+        0.0,
+        100.0,
+    ),
     F(
         "conditioning_delay_steps",
         -1,
-        "Control periods of motion between image and action that a policy trained for delays is"
+        "Action periods of motion between image and action that a policy trained for delays is"
         " given; -1: the measured ones, pipeline included",
         -1,
         1000,
@@ -363,16 +395,16 @@ _SAFETY = (
     P(
         "bounds_low",
         LOW,
-        "Smallest numbers of a command, grippers left out: x y z rx ry rz an arm"
+        "Smallest numbers of an action, grippers left out: x y z rx ry rz an arm"
         " in m and rad, or the joints in rad",
     ),
-    P("bounds_high", HIGH, "Largest numbers of a command, in the same order"),
-    P("jump_limit", 1.0, "Largest change between commands, share of the bounds", 0.001, 1.0),
+    P("bounds_high", HIGH, "Largest numbers of an action, in the same order"),
+    P("jump_limit", 1.0, "Largest change between actions, share of the bounds", 0.001, 1.0),
     P("jerk_limit", 2.0, "Largest change of that change, share of the bounds", 0.001, 2.0),
     P(
         "velocity_limits",
         [0.0],
-        "Largest speed of each number that moves, in m/s and rad/s, at any control rate;"
+        "Largest speed of each number that moves, in m/s and rad/s;"
         " [0.0]: as bounds and jump_limit say",
     ),
     P(
@@ -427,7 +459,7 @@ _SAFETY = (
         "hang_timeout_s",
         0.0,
         "Kill a worker silent for this; 0: the largest of 3 L, 5 T, A, 2 s"
-        " and a quarter of its load time, and T more",
+        " and a quarter of its load time, and T more; T as above",
         0.0,
         600.0,
     ),
@@ -446,7 +478,8 @@ GROUPS: dict[str, tuple[str, tuple[P, ...]]] = {
     "chunks": ("How chunks of actions are executed.", _CHUNKS),
     "safety": (
         "Limits. max_age_s must be at least camera period + (pipeline depth - 1) x"
-        " T + inference (p99 at warm-up) + T (S x T for chunks), or configure is refused.",
+        " T + inference (p99 at warm-up) + T (S x T for chunks), T the action period, or the"
+        " control period if that is longer, or configure is refused.",
         _SAFETY,
     ),
 }

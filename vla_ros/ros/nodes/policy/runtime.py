@@ -23,8 +23,9 @@ from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.ros.nodes.policy.link import LoopLink
 from vla_ros.ros.nodes.policy.needs import needs_of
-from vla_ros.ros.nodes.policy.outputs import joint_outputs, outputs_of
+from vla_ros.ros.nodes.policy.outputs import joint_outputs
 from vla_ros.ros.nodes.policy.parameters import roles_of
+from vla_ros.ros.nodes.policy.rates import SettledRate, settle_rate, slower
 from vla_ros.ros.nodes.policy.settings import chunking_of
 from vla_ros.ros.nodes.policy.space import check_space
 from vla_ros.ros.nodes.policy.takeover import TakeoverInputs
@@ -34,7 +35,7 @@ from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Chunking, Execution
 from vla_ros.runtime.control.requests import read_requests
 from vla_ros.runtime.control.state import JointOutputs
-from vla_ros.runtime.safety import Limits
+from vla_ros.runtime.safety import Limits, slower_than_real_time
 from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import PolicyLoaded, WorkerGone, WorkerLimits
 
@@ -72,7 +73,8 @@ class PolicyRuntime:
         reported: Callable[[], None],
         ending: threading.Event,
     ) -> None:
-        log = node.get_logger()
+        log = self._log = node.get_logger()
+        self._slow = ""  # what was logged about it
         self._values = values
         self._clock = clock
         self._topics = topics
@@ -87,6 +89,7 @@ class PolicyRuntime:
         self._windows = LatencyWindows(values["latency_window_s"])
         self._reported = reported
         self._built = False
+        self._rate = SettledRate(limits.action_rate_hz)  # until the policy is loaded
         self._link = LoopLink(log, clock, topics, self._windows, self.report_status, self._renewed)
         self._link.spare = "loading" if values["warm_spare"] else ""
         self._corrector: CorrectorLink | None = None
@@ -95,7 +98,7 @@ class PolicyRuntime:
         try:
             ready = self._load(spec, limits, ending, log.warning)
             self._load_corrector(spec, ready, ending, log)
-            self._build(node, spec, limits, ready, sim_time, persistent)
+            self._build(node, spec, self._rate.of(limits), ready, sim_time, persistent)
         except BaseException:
             self._abandon()
             raise
@@ -104,7 +107,7 @@ class PolicyRuntime:
     def _load(
         self,
         spec: PolicySpec,
-        limits: Limits,
+        given: Limits,
         ending: threading.Event,
         warn: Callable[[str], None],
     ) -> PolicyLoaded:
@@ -115,6 +118,9 @@ class PolicyRuntime:
             began_ns = self._clock.steady_ns()
             ready = self._executor.start(self._values["load_timeout_s"], ending)
             self._load_s = (self._clock.steady_ns() - began_ns) / SECOND
+            simulated = self._sim_time or self._lockstep
+            self._rate = settle_rate(given, ready.info, self._values, simulated)
+            limits = self._rate.of(given)
             try:
                 self._fitted(limits, ready)
             except ValueError as error:
@@ -201,7 +207,10 @@ class PolicyRuntime:
                 f"of each chunk of {ready.info.chunk_length} actions {chunking.replan_interval} are"
                 f" executed, as many as max_age_s {limits.max_age_s:g} allows"
             )
-        for line in filter(None, (ready.info.contradiction, contradiction)):
+        if self._rate.note:
+            log.info(self._rate.note)
+        doubts = ready.info.contradiction, contradiction, self._rate.doubt
+        for line in filter(None, (*doubts, slower(limits, ready.info))):
             log.warning(f"check this: {line}")
 
     def _worker_limits(self) -> WorkerLimits:
@@ -230,9 +239,9 @@ class PolicyRuntime:
         period_ns = self.control.loop.limits.period_ns
         if self._sim_time and not self._lockstep:
             period_ns //= CHECKS  # /clock tells when a period has passed
-        self._ticker = self._link.ticker = Ticker(
-            period_ns, self._tick, self._tick_failed, self._scheduling
-        )
+        self._ticker = Ticker(period_ns, self._tick, self._tick_failed, self._scheduling)
+        if self.control.loop.limits.actions_a_period == 1.0:
+            self._link.ticker = self._ticker  # else no phase holds between arrivals and ticks
         self._ticker.start()
 
     def deactivate(self) -> None:
@@ -304,21 +313,17 @@ class PolicyRuntime:
 
     # Limits
 
-    def check(self, limits: Limits) -> None:
-        """Raise ValueError for limits that the loaded policy cannot meet."""
+    def check(self, given: Limits) -> None:
+        """Raise ValueError for limits of the parameters that the loaded policy cannot meet."""
+        limits = self._rate.of(given)
         other_rate = limits.control_rate_hz != self.control.loop.limits.control_rate_hz
         if other_rate and self.control.loop.safety.active:
             raise ValueError("control_rate_hz cannot change while active: deactivate first")
-        faster = limits.control_rate_hz > self.control.loop.limits.control_rate_hz
-        line = scaled(self.control.loop.limits, limits)
-        if faster and outputs_of(self._values) and line:
-            raise ValueError(line)
         self._fitted(limits, self._link.ready)
 
-    def apply(self, values: Mapping[str, Any], limits: Limits) -> None:
+    def apply(self, values: Mapping[str, Any], given: Limits) -> None:
         """Use other values from now on; they have passed :meth:`check`."""
-        if line := scaled(self.control.loop.limits, limits):
-            self._link.warn("rate", line)
+        limits = self._rate.of(given)
         if limits.control_rate_hz != self.control.loop.limits.control_rate_hz:
             self._topics.close()  # the deadline that a writer offers cannot change
             self._topics.open(values, limits, self._link.warn)
@@ -359,9 +364,16 @@ class PolicyRuntime:
     def report_latency(self) -> None:
         with self.control.lock:
             windows = self._windows.copy()
-        if self.control.loop.safety.active:
-            message = windows.message(self._clock.steady_ns())
-            self._topics.latency(message, self._clock.now_ns())
+            loop = self.control.loop
+            period_ns, missed = loop.limits.action_period_ns, loop.counters.missed_deadlines
+        if not loop.safety.active:
+            return
+        steady_ns = self._clock.steady_ns()
+        self._topics.latency(windows.message(steady_ns), self._clock.now_ns())
+        if not (self._slow or self._lockstep or self._sim_time):
+            self._slow = slower_than_real_time(windows.inference(steady_ns), period_ns, missed)
+            if self._slow:
+                self._log.warning(self._slow)
 
     def report_status(self) -> None:
         """Publish the status. Under the loop's lock: a newer one never goes out before it."""
@@ -385,22 +397,6 @@ class PolicyRuntime:
         self._reported()
 
 
-def scaled(before: Limits, after: Limits) -> str:
-    """Warning, in one line, about limits per control period that another control rate scales;
-    "": there are none, or they were changed with it."""
-    factor = after.control_rate_hz / before.control_rate_hz
-    space, same = after.space, (before.low, before.high, before.jump)
-    held = after.jump < 1.0 if space.absolute else True
-    if factor == 1.0 or after.velocity or not held or same != (after.low, after.high, after.jump):
-        return ""
-    what = "jump_limit is" if space.absolute else "bounds_low and bounds_high are"
-    return (
-        f"{what} per control period: at {after.control_rate_hz:g} instead of"
-        f" {before.control_rate_hz:g} Hz the robot may move {factor:g} times as fast; set"
-        " velocity_limits, which hold at any rate, or other limits in the same call"
-    )
-
-
 def refuse_unless_met(
     limits: Limits,
     info: PolicyInfo,
@@ -418,11 +414,14 @@ def refuse_unless_met(
     if limits.max_age_s < least:
         kept = chunking.executed_of(info.chunk_length)
         late = chunking.delay_frames if info.chunk_length > 1 else 0
+        longest_s = max(limits.period_s, limits.action_period_s)
+        smoothed_ms = limits.smoothing_delay_ns / 1e6
+        smoothed = f", smoothing_hz {smoothed_ms:.0f} ms" if smoothed_ms else ""
         raise ValueError(
             f"max_age_s {limits.max_age_s:g} cannot be met: camera period"
             f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1 + late} frames of"
-            f" pipeline and {kept} actions at {limits.period_s * 1e3:.0f} ms, inference"
-            f" {inference_s * 1e3:.0f} ms need at least {least:.3f}"
+            f" pipeline and {kept} actions at {longest_s * 1e3:.0f} ms, inference"
+            f" {inference_s * 1e3:.0f} ms{smoothed} need at least {least:.3f}"
         )
     if outputs.plans and limits.max_age_s < least + outputs.lead_s:
         raise ValueError(
@@ -432,11 +431,12 @@ def refuse_unless_met(
 
 
 def hang_timeout_s(limits: Limits, inference_s: float, load_s: float) -> float:
-    """max(3 L, 5 T, A, 2 s, a quarter of the load time) + T: how long a worker may be silent.
+    """max(3 L, 5 T, A, 2 s, a quarter of the load time) + T, T the action period, or the control
+    period if that is longer: how long a worker may be silent.
 
     From A on the robot holds still anyway, so killing gains nothing but another worker, after
     ``load_s``: one that is merely slow, on a busy machine or a GPU that others use, is back before.
     """
-    period = limits.period_s
+    period = max(limits.period_s, limits.action_period_s)
     patience_s = max(_LEAST_PATIENCE_S, min(load_s / 4, _MOST_PATIENCE_S))
     return max(3 * inference_s, 5 * period, limits.max_age_s, patience_s) + period

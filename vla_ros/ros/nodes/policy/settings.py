@@ -50,11 +50,10 @@ def _refuse_default_limits(values: Mapping[str, Any]) -> None:
     names = outputs_of(values)
     own = list(values["bounds_low"]) != LOW or list(values["bounds_high"]) != HIGH
     if names and not own and not any(values["velocity_limits"]):
-        reach, turn = (HIGH[i] * values["control_rate_hz"] for i in (0, 3))
         raise ValueError(
             f"outputs {', '.join(names)} need limits of the robot's own: the default bounds are a"
-            f" simulation's, {reach:g} m/s an axis and {turn:g} rad/s at this control_rate_hz; set"
-            " velocity_limits (per second), or bounds_low and bounds_high (per control period)"
+            f" simulation's, {HIGH[0]:g} m an axis and {HIGH[3]:g} rad an action; set"
+            " velocity_limits (per second), or bounds_low and bounds_high (an action's)"
         )
 
 
@@ -68,6 +67,7 @@ def limits_of(values: dict[str, Any]) -> Limits:
         )
     return Limits(
         control_rate_hz=values["control_rate_hz"],
+        action_rate_hz=values["action_rate_hz"],
         camera_rate_hz=values["camera_rate_hz"],
         max_age_s=values["max_age_s"],
         stale_action=StaleAction(values["stale_action"]),
@@ -88,6 +88,7 @@ def limits_of(values: dict[str, Any]) -> Limits:
         hold_latch_s=values["hold_latch_s"],
         stamp_tolerance_s=values["stamp_tolerance_s"],
         takeover_timeout_s=values["takeover_timeout_s"],
+        smoothing_hz=values["smoothing_hz"],
         leash_s=values["leash_s"],
     )
 
@@ -104,6 +105,7 @@ def chunking_of(values: Mapping[str, Any]) -> Chunking:
         replan_interval=values["replan_interval"],
         ensemble_decay=values["ensemble_decay"],
         delay_frames=values["delay_frames"],
+        blend_s=values["chunk_blend_s"],
         conditioning_delay_steps=None if delay < 0 else delay,
     )
 

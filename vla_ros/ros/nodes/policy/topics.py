@@ -5,9 +5,9 @@ from __future__ import annotations
 import array
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
-import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
@@ -27,7 +27,8 @@ from vla_ros.core.types import (
 )
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus, Stages
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.convert import Diagnostics, set_times, status, to_time
+from vla_ros.ros.common.convert import Diagnostics, set_time, set_times, status, to_time
+from vla_ros.ros.common.text import make_printable
 from vla_ros.ros.nodes.policy.outputs import (
     Output,
     OutputSpace,
@@ -95,7 +96,8 @@ class PolicyTopics:
         profile = qos.copy(qos.ACTION)
         if values["mode"] != "lockstep":
             profile.deadline = Duration(nanoseconds=2 * limits.period_ns)
-        self._frame_id, self._space = values["frame_id"], limits.space
+        self._frame_id = values["frame_id"]
+        self._messages = CommandMessages(limits.space, self._frame_id)
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
         robot = OutputSpace(
@@ -126,7 +128,7 @@ class PolicyTopics:
     def command(self, command: Command, info: PolicyInfo) -> None:
         if self._action is None:
             return
-        self._action.publish(command_message(command, info, self._space, self._frame_id))
+        self._action.publish(self._messages.of(command, info))
         for output in self._outputs:
             output.command(command)
 
@@ -161,6 +163,7 @@ class PolicyTopics:
         """Stamp and publish a status. ``spare``: state of the spare worker, for /diagnostics alone;
         "": none is wanted."""
         message.header.stamp = to_time(now_ns)
+        make_printable(message)
         self._status.publish(message)
         if message.graphs_captured > self._last.graphs_captured:
             self._captured = message.graphs_captured - self._last.graphs_captured
@@ -210,6 +213,10 @@ class LatencyWindows:
         other._last = self._last
         return other
 
+    def inference(self, steady_ns: int) -> Distribution:
+        """Times of inference, in ms."""
+        return self._windows["inference"].distribution(steady_ns)
+
     def message(self, steady_ns: int) -> Latency:
         found = {name: w.distribution(steady_ns) for name, w in self._windows.items()}
         return latency_message(found, self._last, self._seconds)
@@ -237,44 +244,53 @@ class DraftShares:
 # Messages
 
 
-def _stages(command: Command) -> Stages:
-    out = Stages()
-    for stage in (*STAGES, "total"):
-        spent_ms = command.total_ms if stage == "total" else command.stages_ms.get(stage, 0.0)
-        setattr(out, f"{stage}_s", spent_ms / 1e3)
+_STAGE_FIELDS = tuple((stage, f"{stage}_s") for stage in STAGES)
+
+
+def _set_stages(out: Stages, command: Command) -> Stages:
+    spent_ms = command.stages_ms
+    for stage, field in _STAGE_FIELDS:
+        setattr(out, field, spent_ms.get(stage, 0.0) / 1e3)
+    out.total_s = command.total_ms / 1e3
     return out
 
 
-def command_message(
-    command: Command, info: PolicyInfo, space: ActionSpace, frame_id: str
-) -> ActionCommand:
-    """Message of a command that has passed the gate: numbers of ``space``, finite but for those of
-    grippers that were neither commanded nor measured."""
-    out = ActionCommand()
-    out.header.stamp = to_time(command.published_ns)
-    out.header.frame_id = frame_id
-    out.observation_stamp = to_time(command.stamp_ns)
-    out.receive_stamp = to_time(command.received_ns)
-    out.latest_observation_stamp = to_time(command.latest_ns)
-    out.correction_stamp = to_time(command.corrected_ns)
-    out.valid_until = to_time(command.valid_until_ns)
-    out.sequence = command.sequence
-    out.epoch = command.epoch
-    out.kind = int(command.kind)
-    out.chunk_index = command.chunk_index
-    out.chunk_length = command.chunk_length
-    out.staleness_s = command.staleness_ns / SECOND
-    out.pipeline_depth = info.pipeline_depth
-    out.decoding = info.decoding
-    out.instruction_hash = command.instruction_digest
-    moving = list(space.motion)
-    if command.action.shape != (space.width,) or not np.isfinite(command.action[moving]).all():
-        raise ValueError(f"command is not {space.width} finite numbers: {command.action}")
-    out.action_space = int(space.kind)
-    out.names, out.units = list(space.names), list(space.units)
-    out.action = array.array("d", command.action.astype(np.float64).tobytes())
-    out.stages = _stages(command)
-    return out
+class CommandMessages:
+    """The messages of commands that have passed the gate, numbers of ``space``. One message is made
+    and filled again and again: a publisher keeps none. Not thread-safe."""
+
+    def __init__(self, space: ActionSpace, frame_id: str) -> None:
+        self._message, self._width, self._motion = ActionCommand(), space.width, space.motion
+        self._info: PolicyInfo | None = None
+        self._message.header.frame_id = frame_id
+        self._message.action_space = int(space.kind)
+        self._message.names, self._message.units = list(space.names), list(space.units)
+
+    def of(self, command: Command, info: PolicyInfo) -> ActionCommand:
+        """The message of a command, until the next call. Raises ValueError unless all numbers are
+        finite but for those of grippers that were neither commanded nor measured."""
+        out, numbers = self._message, command.action.tolist()
+        if len(numbers) != self._width or not all(isfinite(numbers[i]) for i in self._motion):
+            raise ValueError(f"command is not {self._width} finite numbers: {command.action}")
+        if info is not self._info:  # another worker has loaded
+            out.pipeline_depth, out.decoding, self._info = info.pipeline_depth, info.decoding, info
+        set_time(out.header.stamp, command.published_ns)
+        set_time(out.observation_stamp, command.stamp_ns)
+        set_time(out.receive_stamp, command.received_ns)
+        set_time(out.latest_observation_stamp, command.latest_ns)
+        set_time(out.correction_stamp, command.corrected_ns)
+        set_time(out.valid_until, command.valid_until_ns)
+        out.sequence = command.sequence
+        out.epoch = command.epoch
+        out.kind = int(command.kind)
+        out.chunk_index = command.chunk_index
+        out.chunk_length = command.chunk_length
+        out.action_phase = command.action_phase
+        out.staleness_s = command.staleness_ns / SECOND
+        out.instruction_hash = command.instruction_digest
+        out.action = array.array("d", numbers)
+        _set_stages(out.stages, command)
+        return out
 
 
 def chunk_message(
@@ -289,14 +305,14 @@ def chunk_message(
     out.decoding = info.decoding
     out.instruction_hash = result.instruction_digest
     out.length = len(inference.actions)
-    out.period_s = limits.period_s
+    out.period_s = limits.action_period_s
     if (before := inference.continues) is not None:
         out.previous_stamp = to_time(before.stamp_ns)
         out.previous_index, out.delay_steps = before.index, before.delay_steps
     out.conditioning_delay = inference.conditioning_delay
     out.action_space, out.width = int(limits.space.kind), inference.actions.shape[-1]
     out.names, out.units = list(limits.space.names), list(limits.space.units)
-    out.actions = inference.actions.astype(np.float64).ravel().tolist()
+    out.actions = inference.actions.ravel().tolist()
     out.tokens = list(inference.tokens)
     out.target_passes = inference.target_passes
     out.draft_passes = inference.draft_passes
@@ -314,7 +330,7 @@ def latency_message(
     without their unit."""
     out = Latency(window_s=window_s)
     if last is not None:
-        out.last = _stages(last)
+        _set_stages(out.last, last)
     for name, distribution in windows.items():
         set_times(out, name, distribution)
     return out
@@ -326,6 +342,7 @@ def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
     out.policy, out.decoding, out.checkpoint = (
         values[name] for name in ("policy", "decoding", "checkpoint")
     )
+    out.action_rate_hz = values["action_rate_hz"]
     out.control_rate_hz, out.max_age_s = values["control_rate_hz"], values["max_age_s"]
     return out
 
@@ -344,6 +361,7 @@ def status_message(
     out.device, out.dtype = info.device, info.dtype
     out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
     out.instruction, out.epoch = instruction.text, instruction.epoch
+    out.action_rate_hz = 1.0 / limits.action_period_s
     out.control_rate_hz, out.max_age_s = limits.control_rate_hz, limits.max_age_s
     for name in ControlCounts.__slots__:
         setattr(out, name, getattr(counters, name))

@@ -13,6 +13,7 @@ from vla_ros.core.clock import SECOND
 from vla_ros.core.errors import UserError
 from vla_ros.core.pixels import ENCODINGS
 from vla_ros.core.resources import config_path
+from vla_ros.data.actions import Rates
 from vla_ros.data.bag_frames import BagFrames, TopicRoles, parse_remaps, pick, require, scan
 from vla_ros.data.bags import Bag
 from vla_ros.data.replay import (
@@ -21,6 +22,7 @@ from vla_ros.data.replay import (
     ReplayPlan,
     instructions_of,
     make_plan,
+    rates_of,
     read_chunks,
     read_recorded,
     run_of_chunks,
@@ -33,8 +35,10 @@ from vla_ros.data.replay_compare import (
     compare,
     load_golden,
 )
+from vla_ros.policies.trust import refuse_named
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, CHUNKS, frame_range
+from vla_ros.runtime.safety import MOST_CONTROL_HZ
 
 if TYPE_CHECKING:
     from vla_ros.ros.nodes.replay.driver import ReplayedFrames  # rclpy
@@ -50,19 +54,17 @@ def graph_of(
     """Graph of the policy node: the parameters it was recorded with, those that the mode needs, and
     those that the user gave, in this order.
 
-    UserError: a parameter that the node does not have, or no policy is named.
+    UserError: a parameter that the node does not have, no policy is named, or the recording names a
+    program, a server or a path that only the user may (:mod:`vla_ros.policies.trust`).
     """
     file = config_path("policy.yaml")
     known = NodeSpec("policy", "policy", (file,)).file_parameters()
     values = {name: value for name, value in recorded.items() if name in known}
     waits = mode in AS_IT_IS_ASKED
     rate = 1.0 if waits else float(args.rate or 1.0)
-    if not values and camera_hz:  # a bag of another recorder: one action a frame
-        values["control_rate_hz"] = min(200.0, max(1.0, camera_hz))
+    values |= _rates(values, mode, camera_hz)
     if camera_hz:
         values["camera_rate_hz"] = min(1000.0, max(0.1, camera_hz * rate))
-    if mode == "fast":
-        values["control_rate_hz"] = 200.0
     values |= {
         "mode": "lockstep" if waits else "realtime",
         "use_sim_time": waits,
@@ -85,9 +87,34 @@ def graph_of(
             " --checkpoint (a bag of `vla-ros record` says it in its metadata or in"
             " vla_ros_run.json beside it)"
         )
+    named = {name: getattr(args, name) for name in own if getattr(args, name) is not None} | given
+    left = {name: value for name, value in recorded.items() if name in known and name not in named}
+    refuse_named(left, f"{args.bag}", named, "by --checkpoint, --policy or -p")
     floats = {n: float(v) for n, v in given.items() if type(known[n]) is float and type(v) is int}
     values |= given | floats
     return GraphSpec((node,), "replay")
+
+
+_FAST_HZ = 200.0  # flat out: an answer is a command at once
+_STEPS = 0.75  # of the control rate: frames that come less often are no control steps
+
+
+def _rates(recorded: Mapping[str, Any], mode: str, camera_hz: float) -> dict[str, float]:
+    """The two rates of a replay: those of the run, or an action and a command a frame where nothing
+    shows them, or where each frame is answered before the next one comes although the run commanded
+    between its frames."""
+    if mode == "fast":
+        return dict.fromkeys(("action_rate_hz", "control_rate_hz"), _FAST_HZ)
+    if not recorded:
+        hz = min(MOST_CONTROL_HZ, max(1.0, camera_hz))
+        return dict.fromkeys(("action_rate_hz", "control_rate_hz"), hz) if camera_hz else {}
+    control_hz = float(recorded.get("control_rate_hz", 0.0))
+    action_hz = float(recorded.get("action_rate_hz", 0.0)) or control_hz
+    found = {"action_rate_hz": action_hz} if action_hz else {}
+    between = mode == CHUNKS or camera_hz < _STEPS * control_hz
+    if mode in AS_IT_IS_ASKED and between and action_hz < control_hz:
+        found["control_rate_hz"] = max(1.0, action_hz)
+    return found
 
 
 def _of_checkpoint(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -132,6 +159,7 @@ class Prepared:
     needs: tuple[str, ...]
     slop_ns: int
     before: PolicyRun | None
+    rates: Rates | None = None  # of the run
     chunks: tuple[Chunk, ...] = ()  # mode chunks: those to be requested again
     instructions: Mapping[int, str] = field(default_factory=dict)  # of their epochs
 
@@ -146,12 +174,17 @@ def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
     first, last = frame_range(args.frames)
     frames = scan(bag, picked, tuple(ENCODINGS), args.max_gap, first, last)
     recorded = read_recorded(bag, picked)
-    parameters = bag.run.parameters.get("policy", {}) if bag.run else {}
+    parameters = dict(bag.run.parameters.get("policy", {})) if bag.run else {}
+    rates = _recorded_rates(bag, picked, recorded)
+    if parameters and rates is not None:
+        parameters |= {"action_rate_hz": rates.action_hz, "control_rate_hz": rates.control_hz}
     spec = graph_of(args, mode, parameters, picked.compressed, frames.rate_hz)
     node = spec.node("policy")
     needs = needs_of(node)
     require(picked, needs)
-    control_hz = {**node.file_parameters(), **node.parameters}["control_rate_hz"]
+    values = {**node.file_parameters(), **node.parameters}
+    control_hz = values["control_rate_hz"]
+    slower_hz = min(values["action_rate_hz"] or control_hz, control_hz)  # as the node joins them
     prepared = Prepared(
         picked=picked,
         frames=frames,
@@ -159,10 +192,16 @@ def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
         plan=make_plan(frames, recorded, args.instruction),
         spec=spec,
         needs=needs,
-        slop_ns=round(SECOND / float(control_hz) / 2),
+        slop_ns=round(SECOND * (values["pairing_slop_s"] or 0.5 / slower_hz)),
         before=golden or recorded.run,
+        rates=rates,
     )
     return _with_chunks(prepared, args, bag) if mode == CHUNKS else prepared
+
+
+def _recorded_rates(bag: Bag, picked: TopicRoles, recorded: Recorded) -> Rates | None:
+    commands = recorded.run.commands if recorded.run else ()
+    return rates_of(bag, picked, [one.published_ns for one in commands])
 
 
 def _with_chunks(prepared: Prepared, args: argparse.Namespace, bag: Bag) -> Prepared:
@@ -239,6 +278,13 @@ def _notes(prepared: Prepared, played: ReplayedFrames, found: Comparison | None)
         )
     if prepared.plan.skipped:
         notes.append(f"left out: {prepared.plan.skipped} frames before the first instruction")
+    control_hz = float(prepared.spec.node("policy").parameters.get("control_rate_hz", 0.0))
+    if prepared.rates is not None and 0.0 < control_hz < prepared.rates.control_hz:
+        was_hz = prepared.rates.control_hz
+        notes.append(
+            f"the run had {was_hz:g} commands a second, the replay {control_hz:g}: compared is what"
+            " was executed over each action"
+        )
     if played.refused:
         stamp, why = next(iter(played.refused.items()))
         notes.append(

@@ -4,11 +4,13 @@ A spectator: nothing depends on it, it runs at low priority, subscribes best eff
 times a second and only while a browser is open. Its requests use the public services and topics; no
 command of the policy passes through it, and a takeover there is gated by the policy node as any.
 
-Threads: the executor receives, draws and calls; viser's threads only put requests into a queue.
+Threads: the executor receives, draws and calls; viser's threads put requests into a queue, but STOP
+goes out from the thread that it came in: it waits behind nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -74,7 +76,7 @@ _SERVICES = (
 
 class PageRequests:
     """Clients of the services. ``report`` gets one line for each request, and whether it was done.
-    Belongs to the executor."""
+    Called by the executor, and for STOP by any thread: rclpy locks its clients and publishers."""
 
     def __init__(self, node: Node, report: Callable[[str, bool], None]) -> None:
         self._report = report
@@ -147,6 +149,9 @@ _STATES = {
 }
 
 
+_DISPLACEMENTS = (ActionCommand.SPACE_END_EFFECTOR_DELTA, ActionCommand.SPACE_JOINT_DELTA)
+
+
 def command_shown(message: ActionCommand) -> CommandShown:
     """Command of any action space."""
     return CommandShown(
@@ -154,6 +159,7 @@ def command_shown(message: ActionCommand) -> CommandShown:
         action=tuple(message.action),
         names=tuple(message.names),
         units=tuple(message.units),
+        displaces=message.action_space in _DISPLACEMENTS,
     )
 
 
@@ -234,6 +240,7 @@ TABLE = (
 
 MAX_PIXELS = 1920 * 1200  # of an image that is shown
 CHARTS_EVERY = 2  # drawings: they are the dearest part
+MOST_WAITING = 20  # requests of people; STOP is not among them
 GONE_NS = 3 * SECOND  # without a browser for so long the page is closed; a reload is shorter
 
 
@@ -253,10 +260,11 @@ class ViewNode(Node):
         self._drawings = 0
         self._watched = False
         self._watched_ns = 0  # when a browser was there last
-        self._queue: deque[PageRequest | JogRequest] = deque(maxlen=20)
+        self._queue: deque[PageRequest | JogRequest] = deque()
+        self._held: deque[JogRequest] = deque(maxlen=1)  # a button that is held: the newest counts
         self._bell = self.create_guard_condition(self._fulfil)
-        self._window = self._open(values)
         self._requests = PageRequests(self, self._show_report)
+        self._window = self._open(values)
         self._subscribe(values)
         self._get_parameters = self.create_client(GetParameters, "policy/get_parameters")
         spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
@@ -268,7 +276,7 @@ class ViewNode(Node):
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(12)
         try:
-            window = PageWindow(host, values["port"], PageGuard(token), self._ask, self._ask)
+            window = PageWindow(host, values["port"], PageGuard(token), self._ask, self._jog)
         except (OSError, RuntimeError) as error:
             raise ValueError(str(error)) from None
         shown = "localhost" if is_loopback(host) else host
@@ -287,7 +295,8 @@ class ViewNode(Node):
         # Best effort, so that no writer waits for it. Reports once a second need no history.
         some = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
         many = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
-        listen(self, ActionCommand, "policy/action", self._on_command, many)
+        all_that_come = QoSProfile(depth=500, reliability=ReliabilityPolicy.BEST_EFFORT)
+        listen(self, ActionCommand, "policy/action", self._on_command, all_that_come)
         listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
         listen(self, PolicyStatus, "policy/status", self._on_status, some)
         listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
@@ -410,19 +419,40 @@ class ViewNode(Node):
 
     # Requested
 
-    def _ask(self, ask: PageRequest | JogRequest) -> None:
-        """Queue a request. From viser's threads."""
-        self._queue.append(ask)
+    def _ask(self, ask: PageRequest) -> None:
+        """Send STOP, queue another request. From viser's threads."""
+        self.get_logger().info(f"asked at the page: {ask.action.value} {ask.text}".rstrip())
+        if ask.action is not PageAction.STOP:
+            self._put(ask)
+            return
+        self._queue.clear()  # what was asked before it and is not done yet
+        self._held.clear()
+        self._requests.fulfil(ask)
+
+    def _jog(self, jog: JogRequest) -> None:
+        """Queue a person's motion. From viser's threads."""
+        if jog.opening is not None:
+            self._put(jog)
+            return
+        self._held.append(jog)
         self._bell.trigger()
 
+    def _put(self, request: PageRequest | JogRequest) -> None:
+        if len(self._queue) < MOST_WAITING:
+            self._queue.append(request)
+            self._bell.trigger()
+        else:
+            self._show_report(f"not done: {MOST_WAITING} requests wait already", False)
+
     def _fulfil(self) -> None:
-        while self._queue:
-            ask = self._queue.popleft()
-            if isinstance(ask, JogRequest):
-                self._requests.push(ask)
-                continue
-            self.get_logger().info(f"asked at the page: {ask.action.value} {ask.text}".rstrip())
-            self._requests.fulfil(ask)
+        for queue in (self._queue, self._held):
+            with contextlib.suppress(IndexError):  # STOP empties them, from its own thread
+                while queue:
+                    request = queue.popleft()
+                    if isinstance(request, JogRequest):
+                        self._requests.push(request)
+                    else:
+                        self._requests.fulfil(request)
 
     def _show_report(self, text: str, good: bool) -> None:
         self._window.notify(text, good)

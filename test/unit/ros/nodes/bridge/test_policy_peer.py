@@ -8,6 +8,8 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from support.wait import wait_until
+from vla_ros.msg import PolicyStatus
+from vla_ros.ros.common import qos
 from vla_ros.ros.nodes.bridge import node as policy
 from vla_ros.ros.nodes.bridge.node import PolicyPeer
 
@@ -21,8 +23,20 @@ def test_a_reset_that_is_not_answered_is_forgotten(ros, monkeypatch):
         return response
 
     ros.node.create_service(Trigger, "reset", never)
-    peer = PolicyPeer(ros.node, "reset", wait=False)
+    peer = PolicyPeer(ros.node, "reset", wait=False, rate_hz=20.0)
     wait_until(peer._reset_client.service_is_ready, 10.0, "the service")
     for _ in range(3):
         peer.begin("reach", lambda: False, lambda: None)
     assert len(peer._reset_client._pending_requests) == 0
+
+
+@pytest.mark.parametrize(("theirs", "warned"), [(100.0, True), (20.0, False), (0.0, False)])
+def test_commands_at_another_rate_than_the_world_s_are_warned_of(ros, capfd, theirs, warned):
+    """A step of the world that has no command of its own, or loses one, is another displacement."""
+    status = ros.publisher(PolicyStatus, "policy/status", qos.LATCHED)
+    peer = PolicyPeer(ros.node, "reset", wait=True, rate_hz=20.0)
+    told = PolicyStatus(state=PolicyStatus.STATE_RUNNING, control_rate_hz=theirs, instruction="r")
+    status.publish(told)
+    peer.begin("r", lambda: False, lambda: None)
+    text = f"the policy commands at {theirs:g} Hz and the world takes 20 steps a second"
+    assert (text in capfd.readouterr().err) is warned

@@ -10,7 +10,13 @@ ALLOWED = (
     "vla_ros.core.types",
     "vla_ros.core.pixels",  # imports core alone
     "vla_ros.core.clock",
+    "vla_ros.core.errors",
+    "vla_ros.core.files",  # imports core alone, as the two below
+    "vla_ros.core.resources",
+    "vla_ros.core.yaml_files",
     "vla_ros.core.signals",
+    "vla_ros.core.console",  # imports core alone
+    "vla_ros.core.text",
     "vla_ros.msg",
     "vla_ros.ros.common",
 )

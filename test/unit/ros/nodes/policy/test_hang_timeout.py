@@ -22,6 +22,11 @@ def test_a_worker_that_loads_long_is_given_long(load_s: float, patience_s: float
     assert hang_timeout_s(Limits(), 0.05, load_s) == pytest.approx(patience_s + 0.05)
 
 
+def test_actions_count_where_they_are_slower_than_commands() -> None:
+    limits = Limits(max_age_s=2.0, control_rate_hz=100.0, action_rate_hz=1.0)
+    assert hang_timeout_s(limits, 0.05, 1.0) == pytest.approx(5.0 + 1.0)
+
+
 def test_a_slow_policy_or_a_large_limit_counts_more() -> None:
     assert hang_timeout_s(Limits(), 2.0, 1.0) == pytest.approx(6.05)
     assert hang_timeout_s(Limits(max_age_s=9.0), 0.1, 1.0) == pytest.approx(9.05)

@@ -99,31 +99,45 @@ def per_period(path: np.ndarray) -> float:
     return float(np.abs(path[periods:] - path[:-periods]).max())
 
 
-def test_the_stamp_is_when_the_first_action_begins_and_nothing_but_positions_is_said() -> None:
+def test_the_stamp_is_when_the_first_action_begins_and_each_point_has_a_velocity() -> None:
     what = told(3)
     for at, message in what.messages:
         assert stamp_of(message.header.stamp) == at + LEAD
-        assert all(p.positions for p in message.points)
-        assert not any(p.velocities or p.accelerations or p.effort for p in message.points)
+        assert all(len(p.positions) == len(p.velocities) == 2 for p in message.points)
+        assert not any(p.accelerations or p.effort for p in message.points)
+        assert not any(message.points[-1].velocities)
 
 
 def test_no_chunk_that_replaces_another_moves_a_joint_beyond_the_jump_limit() -> None:
-    """Whatever the delays, up to the lead; the controller itself joins a cycle early."""
+    """Whatever the delays, up to the lead; the controller itself joins a cycle early, in position
+    and in velocity."""
     what = told(30)
     _, path, refused = driven(what, delays(what, 16.0))
     assert not refused
-    assert per_period(what.rows.repeat(T // CYCLE, 0)) == pytest.approx(MOST), (
-        "it goes to the limit"
-    )
-    assert per_period(path) <= MOST * (1 + CYCLE / T) + 1e-9
+    assert per_period(path) > 0.95 * MOST, "it goes to the limit"
+    assert per_period(path) <= MOST * (1 + 3 * CYCLE / T)
+    assert np.abs(np.diff(path, axis=0)).max() <= MOST * CYCLE / T * (1 + 3 * CYCLE / T)
 
 
 def test_what_is_executed_is_what_was_said_at_the_instant_it_was_said_for() -> None:
     what = told(12)
     times, path, _ = driven(what, delays(what, 16.0))
-    due = np.array(what.at_ns()) + LEAD + T
+    due, rows = said(what)
     reached = np.array([path[np.searchsorted(times, at)] for at in due])
-    assert reached == pytest.approx(what.rows, abs=MOST * 2 * CYCLE / T)
+    assert len(due) > 30 and reached == pytest.approx(rows, abs=MOST * 2 * CYCLE / T)
+
+
+def said(what: Told) -> tuple[list[int], np.ndarray]:
+    """Instants and positions of all points that no later message replaces."""
+    begins = [stamp_of(m.header.stamp) for _, m in what.messages]
+    due, rows = [], []
+    for (_, message), begin, end in zip(what.messages, begins, [*begins[1:], 1 << 62], strict=True):
+        for point in message.points:
+            at = begin + round(point.time_from_start.sec * SECOND) + point.time_from_start.nanosec
+            if at <= end:
+                due.append(at)
+                rows.append(point.positions)
+    return due, np.array(rows)
 
 
 def test_messages_later_than_the_lead_are_executed_late_and_never_in_one_step() -> None:
@@ -133,23 +147,19 @@ def test_messages_later_than_the_lead_are_executed_late_and_never_in_one_step() 
     assert np.abs(np.diff(path, axis=0)).max() <= 2 * MOST * CYCLE / T + 1e-9
 
 
-@pytest.mark.parametrize("upsampling", [False, True])
-def test_the_motion_ends_when_its_observation_is_too_old(upsampling: bool) -> None:
+def test_the_motion_ends_when_its_observation_is_too_old() -> None:
     what = told(4)
-    times, path, _ = driven(what, delays(what, 16.0), upsampling=upsampling)
+    times, path, _ = driven(what, delays(what, 16.0))
     end_ns = what.arm.bench.out.commands[-1].valid_until_ns
     still = path[times >= end_ns]
     assert len(still) > 100 and np.ptp(still, axis=0) == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("upsampling", [False, True])
 @pytest.mark.parametrize("replacement", [False, True])
-def test_a_stop_ends_the_motion_a_period_after_it_comes(
-    upsampling: bool, replacement: bool
-) -> None:
+def test_a_stop_ends_the_motion_a_period_after_it_comes(replacement: bool) -> None:
     what = told(4, stop=True)
     late = delays(what, 16.0)
-    times, path, refused = driven(what, late, upsampling=upsampling, replacement=replacement)
+    times, path, refused = driven(what, late, replacement=replacement)
     assert not refused
     stopped_ns = what.messages[-1][0] + int(late[-1]) + T
     still = path[times >= stopped_ns + 2 * CYCLE]
@@ -157,14 +167,6 @@ def test_a_stop_ends_the_motion_a_period_after_it_comes(
     assert np.abs(end - what.rows[-1]).max() <= MOST + 1e-9, "on the way that it was on"
     assert still == pytest.approx(np.tile(end, (len(still), 1)))
     assert np.abs(np.diff(path, axis=0)).max() < MOST, "not in one step"
-
-
-def test_upsampled_chunks_reach_the_same_places() -> None:
-    what = told(12)
-    times, path, _ = driven(what, delays(what, 16.0), upsampling=True)
-    due = np.array(what.at_ns()) + LEAD + T
-    reached = np.array([path[np.searchsorted(times, at)] for at in due])
-    assert reached == pytest.approx(what.rows, abs=MOST / 10)
 
 
 def test_a_controller_without_replacement_follows_the_chunks_too() -> None:

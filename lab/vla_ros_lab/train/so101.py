@@ -1,4 +1,4 @@
-"""Teach a small flow policy a task of the SO-101, from its scripted teacher and its own mistakes.
+"""A training of a small flow policy for the SO-101, by its scripted teacher and its own mistakes.
 
 The teacher acts first, disturbed; then, round by round, the policy made so far does, the teacher
 at times. In every frame the teacher says what it would do in the periods that follow (the world is
@@ -6,17 +6,12 @@ put back afterwards), and from that the policy learns. Two cameras, six joints, 
 gripper from 0 to 100, as LeRobot's data sets of this arm have them; a folder in LeRobot's layout
 comes out.
 
-    python benchmarks/so101.py runs/so101 --tasks lift_cube
-    vla-ros eval --env so101 --no-ros --checkpoint runs/so101/policy --tasks lift_cube \
-        --replan-interval 4 --episodes 50 --out runs/so101-eval
-
-The same command goes on where it was stopped: with the round that was going on.
+A run that was stopped goes on with the round that was going on.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -27,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from vla_ros.core.clock import SystemClock
-from vla_ros.core.console import Progress
+from vla_ros.core.console import Report
 from vla_ros.core.types import Floats, Image, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.families.lerobot import WEIGHTS, FlowConfig, expected_tensors, read_flow_config
@@ -53,8 +48,9 @@ from vla_ros_lab.train.flow import (
     write_flow,
 )
 from vla_ros_lab.train.frames import mixed
-from vla_ros_lab.train.loop import keep_freed_memory
 from vla_ros_lab.train.optimizer import muon_and_adamw
+from vla_ros_lab.train.options import Machine
+from vla_ros_lab.train.so101_options import So101Options
 
 CAMERAS = (AGENTVIEW, WRIST)
 THINGS = (world.CUBE, world.TRAY)
@@ -111,7 +107,7 @@ class Policy:
         if not self._rest or anew:
             self._stamp += 1
             now = self._clock.steady_ns()
-            images = (seen.images[camera] for camera in CAMERAS)
+            images = seen.images[AGENTVIEW], seen.images[WRIST]
             frame = Observation(self._stamp, self._stamp, now, *images, state)
             answer = self._engine.step(frame, Timeline(now).mark("queue", now), self._clock)
             assert answer is not None  # a flow policy answers every frame
@@ -181,10 +177,9 @@ def play(part: Part) -> tuple[int, int]:
                 break
             seen = step.observation
     environment.close()
-    columns = zip(*rows, strict=True)
-    images, *numbers = (np.stack(column) for column in columns)
+    pixels, *numbers = (np.stack(column) for column in zip(*rows, strict=True))
     scratch = part.path.with_suffix(".tmp.npz")
-    np.savez(scratch, images, *(column.astype(np.float32) for column in numbers))
+    np.savez(scratch, pixels, *(column.astype(np.float32) for column in numbers))
     scratch.replace(part.path)
     return solved, len(rows)
 
@@ -210,29 +205,47 @@ class Disturbed:
         return out
 
 
-def collect(number: int, checkpoint: str, args: argparse.Namespace, progress: Progress) -> None:
-    """The parts of round ``number`` that are missing."""
-    count = args.demonstrations if not number else args.episodes
-    config = config_of(args.arch)
+def collect(
+    number: int,
+    checkpoint: str,
+    options: So101Options,
+    out: Path,
+    workers: int,
+    report: Report,
+    stop: Callable[[], bool],
+) -> str | None:
+    """The parts of round ``number`` that are missing; what came of them in words, None: stopped."""
+    count = options.dagger_episodes if number else options.demos
+    config = config_of(options.arch)
     parts = [
         Part(
-            args.out / f"round-{number}-{first // args.part:03d}.npz", checkpoint,
-            tuple(args.tasks), number, first, min(first + args.part, count), config.horizon,
+            out / f"round-{number}-{first // options.part:03d}.npz", checkpoint,
+            options.tasks, number, first, min(first + options.part, count), config.horizon,
             config.image_size,
         )
-        for first in range(0, count, args.part)
+        for first in range(0, count, options.part)
     ]  # fmt: skip
     missing = [part for part in parts if not part.path.exists()]
-    if not missing:
-        return
     solved = frames = played = 0
-    with pool(args.workers) as processes:
-        for part, (good, length) in zip(missing, processes.map(play, missing), strict=True):
-            solved, frames, played = solved + good, frames + length, played + part.end - part.first
-            who = "the policy's, the teacher at times" if number else "the teacher's, disturbed"
-            line = f"round {number}, {who}: {solved} of {played} solved, {frames} frames"
-            progress.update("episodes", line, part.end, count)
-    progress.end()
+    if not missing:
+        return "its episodes were there"
+    line = ""
+    with pool(workers) as processes:
+        waiting = [processes.submit(play, part) for part in missing]
+        try:
+            for part, one in zip(missing, waiting, strict=True):
+                good, length = one.result()
+                solved, frames = solved + good, frames + length
+                played += part.end - part.first
+                who = "the policy's, the teacher at times" if number else "the teacher's, disturbed"
+                line = f"round {number}, {who}: {solved} of {played} solved, {frames} frames"
+                report(line, part.end, count)
+                if stop() and part is not missing[-1]:
+                    return None
+        finally:
+            for one in waiting:
+                one.cancel()
+    return line
 
 
 def load(out: Path, round_: str = "*") -> Frames:
@@ -266,9 +279,9 @@ class Batches:
         frames: Frames,
         network: FlowNetwork,
         instructions: Sequence[str],
-        args: argparse.Namespace,
+        options: So101Options,
     ) -> None:
-        self._frames, self._config, self._args = frames, network.config, args
+        self._frames, self._config, self._options = frames, network.config, options
         units, tower = network.units, network.config.shapes.vision
         self._state = units.state.normalize(torch.from_numpy(frames.state))
         self._chunks = units.action.normalize(torch.from_numpy(frames.chunks))
@@ -279,8 +292,8 @@ class Batches:
 
     def batch(self, step: int) -> FlowBatch:
         """The same one on every call."""
-        draw = torch.Generator().manual_seed(mixed(self._args.seed, step))
-        size, tasks = self._args.batch, len(self._ids)
+        draw = torch.Generator().manual_seed(mixed(self._options.seed, step))
+        size, tasks = self._options.batch, len(self._ids)
         index = torch.randint(len(self._frames), (size,), generator=draw)
         light = 0.1 * (2 * torch.rand(2, size, 1, 1, 1, 1, generator=draw) - 1)
         pixels = torch.from_numpy(self._frames.images[index.numpy()]).permute(0, 1, 4, 2, 3) / 255.0
@@ -318,79 +331,77 @@ def train(
     batch: Callable[[int], FlowBatch],
     first: int,
     steps: int,
-    args: argparse.Namespace,
-    progress: Progress,
-) -> dict[str, torch.Tensor]:
-    """``steps`` more from number ``first``; the moving average of the weights."""
+    options: So101Options,
+    compiled: bool,
+    report: Report,
+    stop: Callable[[], bool],
+) -> dict[str, torch.Tensor] | None:
+    """``steps`` more from number ``first``; the moving average of the weights. None: stopped, and
+    these steps are made again."""
     device = torch.device("cpu")
-    objective = FlowObjective(network, batch, args.dtype, device, args.compile)
-    optimizer = muon_and_adamw(network, args.learning_rate, 0.01)
+    objective = FlowObjective(network, batch, options.dtype, device, compiled)
+    optimizer = muon_and_adamw(network, options.learning_rate, 0.01)
     average = {n: p.detach().clone() for n, p in network.named_parameters()}
     for number in range(steps):
         losses = objective.losses(first + number)
         (losses.action + 0.5 * losses.place).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         warm, left = min(1.0, (number + 1) / 50), 1 - number / steps
-        optimizer.step(args.learning_rate * warm * left**0.5)
+        optimizer.step(options.learning_rate * warm * left**0.5)
         memory = min(0.995, (1 + number) / (10 + number))
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 average[name].lerp_(parameter, 1 - memory)
         line = f"loss {losses.action.item():.3f} error {losses.error.item():.3f}"
-        progress.update("train", f"{line} place {losses.place.item():.3f}", number + 1, steps)
-    progress.end()
+        report(f"{line} place {losses.place.item():.3f}", number + 1, steps)
+        if stop() and number + 1 < steps:
+            return None
     return average
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("out", type=Path)
-    add("--tasks", nargs="+", default=["lift_cube"], choices=[task.name for task in world.TASKS])
-    add("--arch", default="small-flow", choices=list(FLOW_ARCHITECTURES))
-    add("--init-from", default="shipped:tabletop-flow", help="weights of the same shapes; '': none")
-    add("--demonstrations", type=int, default=400, help="the teacher's episodes")
-    add("--rounds", type=int, default=3, help="of the policy's own episodes")
-    add("--episodes", type=int, default=120, help="of a round")
-    add("--steps", type=int, nargs="+", default=[700, 400, 400, 600], help="after each round")
-    add("--batch", type=int, default=16)
-    add("--learning-rate", type=float, default=1.5e-3)
-    add("--part", type=int, default=20, help="episodes of a file")
-    add("--workers", type=int, default=2)
-    add("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
-    add("--seed", type=int, default=0)
-    add("--compile", action="store_true")
-    args = parser.parse_args(argv)
-    args.out = args.out.absolute()
-    args.out.mkdir(parents=True, exist_ok=True)
-    keep_freed_memory()
-    progress = Progress()
+def run(
+    options: So101Options,
+    out: Path,
+    machine: Machine,
+    report: Report,
+    stop: Callable[[], bool] = lambda: False,
+) -> str | None:
+    """Train until done: ``out/policy``. What the last round came to, in words; None: stopped.
+
+    Called again it goes on; ``out`` is of one set of options."""
+    out = out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
     known = {task.name: task.instruction for task in world.TASKS}
-    instructions, checkpoint, first = [known[name] for name in args.tasks], "", 0
-    for number in range(args.rounds + 1):
-        steps = args.steps[min(number, len(args.steps) - 1)]
-        made = args.out / f"policy-{number}"
+    instructions, checkpoint, first = [known[name] for name in options.tasks], "", 0
+    said: str | None = ""
+    for number in range(options.dagger + 1):
+        steps = options.steps[min(number, len(options.steps) - 1)]
+        made = out / f"policy-{number}"
         if not made.exists():
-            collect(number, checkpoint, args, progress)
-            frames = load(args.out)
-            torch.manual_seed(args.seed)
-            network = FlowNetwork(config_of(args.arch), len(THINGS), args.seed)
-            if source := checkpoint or args.init_from:
+            said = collect(number, checkpoint, options, out, machine.workers, report, stop)
+            if said is None:
+                return None
+            frames = load(out)
+            torch.manual_seed(options.seed)
+            network = FlowNetwork(config_of(options.arch), len(THINGS), options.seed)
+            if source := checkpoint or options.init_from:
                 begin(network, source)
             # Of the teacher's own, whatever the rounds add: a policy goes on in what it began with.
-            network.scales.copy_(stored(units_of(load(args.out, "0"))))
-            batches = Batches(frames, network, instructions, args)
-            average = train(network, batches.batch, first, steps, args, progress)
+            network.scales.copy_(stored(units_of(load(out, "0"))))
+            batches = Batches(frames, network, instructions, options)
+            average = train(
+                network, batches.batch, first, steps, options, machine.compiled, report, stop
+            )
+            if average is None:
+                return None
             with torch.no_grad():
                 for name, parameter in network.named_parameters():
                     parameter.copy_(average[name])
-            write_flow(network, made)
+            scratch = out / ".policy"  # a killed run must not find half of one
+            shutil.rmtree(scratch, ignore_errors=True)
+            write_flow(network, scratch)
+            scratch.rename(made)
         checkpoint, first = str(made), first + steps
-    (final := args.out / "policy").unlink(missing_ok=True)
+    (final := out / "policy").unlink(missing_ok=True)
     final.symlink_to(Path(checkpoint).name)
-    print(f"{final}: done")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return said

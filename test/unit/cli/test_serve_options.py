@@ -1,0 +1,71 @@
+"""What the flags of `vla-ros serve` say of units and of the engine reaches the policy."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from vla_ros.cli.main import main
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The policy that would be served by these words."""
+    found = []
+    monkeypatch.setattr(
+        "vla_ros.serve.server.serve", lambda spec, options, say: found.append(spec) or 0
+    )
+
+    def run(*words):
+        assert main(["serve", *words]) == 0
+        return found[-1]
+
+    return run
+
+
+def test_units_scale_and_options_reach_the_policy(served):
+    spec = served(
+        "DIR", "--action-units", "deg,deg,0..100", "--state-units", "deg",
+        "--engine-option", "state_in_prompt=robot", "--engine-option", "gamma=3",
+        "--policy-option", "speed=2",
+    )  # fmt: skip
+    assert spec.action_units == ("deg", "deg", "0..100")
+    assert spec.state_units == ("deg",)
+    assert spec.engine.gamma == 3
+    assert spec.options == {"speed": "2"}
+    assert served("DIR", "--action-scale", "0.05,0.5").action_scale == (0.05,) * 3 + (0.5,) * 3
+    assert served("DIR").action_scale is None
+    six = served("DIR", "--action-scale", "1,2,3,4,5,6").action_scale
+    assert six == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--action-scale", "1,2,3"], "--action-scale 1,2,3: write two numbers or six"),
+        (["--action-scale", "a,b"], "write two numbers or six"),
+        (["--engine-option", "gamma"], "--engine-option gamma: write NAME=VALUE"),
+        (["--engine-option", "gamm=3"], "no engine option gamm"),
+        (["--engine-option", "decoding=auto"], "a flag of that name says it"),
+        (["--policy-option", "a=1", "--policy-option", "a=2"], "each name once"),
+    ],
+)
+def test_wrong_ones_are_a_line(capsys, words, says):
+    assert main(["serve", "DIR", *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
+
+
+def test_an_address_that_cannot_be_listened_at_is_a_line_before_anything_loads(capsys, monkeypatch):
+    monkeypatch.setenv("VLA_ROS_TOKEN", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for words, says in (
+            (["--port", port], "is taken: give another --port, 0 for a free one"),
+            (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: "),
+        ):
+            words = ["serve", "/nowhere", *words]
+            assert main(words) == 2
+            err = capsys.readouterr().err
+            assert says in err and err.count("\n") == 1, err

@@ -1,0 +1,71 @@
+"""Names that a node was given at its start and does not have: refused, with the nearest.
+
+ROS passes them over, so that a limit which is misspelt, or stands in a file for another node, is
+the default without a word.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rclpy.node import Node
+
+from vla_ros.core.files import BadFile
+from vla_ros.core.yaml_files import read_yaml
+from vla_ros.ros.common.parameter_files import (
+    is_known,
+    nearest,
+    parameters_of_all,
+    place_of,
+    whose,
+)
+
+
+def refuse_unknown(node: Node) -> None:
+    """Raise ValueError, one line, for a name that this process was given and the node does not
+    have.
+
+    A name that is another node's here (one file may be for all) is a line in the log.
+    """
+    files = list(_parameter_files(sys.argv))
+    others = []
+    # What the command line and the files give; rclpy has no public name for it.
+    for name in sorted(node._parameter_overrides):
+        if node.has_parameter(name) or is_known(name, ()):
+            continue
+        if name not in parameters_of_all():
+            own = [one for one in parameters_of_all() if node.has_parameter(one)]
+            where = next(filter(None, (place_of(name, file) for file in files)), "")
+            raise ValueError(
+                f"{where + ': ' if where else ''}{node.get_name()} has no parameter"
+                f" {name!r}{nearest(name, own)}"
+            )
+        others.append(name)
+    if others:
+        node.get_logger().info(f"given, but of other nodes: {', '.join(others)}")
+    for file in files:
+        _check_sections(node, file)
+
+
+def _check_sections(node: Node, file: Path) -> None:
+    """Raise ValueError for a file none of whose sections is for a node of ours."""
+    try:
+        content = read_yaml(file)
+    except (OSError, BadFile):  # rcl has read it: only it knows how
+        return
+    line, of_ours = whose(
+        content if isinstance(content, dict) else {}, file, node.get_fully_qualified_name()
+    )
+    if of_ours:
+        node.get_logger().info(f"nothing in it applies here: {line}")
+    elif line:
+        raise ValueError(f"{line}: name the section {node.get_name()} or /**")
+
+
+def _parameter_files(arguments: Iterable[str]) -> Iterator[Path]:
+    words = iter(arguments)
+    for word in words:
+        if word == "--params-file":
+            yield Path(next(words, ""))
