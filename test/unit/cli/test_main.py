@@ -30,7 +30,7 @@ def run(capsys, *words):
         (("up", "sim", "--bogus"), "--bogus"),
         (("up", "no_such_graph"), "policy.up.yaml"),
         (("up", "/"), "directory"),
-        (("up", "policy", "-p", "policy.control_rate=3"), "did you mean control_rate_hz"),
+        (("up", "policy", "-p", "policy.control_rate=3"), "did you mean 'control_rate_hz'"),
         (("up", "policy", "-p", "polcy.mode=1"), "no node 'polcy'"),
         (("up", "policy", "-p", "nonsense"), "NODE.PARAMETER=VALUE"),
         (("up", "policy", "-r", "image"), "FROM=TO"),
