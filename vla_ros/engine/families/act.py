@@ -143,7 +143,7 @@ class ActPreparation(Preparation):
             for view, scaler, image in zip(self._config.views, self._views, images, strict=True)
         ]
         return Inputs(
-            torch.cat(pixels),
+            torch.cat(pixels)[None],
             torch.empty(0, dtype=torch.int64, device=self._device),
             self._units.state.normalize(state),
         )

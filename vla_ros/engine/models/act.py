@@ -301,7 +301,7 @@ class ActSpan(Span):
 
 
 class Act(FlowPolicy[ActSpan]):
-    """One loaded ACT. Pixels are one row of numbers, camera after camera: their sizes may differ.
+    """One loaded ACT. Pixels are a row [1, n], camera after camera: their sizes may differ.
 
     K and V of the prefix are those that the decoder reads of the encoder's rows.
     """
@@ -358,9 +358,9 @@ class Act(FlowPolicy[ActSpan]):
 
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
         rows = []
-        each = pixels.view(-1, sum(self._numbers)).split(self._numbers, 1)
+        each = pixels.split(self._numbers, 1)
         for view, numbers in zip(self.config.views, each, strict=True):
-            found = self._backbone(numbers.view(-1, 3, view.height, view.width))
+            found = self._backbone(numbers.reshape(-1, 3, view.height, view.width))
             rows.append(self._image_proj(found.flatten(2).transpose(1, 2)))
         return joined(rows, 1).flatten(0, 1)
 
@@ -408,7 +408,7 @@ class Act(FlowPolicy[ActSpan]):
         return self._action_head(self._decoded(x)).float().unbind()
 
     def example(self, words: int, generator: torch.Generator) -> Inputs:
-        pixels = torch.randn(sum(self._numbers), generator=generator).to(self.device)
+        pixels = torch.randn(1, sum(self._numbers), generator=generator).to(self.device)
         return Inputs(pixels, torch.empty(0, dtype=torch.int64), torch.zeros(self.config.state_dim))
 
     def blank_span(self, image_rows: int, length: int) -> ActSpan:
