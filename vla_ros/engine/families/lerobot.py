@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from vla_ros.engine.io.flow_config import (
     UNNORMALIZER,
     FlowConfig,
     Shapes,
+    fast_folder,
     flow_config_json,
     parse_flow_config,
     read_flow_config,
@@ -189,9 +191,10 @@ class LerobotFamily(FlowFamily[FlowConfig]):
 
     def sha256(self, directory: Path) -> str:
         found = super().sha256(directory)
-        beside = directory / Path(FAST_TOKENIZER).name
-        if FAST in self.kinds and beside.is_dir():
-            both = found + super().sha256(beside)
+        if FAST not in self.kinds:
+            return found
+        with suppress(CheckpointError):  # it lies elsewhere
+            both = found + super().sha256(fast_folder(directory, None, FAST_TOKENIZER))
             return hashlib.sha256(both.encode()).hexdigest()
         return found
 

@@ -414,10 +414,15 @@ def known_steps(kind: str) -> set[str]:
 
 
 def fast_folder(directory: Path, given: str | None, name: str) -> Path:
-    """The folder of pi0-FAST's action tokenizer: in the checkpoint, by its path, or beside the
-    text's where that was ``given``. CheckpointError: nowhere, and the command that brings it."""
+    """The folder of pi0-FAST's action tokenizer: in the checkpoint, where LeRobot 0.6.2 saves it
+    under the name that its processor has, by its path, or beside the text's where that was
+    ``given``. CheckpointError: nowhere, and the command that brings it."""
     last = Path(name).name
     folders = [directory / last, directory / name, Path(name)]
+    if (directory / PREPROCESSOR).is_file():
+        step = steps_of(directory / PREPROCESSOR).get(ACTION_TOKENIZER, Fields({}))
+        own = step.part("config").text("action_tokenizer_name", "")
+        folders += [directory / Path(own).name] * bool(own)
     if given:
         folders = [tokenizer_folders(directory, given)[0] / last, *folders]
     for folder in folders:
