@@ -37,6 +37,10 @@ class ActionKind(IntEnum):
         return self in (ActionKind.JOINT_DELTA, ActionKind.JOINT_POSITION)
 
 
+#: Kinds by the names that parameters and flags have for them.
+KINDS = {kind.name.lower(): kind for kind in ActionKind}
+
+
 @dataclass(frozen=True)  # without slots: what follows from it is asked for many times a command
 class ActionSpace:
     """Space of actions of D numbers: a name and a unit each ("m", "rad", "1"). Raises ValueError.

@@ -36,13 +36,14 @@ from vla_ros.engine.io.action_data import STATISTICS, ActionData
 from vla_ros.engine.options import AUTO
 from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
 from vla_ros.policies.layout import (
+    CONTROLLER_UNITS,
     PROTOCOL,
     ActionLayout,
-    UnitScale,
+    OwnUnits,
     action_layout,
+    rate_of,
 )
 
-POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
 LIBERO_SUITE = "libero_"  # what the names of LIBERO's data sets begin with
 LIBERO = "libero"  # its steps of images, and the simulation's name
 RANDOM = "random"  # random:<preset>, and the name of its statistics
@@ -52,7 +53,6 @@ DATA_HZ: Final[Mapping[str, float]] = {
     "droid": 15.0,
     "fractal20220817_data": 3.0,
 }
-CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
 PHYSICAL_UNITS: Final[Scale] = (1.0,) * 6
 LONGEST_STEP = 0.5  # statistics that reach further are not in metres
 LONGEST_TURN = 13.0  # and joints of two turns are not in radians
@@ -106,7 +106,7 @@ class Conventions:
     def layout(self, spec: PolicySpec) -> ActionLayout:
         """Layout of the actions for a robot. PolicyRefused."""
         known = not self.units.startswith(_BY_REACH)
-        scale = UnitScale(self.action_scale, self.units if known else "")
+        scale = OwnUnits(self.action_scale, source=self.units if known else "")
         return action_layout(self.data, self.width, spec, scale, self.action_rate_hz)
 
     def assumptions(self, spec: PolicySpec) -> tuple[Assumption, ...]:
@@ -121,23 +121,14 @@ class Conventions:
             by = f"{PROTOCOL} ({data.libero or 'unnorm_key'})"
         if engine.preprocessing != AUTO:
             by = "parameter preprocessing"
-        rows = [
+        rows = (
             Assumption(
                 "statistics", whose, "parameter unnorm_key" if engine.unnorm_key else "its files"
             ),
             Assumption("images", f"{images}, {self.cameras} camera{'s' * (self.cameras > 1)}", by),
             Assumption("chunk", f"{self.chunk} action{'s' * (self.chunk > 1)}", "config.json"),
-        ]
-        if spec.action_rate_hz:
-            rate = f"{spec.action_rate_hz:g} Hz"
-            rows.append(Assumption("rate of actions", rate, "parameter action_rate_hz"))
-        elif self.action_rate_hz:
-            rows.append(
-                Assumption("rate of actions", f"{self.action_rate_hz:g} Hz", "its data set")
-            )
-        else:
-            rows.append(Assumption.taken("rate of actions", "that of the commands"))
-        return tuple(rows)
+        )
+        return (*rows, rate_of(spec, self.action_rate_hz))
 
 
 _BY_REACH = "its data reach"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +34,8 @@ from vla_ros.engine.io.action_data import STATISTICS, ActionData
 from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
 from vla_ros.policies.units import OPENING, Scaling, Unit, gripper_of, scaling_of, unit_of
 
+POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
+CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
 LIBERO_GRIPPER = "1..-1"  # closed..open
 PROTOCOL = "LIBERO's protocol"
 _SLACK = 0.05  # of an opening: regression and quantiles go a little beyond
@@ -54,6 +57,15 @@ class ActionLayout:
     assumptions: tuple[Assumption, ...] = ()
     doubt: str = ""
 
+    @property
+    def gripper(self) -> str:
+        """What the checkpoint has for the first gripper's closed..open; "" without one."""
+        if not self.space.grippers:
+            return ""
+        index = self.space.grippers[0]
+        factor, offset = self.scaling.factor[index], self.scaling.offset[index]
+        return f"{-offset / factor + 0.0:.9g}..{(1.0 - offset) / factor:.9g}"
+
     def read(self, actions: Floats) -> Floats:
         """Actions [C, D] of the space, in m, rad, grippers within 0..1, of the checkpoint's."""
         out = self.scaling.to_runtime(np.asarray(actions, np.float64)[:, self.order])
@@ -69,10 +81,14 @@ class ActionLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitScale:
-    """What one unit of an end effector's x y z rx ry rz is, in m and rad, and who says so."""
+class OwnUnits:
+    """Units that the checkpoint or its server states, and who says so.
+
+    ``words``: a unit for each value, or one for all that move; () says nothing. ``scale``: of an
+    end effector's x y z rx ry rz, m and rad of one unit."""
 
     scale: Scale = (1.0,) * 6
+    words: tuple[str, ...] = ()
     source: str = ""
 
 
@@ -80,7 +96,7 @@ def action_layout(
     data: ActionData,
     width: int,
     spec: PolicySpec,
-    own: UnitScale = UnitScale(),
+    own: OwnUnits = OwnUnits(),
     rate_hz: float = 0.0,
 ) -> ActionLayout:
     """Layout of actions of ``width`` numbers, by what the checkpoint says and the spec gives.
@@ -102,7 +118,7 @@ def action_layout(
     grippers: list[Assumption] = []
     for index in space.grippers:
         ends = (low[index], high[index]) if low else None
-        units[index], row, doubt = _gripper(data, space, index, spec, ends)
+        units[index], row, doubt = _gripper(data, space, index, spec, own, ends)
         grippers.append(row)
         doubts.append(doubt)
     scaling = scaling_of([units[i] for i in range(width)])
@@ -203,23 +219,25 @@ def _refuse_positions(space: ActionSpace, low: Sequence[float], high: Sequence[f
 
 
 def _motion_units(
-    data: ActionData, space: ActionSpace, spec: PolicySpec, own: UnitScale, hz: float
+    data: ActionData, space: ActionSpace, spec: PolicySpec, own: OwnUnits, hz: float
 ) -> tuple[list[Unit], list[Assumption]]:
     """Unit of each value that moves."""
-    words = spec.action_units
-    if spec.action_scale is not None and words:
+    if spec.action_scale is not None and spec.action_units:
         raise PolicyRefused("action_scale and action_units say the same: leave one out")
+    words, by = spec.action_units, "parameter action_units"
+    if not words and spec.action_scale is None:
+        words, by = own.words, own.source
     wanted = [space.units[i] for i in space.motion]
     if words:
         if len(words) not in (1, space.width):
             raise PolicyRefused(
-                f"action_units has {len(words)} units, an action {space.width} values"
+                f"action_units has {len(words)} units, the checkpoint {space.width} values"
             )
         own_words = words * space.width if len(words) == 1 else words
         units = [unit_of(own_words[i]).over(hz) for i in space.motion]
         _refuse_misfits(space, units)
         shown = " ".join(own_words[i] for i in space.motion)
-        return units, [Assumption("units of actions", shown, "parameter action_units")]
+        return units, [Assumption("units of actions", shown, by)]
     if space.kind.joints:
         if spec.action_scale is not None:
             raise PolicyRefused(
@@ -260,6 +278,7 @@ def _gripper(
     space: ActionSpace,
     index: int,
     spec: PolicySpec,
+    own: OwnUnits,
     ends: tuple[float, float] | None,
 ) -> tuple[Unit, Assumption, str]:
     """Unit of a gripper, who says so, and a doubt or ""."""
@@ -270,6 +289,8 @@ def _gripper(
         return _said(words[index], "parameter action_units")
     if spec.gripper:
         return _said(spec.gripper, "parameter gripper")
+    if len(own.words) == space.width and not spec.action_scale:
+        return _said(own.words[index], own.source)
     if data.gripper:
         return _said(data.gripper, data.gripper_by)
     return _by_statistics(data, space.names[index], ends)
@@ -306,6 +327,16 @@ def _said(word: str, source: str, default: bool = False) -> tuple[Unit, Assumpti
     closed, _, opened = word.partition("..")
     value = f"{closed} closed, {opened} open" if opened else f"0 closed, 1 open ({word})"
     return unit, Assumption("gripper", value, source, default), ""
+
+
+def rate_of(spec: PolicySpec, own_hz: float) -> Assumption:
+    """The row about the rate of the actions: the spec's, else that of their data."""
+    what = "rate of actions"
+    if spec.action_rate_hz:
+        return Assumption(what, f"{spec.action_rate_hz:g} Hz", "parameter action_rate_hz")
+    if own_hz:
+        return Assumption(what, f"{own_hz:g} Hz", "its data set")
+    return Assumption.taken(what, "that of the commands")
 
 
 def state_units_of(

@@ -46,6 +46,8 @@ from vla_ros.engine.io.flow_config import (
     flow_config_json,
     parse_flow_config,
     read_flow_config,
+    read_steps,
+    relative_actions,
 )
 from vla_ros.engine.io.processors import (
     Processors,
@@ -55,6 +57,7 @@ from vla_ros.engine.io.processors import (
     action_scaler,
     action_statistics,
     data_sets_in,
+    named_actions,
     read_processors,
 )
 from vla_ros.engine.io.weights import (
@@ -186,13 +189,14 @@ class LerobotFamily(FlowFamily[FlowConfig]):
         config, whose = self.config(directory, options), _statistics_choice(options)
         action_scaler(directory, config, whose)  # refuses what cannot be used
         low, high = reach_of(action_statistics(directory, config.action_dim, whose))
-        units = read_processors(directory, config, whose)
+        before, after = read_steps(directory, ())
+        names, named_by = named_actions(directory, before, config)
         return ActionData(
-            units.action_names,
-            units.named_by,
+            names,
+            named_by,
             low,
             high,
-            positions=any(units.relative),
+            positions=any(relative_actions(directory, before, after, config)),
             libero=libero_in(directory) or (TRAINED_KEY if _of_libero(options) else ""),
             executed=executed_in(directory),
         )

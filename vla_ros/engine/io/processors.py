@@ -270,9 +270,7 @@ def read_processors(
     relative = relative_actions(directory, before, after, config)
     action = action_scaler(directory, config, whose)
     step = before[NORMALIZER]
-    names, named_by = action_names(before), PREPROCESSOR
-    if len(names) != config.action_dim:
-        names, named_by = action_names_in(directory, config.action_dim)
+    names, named_by = named_actions(directory, before, config)
     return Processors(
         state=scaler_of(directory, step, "STATE", STATE, config.state_dim, whose=whose),
         action=action,
@@ -281,6 +279,16 @@ def read_processors(
         action_names=names,
         named_by=named_by,
     )
+
+
+def named_actions(
+    directory: Path, before: Mapping[str, Fields], config: FlowConfig
+) -> tuple[tuple[str, ...], str]:
+    """Names of the action's values and the file that has them; ((), "") where none does."""
+    names = action_names(before)
+    if len(names) == config.action_dim:
+        return names, PREPROCESSOR
+    return action_names_in(directory, config.action_dim)
 
 
 def action_scaler(directory: Path, config: FlowConfig, whose: StatisticsChoice) -> Scaler:
