@@ -74,6 +74,7 @@ TOPICS = (
     ("policy/action", "vla_ros/msg/ActionCommand"),
     ("policy/action_chunk", "vla_ros/msg/ActionChunk"),
     (STATUS, "vla_ros/msg/PolicyStatus*"),
+    ("policy/description", "vla_ros/msg/PolicyDescription*"),
     ("policy/latency", "vla_ros/msg/Latency"),
     ("monitor/report", "vla_ros/msg/MonitorReport"),
     ("bridge/episode", "vla_ros/msg/EpisodeStatus*"),
