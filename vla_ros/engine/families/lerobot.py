@@ -294,11 +294,12 @@ def write_steps(
     kind: str,
     modes: Mapping[str, str],
     stored: Mapping[str, torch.Tensor],
-    tokenizer: str,
-    max_text: int,
+    tokenizer: str = "",
+    max_text: int = 0,
     eps: float = 1e-8,
 ) -> None:
-    """Write both processors of a policy of ``kind`` with their statistics, as LeRobot does."""
+    """Write both processors of a policy of ``kind`` with their statistics, as LeRobot does; one
+    without ``max_text`` takes no instruction."""
     from safetensors.torch import save_file
 
     normalize = step_json(NORMALIZER, eps=eps, norm_map=dict(modes))
@@ -321,7 +322,9 @@ def write_steps(
     first = [step_json("rename_observations_processor", rename_map={})]
     first.append(step_json("to_batch_processor"))
     device = step_json("device_processor", device="cpu")
-    if kind == "pi05":
+    if not max_text:
+        before = [*first, device, normalize]
+    elif kind == "pi05":
         before = [*first, normalize, step_json(STATE_PROMPT), words, device]
     elif kind == FAST:
         actions = step_json(ACTION_TOKENIZER, action_tokenizer_name=FAST_TOKENIZER)

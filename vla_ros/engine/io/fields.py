@@ -243,7 +243,32 @@ EVO1 = FieldTable(
     f"normalization_mapping postprocess_action_dim {' '.join(EVO1_GRIPPER.rows)}",
     BY_LEROBOT,
 )
-LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "pi0_fast": PI0_FAST, "evo1": EVO1}
+ACT = FieldTable(
+    {
+        "type": Fixed("act"),
+        **_FEATURES,
+        "chunk_size": Field("horizon", 100),
+        "n_action_steps": Written("horizon"),
+        "vision_backbone": Field("backbone", rule=("resnet18", "resnet34")),
+        "pre_norm": "pre_norm",
+        **plain("dim_model=width n_heads=heads dim_feedforward=mlp n_encoder_layers=layers"),
+        "feedforward_activation": Field("activation", rule=("relu", "gelu")),
+        **plain("n_decoder_layers=decoder_layers use_vae=vae latent_dim=latent"),
+        "n_vae_encoder_layers": "vae_layers",
+    },
+    {
+        **_LEROBOT_IDLE,
+        "pretrained_backbone_weights": "the weights are the checkpoint's",
+        "temporal_ensemble_coeff": "how chunks are joined is the execution's",
+        "dropout kl_weight optimizer_lr_backbone": _TRAINING,
+    },
+    {"replace_final_stride_with_dilation": (False, 0)},
+    "normalization_mapping",
+    BY_LEROBOT,
+)
+LEROBOT = {
+    "pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "pi0_fast": PI0_FAST, "evo1": EVO1, "act": ACT,
+}  # fmt: skip
 
 _BOOKS = "transformers' bookkeeping"
 #: ``PretrainedConfig`` of transformers 4 and 5: what it writes for any model.

@@ -240,6 +240,8 @@ class FlowPolicy(ABC, Generic[SpanT]):
 
     def noise(self, generator: torch.Generator) -> torch.Tensor | None:
         """Start of a chunk [H, D]: normal, drawn on the CPU. None: a single pass makes it."""
+        if not self.steps:
+            return None
         return torch.randn(len(self.sample.x), self.width, generator=generator)
 
     def masked_noise(self, noise: torch.Tensor) -> torch.Tensor:
@@ -287,8 +289,12 @@ class FlowPolicy(ABC, Generic[SpanT]):
         pass."""
         mode = None if guidance is None else guidance.mode
         together = self.joins and not self.captured.captures and mode is not RtcMode.GUIDED_VJP
-        if not together or noise is None:  # GUIDED_VJP: a gradient for each
+        if not together or (noise is None and self.steps):  # GUIDED_VJP: a gradient for each
             return self.sample_actions(prefix, None, noise, guidance)
+        if noise is None:
+            self.open(prefix, None)
+            made = yield FlowPiece(self, ("step", 0), self.sample.x)
+            return made.clone()
         with torch.inference_mode():
             span = self.open(prefix, None)
             padded = None if guidance is None else guidance.padded(len(self.sample.x))
@@ -387,6 +393,10 @@ class FlowPolicy(ABC, Generic[SpanT]):
         with torch.inference_mode():
             for span in self._blank_spans(image_rows):
                 self.captured(("prefill", *span.key), partial(self.fill_kv_cache, span))
+                if not self.steps:
+                    run = partial(self.single_pass, span)
+                    self.captured(("steps", *span.key, None), run)
+                    continue
                 for mode in modes:
                     if mode is not RtcMode.GUIDED_VJP:  # which needs gradients, and no graph
                         self.captured(("steps", *span.key, mode), partial(self._steps, span, mode))

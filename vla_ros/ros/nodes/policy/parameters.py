@@ -350,8 +350,9 @@ _CHUNKS = (
     F(
         "ensemble_decay",
         0.01,
-        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)",
-        0.0,
+        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i); LeRobot's"
+        " temporal_ensemble_coeff",
+        -1.0,
         100.0,
     ),
     P(
