@@ -137,10 +137,11 @@ _INPUTS = (
     F(
         "image_transport",
         "raw",
-        "Image or CompressedImage, of cameras without a transport of their own",
+        "Of cameras without a transport of their own: Image, CompressedImage (JPEG, PNG, H.264,"
+        " H.265), or the packets of ffmpeg_image_transport or foxglove",
         choices=TRANSPORTS,
     ),
-    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed"),
+    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed or /ffmpeg"),
     F(
         "cameras.main.transport",
         "auto",
@@ -151,7 +152,7 @@ _INPUTS = (
     F(
         "cameras.wrist.topic",
         "wrist_image",
-        "Topic of the wrist camera, without /compressed;"
+        "Topic of the wrist camera, without /compressed or /ffmpeg;"
         " empty: there is none, and a checkpoint that needs one is refused",
     ),
     F(
