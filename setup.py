@@ -175,6 +175,8 @@ setup(
             "apsw",
             "lz4",
         ],
+        # Cameras that send H.264 or H.265, in the node and in bags.
+        "video": ["av>=14"],
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],

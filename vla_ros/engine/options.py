@@ -158,9 +158,9 @@ class EngineOptions:
     preprocessing: str = _option(
         AUTO,
         "images as the checkpoint's processor wants them (default), or as in the published LIBERO"
-        " evaluations: mirror, JPEG, Lanczos-3; auto: as the checkpoint's statistics say",
+        " evaluations (libero): mirrored, and of token policies through JPEG and Lanczos-3; auto:"
+        " as the checkpoint's files say",
         choices=(AUTO, "default", "libero"),
-        of=TOKENS,
     )
     image_steps: str = _option(
         AUTO,

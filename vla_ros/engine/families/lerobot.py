@@ -23,6 +23,7 @@ from vla_ros.engine.families.random import (
     TEXT_VOCAB,
     DrawnWeights,
 )
+from vla_ros.engine.io.action_data import ActionData, executed_in, libero_in, reach_of
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.fast_tokens import FastTokens, read_fast_tokens, write_fast_tokenizer
 from vla_ros.engine.io.fields import FAST_TOKENIZER, ROBOT
@@ -47,6 +48,8 @@ from vla_ros.engine.io.flow_config import (
     flow_config_json,
     parse_flow_config,
     read_flow_config,
+    read_steps,
+    relative_actions,
 )
 from vla_ros.engine.io.processors import (
     Processors,
@@ -54,7 +57,9 @@ from vla_ros.engine.io.processors import (
     StatisticsChoice,
     TextTokenizer,
     action_scaler,
+    action_statistics,
     data_sets_in,
+    named_actions,
     read_processors,
 )
 from vla_ros.engine.io.weights import (
@@ -182,9 +187,21 @@ class LerobotFamily(FlowFamily[FlowConfig]):
     def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
         save_weights(directory / WEIGHTS, tensors)
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        config = self.config(directory, options)
-        return action_scaler(directory, config, _statistics_choice(options)).ends()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        config, whose = self.config(directory, options), _statistics_choice(options)
+        action_scaler(directory, config, whose)  # refuses what cannot be used
+        low, high = reach_of(action_statistics(directory, config.action_dim, whose))
+        before, after = read_steps(directory, ())
+        names, named_by = named_actions(directory, before, config)
+        return ActionData(
+            names,
+            named_by,
+            low,
+            high,
+            positions=any(relative_actions(directory, before, after, config)),
+            libero=libero_in(directory) or (TRAINED_KEY if _of_libero(options) else ""),
+            executed=executed_in(directory),
+        )
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         return data_sets_in(directory)
@@ -197,6 +214,13 @@ class LerobotFamily(FlowFamily[FlowConfig]):
             both = found + super().sha256(fast_folder(directory, None, FAST_TOKENIZER))
             return hashlib.sha256(both.encode()).hexdigest()
         return found
+
+
+TRAINED_KEY = "unnorm_key"  # whose statistics may be LIBERO's
+
+
+def _of_libero(options: LoadOptions) -> bool:
+    return "libero" in (options.unnorm_key or "").lower()
 
 
 def _statistics_choice(options: LoadOptions) -> StatisticsChoice:

@@ -102,7 +102,9 @@ class TokenSide(RobotSide):
 class ChunkSide(RobotSide):
     """The side of a flow policy: images by the roles of the cameras and the state in, chunks out.
 
-    ``preparation`` is its family's, for a session; ``scaler`` of the state where it has one.
+    ``preparation`` is its family's, for a session; ``scaler`` of the state where it has one. With
+    ``preprocessing`` libero the network sees the mirror image, as it was trained: LeRobot's
+    ``LiberoProcessorStep`` turns the simulator's image, which stands on its head, by 180 degrees.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class ChunkSide(RobotSide):
         self.roles = check_layout(config, options)
         _check_rtc(config, options.rtc_mode)
         self.cameras = 2 if WRIST in self.roles else 1
+        self._mirrored = options.preprocessing == "libero"
         self.camera_roles = tuple(role for role in options.camera_roles if role in self.roles)
         ends = scaler.ends() if isinstance(scaler, Scaler) else ()
         middle = middle_of(*(end.double().numpy() for end in ends)) if ends else ()
@@ -173,7 +176,9 @@ class ChunkSide(RobotSide):
                     f"this checkpoint needs a {role} image (its camera {name!r}) and the frame"
                     " has none"
                 )
-        return given
+        if not self._mirrored:
+            return given
+        return tuple(None if one is None else np.ascontiguousarray(one[:, ::-1]) for one in given)
 
 
 class FastSide(ChunkSide):

@@ -26,11 +26,18 @@ from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
 from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
+from vla_ros.core.video import VIDEOS, VideoDecoder, codec_of, need_av
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
-from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.ros.common.serialized import (
+    read_compressed,
+    read_ffmpeg,
+    read_foxglove,
+    read_image,
+    read_text,
+)
 from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
@@ -313,7 +320,9 @@ class PolicyInputs:
         rclpy. The newest image counts of the main camera alone: of images that are joined to
         others an older one may be the one that fits."""
         supply, main = self._control.supply, name == "image"
-        read = self._pixels if camera.transport == "raw" else self._decompressed
+        if camera.transport in VIDEOS:
+            need_av()
+        read = self._pixels if camera.transport == "raw" else self._decoder(camera.transport)
         take = self._stream(name, read, put)
 
         def on_receipt(stamp_ns: int, received: Moment) -> None:
@@ -375,11 +384,23 @@ class PolicyInputs:
             raise NotWanted
         return image.stamp_ns, image_of(image, self._most)
 
-    def _decompressed(self, raw: bytes) -> tuple[int, Any]:
-        image = read_compressed(raw)
-        if not self._control.wants_frames:
-            raise NotWanted
-        return image.stamp_ns, decompressed(image, self._most)
+    def _decoder(self, transport: str) -> Read:
+        """Reader of one camera's compressed images, or of its packets of video, each of which it
+        needs."""
+        video = VideoDecoder(self._most)
+        parse = {"ffmpeg": read_ffmpeg, "foxglove": read_foxglove}.get(transport, read_compressed)
+
+        def read(raw: bytes) -> tuple[int, Any]:
+            given, wanted = parse(raw), self._control.wants_frames
+            if transport in VIDEOS or codec_of(given.format):
+                image = video.put(given.stamp_ns, given.format, given.data, wanted)
+            else:
+                image = decompressed(given, self._most) if wanted else None
+            if image is None:
+                raise NotWanted
+            return given.stamp_ns, image
+
+        return read
 
     def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
         """Callback that validates a camera's images and offers the observation that one completes.

@@ -42,7 +42,7 @@ from vla_ros.ros.common import qos, spin
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
-from vla_ros.ros.common.peer import TRANSPORTS, image_topic
+from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.ros.nodes.monitor.node import command_seen, status_seen
 from vla_ros.srv import ResetEpisode
@@ -230,7 +230,7 @@ TABLE = (
       " start, which stands in the address that is logged", fixed=True),
     P("cameras", ["image", "wrist_image"], "Topics of the images", fixed=True),
     P("image_transport", "raw", "Topics of the cameras: as they are, or with /compressed",
-      choices=TRANSPORTS, fixed=True),
+      choices=("raw", "compressed"), fixed=True),
     P("suite", "", "libero: whose instructions are suggested; empty: of all suites", fixed=True),
     P("draw_rate_hz", 4.0, "How often the page is drawn, while a browser is open", 0.2, 20.0,
       fixed=True),
