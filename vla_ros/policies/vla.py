@@ -92,7 +92,9 @@ class VlaPolicy:
             self._engine.info,
             cameras=self._engine.cameras,
             conventions=f"{used}{dtype}",
-            contradiction="; ".join(filter(None, (contradiction, layout.doubt))),
+            contradiction="; ".join(
+                filter(None, (contradiction, layout.doubt, self._engine.info.contradiction))
+            ),
             assumptions=rows,
             action_space=layout.space,
             action_rate_hz=used.action_rate_hz,

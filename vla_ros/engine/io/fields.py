@@ -476,6 +476,24 @@ _GROOT_ONLY: dict[str, tuple[object, ...]] = {
 }
 GROOT_N17 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("qwen",)})
 GROOT_N16 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("eagle",)})
+#: ``processor_kwargs`` of N1.6's and N1.7's processor_config.json.
+GROOT_PROCESSOR = FieldTable(
+    by_hand(
+        "modality_configs use_percentiles clip_outliers apply_sincos_state_encoding"
+        " use_relative_action exclude_state image_target_size image_crop_size shortest_image_edge"
+        " crop_fraction letter_box_transform use_albumentations formalize_language"
+    ),
+    {
+        "random_rotation_angle color_jitter_params extra_augmentation_config state_dropout_prob":
+        _TRAINING,
+        "model_name model_type max_state_dim max_action_dim max_action_horizon": "config.json says"
+        " it",
+        "statistics embodiment_id_mapping": "files of their own say it",
+        "transformers_loading_kwargs": "how NVIDIA's code loads its tokenizer",
+        "tactile_state_keys tactile_input_shape tactile_embed_dim": "of use_tactile: refused",
+    },
+    {"use_tactile": (False,), "use_mean_std": (False,)},
+)  # fmt: skip
 #: The two parts of N1.5's config.json.
 GROOT_N15 = FieldTable(
     {},

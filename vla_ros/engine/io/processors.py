@@ -208,6 +208,12 @@ class Scaler:
         spread = self.high if self.mode == "MEAN_STD" else (self.high - self.low) / 2
         return torch.where(spread == 0, 0.0, values / spread)
 
+    def still(self) -> torch.Tensor:
+        """bool [n]: values that never moved in the data, of which a difference is divided by eps;
+        they all were ``low``."""
+        spread = self.high if self.mode == "MEAN_STD" else self.high - self.low
+        return (spread == 0) & (self.mode != "IDENTITY")
+
     def ends(self) -> tuple[torch.Tensor, ...]:
         """Bounds of nearly all of the data, in units: from [n] and to [n]; () where unknown."""
         if self.mode == "IDENTITY":

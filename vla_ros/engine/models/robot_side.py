@@ -34,12 +34,13 @@ class RobotSide(ABC):
 
     ``cameras``: images that an observation must have; ``camera_roles``: further ones;
     ``state_middle``: of each value of the state in its data, in their units, () where nothing
-    states it.
+    states it; ``doubt``: one line about what may go wrong with this data, or "".
     """
 
     cameras: int
     camera_roles: tuple[str, ...] = ()
     state_middle: tuple[float, ...] = ()
+    doubt: str = ""
 
     def session(self) -> RobotSide:
         """The side of another robot, with an instruction of its own."""
@@ -119,6 +120,17 @@ class ChunkSide(RobotSide):
         ends = scaler.ends() if isinstance(scaler, Scaler) else ()
         middle = middle_of(*(end.double().numpy() for end in ends)) if ends else ()
         self.state_middle = middle if len(middle) == config.state_dim else ()
+        still = scaler.still() if isinstance(scaler, Scaler) else torch.zeros(0)
+        self._still: Scaler | None = None  # of values that are taken to be as in the data
+        if still.any() and options.still_state == "clamp":
+            self._still = scaler
+        elif still.any():
+            places = ", ".join(map(str, still.nonzero().flatten().tolist()))
+            self.doubt = (
+                f"state value {places} (counted from 0) never moved in the data, so what the robot"
+                f" is off there is divided by {scaler.eps:g}: unless it stands exactly there, give"
+                " engine_options [still_state=clamp]"
+            )
 
     def session(self) -> ChunkSide:
         """The side of another robot, with a prompt of its own."""
@@ -132,7 +144,10 @@ class ChunkSide(RobotSide):
 
     def prepare(self, observation: Observation) -> Inputs:
         """Pixels, prompt and state. InvalidAction: a camera or the state is missing."""
-        return self.preparation.inputs(self._images(observation), self.state(observation))
+        images, state = self._images(observation), self.state(observation)
+        if self._still is not None:
+            state = torch.where(self._still.still(), self._still.low, state)
+        return self.preparation.inputs(images, state)
 
     def finish(self, decoded: Chunk) -> Inference:
         """The chunk in the robot's units."""
