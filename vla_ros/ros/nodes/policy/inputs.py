@@ -23,7 +23,7 @@ from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted
+from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted, resized
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
 from vla_ros.core.video import VIDEOS, VideoDecoder, codec_of, need_av
@@ -322,8 +322,14 @@ class PolicyInputs:
         supply, main = self._control.supply, name == "image"
         if camera.transport in VIDEOS:
             need_av()
+        if any(camera.resize):
+            size = "x".join(map(str, camera.resize))
+            self._node.get_logger().info(
+                f"{name}: images are brought to {size} (height x width) by the nearest pixel, as"
+                " its data set's were (image_resize)"
+            )
         read = self._pixels if camera.transport == "raw" else self._decoder(camera.transport)
-        take = self._stream(name, read, put)
+        take = self._stream(name, read, put, camera.resize)
 
         def on_receipt(stamp_ns: int, received: Moment) -> None:
             supply.received(name, received.steady_ns)
@@ -402,13 +408,17 @@ class PolicyInputs:
 
         return read
 
-    def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """Callback that validates a camera's images and offers the observation that one completes.
-        Called from the node's executor, and from the threads that decode images."""
+    def _stream(
+        self, name: str, read: Read, put: Put, size: tuple[int, int]
+    ) -> Callable[..., None]:
+        """Callback that validates a camera's images, brings them to ``size`` and offers the
+        observation that one completes. Called from the node's executor, and from the threads that
+        decode images."""
 
         def callback(message: bytes, received: Moment) -> None:
             try:
                 stamp_ns, content = read(message)
+                content = resized(content, *size)
             except NotWanted:
                 self._control.pass_over()
                 return

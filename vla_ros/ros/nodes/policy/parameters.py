@@ -141,6 +141,13 @@ _INPUTS = (
         " H.265), or the packets of ffmpeg_image_transport or foxglove",
         choices=TRANSPORTS,
     ),
+    F(
+        "image_resize",
+        [""],
+        "Height x width that images are brought to, by the nearest pixel, where the data set was"
+        " recorded so (Rosetta): 512x512 for all cameras, main=480x640 for one; empty: as they"
+        " come, the checkpoint resizes",
+    ),
     F("cameras.main.topic", "image", "Topic of the main camera, without /compressed or /ffmpeg"),
     F(
         "cameras.main.transport",
