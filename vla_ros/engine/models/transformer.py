@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_weight
 from vla_ros.engine.io.weights import Weights
+from vla_ros.engine.layers.flash import flash
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.layers.tiles import Way, attention_ways, paired_ways, sum_ways
@@ -327,6 +328,10 @@ def _attend_sdpa(
     torch has no kernel that takes fewer of K and V (pytorch#191085), and copies them, with all
     scores in float32."""
     heads, count, dim = q.shape
+    if mask is None:
+        made = flash(*(x.transpose(0, 1)[None] for x in (q, k, v)), 1.0)
+        if made is not None:
+            return made.reshape(count, heads * dim)
     group = heads // len(k)
     if mask is not None:
         mask = mask.expand(group * count, -1) if len(mask) == 1 else mask.repeat(group, 1)
