@@ -64,11 +64,12 @@ def flash_attn_with_kvcache(
     causal: bool = False, **unused: Any,
 ) -> torch.Tensor:  # fmt: skip
     _check(q, k_cache, v_cache, unused)
-    assert q.shape[1] == 1, "the stand-in has one row"
+    assert q.shape[1] == 1 or not causal, "the stand-in has one row where it is causal"
     assert cache_seqlens is not None and cache_seqlens.dtype == torch.int32
-    assert cache_batch_idx is not None and cache_batch_idx.dtype == torch.int32
-    CALLS["rows"] += 1
-    k_cache, v_cache = (x.index_select(0, cache_batch_idx) for x in (k_cache, v_cache))
+    CALLS["rows" if q.shape[1] == 1 else "filled"] += 1
+    if cache_batch_idx is not None:
+        assert cache_batch_idx.dtype == torch.int32
+        k_cache, v_cache = (x.index_select(0, cache_batch_idx) for x in (k_cache, v_cache))
     behind = torch.arange(k_cache.shape[1], device=q.device) >= cache_seqlens[:, None]
     hidden = behind[:, None, None, :]
     return _attend(q, k_cache, v_cache, softmax_scale or q.shape[3] ** -0.5, hidden)

@@ -1,8 +1,9 @@
 """Attention by flash-attn (Dao-AILab), where the extra ``vla_ros[flash]`` is installed.
 
 It serves what has no mask of its own: vision towers, causal prefills, prefixes whose heads share K
-and V, and single tokens over their slots of a KV cache. Packed tails of drafts and trees, and rows
-behind padding, stay with Triton's kernel and torch's. Each shape of heads is tried once, before
+and V, with padding behind them too, and single tokens over their slots of a KV cache. Packed tails
+of drafts and trees, and an action head's rows behind padding, stay with Triton's kernel and
+torch's. Each shape of heads is tried once, before
 service, held to torch's and timed beside it; the faster one runs, and the log says which.
 
 Source: flash-attn 2.8.3, ``flash_attn_interface.py`` and the checks of ``csrc/flash_attn/
@@ -76,24 +77,39 @@ def _library() -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def flash(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool = False
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool = False,
+    filled: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """q [B, n, H, D], k and v [B, m, G, D], in any order but for D -> [B, n, H, D]. None: torch's
-    attention is to run here. A gradient is never taken."""
+    """q [B, n, H, D], k and v [B, m, G, D], in any order but for D -> [B, n, H, D]; of m the first
+    ``filled`` int32 [B]. None: torch's attention is to run here. A gradient is never taken."""
     if not q.is_cuda or torch.is_grad_enabled() or not installed():
         return None
     shape = Shape(q.device, q.dtype, q.shape[3], Heads(q.shape[2], k.shape[2]), causal)
     if not _is_faster(shape):
         return None
-    return _fresh(q, k, v, scale, causal)
+    return _fresh(q, k, v, scale, causal, filled)
 
 
 def _fresh(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    filled: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    call = _library()[0]
+    call, over_cache = _library()
+    q, k, v = map(_rows, (q, k, v))
     with on_device(q.device):
-        made: torch.Tensor = call(*map(_rows, (q, k, v)), softmax_scale=scale, causal=causal)
+        made: torch.Tensor
+        if filled is None:
+            made = call(q, k, v, softmax_scale=scale, causal=causal)
+        else:
+            made = over_cache(q, k, v, cache_seqlens=filled, softmax_scale=scale, causal=causal)
     return made
 
 
