@@ -12,6 +12,7 @@ from shadow_cuda import Journal, ShadowGpu, shadow
 from support.engine import CLOCK
 from vla_ros.core.types import Executing, Floats, Inference, Observation, Timeline
 from vla_ros.engine import Engine
+from vla_ros.policies import Policy, PolicySpec, load_policy
 
 #: a device -> an engine there
 Make = Callable[[str], Engine]
@@ -135,3 +136,9 @@ def held(name: str, here: Played, there: Played, within: float, graphs: bool = T
 
 def floats(played: Played) -> list[Floats]:
     return [np.asarray(one.actions) for one in played.answers if one is not None]
+
+
+def load_on_shadow(spec: PolicySpec) -> Policy:
+    """A loader of a worker process, in which the shadow stays."""
+    shadow().__enter__()
+    return load_policy(spec)

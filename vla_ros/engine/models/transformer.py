@@ -331,8 +331,8 @@ def _attend_sdpa(
     filled: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention by flash-attn where it runs, else by torch's function, heads that share K and V as
-    rows of one head: with a mask torch has no kernel that takes fewer of K and V (pytorch#191085), and copies them, with all
-    scores in float32."""
+    rows of one head: with a mask torch has no kernel that takes fewer of K and V
+    (pytorch#191085), and copies them, with all scores in float32."""
     heads, count, dim = q.shape
     if mask is None or filled is not None:
         made = flash(*(x.transpose(0, 1)[None] for x in (q, k, v)), 1.0, filled=filled)
