@@ -769,7 +769,7 @@ class Control:
         """Report why frames do not complete where the robot waits for them."""
         state = self.loop.safety
         waited_ns = max(state.since_ns, self.loop.epoch_began_ns)
-        waits = state.state in (PolicyState.WAITING, PolicyState.HOLD) and self.wants_frames
+        waits = state.state in (PolicyState.WAITING, PolicyState.HOLD) and not self.loop.resting
         lacks = self.supply.lacks(waited_ns, steady_ns) if waits else ""
         reported_ago_ns = steady_ns - self._lacks_ns
         if lacks == state.lacks or (lacks and state.lacks and reported_ago_ns < _REPORT_LACKS_NS):

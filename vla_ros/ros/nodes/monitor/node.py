@@ -205,6 +205,7 @@ class MonitorNode(Node):
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
         self._outputs: tuple[str, ...] = ()  # of the policy
         self._levels: tuple[Level, ...] = ()
+        self._logged: dict[str, Level] = {}  # subject -> the trouble that the log tells of
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
 
@@ -307,15 +308,17 @@ class MonitorNode(Node):
         return tuple(map(publisher_seen, self.get_publishers_info_by_topic(topic)))
 
     def _log_changes(self, judgement: Judgement) -> None:
-        """Log one line when a subject turns bad or good again, none in between."""
-        before = self._levels or (Level.OK,) * len(judgement.levels)
-        for diagnostic, old in zip(judgement.diagnostics, before, strict=True):
-            if diagnostic.level is old:
+        """Log one line when a subject turns bad or good again, none in between, and none about
+        what a healthy graph comes through."""
+        for diagnostic in judgement.diagnostics:
+            level = Level.OK if diagnostic.expected else diagnostic.level
+            if level is self._logged.get(diagnostic.name, Level.OK):
                 continue
+            self._logged[diagnostic.name] = level
             text = f"{diagnostic.name}: {diagnostic.message}"
-            if diagnostic.level is Level.ERROR:
+            if level is Level.ERROR:
                 self.get_logger().error(text)
-            elif diagnostic.level is Level.OK:
+            elif level is Level.OK:
                 self.get_logger().info(f"{text} (ok again)")
             else:
                 self.get_logger().warning(text)
