@@ -1,4 +1,4 @@
-"""A healthy graph is quiet: no warning of ours or of the middleware, and each fault is said once."""
+"""A healthy graph is quiet: no warning, ours or the middleware's; each fault is said once."""
 
 import re
 import signal

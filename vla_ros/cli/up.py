@@ -7,11 +7,13 @@ import os
 import textwrap
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
 from vla_ros.core.console import error
 from vla_ros.core.signals import set_on_signal
+from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import check_enclave
 from vla_ros.ros.bringup.graph import (
@@ -25,6 +27,7 @@ from vla_ros.ros.bringup.graph import (
 from vla_ros.ros.bringup.graph_file import (
     LOG_LEVELS,
     GraphSpec,
+    NodeSpec,
     parse_overrides,
     shipped_graphs,
     title_of,
@@ -119,13 +122,25 @@ def run(args: argparse.Namespace) -> int:
     )
     if robot is not None:
         spec = robot.given_to(spec, given.get("policy", {}))
+    for node in spec.nodes:
+        _check_policy(node)
     if args.list:
         print(describe(spec))
         return 0
     check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)
-    return _run(spec, stop, args.seconds)
+    return _run(spec, stop, args.seconds, args.remap)
+
+
+def _check_policy(node: NodeSpec) -> None:
+    """Refuse a policy that there is not, before anything starts. One of another interpreter, a
+    worker_python's, is not known here."""
+    values = node.values()
+    name = str(values.get("policy") or "")
+    here = node.executable == "policy" and not values.get("worker_python")
+    if here and name not in ("", *POLICIES):
+        refuse_unknown(name)
 
 
 def _simulated(graph: str) -> bool:
@@ -144,8 +159,16 @@ def describe(spec: GraphSpec) -> str:
     return "\n".join(lines)
 
 
-def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    graph = Graph(spec, on_line=_show, interrupted=stop.is_set, shared=True)
+def _run(
+    spec: GraphSpec, stop: threading.Event, seconds: float | None, remaps: Sequence[str]
+) -> int:
+    graph = Graph(
+        spec,
+        on_line=_show,
+        interrupted=stop.is_set,
+        before_activate=lambda: graph.check_remappings(remaps),
+        shared=True,
+    )
     failure: GraphFailed | None = None
     try:
         graph.start()

@@ -197,7 +197,8 @@ def camera(facts: MonitorFacts) -> Diagnostic:
     if facts.status is not None and facts.status.between_episodes:
         pass  # there is nothing to be seen
     elif silent > timeout and facts.policy_silent:
-        found.add(Level.STALE, "not known: the policy, which tells what it sees, is silent")
+        text = "not known: the policy, which reports what it sees, is silent"
+        found.add(Level.STALE, text, expected=facts.policy_idle)
     elif silent > timeout:
         where = f" on {watch.topic}" if watch.topic else ""
         known = f"no image for {silent:.1f} s{where}" if watch.frames else "no image yet"

@@ -20,7 +20,7 @@ def parsed(*words):
 def policy(*words, recorded=None, compressed=False, camera_hz=20.0):
     args = parsed("replay", "bag", *words)
     recorded = {"policy": "zero"} if recorded is None else recorded
-    spec = graph_of(args, check(args), recorded, compressed, camera_hz)
+    spec = graph_of(args, check(args) or "lockstep", recorded, compressed, camera_hz)
     return spec.node("policy")
 
 

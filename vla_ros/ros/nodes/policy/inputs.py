@@ -704,9 +704,10 @@ class PolicyInputs:
             self._latched = self._node.create_subscription(
                 String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True
             )
-        elif now_ns - self._latched_ns > LATCHED_S * SECOND:
-            if not self._control.loop.safety.moves:
-                self._forget_latched()
+            return
+        over = now_ns - self._latched_ns > LATCHED_S * SECOND
+        if over and not self._control.loop.safety.moves:
+            self._forget_latched()
 
     def _forget_latched(self) -> None:
         for reader in filter(None, (self._latched, *self._retired)):
