@@ -142,8 +142,9 @@ def read_contract(path: str | Path) -> Contract:
 def _contract(top: dict[str, Any]) -> Contract:
     if not set(top) & {"robot_type", "observations", "actions"}:
         first = next(iter(top), "nothing")
-        raise _Refused((first,), f"this is no contract, which has {', '.join(_TOP[:5])}; launch takes"
-                       " a parameter file as extra_params_file")  # fmt: skip
+        has = ", ".join(_TOP[:5])
+        raise _Refused((first,), f"this is no contract, which has {has}; launch takes a parameter"
+                       " file as extra_params_file")  # fmt: skip
     for name in top:
         if name not in _TOP and not str(name).startswith("x-"):
             raise _Refused((name,), f"a contract has no {name!r}: {', '.join(_TOP)}")

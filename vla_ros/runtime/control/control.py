@@ -16,6 +16,7 @@ from dataclasses import replace
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
 from vla_ros.core.types import (
     EPISODE_OVER,
+    STOPPED,
     Floats,
     Inference,
     Instruction,
@@ -284,7 +285,7 @@ class Control:
             return f"{EPISODE_OVER}: {self.episode.over}"
         if not self.loop.instruction.text:
             if self.loop.persistent.latch.holds:
-                return "stopped: waits for resume or another instruction"
+                return f"{STOPPED}waits for resume or another instruction"
             return "waits for an instruction"
         return self.worker.missing or "waits for a fresh frame and a valid action"
 
