@@ -27,9 +27,9 @@ from vla_ros.core.extensions import LAB, extensions, imported
 from vla_ros.core.extensions import VERBS as GROUP
 from vla_ros.core.names import nearest
 
-EPILOG = (
-    "`vla-ros VERB --help` explains each. docs/reference/parameters.md has the nodes' parameters."
-)
+EPILOG = """\
+`vla-ros VERB --help` explains each; docs/reference/parameters.md has the
+parameters of the nodes."""
 
 
 class Parser(argparse.ArgumentParser):

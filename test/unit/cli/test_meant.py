@@ -61,4 +61,4 @@ def test_help_has_every_verb_in_a_group(capsys):
         assert f"\n  {verb} " in shown, verb
     for title in ("run a policy:", "data:", "learn:", "measure:", "set up:"):
         assert title in shown
-    assert max(map(len, shown.splitlines())) <= 90
+    assert max(map(len, shown.splitlines())) <= 80

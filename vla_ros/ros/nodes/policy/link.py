@@ -68,7 +68,7 @@ class Throttle:
         if now - last.logged < (last.patience if same else 1.0):
             last.held += 1
             return None
-        held = last.held
+        held = last.held if same else 0
         patience = 2 * last.patience if same else AGAIN_S
         self._kinds[kind] = _Repeated(reason, now, now, patience)
         return f"{text} (and {held} more like it)" if held else text
