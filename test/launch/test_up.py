@@ -110,7 +110,7 @@ def test_a_refused_configuration_says_why_and_ends_everything(up):
     ("value", "says"),
     [
         ("control_rate_hz=-4", "control_rate_hz"),
-        ("policy=vla", "configure refused: policy 'vla' needs a checkpoint"),
+        ("policy=vla", "refused to configure: policy 'vla' needs a checkpoint"),
     ],
 )
 def test_a_bad_parameter_says_which(up, value, says):

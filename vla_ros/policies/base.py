@@ -6,6 +6,7 @@ A policy lives in one thread of one process (the worker) and is never shared.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,10 +15,14 @@ from vla_ros.core import extensions
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a policy raises
 from vla_ros.engine.options import EngineOptions
 
+#: How the names of models begin that a user may take for a policy's.
+MODELS = ("smolvla", "pi0", "openvla", "minivla", "bitvla", "turbovla", "evo1", "groot", "gr00t",
+          "act", "diffusion", "vqbet", "xvla")  # fmt: skip
 POLICIES = ("zero", "scripted", "replay", "vla", "lerobot", "remote")
 WITHOUT_DATA = POLICIES[:3]  # which learned from none
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
@@ -165,12 +170,25 @@ def refuse_unknown(name: str) -> None:
     """Raise PolicyRefused unless a package of this interpreter offers the policy."""
     found = extensions.claims(extensions.POLICIES)
     if name not in found:
+        if _is_model(name):
+            raise PolicyRefused(
+                f"policy is {name!r}, which is a model: give policy: vla and checkpoint: its"
+                " folder, or policy: lerobot in LeRobot's own environment"
+            )
+        if near := nearest(name, {*POLICIES, *found}):
+            raise PolicyRefused(f"there is no policy {name!r}{near}")
         plugins = (
             f"installed packages offer {', '.join(sorted(found))}"
             if found
             else f"no installed package offers another (entry point {extensions.POLICIES})"
         )
         raise PolicyRefused(f"policy is {name!r}: there are {', '.join(POLICIES)}, and {plugins}")
+
+
+def _is_model(name: str) -> bool:
+    """True of a family that the engine reads, or a model that LeRobot runs."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower().replace("π", "pi"))
+    return plain.startswith(MODELS)
 
 
 def finish(timeline: Timeline, clock: Clock) -> Timeline:

@@ -36,7 +36,7 @@ from vla_ros.ros.bringup.graph_file import (
     of_type,
     read_yaml,
 )
-from vla_ros.ros.common.parameter_files import is_known, nearest
+from vla_ros.ros.common.parameter_files import is_known, meant
 from vla_ros.runtime.safety import MOST_CONTROL_HZ
 
 OWN = "x-vla_ros"
@@ -147,6 +147,11 @@ def read_contract(path: str | Path) -> Contract:
 
 
 def _contract(top: dict[str, Any]) -> Contract:
+    if not set(top) & {"robot_type", "observations", "actions"}:
+        first = next(iter(top), "nothing")
+        has = ", ".join(_TOP[:5])
+        raise _Refused((first,), f"this is no contract, which has {has}; launch takes a parameter"
+                       " file as extra_params_file")  # fmt: skip
     for name in top:
         if name not in _TOP and not str(name).startswith("x-"):
             raise _Refused((name,), f"a contract has no {name!r}: {', '.join(_TOP)}")
@@ -180,7 +185,7 @@ def _own_parameters(content: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in own.items():
         at = (OWN, *name.split("."))
         if not is_known(name, known, roles):
-            raise _Refused(at, f"the policy node has no parameter {name!r}{nearest(name, known)}")
+            raise _Refused(at, f"the policy node has no parameter {name!r}{meant(name, known)}")
         try:
             own[name] = of_type(known.get(name), value, name)
         except UserError as error:
