@@ -134,7 +134,7 @@ ticks: install ## what the tick keeps at 100, 200, 250, 500 Hz: lateness, skips,
 
 WHAT ?= lifecycle
 TIMES ?= 100
-cycles: install ## WHAT=lifecycle|kill|start of a node, or whole graphs (graph), TIMES (100) over: does any hang or leave something behind?
+cycles: install ## WHAT=lifecycle|kill|start|answers of a node, or whole graphs (graph), TIMES (100) over: does any hang or leave something behind?
 	@$(TOOL) endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
 
 NIGHT ?=
