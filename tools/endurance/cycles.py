@@ -3,7 +3,7 @@
     make cycles WHAT=lifecycle TIMES=1000     configure, activate, deactivate, cleanup of one node
     make cycles WHAT=kill TIMES=200           SIGKILL of the node or its worker at a random moment
     make cycles WHAT=start TIMES=500          start to WAITING and end, four nodes at a time
-    make cycles WHAT=answers TIMES=500        a service asked once, as soon as it is there: answered?
+    make cycles WHAT=answers TIMES=500        a service asked once, when it is there: answered?
     make cycles WHAT=graph TIMES=500          whole demos, four at a time; ARGS="--profile FILE" and
                                               more of them are Fast DDS profiles, taken by turns
 
