@@ -26,6 +26,7 @@ from rclpy.node import Node
 from vla_ros.core.console import log_line
 from vla_ros.core.signals import ignore, set_on_signal
 from vla_ros.ros.bringup.environment import prepare
+from vla_ros.ros.common.ending import end_with_parent
 
 TRANSITIONS = {
     "configure": Transition.TRANSITION_CONFIGURE,
@@ -137,6 +138,7 @@ class LifecycleClient:
 
 def main(node: str) -> int:
     """Bring a node up. Returns 1, after one line on stderr, where it refused or did not respond."""
+    end_with_parent()
     stop = threading.Event()
     set_on_signal(stop)
     prepare()
