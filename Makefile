@@ -53,8 +53,8 @@ ros2-launch: ## install the real `ros2 launch` too, for the tests: of VLA_ROS_LA
 
 # Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
 OPENPI_CLIENT := build/openpi-client
-openpi-client: install ## install openpi's own client, for the test in which it drives our server
-	@test -d $(OPENPI_CLIENT) || $(BIN)/python -m pip install --quiet --no-deps --target $(OPENPI_CLIENT) "openpi-client==0.1.2" \
+openpi-client: install ## install openpi's own client and json-numpy, for the tests in which they drive our server
+	@test -d $(OPENPI_CLIENT)/json_numpy || $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(OPENPI_CLIENT) "openpi-client==0.1.2" "json-numpy==2.1.1" \
 	|| echo "==> openpi-client is not to be had: its test is skipped"
 
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
