@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch launch-pytest openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -50,6 +50,10 @@ view: ## install the page in the browser too (viser, 40 MB), for --view
 LAUNCH_SOURCES := $(or $(VLA_ROS_LAUNCH_SOURCES),$(wildcard ../shared/ros2_launch_sources.tar.xz))
 ros2-launch: ## install the real `ros2 launch` too, for the tests: of VLA_ROS_LAUNCH_SOURCES, or where its public repositories can be reached
 	@VLA_ROS_LAUNCH_SOURCES=$(if $(LAUNCH_SOURCES),$(abspath $(LAUNCH_SOURCES))) $(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --launch
+
+launch-pytest: ros2-launch ## run the launch files' tests as ROS 2's own are written: launch_pytest, on the pytest that it takes
+	@VLA_ROS_LAUNCH_SOURCES=$(if $(LAUNCH_SOURCES),$(abspath $(LAUNCH_SOURCES))) $(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --requirements-only --launch-pytest
+	@cd test && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/build/launch-pytest$${PYTHONPATH:+:$$PYTHONPATH} ../$(BIN)/python -m pytest -q launch_pytest $(ARGS)
 
 # Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
 OPENPI_CLIENT := build/openpi-client
@@ -80,6 +84,7 @@ test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS)
 	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(or $(TESTS),. ../lab/test) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
 	( $(PYTEST) $(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
+	$(if $(OTHER)$(TESTS),,$(MAKE) --no-print-directory launch-pytest || status=1;) \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
 
