@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch launch-pytest openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -55,11 +55,13 @@ launch-pytest: ros2-launch ## run the launch files' tests as ROS 2's own are wri
 	@VLA_ROS_LAUNCH_SOURCES=$(if $(LAUNCH_SOURCES),$(abspath $(LAUNCH_SOURCES))) $(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --requirements-only --launch-pytest
 	@cd test && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/build/launch-pytest$${PYTHONPATH:+:$$PYTHONPATH} ../$(BIN)/python -m pytest -q launch_pytest $(ARGS)
 
-# Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
-OPENPI_CLIENT := build/openpi-client
-openpi-client: install ## install openpi's own client and json-numpy, for the tests in which they drive our server
-	@test -d $(OPENPI_CLIENT)/json_numpy || $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(OPENPI_CLIENT) "openpi-client==0.1.2" "json-numpy==2.1.1" \
-	|| echo "==> openpi-client is not to be had: its test is skipped"
+# Their pins exclude ours, so they stand beside the environment; their tests are skipped without them.
+STRANGERS := build/strangers
+OF_STRANGERS := openpi-client==0.1.2 json-numpy==2.1.1 cyclonedds==11.0.1
+strangers: install ## install others' programs that drive ours in tests: openpi's client, json-numpy, Cyclone DDS
+	@[ "$$(cat $(STRANGERS)/.installed 2>/dev/null)" = "$(OF_STRANGERS)" ] \
+	|| { rm -rf $(STRANGERS) && $(BIN)/python -m pip install --quiet --no-deps --target $(STRANGERS) $(OF_STRANGERS) && echo "$(OF_STRANGERS)" > $(STRANGERS)/.installed; } \
+	|| echo "==> openpi-client, json-numpy and cyclonedds are not to be had: their tests are skipped"
 
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
 	@$(BIN)/vla-ros lerobot setup $(ARGS)
@@ -77,7 +79,7 @@ LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_asset
 
 # With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
 # tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
-test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \

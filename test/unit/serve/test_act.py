@@ -7,7 +7,6 @@ import json
 import socket as sockets
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ pytest.importorskip("msgpack", reason="msgpack is not installed: pip install '.[
 pytest.importorskip("prometheus_client", reason="not installed: pip install '.[serve]'")
 
 from support.serving import rows_file, serving
+from support.strangers import stranger
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine.options import EngineOptions
@@ -27,7 +27,6 @@ from vla_ros.policies.remote.codec import MAX_PARTS, Malformed, pack_json, unpac
 from vla_ros.serve.server import HALF_OPEN, Server
 
 CLOCK = SystemClock()
-CLIENTS = Path(__file__).resolve().parents[3] / "build" / "openpi-client"
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
 ONES = ROWS[:, 0]  # chunks of one action
 IMAGE = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
@@ -96,8 +95,7 @@ def test_a_connection_is_an_episode_and_each_post_an_observation(rows) -> None:
 def test_openvla_s_own_way_of_asking(rows, monkeypatch) -> None:
     """The lines of its README: requests, with json patched by json-numpy."""
     requests = pytest.importorskip("requests")
-    monkeypatch.syspath_prepend(CLIENTS)
-    json_numpy = pytest.importorskip("json_numpy", reason="not installed: make openpi-client")
+    json_numpy = stranger("json_numpy", monkeypatch)
     expected = np.load(rows.replay_file)
     with serving(rows) as server:
         url = server.address.replace("ws://", "http://") + "/act"
