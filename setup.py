@@ -119,7 +119,7 @@ setup(
         (f"share/{NAME}/config", files("config/*")),
         *(
             (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
-            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security")
+            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security", "systemd")
         ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),

@@ -122,10 +122,11 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
-        if self.name == "remote" and not self.checkpoint.startswith(("ws://", "wss://", "tcp://")):
+        schemes = ("ws://", "wss://", "tcp://", "http://", "https://")
+        if self.name == "remote" and not self.checkpoint.startswith(schemes):
             raise PolicyRefused(
-                "policy 'remote' needs a checkpoint: the server, as ws://host:8000, or tcp://host:5555"
-                " of GR00T's"
+                "policy 'remote' needs a checkpoint: the server, as ws://host:8000,"
+                " tcp://host:5555 of GR00T's, or http://host:8000/act of OpenVLA's"
             )
         if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")

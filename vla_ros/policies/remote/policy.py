@@ -37,6 +37,7 @@ from vla_ros.policies.layout import (
     rate_of,
     state_units_of,
 )
+from vla_ros.policies.remote.act import ActLink, act_names
 from vla_ros.policies.remote.codec import Malformed
 from vla_ros.policies.remote.figures import MAX_CHUNK, inference_from, info_from
 from vla_ros.policies.remote.groot import GrootLink
@@ -61,8 +62,16 @@ class _OpenRequest:
     asked_s: float
 
 
+def _link(url: str) -> Connection | GrootLink | ActLink:
+    """The kind of connection that an address means."""
+    if url.startswith("tcp://"):
+        return GrootLink(url)
+    return ActLink(url) if url.startswith("http") else Connection(url)
+
+
 class RemotePolicy:
-    """The policy of the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of GR00T's).
+    """The policy of the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of GR00T's; http://
+    of `POST /act`).
 
     ``spec.options``: ``names``, the table of :mod:`vla_ros.policies.remote.names` (our own server
     has its own); ``timeout_s``, after which an observation without an answer is Unreachable;
@@ -84,9 +93,7 @@ class RemotePolicy:
             for name in ("rate_hz", "max_age_s")
             if name in spec.options
         }
-        self._link: Connection | GrootLink = (
-            GrootLink(self._url) if self._url.startswith("tcp://") else Connection(self._url)
-        )
+        self._link = _link(self._url)
         self._task = TRIAL
         self._open: _OpenRequest | None = None
         self._timeout_s = TRY_S
@@ -121,6 +128,8 @@ class RemotePolicy:
     def _settle_names(self) -> NameTable:
         if word := self._spec.options.get("names"):
             return names_of(word)
+        if isinstance(self._link, ActLink):
+            return act_names()
         own = self._own(self._link.metadata).get("names")
         if own is None:
             raise PolicyRefused(

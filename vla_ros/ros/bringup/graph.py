@@ -31,7 +31,7 @@ from vla_ros.core.names import nearest
 from vla_ros.core.signals import kept_back
 from vla_ros.ros.bringup.environment import OVERRIDE, SAFE_PATH, defaults, prepare, python_path
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, remapping
-from vla_ros.ros.common.ending import STEP_S, step
+from vla_ros.ros.common.ending import PARENT, STEP_S, step
 
 if TYPE_CHECKING:
     from vla_ros.ros.bringup.lifecycle import LifecycleClient
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 # Each process leads a session, so Ctrl-C in a terminal reaches only the one that started the
 # graph, which ends the nodes in order. Should that one be killed, the kernel sends its nodes
 # SIGTERM. One reader thread a process; :attr:`NodeProcess.tail` is written by that thread only.
-
-
-#: Variable with the process that a node ends with; see vla_ros.ros.common.ending.
-PARENT = "VLA_ROS_PARENT"
 
 
 @dataclass(frozen=True, slots=True)

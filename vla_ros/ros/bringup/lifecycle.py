@@ -30,6 +30,7 @@ from vla_ros.core.types import PolicyState
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.bringup.environment import prepare
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.ending import end_with_parent
 
 TRANSITIONS = {
     "configure": Transition.TRANSITION_CONFIGURE,
@@ -186,6 +187,7 @@ class LifecycleClient:
 
 def main(node: str) -> int:
     """Bring a node up. Returns 1, after one line on stderr, where it refused or did not respond."""
+    end_with_parent()
     stop = threading.Event()
     set_on_signal(stop)
     prepare()
