@@ -12,6 +12,7 @@ from typing import Protocol
 
 from vla_ros.core import extensions
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.adaptation import Adaptation
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
@@ -83,7 +84,8 @@ class PolicySpec:
     ago. ``state_units`` and ``action_units`` concern ``lerobot``, ``remote``, and ``vla`` where its
     actions are joints: in which units the checkpoint has the robot's state and its actions
     (:mod:`vla_ros.policies.units`). ``require_verified``: of ``vla``, refuse a precision in which
-    `vla-ros verify` did not pass this checkpoint (:mod:`vla_ros.engine.verdicts`).
+    `vla-ros verify` did not pass this checkpoint (:mod:`vla_ros.engine.verdicts`). ``adaptation``:
+    from the robot's conventions to those of the checkpoint's data and back, for every policy.
     """
 
     name: str = "zero"
@@ -101,6 +103,7 @@ class PolicySpec:
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
     require_verified: bool = False
+    adaptation: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what needs no loading to be refused."""
