@@ -202,7 +202,7 @@ class Judge:
         return [(motion[i : i + 3], _WEIGHTS[i // 3 % 2]) for i in range(0, len(motion), 3)]
 
 
-def _mean_of(values: Floats, there: Floats) -> Floats:
+def _mean_of(values: Floats, there: Any) -> Floats:
     """Mean over the steps [F, K] that are there; 0 for a frame without any."""
     out: Floats = np.where(there, values, 0.0).sum(1) / np.maximum(there.sum(1), 1)
     return out

@@ -21,6 +21,7 @@ from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
 HALF = 0.5  # of the error that a named repair leaves at most
 LEAST = 0.03  # error that it takes away at least
 SURE = 2.5  # standard errors that this is above 0
+RESTORED = 0.25  # of the error: a repair that leaves less ends the search
 FITS = 0.4  # largest error of a policy that does what the data do
 _TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
 _SEMIFINALISTS, _FINALISTS = 12, 4
@@ -165,6 +166,18 @@ class Search:
         for one in free:
             self._try((*base, one))
         asked = [one for one in hypotheses if one.inputs is not None]
+        for about in dict.fromkeys(one.about for one in asked):
+            if self._restored(base):
+                break
+            self._ask_all(base, [one for one in asked if one.about == about])
+
+    def _restored(self, base: tuple[Hypothesis, ...]) -> bool:
+        """Whether a repair leaves so little that no other need be asked for."""
+        before = self._tried[Tried(base, np.zeros(1)).name].error
+        return min(one.error for one in self._tried.values()) < min(RESTORED * before, FITS / 2)
+
+    def _ask_all(self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis]) -> None:
+        """Try those on all frames that help in some."""
         screened = self._screened(base, asked, self._fewest)
         few = mean(self._errors(base, self._fewest))
         left = [one for error, one in screened if error < 0.9 * few][:_SEMIFINALISTS]

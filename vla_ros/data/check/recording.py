@@ -207,7 +207,7 @@ def _continued(poses: Floats) -> Floats:
 
 
 def roles_of(
-    cameras: Sequence[str], given: Mapping[str, str], main: Sequence[str]
+    cameras: Sequence[str], given: Mapping[str, str], main: Sequence[str] = ()
 ) -> dict[str, str]:
     """Role of each recorded camera: as ``given`` (role -> camera), else main and wrist by their
     names; others keep theirs. ``main``: what the checkpoint calls its cameras, which may be what
