@@ -13,6 +13,7 @@ from typing import Protocol
 
 from vla_ros.core import extensions
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.adaptation import Adaptation
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.names import nearest
@@ -92,7 +93,8 @@ class PolicySpec:
     checkpoint's names and statistics do not count against ``action_space``. ``action_rate_hz`` at
     which actions are executed, 0 that of its data: a velocity becomes a displacement by it.
     ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
-    checkpoint (:mod:`vla_ros.engine.verdicts`).
+    checkpoint (:mod:`vla_ros.engine.verdicts`). ``adaptation``:
+    from the robot's conventions to those of the checkpoint's data and back, for every policy.
     """
 
     name: str = "zero"
@@ -113,6 +115,7 @@ class PolicySpec:
     gripper: str = ""
     action_rate_hz: float = 0.0
     require_verified: bool = False
+    adaptation: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what needs no loading to be refused."""
