@@ -22,6 +22,7 @@ from vla_ros.engine.layers.linear import LowBit, prepack_linear, replace_linear
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
 from vla_ros.engine.layers.runner import Decoder, Pools, TokenNetwork
 from vla_ros.engine.layers.tuner import Tuner, choose_tuner
+from vla_ros.engine.models.cameras import WRIST
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.minivla import action_tokens
@@ -223,17 +224,19 @@ class ImageEncoding:
 
 
 def camera_pixels(
-    preprocess: Preprocessor, observation: Observation, cameras: int
+    preprocess: Preprocessor, observation: Observation, cameras: int, more: tuple[str, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """Pixels [cameras, 3, s, s] for every tower: the main image, then the wrist's.
+    """Pixels [cameras, 3, s, s] for every tower: the main image, the wrist's, those of the roles
+    ``more``.
 
-    Raises ValueError when a second camera is needed and the observation has none.
+    Raises ValueError when one of them is needed and the observation has none.
     """
     views = [preprocess(observation.image)]
-    if cameras == 2:
-        if observation.wrist_image is None:
-            raise ValueError("this checkpoint needs a wrist image, the observation has none")
-        views.append(preprocess(observation.wrist_image))
+    for role in (WRIST, *more)[: cameras - 1]:
+        image = observation.wrist_image if role == WRIST else observation.more_images.get(role)
+        if image is None:
+            raise ValueError(f"this checkpoint needs a {role} image, the observation has none")
+        views.append(preprocess(image))
     if len(views) == 1:
         return views[0]
     return tuple(torch.cat(per_tower) for per_tower in zip(*views, strict=True))

@@ -147,8 +147,8 @@ def test_a_qwens_action_tokens_are_not_guessed() -> None:
 
 
 def test_more_cameras_than_two_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="image_sequence_len is 3: one camera or two"):
-        parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 3})
+    with pytest.raises(CheckpointError, match="image_sequence_len is 4: one to three"):
+        parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 4})
 
 
 def test_random_weights_need_no_writable_home(
