@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -188,9 +188,13 @@ check: ## format, lint, types, who may import whom, that nothing large is tracke
 	@$(BIN)/mypy --no-error-summary
 	@mkdir -p build; PYTHONPATH=lab $(BIN)/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	@$(BIN)/python requirements/tracked.py
+	@$(BIN)/python requirements/changelog_rst.py --check
 
 house: ## lines, files, classes, functions and imports of every room (ARGS="--against REVISION")
 	@$(PYTHON) requirements/house.py $(ARGS)
+
+changelog: ## CHANGELOG.rst of CHANGELOG.md, for catkin tools
+	@$(PYTHON) requirements/changelog_rst.py
 
 lint: install ## format the code, mend what can be mended, show the rest
 	@$(BIN)/ruff format .

@@ -74,7 +74,7 @@ def environments(parent: int, command: str) -> list[dict[str, str]]:
         ({"policy": "vla"}, "configure refused: policy 'vla' needs a checkpoint"),
         (
             {"policy": "vlaa"},
-            "configure refused: policy is 'vlaa': there are zero, scripted, replay",
+            "configure refused: there is no policy 'vlaa': did you mean 'vla'?",
         ),
         ({"control_rate_hz": "-4.0"}, "bad parameter: "),
         ({"policy": "zero", "require_verified": "true"}, "require_verified is for policy vla"),
