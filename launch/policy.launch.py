@@ -29,7 +29,13 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.ros.bringup.contract import read_contract
-from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, defaults, enclave_of
+from vla_ros.ros.bringup.environment import (
+    OVERRIDE,
+    check_enclave,
+    defaults,
+    enclave_of,
+    ends_with_launch,
+)
 from vla_ros.ros.bringup.graph_file import argument
 from vla_ros.ros.common.parameters import Parameter
 from vla_ros.ros.nodes.policy.parameters import TABLE
@@ -179,7 +185,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         "emulate_tty": True,
         "remappings": list(moved.items()),
         # Profile and discovery for camera images and safety, for this process and no other.
-        "additional_env": defaults(context.environment) | own_keys(given),
+        "additional_env": defaults(context.environment) | ends_with_launch() | own_keys(given),
     }
     policy = Node(
         executable="policy_node",
@@ -227,7 +233,15 @@ def recorder(given: Callable[[str], str], moved: dict[str, str]) -> list[LaunchD
         if not name.startswith("~"):  # the policy's own
             command += ["-r", f"{name}={topic}"]
     # Time to write what is held and the index of the bag.
-    return [ExecuteProcess(cmd=command, name="recorder", output="screen", sigterm_timeout="20")]
+    return [
+        ExecuteProcess(
+            cmd=command,
+            name="recorder",
+            output="screen",
+            sigterm_timeout="20",
+            additional_env=ends_with_launch(),
+        )
+    ]
 
 
 def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
@@ -250,7 +264,13 @@ def bring_up(given: Callable[[str], str]) -> ExecuteProcess:
     """
     name = f"{given('namespace').strip('/')}/policy"
     command = [sys.executable, "-m", "vla_ros.ros.bringup.lifecycle", f"/{name.strip('/')}"]
-    return ExecuteProcess(cmd=command, name="bring_up", output="screen", on_exit=brought_up)
+    return ExecuteProcess(
+        cmd=command,
+        name="bring_up",
+        output="screen",
+        on_exit=brought_up,
+        additional_env=ends_with_launch(),
+    )
 
 
 def brought_up(event: ProcessExited, context: LaunchContext) -> None:

@@ -35,7 +35,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
 
-from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
+from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of, ends_with_launch
 from vla_ros.ros.bringup.graph_file import argument
 
 SHARE = FindPackageShare("vla_ros")
@@ -160,7 +160,9 @@ def _vla_ros(given: Mapping[str, str]) -> list[LaunchDescriptionEntity]:
             command += ["-p", f"{name}={given[name]}"]
     for name, value in argument("parameters", given.get("parameters", "")).items():
         command += ["-p", f"{name}={json.dumps(value, default=str)}"]
-    replay = ExecuteProcess(cmd=command, name="replay", output="screen")
+    replay = ExecuteProcess(
+        cmd=command, name="replay", output="screen", additional_env=ends_with_launch()
+    )
     return [replay, _end_with(replay)]
 
 

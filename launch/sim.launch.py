@@ -20,7 +20,7 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
-from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
+from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of, ends_with_launch
 from vla_ros.ros.nodes.bridge.node import TABLE
 
 SHARE = FindPackageShare("vla_ros")
@@ -101,7 +101,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=given("namespace"),
             output="screen",
             emulate_tty=True,
-            additional_env=defaults(context.environment) | own,
+            additional_env=defaults(context.environment) | ends_with_launch() | own,
             parameters=[*files, overrides | always],
             arguments=["--ros-args", "--log-level", given("log_level"), *keys],
             on_exit=end_with_it,

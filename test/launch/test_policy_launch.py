@@ -18,6 +18,7 @@ from rcl_interfaces.srv import GetParameters
 
 from support.nodes import Program
 from support.plugins import EXAMPLE, install
+from support.processes import alive, session
 from support.ros import RosPeer
 from support.ros2_launch import needs_launch
 from support.wait import wait_until
@@ -73,7 +74,7 @@ def environments(parent: int, command: str) -> list[dict[str, str]]:
         ({"policy": "vla"}, "configure refused: policy 'vla' needs a checkpoint"),
         (
             {"policy": "vlaa"},
-            "configure refused: policy is 'vlaa': there are zero, scripted, replay",
+            "configure refused: there is no policy 'vlaa': did you mean 'vla'?",
         ),
         ({"control_rate_hz": "-4.0"}, "bad parameter: "),
         ({"policy": "zero", "require_verified": "true"}, "require_verified is for policy vla"),
@@ -139,3 +140,18 @@ def test_a_second_ctrl_c_changes_nothing(ros2_launch, ros, file) -> None:
     ended = [line for line in graph.log.splitlines() if "process has" in line and "_node-" in line]
     assert all("process has finished cleanly" in line for line in ended), graph.log
     assert len(ended) == (3 if file == "sim.launch.py" else 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_node_outlives_its_launch(ros2_launch, ros, tmp_path, number) -> None:
+    """systemd, a container and a cut test end `ros2 launch` in ways in which it ends nobody."""
+    launch = ros2_launch("policy.launch.py", policy="zero", record=str(tmp_path / "bag"))
+    status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
+    up = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=60)
+    pids = [pid for pid in session(launch.pid) if pid != launch.pid]
+    assert len(pids) >= 3, "policy, monitor, recorder"
+    pids.append(up.worker_pid)  # which leads a session of its own
+    launch.signal(number)
+    launch.wait(30)
+    wait_until(lambda: not any(map(alive, pids)), 15.0, f"the end of {pids}")
+    assert (tmp_path / "bag" / "metadata.yaml").is_file(), "the recorder wrote its index"

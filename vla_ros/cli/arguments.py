@@ -37,6 +37,16 @@ VERBS = {
     "lerobot": "set up LeRobot's environment, check its checkpoints",
 }
 
+#: title in `vla-ros --help` → its verbs
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "run a policy": ("demo", "up", "serve", "doctor"),
+    "data": ("record", "replay", "rerun", "export"),
+    "learn": (),
+    "measure": ("eval",),
+    "checkpoints and robots": ("convert", "quantize", "contract"),
+    "set up": ("lerobot", "libero"),
+}
+
 #: flags of several verbs; a verb may give another help, default or metavar
 FLAGS: Mapping[str, Mapping[str, Any]] = {
     "--json": {"action": "store_true", "help": "end with one line of JSON on stdout"},

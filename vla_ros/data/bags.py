@@ -15,8 +15,8 @@ import json
 import shutil
 import struct
 from collections.abc import Collection, Generator, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +40,7 @@ from vla_ros.data.bag_limits import (
     unpack,
     unpack_file,
 )
+from vla_ros.data.bag_video import IMAGE, TopicVideo, is_video
 from vla_ros.data.bag_writer import PACKAGE, DamagedChunk, typestore
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
@@ -334,6 +335,8 @@ class Bag:
             if not _sound(name, kind, connection.msgcount):
                 found = f"{name!r} of type {kind!r}, {connection.msgcount!r} messages"
                 raise BagError(f"{self.path}: its metadata is damaged: topic {found}")
+            if name in self._videos:
+                kind = IMAGE
             before = counts.get(name)
             if before is not None and before.kind != kind:
                 raise BagError(f"{self.path}: {name} has messages of {before.kind} and {kind}")
@@ -341,12 +344,46 @@ class Bag:
             counts[name] = BagTopic(name, kind, count)
         return tuple(counts[name] for name in sorted(counts))
 
-    def messages(self, topics: Iterable[str]) -> Iterator[BagMessage]:
-        """Messages of these topics, in the order in which they were recorded.
+    @cached_property
+    def _videos(self) -> frozenset[str]:
+        """Topics whose messages are packets of video."""
+        return frozenset(
+            c.topic
+            for c in self._connections()
+            if _sound(c.topic, c.msgtype, c.msgcount)
+            and is_video(c.msgtype, partial(self._first, c.topic))
+        )
 
-        BagError: the bag is damaged in the middle.
+    def _first(self, topic: str) -> bytes | None:
+        with contextlib.closing(self._recorded({topic})) as messages:
+            return next((message.data for message in messages), None)
+
+    def messages(self, topics: Iterable[str]) -> Iterator[BagMessage]:
+        """Messages of these topics, in the order in which they were recorded; of packets of video
+        the images that they are decoded to.
+
+        BagError: the bag is damaged in the middle, or nothing of a video can be decoded.
         """
         wanted = set(topics)
+        videos: dict[str, TopicVideo] = {}
+        for message in self._recorded(wanted):
+            if message.topic not in self._videos:
+                yield message
+                continue
+            video = videos.setdefault(message.topic, TopicVideo(message.kind))
+            try:
+                image = video.image(message.data)
+            except Exception as error:  # the parser raises whatever malformed bytes make it raise
+                raise BagError(f"{self.path}: {message.topic} is damaged: {_line(error)}") from None
+            if image is not None:
+                yield replace(message, kind=IMAGE, data=image)
+        for topic, video in videos.items():
+            if not video.decoded:
+                raise BagError(f"{self.path}: {topic}: no packet is decoded: {video.why}")
+            if (note := video.note(topic)) and note not in self.notes:
+                self.notes.append(note)
+
+    def _recorded(self, wanted: set[str]) -> Generator[BagMessage, None, None]:
         for shared in self._readers:
             reader = _own(shared)
             try:

@@ -73,6 +73,7 @@ class Engine:
             continues=self.decoder.continues,
             max_delay=self.decoder.max_delay,
             state_middle=self.robot.state_middle,
+            contradiction=self.robot.doubt,
             corrects=0 if corrector is None else corrector.config.ahead + 1,
         )
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket as sockets
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 import weakref
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from websockets.sync.client import connect
 
 from support.foreign_server import ForeignServer, from_map, to_map
 from support.serving import rows_file, serving
+from support.strangers import stranger
 from vla_ros.core.clock import SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
@@ -41,7 +40,6 @@ from vla_ros.serve.stepper import SharedPolicy
 CLOCK = SystemClock()
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
 IMAGE = np.zeros((8, 8, 3), np.uint8)
-OPENPI_CLIENT = Path(__file__).resolve().parents[3] / "build" / "openpi-client"
 
 
 @pytest.fixture
@@ -509,16 +507,10 @@ def test_many_at_once_are_each_answered(rows) -> None:
 
 
 def test_openpi_s_own_client_gets_exactly_the_policy_s_actions(rows, monkeypatch) -> None:
-    if not OPENPI_CLIENT.is_dir():
-        pytest.skip("openpi's client is not installed: make openpi-client")
-    monkeypatch.syspath_prepend(str(OPENPI_CLIENT))
-    for name in [n for n in sys.modules if n.startswith("openpi_client")]:
-        monkeypatch.delitem(sys.modules, name)
-    from openpi_client.websocket_client_policy import WebsocketClientPolicy
-
+    theirs = stranger("openpi_client.websocket_client_policy", monkeypatch)
     with serving(rows, token="secret") as server:
         port = int(server.address.rpartition(":")[2])
-        client = WebsocketClientPolicy("127.0.0.1", port, api_key="secret")
+        client = theirs.WebsocketClientPolicy("127.0.0.1", port, api_key="secret")
         assert client.get_server_metadata()["chunk_length"] == 3
         for number in range(6):
             answer = client.infer({"observation/image": IMAGE, "prompt": "stack"})

@@ -31,6 +31,7 @@ from vla_ros.engine.families.random import (
     write_tokenizer,
 )
 from vla_ros.engine.formats import Formats
+from vla_ros.engine.io.action_data import ActionData
 from vla_ros.engine.io.files import cached, give_back_freed, text_in
 from vla_ros.engine.io.quantize import (
     PreparedWeights,
@@ -187,10 +188,9 @@ class Family(ABC, Generic[C]):
         """CheckpointError in one line for what cannot be used; reads no weights."""
         self.config(directory, options)
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        """Bounds of nearly all actions of the data, in units: from and to [action_dim]; () where
-        they are unknown."""
-        return ()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        """What the folder says about the actions of its data. CheckpointError."""
+        return ActionData()
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         """Values of ``unnorm_key``, each with whether it has statistics of the state."""

@@ -19,6 +19,7 @@ from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.tokens import Normalizer
+from vla_ros.engine.layers.devices import downloaded
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.request import Chunk, Decoded
 from vla_ros.engine.models.base import Inputs, PolicyConfig
@@ -34,12 +35,13 @@ class RobotSide(ABC):
 
     ``cameras``: images that an observation must have; ``camera_roles``: further ones;
     ``state_middle``: of each value of the state in its data, in their units, () where nothing
-    states it.
+    states it; ``doubt``: one line about what may go wrong with this data, or "".
     """
 
     cameras: int
     camera_roles: tuple[str, ...] = ()
     state_middle: tuple[float, ...] = ()
+    doubt: str = ""
 
     def session(self) -> RobotSide:
         """The side of another robot, with an instruction of its own."""
@@ -91,7 +93,7 @@ class TokenSide(RobotSide):
                 )
             values = self._tokens.decode(decoded.tokens)
         else:
-            values = decoded.actions.double().cpu().numpy()
+            values = decoded.actions.numpy()
         values = self.normalizer.restore(values.reshape(chunk, dim))
         return decoded.inference(
             finite(values, "check the checkpoint's norm_stats"),
@@ -102,7 +104,9 @@ class TokenSide(RobotSide):
 class ChunkSide(RobotSide):
     """The side of a flow policy: images by the roles of the cameras and the state in, chunks out.
 
-    ``preparation`` is its family's, for a session; ``scaler`` of the state where it has one.
+    ``preparation`` is its family's, for a session; ``scaler`` of the state where it has one. With
+    ``preprocessing`` libero the network sees the mirror image, as it was trained: LeRobot's
+    ``LiberoProcessorStep`` turns the simulator's image, which stands on its head, by 180 degrees.
     """
 
     def __init__(
@@ -112,10 +116,22 @@ class ChunkSide(RobotSide):
         self.roles = check_layout(config, options)
         _check_rtc(config, options.rtc_mode)
         self.cameras = 2 if WRIST in self.roles else 1
+        self._mirrored = options.preprocessing == "libero"
         self.camera_roles = tuple(role for role in options.camera_roles if role in self.roles)
         ends = scaler.ends() if isinstance(scaler, Scaler) else ()
         middle = middle_of(*(end.double().numpy() for end in ends)) if ends else ()
         self.state_middle = middle if len(middle) == config.state_dim else ()
+        still = scaler.still() if isinstance(scaler, Scaler) else torch.zeros(0)
+        self._still: Scaler | None = None  # of values that are taken to be as in the data
+        if still.any() and options.still_state == "clamp":
+            self._still = scaler
+        elif still.any():
+            places = ", ".join(map(str, still.nonzero().flatten().tolist()))
+            self.doubt = (
+                f"state value {places} (counted from 0) never moved in the data, so what the robot"
+                f" is off there is divided by {scaler.eps:g}: unless it stands exactly there, give"
+                " engine_options [still_state=clamp]"
+            )
 
     def session(self) -> ChunkSide:
         """The side of another robot, with a prompt of its own."""
@@ -129,7 +145,10 @@ class ChunkSide(RobotSide):
 
     def prepare(self, observation: Observation) -> Inputs:
         """Pixels, prompt and state. InvalidAction: a camera or the state is missing."""
-        return self.preparation.inputs(self._images(observation), self.state(observation))
+        images, state = self._images(observation), self.state(observation)
+        if self._still is not None:
+            state = torch.where(self._still.still(), self._still.low, state)
+        return self.preparation.inputs(images, state)
 
     def finish(self, decoded: Chunk) -> Inference:
         """The chunk in the robot's units."""
@@ -137,7 +156,7 @@ class ChunkSide(RobotSide):
         return Inference(
             stamp_ns=observation.stamp_ns,
             actions=self.actions(
-                decoded.values.cpu(), observation, "the weights or the input are damaged"
+                downloaded(decoded.values), observation, "the weights or the input are damaged"
             ),
             timeline=decoded.stages.resolve(),
             target_passes=1,
@@ -173,7 +192,9 @@ class ChunkSide(RobotSide):
                     f"this checkpoint needs a {role} image (its camera {name!r}) and the frame"
                     " has none"
                 )
-        return given
+        if not self._mirrored:
+            return given
+        return tuple(None if one is None else np.ascontiguousarray(one[:, ::-1]) for one in given)
 
 
 class FastSide(ChunkSide):

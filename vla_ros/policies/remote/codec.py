@@ -1,15 +1,18 @@
-"""openpi's messages: msgpack, with NumPy arrays as small maps, and no pickle anywhere.
+"""Messages of policy servers: openpi's and GR00T's msgpack, and the JSON of `POST /act`, with NumPy
+arrays as small maps, and no pickle anywhere.
 
-An array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, a NumPy
-number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. Input is a stranger's: depth,
-number and length of its parts are checked before anything is made of them, and their entries are
-counted over the message while it is unpacked: what a message costs, a few ms at most beside the
+openpi's array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, its
+NumPy number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. Input is a stranger's:
+depth, number and length of its parts are checked before anything is made of them, and their entries
+are counted over the message while it is unpacked: what a message costs, a few ms at most beside the
 copy of its bytes, may be spent in an event loop.
 """
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -91,6 +94,43 @@ def unpack(data: bytes, max_bytes: int = MAX_BYTES) -> dict[Any, Any]:
 def unpack_groot(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
     """A message of a GR00T server, checked as in :func:`unpack`; it need be no map."""
     return _unpacked(data, max_bytes, _GrootParts())
+
+
+def pack_json(message: Any) -> bytes:
+    """A message as the JSON of `POST /act`. An array is ``{"__numpy__": base64, "dtype": "<f8",
+    "shape": [7]}``, as PyPI's json-numpy has it, which OpenVLA's deploy.py uses. ValueError,
+    TypeError: it holds what JSON cannot."""
+    return json.dumps(message, default=_based).encode()
+
+
+def unpack_json(data: bytes | str, max_bytes: int = MAX_BYTES) -> Any:
+    """The inverse of :func:`pack_json`. Raises Malformed, and nothing else, for anything else."""
+    if len(data) > max_bytes:
+        raise Malformed(f"a message of {len(data)} bytes, at most {max_bytes} are read")
+    text = data.encode(errors="replace") if isinstance(data, str) else data
+    if text.count(b",") > MAX_ENTRIES or text.count(b"[") + text.count(b"{") > MAX_PARTS:
+        raise Malformed("lists of too many entries: send numbers as json-numpy sends arrays")
+    try:
+        return json.loads(text, object_hook=_of_json)
+    except Malformed:
+        raise
+    except Exception as error:  # json's and NumPy's, of whatever kind
+        reason = " ".join(str(error).split())[:200]
+        raise Malformed(f"not JSON: {type(error).__name__}: {reason}") from error
+
+
+def _based(value: Any) -> Any:
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in _KINDS:
+        raise TypeError(f"a {type(value).__name__} cannot be sent")
+    data = base64.b64encode(np.ascontiguousarray(value).data).decode()
+    return {"__numpy__": data, "dtype": value.dtype.str, "shape": list(value.shape)}
+
+
+def _of_json(values: dict[str, Any]) -> Any:
+    if "__numpy__" not in values:
+        return values
+    data = base64.b64decode(values["__numpy__"], validate=True)
+    return _array({b"data": data, b"dtype": values["dtype"], b"shape": values["shape"]})
 
 
 def _unpacked(data: bytes, max_bytes: int, parts: _Parts) -> Any:

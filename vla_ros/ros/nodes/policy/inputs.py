@@ -16,21 +16,28 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.time import Time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted
+from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted, resized
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
+from vla_ros.core.video import VIDEOS, VideoDecoder, codec_of, need_av
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
-from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.ros.common.serialized import (
+    read_compressed,
+    read_ffmpeg,
+    read_foxglove,
+    read_image,
+    read_text,
+)
 from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
@@ -69,6 +76,7 @@ MODEL = 2.0  # times the speed of robot_description: readings have noise
 _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
 _MOST_CAUSES = 256
 _LOG_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
+LATCHED_S = 2.0  # for a latched instruction to come from a writer that was just discovered
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _POLL_S = 0.01  # how often the newest transform is read
 
@@ -239,10 +247,15 @@ class PolicyInputs:
         self._frames: FramePoses | None = None
         self._names_logged = 0
         self._lost_ns: dict[str, int] = {}  # stream and cause -> steady time of its last loss
+        self._latched: Any = None  # reader of latched instructions, for a while
+        self._retired: list[Any] = []  # those before it, which got what they were made for
+        self._latching: frozenset[bytes] = frozenset()  # writers that latch, by GID
+        self._latched_ns = 0  # when the reader was made
         self._kept: bytes | None = None  # a latched instruction, perhaps from before we subscribed
         self._instructed_ns = 0  # receipt of the last one that was not latched
         self._when_kept = every(node, KEPT_S, self._set_kept_instruction)
         self._when_kept.cancel()
+        self._writers_seen = every(node, KEPT_S, self._read_latched)
         self._open: list[Any] = []
         self._cameras: list[CameraReader] = []
         self._joining = threading.Lock()
@@ -283,7 +296,7 @@ class PolicyInputs:
                 arm = space.motion[first : first + 6]
                 self._listen_to_pose(space.names[arm[0]].removesuffix("x"), arm)
         self._listen(String, "instruction", self._on_instruction, qos.EVENT, raw=True)
-        self._listen(String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True)
+        self._instruction_topic = self._open[-1].topic_name  # remappings applied
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def _no_pose(self, reason: str) -> None:
@@ -298,6 +311,8 @@ class PolicyInputs:
 
     def close(self) -> None:
         self._node.destroy_timer(self._when_kept)
+        self._node.destroy_timer(self._writers_seen)
+        self._forget_latched()
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
@@ -313,8 +328,16 @@ class PolicyInputs:
         rclpy. The newest image counts of the main camera alone: of images that are joined to
         others an older one may be the one that fits."""
         supply, main = self._control.supply, name == "image"
-        read = self._pixels if camera.transport == "raw" else self._decompressed
-        take = self._stream(name, read, put)
+        if camera.transport in VIDEOS:
+            need_av()
+        if any(camera.resize):
+            size = "x".join(map(str, camera.resize))
+            self._node.get_logger().info(
+                f"{name}: images are brought to {size} (height x width) by the nearest pixel, as"
+                " its data set's were (image_resize)"
+            )
+        read = self._pixels if camera.transport == "raw" else self._decoder(camera.transport)
+        take = self._stream(name, read, put, camera.resize)
 
         def on_receipt(stamp_ns: int, received: Moment) -> None:
             supply.received(name, received.steady_ns)
@@ -375,19 +398,35 @@ class PolicyInputs:
             raise NotWanted
         return image.stamp_ns, image_of(image, self._most)
 
-    def _decompressed(self, raw: bytes) -> tuple[int, Any]:
-        image = read_compressed(raw)
-        if not self._control.wants_frames:
-            raise NotWanted
-        return image.stamp_ns, decompressed(image, self._most)
+    def _decoder(self, transport: str) -> Read:
+        """Reader of one camera's compressed images, or of its packets of video, each of which it
+        needs."""
+        video = VideoDecoder(self._most)
+        parse = {"ffmpeg": read_ffmpeg, "foxglove": read_foxglove}.get(transport, read_compressed)
 
-    def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """Callback that validates a camera's images and offers the observation that one completes.
-        Called from the node's executor, and from the threads that decode images."""
+        def read(raw: bytes) -> tuple[int, Any]:
+            given, wanted = parse(raw), self._control.wants_frames
+            if transport in VIDEOS or codec_of(given.format):
+                image = video.put(given.stamp_ns, given.format, given.data, wanted)
+            else:
+                image = decompressed(given, self._most) if wanted else None
+            if image is None:
+                raise NotWanted
+            return given.stamp_ns, image
+
+        return read
+
+    def _stream(
+        self, name: str, read: Read, put: Put, size: tuple[int, int]
+    ) -> Callable[..., None]:
+        """Callback that validates a camera's images, brings them to ``size`` and offers the
+        observation that one completes. Called from the node's executor, and from the threads that
+        decode images."""
 
         def callback(message: bytes, received: Moment) -> None:
             try:
                 stamp_ns, content = read(message)
+                content = resized(content, *size)
             except NotWanted:
                 self._control.pass_over()
                 return
@@ -673,6 +712,38 @@ class PolicyInputs:
         self._kept = None  # a new instruction outweighs an older one
         self._instructed_ns = self._clock.steady_ns()
         self._set_instruction(serialized)
+
+    def _read_latched(self) -> None:
+        """Read what a writer latches that has come since the last call, as long as it takes.
+
+        A reader of latched messages that stayed would be incompatible with the default of `ros2
+        topic pub`, and the middleware of both sides would warn of it. Fast DDS was seen to hang
+        while it deletes an endpoint: so it is not done while the robot moves.
+        """
+        found = self._node.get_publishers_info_by_topic(self._instruction_topic)
+        latching = frozenset(
+            bytes(writer.endpoint_gid)
+            for writer in found
+            if writer.qos_profile.durability is DurabilityPolicy.TRANSIENT_LOCAL
+        )
+        news, self._latching = latching - self._latching, latching
+        now_ns = self._clock.steady_ns()
+        if news:
+            self._latched_ns = now_ns
+            if self._latched is not None:
+                self._retired.append(self._latched)
+            self._latched = self._node.create_subscription(
+                String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True
+            )
+            return
+        over = now_ns - self._latched_ns > LATCHED_S * SECOND
+        if over and not self._control.loop.safety.moves:
+            self._forget_latched()
+
+    def _forget_latched(self) -> None:
+        for reader in filter(None, (self._latched, *self._retired)):
+            self._node.destroy_subscription(reader)
+        self._latched, self._retired = None, []
 
     def _on_kept_instruction(self, serialized: bytes) -> None:
         """Keep the last instruction of a writer that latches it. This reader gets new ones too,

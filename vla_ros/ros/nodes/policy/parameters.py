@@ -120,20 +120,29 @@ _POLICY = (
     F(
         "state_units",
         [""],
-        "lerobot, remote, vla with joints: unit of each value of the state, or one for all: rad,"
+        "vla, lerobot, remote: unit of each value of the state, or one for all: rad,"
         " deg, m, cm, mm, 1, %, a gripper's closed..open, as -1..1, or both that and its joint's,"
         " as 0..100=-0.17..1.75; empty: rad, m, 0 to 1",
     ),
     F(
         "action_units",
         [""],
-        "lerobot, remote, vla with joints: unit of each value of an action, as for state_units",
+        "vla, lerobot, remote: unit of each value of an action, or one for all that move, as for"
+        " state_units; with a number, as 0.2rad; of velocities rad/s, deg/s (action_space"
+        " joint_delta); empty: as the checkpoint says, else rad",
+    ),
+    F(
+        "gripper",
+        "",
+        "vla, lerobot, remote: what an action's grippers have for closed..open, as 1..-1 (LIBERO,"
+        " robosuite), 0..100 or 0.8..0; empty: as the checkpoint says, and refused where its data"
+        " leave 0..1 and nothing says it",
     ),
     F(
         "action_scale",
         [0.0] * 6,
-        "vla, remote: what one unit of its first six numbers is, in m and rad; zeros: as its"
-        " checkpoint says, which is 0.05 and 0.5 for LIBERO's",
+        "vla, lerobot, remote: what one unit of its first six numbers is, in m and rad; zeros: as"
+        " its checkpoint says, which is 0.05 and 0.5 for LIBERO's",
     ),
     F(
         "replay_file",
@@ -170,10 +179,18 @@ _INPUTS = (
     F(
         "image_transport",
         "raw",
-        "Image or CompressedImage, of cameras without a transport of their own",
+        "Of cameras without a transport of their own: Image, CompressedImage (JPEG, PNG, H.264,"
+        " H.265), or the packets of ffmpeg_image_transport or foxglove",
         choices=TRANSPORTS,
     ),
-    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed"),
+    F(
+        "image_resize",
+        [""],
+        "Height x width that images are brought to, by the nearest pixel, where the data set was"
+        " recorded so (Rosetta): 512x512 for all cameras, main=480x640 for one; empty: as they"
+        " come, the checkpoint resizes",
+    ),
+    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed or /ffmpeg"),
     F(
         "cameras.main.transport",
         "auto",
@@ -185,7 +202,7 @@ _INPUTS = (
     F(
         "cameras.wrist.topic",
         "wrist_image",
-        "Topic of the wrist camera, without /compressed;"
+        "Topic of the wrist camera, without /compressed or /ffmpeg;"
         " empty: there is none, and a checkpoint that needs one is refused",
     ),
     F(
@@ -372,8 +389,8 @@ _OUTPUTS = (
     F(
         "action_space_override",
         False,
-        "Run a policy that reports actions of another kind, order or gripper: these"
-        " parameters are right",
+        "The checkpoint's names and statistics do not count against these parameters, and a policy"
+        " that reports actions of another kind, order or gripper is run: the parameters are right",
     ),
     F(
         "action_rate_hz",
@@ -422,8 +439,9 @@ _CHUNKS = (
     F(
         "ensemble_decay",
         0.01,
-        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)",
-        0.0,
+        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i); LeRobot's"
+        " temporal_ensemble_coeff",
+        -1.0,
         100.0,
     ),
     P(

@@ -139,6 +139,9 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         options=pairs_of(values, "policy_options"),
         state_units=tuple(filter(None, values["state_units"])),
         action_units=tuple(filter(None, values["action_units"])),
+        gripper=values["gripper"],
+        action_space_override=values["action_space_override"],
+        action_rate_hz=values["action_rate_hz"],
         adaptation=_adaptation(values),
     )
 

@@ -31,7 +31,7 @@ from vla_ros.core.resources import version
 from vla_ros.core.types import PolicyState
 from vla_ros.data.bag_writer import MB, BagSink, Record, SinkLimits, Topic, typestore
 from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder
-from vla_ros.data.run_info import STATUS, TOPICS, RunInfo
+from vla_ros.data.run_info import STATUS, TOPICS, VIDEO_TOPICS, RunInfo
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener
 from vla_ros.ros.common.convert import Diagnostics, status
@@ -190,7 +190,8 @@ class RecorderNode(Node):
             raise ValueError("record and flight are both false: nothing to do")
         self._state: int | None = None
         self._collector = ParameterCollector(self, NODES, self._parameters_known)
-        topics = [*TOPICS, *parse_topics(values["extra_topics"])]
+        video = [one for one in VIDEO_TOPICS if class_of(one[1]) is not None]
+        topics = [*TOPICS, *video, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
         self.create_service(Trigger, "~/record", self._on_record)
@@ -292,7 +293,12 @@ class RecorderNode(Node):
             parts = [f"{self._sink.written} messages", f"{self._sink.bytes / MB:.1f} MB"]
             parts += [f"{self._sink.dropped} not recorded"] if self._sink.dropped else []
         if self._flight is not None and (self._flight.bags or self._sink is None):
-            parts.append(f"{self._flight.bags} flight records")
+            more = (
+                f" of {self._flight.bags + again} events"
+                if (again := self._flight.repeated)
+                else ""
+            )
+            parts.append(f"{self._flight.bags} flight records{more}")
         return ", ".join(parts)
 
     @property
