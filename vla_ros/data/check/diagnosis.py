@@ -22,6 +22,7 @@ HALF = 0.5  # of the error that a named repair leaves at most
 LEAST = 0.03  # error that it takes away at least
 SURE = 2.5  # standard errors that this is above 0
 RESTORED = 0.25  # of the error: a repair that leaves less ends the search
+ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
 FITS = 0.4  # largest error of a policy that does what the data do
 _TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
 _SEMIFINALISTS, _FINALISTS = 12, 4
@@ -130,7 +131,7 @@ class Search:
             return self._diagnosis(before, None)
         self._level((), self.hypotheses)
         best = self._best(before)
-        if best is None or self._left(best, before) > HALF or best.error > FITS:
+        if best is None or self._left(best, before) > HALF or best.error > ENOUGH:
             for base in self._bases(before):
                 self._level(base.chain, self._others(base))
             best = self._best(before)
@@ -174,7 +175,7 @@ class Search:
     def _restored(self, base: tuple[Hypothesis, ...]) -> bool:
         """Whether a repair leaves so little that no other need be asked for."""
         before = self._tried[Tried(base, np.zeros(1)).name].error
-        return min(one.error for one in self._tried.values()) < min(RESTORED * before, FITS / 2)
+        return min(one.error for one in self._tried.values()) < min(RESTORED * before, ENOUGH)
 
     def _ask_all(self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis]) -> None:
         """Try those on all frames that help in some."""

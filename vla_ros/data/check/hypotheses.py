@@ -175,7 +175,7 @@ def _of_state(recording: Recording, middle: Sequence[float]) -> Iterator[Hypothe
                              f"{names[i]} and {names[j]} of the state are exchanged",
                              order=order)  # fmt: skip
     for i in lives:
-        guesses = {g * max(2.0 * float(spread[i]), 1e-3) for g in (-1.0, 1.0)}
+        guesses = {g * max(float(spread[i]), 1e-3) for g in (-1.8, -0.6, 0.6, 1.8)}
         if len(middle) == count:
             guesses.add(float(middle[i] - recording.state[:, i].mean()))
         if np.abs(recording.state[:, i]).max() > 0.5:
@@ -375,11 +375,11 @@ def _of_kind(recording: Recording, space: ActionSpace) -> Iterator[Hypothesis]:
 
         def moved(actions: Floats, state: Floats | None) -> Floats:
             assert state is not None
-            out = actions.copy()
+            out, start = actions.copy(), state[:, None, motion]
             if space.kind is ActionKind.JOINT_POSITION:
-                out[..., motion] -= state[:, None, motion]
+                out[..., motion] = np.diff(out[..., motion], axis=1, prepend=start)
             else:
-                out[..., motion] = state[:, None, motion] + np.cumsum(out[..., motion], axis=1)
+                out[..., motion] = start + np.cumsum(out[..., motion], axis=1)
             return out
 
         other = "joint_delta" if space.kind.absolute else "joint_position"

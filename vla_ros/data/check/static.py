@@ -129,16 +129,17 @@ def _statistics(
                               " here")  # fmt: skip
         elif here > _TIMES * there > 0:
             yield Finding(WRONG, f"{names[i]} reaches {here:.3g} here and {there:.3g} in the"
-                          f" checkpoint's data{_unit(here / there)}")  # fmt: skip
+                          f" checkpoint's data{_unit(here / there, space.units[i])}")  # fmt: skip
         elif 0 < here < there / _TIMES:
             yield Finding(LOOK, f"{names[i]} reaches {here:.3g} here and {there:.3g} in the"
-                          f" checkpoint's data{_unit(there / here)}")  # fmt: skip
+                          f" checkpoint's data{_unit(there / here, space.units[i])}")  # fmt: skip
 
 
-def _unit(ratio: float) -> str:
-    if 30.0 < ratio < 110.0:
+def _unit(ratio: float, unit: str = "rad") -> str:
+    """What a ratio of two reaches of the same value may come from."""
+    if unit == "rad" and 10.0 < ratio < 120.0:
         return ": degrees beside radians?"
-    return ": mm beside m?" if ratio > 300.0 else ""
+    return ": mm beside m?" if unit == "m" and ratio > 300.0 else ": another unit?"
 
 
 def _state(recording: Recording, middle: Sequence[float]) -> Iterator[Finding]:
