@@ -53,7 +53,7 @@ ros2-launch: ## install the real `ros2 launch` too, for the tests: of VLA_ROS_LA
 
 # Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
 OPENPI_CLIENT := build/openpi-client
-openpi-client: install ## install openpi's own client, for the test in which it drives our server
+openpi-client: install ## install PyPI's copy of openpi's client, for the test in which it drives our server
 	@test -d $(OPENPI_CLIENT) || $(BIN)/python -m pip install --quiet --no-deps --target $(OPENPI_CLIENT) "openpi-client==0.1.2" \
 	|| echo "==> openpi-client is not to be had: its test is skipped"
 
