@@ -122,11 +122,11 @@ def run(args: argparse.Namespace) -> int:
     )
     if robot is not None:
         spec = robot.given_to(spec, given.get("policy", {}))
-    for node in spec.nodes:
-        _check_policy(node)
     if args.list:
         print(describe(spec))
         return 0
+    for node in spec.nodes:
+        _check_policy(node)
     check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)

@@ -468,8 +468,9 @@ class Assembler:
         for name, part in self._parts.items():
             if part.at(stamp_ns, slop_ns) is None:
                 kind, text = part.lacks(stamp_ns)
-                within = f"within {slop_ns / MS:.1f} ms of the image"
-                self._lost.append(LostImage(name, f"no {name} {within}: {name} {text}", kind))
+                late = kind not in ("size", "names")  # a message that came is not late too
+                within = f"no {name} within {slop_ns / MS:.1f} ms of the image: " if late else ""
+                self._lost.append(LostImage(name, f"{within}{name} {text}", kind))
                 return
 
     def _observation(
