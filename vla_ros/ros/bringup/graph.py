@@ -187,6 +187,7 @@ ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
+SECOND_S = 1.0  # in which another node of the same name is discovered, once ours is
 
 LogLine = Callable[[str, str], None]  # (node, line)
 Say = Callable[[str], None]
@@ -336,6 +337,7 @@ class Graph:
             raise GraphFailed(f"cannot join the ROS graph: {reason}") from None
         try:
             for spec in nodes:
+                self._refuse_second(client, spec)
                 self._transition(client, spec, "configure", self._configure_timeout_s)
             self._before_activate()
             for spec in nodes:
@@ -347,6 +349,16 @@ class Graph:
     def _step(self, what: str, more_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
         """Step that only the process's end gets out of where the middleware hangs."""
         return step(what, STEP_S + more_s, [process.pid for process in self._processes.values()])
+
+    def _refuse_second(self, client: LifecycleClient, spec: NodeSpec) -> None:
+        """Raise GraphFailed where another node of that name is there: it would be moved instead."""
+        process = self._processes[spec.name]
+        if client.count(spec.full_name, SECOND_S, lambda: process.running) > 1:
+            domain = self._environment.get("ROS_DOMAIN_ID") or "0"
+            raise GraphFailed(
+                f"another node {spec.full_name} runs in ROS_DOMAIN_ID {domain}, perhaps somebody"
+                " else's robot: give --namespace, set another ROS_DOMAIN_ID, or end that one"
+            )
 
     def _transition(
         self, client: LifecycleClient, spec: NodeSpec, name: str, timeout_s: float

@@ -65,6 +65,19 @@ class LifecycleClient:
         self._node.destroy_node()
         self._context.try_shutdown()
 
+    def count(self, node: str, watch_s: float, alive: Callable[[], bool]) -> int:
+        """How many nodes of that full name are in the graph: looked at for a while from when there
+        is one, until there are two, or ``alive`` is false."""
+        found, since = 0, None
+        until = time.monotonic() + LONGEST_S
+        while found < 2 and alive() and time.monotonic() < (until if since is None else since):
+            names = self._node.get_node_names_and_namespaces()
+            found = sum(f"{space.rstrip('/')}/{name}" == node for name, space in names)
+            if found and since is None:
+                since = time.monotonic() + watch_s
+            self._executor.spin_once(timeout_sec=0.05)
+        return found
+
     def state(self, node: str, timeout_s: float, alive: Callable[[], bool]) -> str:
         """Label of the node's state, such as "inactive".
 
