@@ -119,7 +119,7 @@ setup(
         (f"share/{NAME}/config", files("config/*")),
         *(
             (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
-            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security")
+            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security", "systemd")
         ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),
@@ -147,6 +147,8 @@ setup(
         ],
         # Passes of one token on one core of a CPU with AVX-512, 1.5 to 2 times as fast.
         "cpu": ["numba>=0.60", "llvmlite"],
+        # Attention on an NVIDIA GPU of generation 8.0 or newer; it is compiled for the torch there.
+        "flash": ["flash-attn>=2.8,<3"],
         "sim": ["mujoco>=3.3,<3.10"],
         # What `vla-ros demo` needs, on a machine without ROS 2.
         "demo": ["vla_ros[ros,model,sim]"],

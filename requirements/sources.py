@@ -18,6 +18,7 @@ TORCH = ROOT / "requirements" / "torch.txt"
 PINS = ROOT / "requirements" / "pins.txt"
 LIBERO = ROOT / "requirements" / "libero.txt"
 LAUNCH = ROOT / "requirements" / "launch.txt"
+LAUNCH_PYTEST = LAUNCH.with_name("launch_pytest.txt")
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
 EXTRAS = ("model", "sim", "so101", "replay", "video", "serve", "dev")
 ROS_EXTRAS = {"kilted": "ros", "jazzy": "ros-jazzy"}  # distro: the extra with its wheels

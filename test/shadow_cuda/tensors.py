@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false as dense
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shadow_cuda.memory import Block, Pool
@@ -25,9 +26,9 @@ WAITING = {
     "_local_scalar_dense": "item", "is_nonzero": "item", "equal": "item",
     "nonzero": "nonzero", "masked_select": "nonzero", "_unique2": "nonzero",
 }  # fmt: skip
-RANDOM = {"normal_", "uniform_", "exponential_", "random_", "bernoulli_", "bernoulli", "multinomial",
-          "rand", "randn", "randint", "randperm", "native_dropout", "rand_like", "randn_like",
-          "normal"}  # fmt: skip
+RANDOM = {"normal_", "uniform_", "exponential_", "random_", "bernoulli_", "bernoulli", "rand",
+          "multinomial", "randn", "randint", "randperm", "native_dropout", "rand_like",
+          "randn_like", "normal"}  # fmt: skip
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 #: which take no number that lies on the host, though it has no dimensions
 NO_HOST_NUMBER = {"cat", "stack", "mm", "bmm", "addmm", "baddbmm", "index_select", "index_copy",
@@ -86,6 +87,9 @@ class ShadowTensor(torch.Tensor):
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
+
+    def new_tensor(self, data: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
@@ -395,7 +399,7 @@ def same_order(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if one.is_contiguous() and other.is_contiguous():
         return True
-    return one.stride() == other.stride() and torch._prims_common.is_non_overlapping_and_dense(one)
+    return one.stride() == other.stride() and dense(one)
 
 
 Recorded = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]

@@ -43,7 +43,7 @@ def test_two_devices_in_one_operator(gpu: ShadowGpu) -> None:
         lambda: there.add_(here),
         lambda: torch.where(there > 0, there, here),
     ):
-        with pytest.raises(CudaError, match="two (devices|GPUs)"):
+        with pytest.raises(CudaError, match=r"two (devices|GPUs)"):
             call()
     assert (there * torch.tensor(2.0)).tolist() == [2, 2, 2]  # a number of the host is a number
     assert there.to("cuda:1").device == torch.device("cuda:1")
@@ -64,7 +64,7 @@ def test_two_devices_in_one_operator(gpu: ShadowGpu) -> None:
 )  # fmt: skip
 def test_a_capture_forbids(call, gpu: ShadowGpu) -> None:  # type: ignore[no-untyped-def]
     x = torch.ones(3, device=CUDA)
-    with pytest.raises(CudaError, match="while capturing|within a capture"):
+    with pytest.raises(CudaError, match=r"while capturing|within a capture"):
         captured(lambda: call(x))
     assert gpu.graph is None  # and the next one is as any
     graph, made = captured(lambda: x + 1)
@@ -109,10 +109,10 @@ def test_memory_of_a_pool_is_handed_out_again(gpu: ShadowGpu) -> None:
 
 
 def test_a_graph_over_memory_that_was_given_back(gpu: ShadowGpu) -> None:
-    x = torch.ones(3, device=CUDA)
-    graph, _ = captured(lambda: x[1:] + 1)
+    held = [torch.ones(3, device=CUDA)]
+    graph, _ = captured(lambda: held[0][1:] + 1)
     graph.replay()
-    del x
+    held.clear()
     gc.collect()
     with pytest.raises(CudaError, match="given back"):
         graph.replay()
@@ -152,7 +152,7 @@ def test_a_stream_that_does_not_wait(gpu: ShadowGpu) -> None:
         made = x + 1
     with pytest.raises(CudaError, match="has not waited"):
         made * 2
-    with pytest.raises(CudaError, match="overwrites what stream 2 .* reads"):
+    with pytest.raises(CudaError, match=r"overwrites what stream 2 .* reads"):
         x.zero_()
     own.wait_event(side.record_event())
     assert (made * 2).tolist() == [4, 4, 4]

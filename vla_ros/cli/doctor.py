@@ -294,7 +294,9 @@ def check_folder(name: str) -> Iterator[Check]:
     try:
         found = describe(name)
     except (CheckpointError, OSError) as error:
-        yield fail("checkpoint", " ".join(str(error).split()), "give a folder with a config.json")
+        text = " ".join(str(error).split())
+        told = "give " in text or "did you mean" in text  # the remedy is in the reason
+        yield fail("checkpoint", text, "" if told else "give a folder with a config.json")
         return
     weights = f", {found.weights}" if found.weights else ""
     yield ok("checkpoint", f"{found.directory}: {found.family}{weights}")

@@ -15,17 +15,21 @@ import importlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from vla_ros.cli.arguments import VERBS
+from vla_ros.cli.arguments import GROUPS, VERBS
 from vla_ros.core.console import error, plain_output
 from vla_ros.core.errors import UserError
 from vla_ros.core.extensions import LAB, extensions, imported
 from vla_ros.core.extensions import VERBS as GROUP
+from vla_ros.core.names import nearest
 
-EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are described in config/."
+EPILOG = """\
+`vla-ros VERB --help` explains each; docs/reference/parameters.md has the
+parameters of the nodes."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +40,11 @@ class Parser(argparse.ArgumentParser):
         self.color = False  # of Python 3.14's help: its escape codes would be shown as text
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments"):
+            message += ": put a value with spaces in quotes"
+        if refused := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            near = nearest(refused[1], re.findall(r"[^\s,']+", refused[2]))
+            message += near.replace(":", ";", 1)
         error(self.prog, f"{message} (see {self.prog} --help)")
         self.exit(2)
 
@@ -65,24 +74,56 @@ def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
     """A parser that knows every verb by name and only the chosen one in full."""
     from vla_ros import __version__
 
+    known = available()
     parser = Parser(
         prog="vla-ros",
+        usage="vla-ros [-h] [--version] VERB ...",
         description="The ROS 2 runtime for vision-language-action policies.",
-        epilog=EPILOG,
+        epilog=f"{_grouped(known)}\n\n{EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"vla-ros {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, prog="vla-ros", help=argparse.SUPPRESS
+    )
     module = None
-    known = available()
-    for verb, (path, text) in known.items():
+    for verb, (path, _) in known.items():
         if verb == chosen:
             module = importlib.import_module(path)
             module.add_parser(verbs)
         else:
-            verbs.add_parser(verb, help=text)
-    if chosen is not None and chosen not in known and known.keys() == VERBS.keys():
-        parser.error(f"there is no verb {chosen!r} here; those of the lab come with it: {LAB}")
+            verbs.add_parser(verb)
     return parser, module
+
+
+def _instead(chosen: str) -> str:
+    """End of a line that refuses a verb."""
+    known = available()
+    if "=" in chosen:
+        return ": the verb comes first"
+    alone = known.keys() == VERBS.keys()
+    return nearest(chosen, known, f" here; those of the lab come with it: {LAB}" if alone else "")
+
+
+def _grouped(known: Mapping[str, tuple[str, str]]) -> str:
+    """The verbs in their groups, for help."""
+    width = max(map(len, known)) + 2
+    groups: dict[str, tuple[str, ...]] = dict(GROUPS)
+    for package in _packages():
+        for title, verbs in getattr(package, "GROUPS", {"others": tuple(package.VERBS)}).items():
+            groups[title] = (*groups.get(title, ()), *verbs)
+    parts = []
+    for title, verbs in groups.items():
+        rows = [
+            textwrap.fill(
+                f"  {verb:<{width}}{known[verb][1]}", 80, subsequent_indent=" " * (width + 2)
+            )
+            for verb in verbs
+            if verb in known
+        ]
+        if rows:
+            parts.append("\n".join([f"{title}:", *rows]))
+    return "\n\n".join(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,6 +136,8 @@ def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser, module = make_parser(chosen)
+    if chosen is not None and module is None:
+        parser.error(f"there is no verb {chosen!r}{_instead(chosen)}")
     args = parser.parse_args(arguments)
     assert module is not None  # argparse refused an unknown verb
     who = f"vla-ros {args.verb}"
@@ -119,7 +162,7 @@ def _main(argv: Sequence[str] | None) -> int:
         extra = _extra_with(wrong.name or "")
         if not extra:
             raise
-        error(who, f"{wrong.name} is not installed: pip install 'vla_ros[{extra}]'")
+        error(who, f"{wrong.name} is not installed: pip install '.[{extra}]' in the checkout")
         return 2
 
 

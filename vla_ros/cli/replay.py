@@ -41,9 +41,9 @@ A bag of `vla-ros record` names its policy: nothing else need be given. Other ba
 (rosbag2: MCAP or sqlite3; images rgb8, bgr8, rgba8, bgra8, mono8, JPEG or PNG) need a policy,
 and an instruction unless they have one.
 
-modes:
+modes (default: chunks of a run in real time that recorded them, else lockstep):
   lockstep   every frame is answered before the next one comes: the same actions every time,
-             as fast as the policy goes (default)
+             as fast as the policy goes
   recorded   frames come as they were recorded, --rate times as fast; the policy runs in real
              time and answers the newest frame
   fast       as recorded, but each frame comes as soon as the policy has answered one
@@ -131,7 +131,8 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> str:
-    """Mode of the replay. Raises UserError for options that are wrong or contradict each other."""
+    """Mode of the replay, "" where the bag decides. Raises UserError for options that are wrong or
+    contradict each other."""
     if args.rate is not None and args.mode not in (None, "recorded"):
         raise UserError(f"--rate needs --mode recorded, not {args.mode}")
     if args.rate is not None and not 0.01 <= args.rate <= 100:
@@ -150,7 +151,7 @@ def check(args: argparse.Namespace) -> str:
     elsewhere = any(item.startswith("worker_python=") for item in args.param)
     if args.policy not in (None, *POLICIES) and not elsewhere:
         refuse_unknown(args.policy)
-    return str(args.mode or ("recorded" if args.rate is not None else "lockstep"))
+    return str(args.mode or ("recorded" if args.rate is not None else ""))
 
 
 def conclude(args: argparse.Namespace, report: Report, played: ReplayedFrames) -> int:
@@ -193,8 +194,14 @@ class _Replay(GraphRun):
 
     def run(self) -> int:
         from vla_ros.data.bags import BagError
-        from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_requests
+        from vla_ros.ros.nodes.replay.prepare import (
+            make_report,
+            mode_like,
+            prepare,
+            with_requests,
+        )
 
+        self._mode = self._mode or mode_like(self._args, self._bag)
         prepared = prepare(self._args, self._mode, self._bag)
         if prepared.chunks:
             folder = tempfile.TemporaryDirectory(prefix="vla_ros_replay_")

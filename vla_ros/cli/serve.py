@@ -1,4 +1,4 @@
-"""`vla-ros serve`: a policy for clients of openpi's websocket protocol."""
+"""`vla-ros serve`: a policy for clients of openpi's websocket protocol and of `POST /act`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ FLAGS = (
 MIB = 1024 * 1024
 DESCRIPTION = """\
 Serve a policy over openpi's websocket protocol: policy nodes with policy remote, openpi's own
-client and whoever speaks it send observations and get actions. Needs neither ROS 2 nor its network.
+client and whoever speaks it send observations and get actions; OpenVLA's clients POST them to /act
+on the same port. Needs neither ROS 2 nor its network.
 Only programs on this machine reach it, unless --host and a token say otherwise."""
 
 EPILOG = """\

@@ -12,12 +12,21 @@ from pathlib import Path
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
 from vla_ros.core.console import error
 from vla_ros.core.signals import set_on_signal
+from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import check_enclave
-from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut, print_line
+from vla_ros.ros.bringup.graph import (
+    REFUSED,
+    BringUpStopped,
+    Graph,
+    GraphFailed,
+    TimedOut,
+    print_line,
+)
 from vla_ros.ros.bringup.graph_file import (
     LOG_LEVELS,
     GraphSpec,
+    NodeSpec,
     parse_overrides,
     shipped_graphs,
     title_of,
@@ -115,10 +124,22 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print(describe(spec))
         return 0
+    for node in spec.nodes:
+        _check_policy(node)
     check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)
     return _run(spec, stop, args.seconds)
+
+
+def _check_policy(node: NodeSpec) -> None:
+    """Refuse a policy that there is not, before anything starts. One of another interpreter, a
+    worker_python's, is not known here."""
+    values = node.values()
+    name = str(values.get("policy") or "")
+    here = node.executable == "policy" and not values.get("worker_python")
+    if here and name not in ("", *POLICIES):
+        refuse_unknown(name)
 
 
 def _simulated(graph: str) -> bool:
@@ -138,20 +159,29 @@ def describe(spec: GraphSpec) -> str:
 
 
 def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    graph = Graph(spec, interrupted=stop.is_set)
-    failed = 0
+    graph = Graph(spec, on_line=_show, interrupted=stop.is_set, shared=True)
+    failure: GraphFailed | None = None
     try:
         graph.start()
-        print_line("up", "everything is running; Ctrl-C ends it")
+        running = "; ".join(["everything is running", *graph.lacking()])
+        print_line("up", f"{running}; Ctrl-C ends it")
         until = time.monotonic() + seconds if seconds else float("inf")
         while not stop.wait(0.1) and time.monotonic() < until:
             graph.check()
     except BringUpStopped:
         pass
     except GraphFailed as wrong:
-        error("vla-ros up", wrong)
-        failed = STUCK if isinstance(wrong, TimedOut) else 1
+        failure = wrong
     exits = graph.stop()
     for ended in exits:
         print_line("up", str(ended))
-    return failed or int(not all(ended.clean for ended in exits))
+    if failure is not None:  # last, where it is looked for
+        error("vla-ros up", failure)
+        return STUCK if isinstance(failure, TimedOut) else 1
+    return int(not all(ended.clean for ended in exits))
+
+
+def _show(node: str, line: str) -> None:
+    """Show a line of a node's log, but a refusal to configure, which is this verb's last line."""
+    if REFUSED not in line:
+        print_line(node, line)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
 
@@ -28,6 +30,18 @@ def set_on_signal(stop: threading.Event) -> None:
 
     for number in ENDS:
         signal.signal(number, ask)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)  # see kept_back
+
+
+@contextlib.contextmanager
+def kept_back() -> Iterator[None]:
+    """Start of a process that calls :func:`set_on_signal`: a signal that comes while it still
+    imports waits until then, instead of a KeyboardInterrupt wherever it is."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore() -> None:

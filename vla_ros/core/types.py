@@ -219,6 +219,8 @@ class PolicyState(IntEnum):
 
 #: How the reason of a policy that is WAITING begins between two episodes of a simulation.
 EPISODE_OVER = "the episode is over"
+#: How it begins while a task is stopped by a person.
+STOPPED = "stopped: "
 
 
 class CommandKind(IntEnum):

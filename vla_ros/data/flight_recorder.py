@@ -70,9 +70,20 @@ class MessageRing:
         return (*self._latched.values(), *(record for _, record in self._held))
 
 
+@dataclass(slots=True)
+class _Due:
+    """A record that is to be written at this steady time, ``latest_ns`` at the latest."""
+
+    at_ns: int
+    latest_ns: int
+    path: Path
+    run: RunInfo
+
+
 class FlightRecorder:
-    """Writes ``flight_<time>_<reason>`` into ``folder`` for every event, and takes the oldest of
-    them away, also those of earlier runs, where there are too many.
+    """Writes ``flight_<time>_<reason>`` into ``folder`` for an event, and takes the oldest of
+    them away, also those of earlier runs, where there are too many. Events of one
+    name that follow closer than ``seconds`` are one: each record would hold nearly the same.
 
     ``log`` gets one line for every bag written or not; it is called from other threads.
     """
@@ -82,11 +93,13 @@ class FlightRecorder:
     ) -> None:
         self.folder, self._limits, self._clock, self._log = folder, limits, clock, log
         self._ring = MessageRing(limits.seconds + limits.after_s, limits.bytes)
-        self._pending: list[tuple[int, Path, RunInfo]] = []  # due at this steady time
+        self._pending: list[_Due] = []
         self._writers: list[threading.Thread] = []
         self._tidying = threading.Lock()  # writers end beside each other
         self._done: set[Path] = set(folder.glob(RECORDS))  # written whole, by earlier runs too
+        self._last: tuple[str, int] | None = None  # the newest event, and its steady time
         self.bags = 0  # begun so far
+        self.repeated = 0  # events that were no news
 
     def add(self, record: Record) -> None:
         """Keep a message, for a while."""
@@ -97,11 +110,20 @@ class FlightRecorder:
 
         ``name`` becomes part of the bag's name ("hold", "fault").
         """
+        steady = self._clock.steady_ns()
+        before, self._last = self._last, (name, steady)
+        same = before is not None and before[0] == name
+        if before is not None and same and steady - before[1] < self._limits.seconds * SECOND:
+            self.repeated += 1
+            if self._pending and steady < self._pending[-1].latest_ns:
+                self._pending[-1].at_ns = steady + round(self._limits.after_s * SECOND)
+            return
         self.bags += 1
         now = datetime.fromtimestamp(self._clock.now_ns() / SECOND, timezone.utc)
         path = self.folder / f"flight_{now:%Y%m%d_%H%M%S_%f}_{name}"
-        due = self._clock.steady_ns() + round(self._limits.after_s * SECOND)
-        self._pending.append((due, path, run))
+        due = steady + round(self._limits.after_s * SECOND)
+        latest = steady + round(self._limits.seconds * SECOND / 2)  # the ring must still have it
+        self._pending.append(_Due(due, latest, path, run))
 
     def finish(self, timeout_s: float) -> bool:
         """Write everything and wait for the disk; whether that was done in time."""
@@ -117,12 +139,12 @@ class FlightRecorder:
 
     def _write_due(self, everything: bool = False) -> None:
         now = self._clock.steady_ns()
-        due = [job for job in self._pending if everything or job[0] <= now]
+        due = [job for job in self._pending if everything or job.at_ns <= now]
         self._pending = [job for job in self._pending if job not in due]
-        for _, path, run in due:
+        for job in due:
             records = self._ring.records()
             writer = threading.Thread(
-                target=self._write, args=(path, run, records), name="flight", daemon=True
+                target=self._write, args=(job.path, job.run, records), name="flight", daemon=True
             )
             writer.start()
             self._writers.append(writer)

@@ -6,18 +6,24 @@ A policy lives in one thread of one process (the worker) and is never shared.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from vla_ros.core import extensions
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.adaptation import Adaptation
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a policy raises
 from vla_ros.engine.options import EngineOptions
 
+#: How the names of models begin that a user may take for a policy's.
+MODELS = ("smolvla", "pi0", "openvla", "minivla", "bitvla", "turbovla", "evo1", "groot", "gr00t",
+          "act", "diffusion", "vqbet", "xvla")  # fmt: skip
 POLICIES = ("zero", "scripted", "replay", "vla", "lerobot", "remote")
 WITHOUT_DATA = POLICIES[:3]  # which learned from none
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
@@ -87,7 +93,8 @@ class PolicySpec:
     checkpoint's names and statistics do not count against ``action_space``. ``action_rate_hz`` at
     which actions are executed, 0 that of its data: a velocity becomes a displacement by it.
     ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
-    checkpoint (:mod:`vla_ros.engine.verdicts`).
+    checkpoint (:mod:`vla_ros.engine.verdicts`). ``adaptation``:
+    from the robot's conventions to those of the checkpoint's data and back, for every policy.
     """
 
     name: str = "zero"
@@ -108,6 +115,7 @@ class PolicySpec:
     gripper: str = ""
     action_rate_hz: float = 0.0
     require_verified: bool = False
+    adaptation: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what needs no loading to be refused."""
@@ -117,10 +125,11 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
-        if self.name == "remote" and not self.checkpoint.startswith(("ws://", "wss://", "tcp://")):
+        schemes = ("ws://", "wss://", "tcp://", "http://", "https://")
+        if self.name == "remote" and not self.checkpoint.startswith(schemes):
             raise PolicyRefused(
-                "policy 'remote' needs a checkpoint: the server, as ws://host:8000, or tcp://host:5555"
-                " of GR00T's"
+                "policy 'remote' needs a checkpoint: the server, as ws://host:8000,"
+                " tcp://host:5555 of GR00T's, or http://host:8000/act of OpenVLA's"
             )
         if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
@@ -165,12 +174,25 @@ def refuse_unknown(name: str) -> None:
     """Raise PolicyRefused unless a package of this interpreter offers the policy."""
     found = extensions.claims(extensions.POLICIES)
     if name not in found:
+        if _is_model(name):
+            raise PolicyRefused(
+                f"policy is {name!r}, which is a model: give policy: vla and checkpoint: its"
+                " folder, or policy: lerobot in LeRobot's own environment"
+            )
+        if near := nearest(name, {*POLICIES, *found}):
+            raise PolicyRefused(f"there is no policy {name!r}{near}")
         plugins = (
             f"installed packages offer {', '.join(sorted(found))}"
             if found
             else f"no installed package offers another (entry point {extensions.POLICIES})"
         )
         raise PolicyRefused(f"policy is {name!r}: there are {', '.join(POLICIES)}, and {plugins}")
+
+
+def _is_model(name: str) -> bool:
+    """True of a family that the engine reads, or a model that LeRobot runs."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower().replace("π", "pi"))
+    return plain.startswith(MODELS)
 
 
 def finish(timeline: Timeline, clock: Clock) -> Timeline:

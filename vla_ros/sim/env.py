@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 from vla_ros.core.types import Floats, Image, Pose
 
 AGENTVIEW = "agentview"
@@ -186,9 +187,11 @@ class EnvSpec:
             if task.name == name or name in task.aliases:
                 return task
         names = [task.name for task in self.tasks]
+        near = nearest(name, names)
         if len(names) > _NAMED:
             names[_NAMED:] = [f"and {len(names) - _NAMED} more"]
-        raise UnknownTask(f"{self.name} has no task '{name}'; it has: {', '.join(names)}")
+        near = near or f"; it has: {', '.join(names)}"
+        raise UnknownTask(f"{self.name} has no task '{name}'{near}")
 
     def check_initial_state(self, task: Task, index: int) -> None:
         """UnknownTask unless ``index`` is one of the task's initial states."""

@@ -128,8 +128,8 @@ def test_on_a_fast_device_the_fresh_decodings_win_and_the_pipeline_is_too_old():
     ]
     assert [v.meets for v in verdicts] == [True, True, True, True, False]
     assert "255 ms old" in verdicts[-1].missing[0]
-    assert verdicts[0].parameters == "decoding:=speculative engine_options:=[drafter=temporal_tree]"
-    assert verdicts[1].parameters == "decoding:=speculative"
+    assert verdicts[0].parameters == "decoding=speculative engine_options=[drafter=temporal_tree]"
+    assert verdicts[1].parameters == "decoding=speculative"
 
 
 def test_a_tree_saves_passes_where_nodes_are_cheap():

@@ -92,7 +92,7 @@ def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
     (flow,) = result["decodings"]  # naive is no choice
     assert flow["decoding"] == "flow"
     s = flow["executed"]
-    assert flow["parameters"] == f"decoding:=auto replan_interval:={s}"
+    assert flow["parameters"] == f"decoding=auto replan_interval={s}"
     assert flow["actions_hz"] == 20
     parts = {p["executed"]: p for p in result["executed"]}
     chunk = max(parts)

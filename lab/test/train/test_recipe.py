@@ -139,8 +139,8 @@ def test_the_recipes_of_the_lab_are_sound(name):
 @pytest.mark.parametrize(
     ("stage", "body", "said"),
     [
-        ("clone", {"trian": {}}, "did you mean train?"),
-        ("clone", {"train": {"data": ["demos"], "step": 6}}, "did you mean steps?"),
+        ("clone", {"trian": {}}, "did you mean 'train'?"),
+        ("clone", {"train": {"data": ["demos"], "step": 6}}, "did you mean 'steps'?"),
         ("clone", {"train": {"data": ["demos"], "steps": 0}}, "at least 1"),
         ("clone", {"train": {"data": ["demos"], "steps": "many"}}, "a whole number"),
         ("clone", {"train": {"data": ["demos"], "steps": True}}, "a whole number"),
@@ -148,13 +148,13 @@ def test_the_recipes_of_the_lab_are_sound(name):
         ("clone", {"train": {"data": ["demos"], "learning_rate": math.nan}}, "give 0 or more"),
         ("clone", {"train": {"data": ["demos"], "learning_rate": math.inf}}, "give 0 or more"),
         ("clone", {"train": {"data": ["demos"], "learning_rate": "fast"}}, "give a number"),
-        ("clone", {"train": {"data": ["demso"]}}, "did you mean demos?"),
+        ("clone", {"train": {"data": ["demso"]}}, "did you mean 'demos'?"),
         ("clone", {"train": {"data": ["judge"]}}, "made by a later stage"),
         ("clone", {"train": {}}, "train needs data"),
         ("clone", {"train": {"data": [True]}}, "data is [True]: give words"),
         ("judge", {"eval": {**JUDGE, "delay_frames": ["2"]}}, "give whole numbers"),
         ("clone", {"train": {"data": ["demos"], "init_from": "demos"}}, "is a stage collect"),
-        ("demos", {"collect": {"families": ["stak"]}}, "did you mean stack?"),
+        ("demos", {"collect": {"families": ["stak"]}}, "did you mean 'stack'?"),
         ("demos", {"collect": {"seed": 9}}, "0 to 4"),
         ("demos", {"collect": {"unsteady": True}}, "with a policy"),
         ("judge", {"eval": {**JUDGE, "at_least": {5: 0.9}}}, "which delay_frames has not"),
@@ -174,9 +174,9 @@ def test_what_is_wrong_in_a_stage_is_one_line_before_anything_runs(stage, body, 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"policy": {"checkpoint": "clon"}}, "did you mean clone?"),
-        ({"policy": {"chekpoint": "clone"}}, "did you mean checkpoint?"),
-        ({"stage": {}}, "did you mean stages?"),
+        ({"policy": {"checkpoint": "clon"}}, "did you mean 'clone'?"),
+        ({"policy": {"chekpoint": "clone"}}, "did you mean 'checkpoint'?"),
+        ({"stage": {}}, "did you mean 'stages'?"),
         ({"stages": None}, "give keys and values"),
         ({"hours": "long"}, "give a number"),
         ({"stages": {True: {"collect": {}}}}, "YAML reads otherwise"),
@@ -227,7 +227,7 @@ def test_what_only_the_simulation_or_torch_knows_is_refused_before_anything_runs
 
 def test_a_recipe_that_is_not_there_is_refused_by_the_nearest_name(tmp_path, capsys):
     assert main(words("tabeltop", tmp_path / "run")) == 2
-    assert "did you mean tabletop?" in capsys.readouterr().err
+    assert "did you mean 'tabletop'?" in capsys.readouterr().err
 
 
 def test_a_task_that_succeeds_too_seldom_is_named():

@@ -12,7 +12,13 @@ VERBS = {
     "roofline": "what a model can reach on a device, calculated",
     "advise": "which ways of decoding meet a control rate and an age limit",
     "verify": "is a policy in a lower precision still the same policy?",
-    "calibrate": "fit the bins of uncertainty that decoding heterospec goes by",
-    "coverage": "what drafts an evaluation's recorded tokens would allow",
+    "calibrate": "fit how sure a draft must be for decoding heterospec",
+    "coverage": "how often drafts would have met the tokens of an evaluation",
     "loop": "generations of a checkpoint: data, success, takeovers, age",
+}
+
+#: title in `vla-ros --help` -> its verbs
+GROUPS = {
+    "learn": ("collect", "demonstrations", "train", "loop"),
+    "measure": ("bench", "roofline", "advise", "verify", "calibrate", "coverage"),
 }

@@ -85,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{best.candidate.name}: a chunk of {best.candidate.chunk} actions in {ms:.1f} ms")
         print(f"{report.EXECUTED.table(by_part)}\n")
     print(_conclusion(best, limits) if best.meets else _nothing(limits))
+    if best.meets:
+        print(best.command)
     fleet = fleet_with(verdicts, limits)
     if fleet is not None:
         print(fleet)

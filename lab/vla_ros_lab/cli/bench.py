@@ -1,6 +1,6 @@
 """`vla-ros bench`: the inference engine measured against its references. Needs no ROS.
 
-Prints a table and, last, one line of JSON (`--json`: that line alone); `--output` also keeps
+Prints a table, or with `--json` one line of JSON alone; `--output` also keeps
 both in files, with an image.
 """
 
@@ -253,7 +253,8 @@ def _finish(
         (args.output / f"{name}.json").write_text(json.dumps(json.loads(line), indent=1) + "\n")
         if figure is not None and not write_png(figure(), args.output / f"{name}.png"):
             log_line("no image: matplotlib is not installed")
-    print(line)
+    if args.json:
+        print(line)
     return 0
 
 

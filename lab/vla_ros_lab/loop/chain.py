@@ -136,8 +136,8 @@ def read_bag(folder: Path) -> tuple[str, ChainBag] | None:
     it. vla_ros.data.bags.BagError: it is damaged."""
     with Bag(folder) as bag:
         run = bag.run
-        if run is None or not run.checkpoint_sha256:
-            return None
+        if run is None or not run.checkpoint_sha256 or run.reason:
+            return None  # a flight record has seconds of a run again
         commands, statuses, episodes = (
             [topic.name for topic in bag.topics if topic.name.endswith(f"/{name}")]
             for name in (_COMMANDS, _STATUS, _EPISODES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,21 +12,20 @@ from vla_ros_lab.roofline.decodings import DecodingTime, clocked
 
 #: policy parameters of a row's decoding
 PARAMETERS = {
-    "flow": "decoding:=auto",
-    "flow_eager": "decoding:=auto engine_options:=[cuda_graphs=false]",
-    "speculative_temporal": "decoding:=speculative",
-    "speculative_tree": "decoding:=speculative engine_options:=[drafter=temporal_tree]",
-    "speculative_tree_full": "decoding:=speculative"
-    " engine_options:=[drafter=temporal_tree,adaptive_draft=false]",
-    "speculative_head": "decoding:=speculative engine_options:=[drafter=head,adaptive_draft=false]",
-    "speculative_head_paying": "decoding:=speculative engine_options:=[drafter=head]",
-    "heterospec_head": "decoding:=heterospec engine_options:=[drafter=head]",
-    "heterospec_head_full": "decoding:=heterospec"
-    " engine_options:=[drafter=head,adaptive_draft=false]",
-    "speculative_relaxed": "decoding:=speculative"
-    " engine_options:=[acceptance=relaxed,relaxed_distance=2]",
-    "speculative_model": "decoding:=speculative"
-    " engine_options:=[drafter=model,draft_checkpoint=DIR]",
+    "flow": "decoding=auto",
+    "flow_eager": "decoding=auto engine_options=[cuda_graphs=false]",
+    "speculative_temporal": "decoding=speculative",
+    "speculative_tree": "decoding=speculative engine_options=[drafter=temporal_tree]",
+    "speculative_tree_full": "decoding=speculative"
+    " engine_options=[drafter=temporal_tree,adaptive_draft=false]",
+    "speculative_head": "decoding=speculative engine_options=[drafter=head,adaptive_draft=false]",
+    "speculative_head_paying": "decoding=speculative engine_options=[drafter=head]",
+    "heterospec_head": "decoding=heterospec engine_options=[drafter=head]",
+    "heterospec_head_full": "decoding=heterospec"
+    " engine_options=[drafter=head,adaptive_draft=false]",
+    "speculative_relaxed": "decoding=speculative"
+    " engine_options=[acceptance=relaxed,relaxed_distance=2]",
+    "speculative_model": "decoding=speculative engine_options=[drafter=model,draft_checkpoint=DIR]",
 }
 #: how much of a chunk is executed before the next one takes over, to choose from
 EXECUTED = (1, 2, 4, 8, 16, 32)
@@ -91,8 +91,15 @@ class CandidateVerdict:
     @property
     def parameters(self) -> str:
         name = self.candidate.name
-        own = PARAMETERS.get(name, f"decoding:={name}")
-        return f"{own} replan_interval:={self.executed}" if self.candidate.chunk > 1 else own
+        own = PARAMETERS.get(name, f"decoding={name}")
+        return f"{own} replan_interval={self.executed}" if self.candidate.chunk > 1 else own
+
+    @property
+    def command(self) -> str:
+        """Command that runs a checkpoint so; only its folder is left to fill in."""
+        given = ("policy=vla", "checkpoint=DIR", *self.parameters.split())
+        words = (shlex.quote(f"policy.{one}") for one in given)
+        return " ".join(["vla-ros up policy", *(f"-p {word}" for word in words)])
 
 
 def from_roofline(found: Iterable[DecodingTime]) -> tuple[Candidate, ...]:

@@ -183,7 +183,8 @@ def shards(directory: Path) -> list[Path]:
     """The shards of a data set, in order. UserError: there are none."""
     found = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
     if not found:
-        raise UserError(f"no {SUFFIX} shards in {directory}: make some with `vla-ros collect`")
+        lacks = f"no {SUFFIX} shards in" if directory.is_dir() else "there is no folder"
+        raise UserError(f"{lacks} {directory}: make one with `vla-ros collect`")
     return found
 
 

@@ -6,7 +6,6 @@ a stage before it stands for what that stage makes. Everything is refused before
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 from vla_ros.core.yaml_files import read_yaml
 from vla_ros.engine.io.config import MOST_DELAY
 from vla_ros_lab.train.head.options import HeadOptions
@@ -350,8 +350,8 @@ def _check_name(
 
 def _nearest(word: str, known: Sequence[str]) -> str:
     """What was perhaps meant, or all that there is."""
-    if near := difflib.get_close_matches(word, known, n=1):
-        return f"did you mean {near[0]}?"
+    if near := nearest(word, known):
+        return near.removeprefix(": ")
     return f"give one of {', '.join(known)}" if known else "there is none"
 
 

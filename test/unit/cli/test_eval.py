@@ -94,7 +94,7 @@ def test_only_in_real_time_drafts_adapt():
         (["--policy", "zero", "--mode", "realtime", "--workers", "2"], "slow each other down"),
         (["--policy", "zero", "--mode", "realtime", "--delay-frames", "1"], "--image-delay-ms"),
         (["--policy", "zero", "--image-delay-ms", "50"], "--delay-frames"),
-        (["--policy", "zero", "--tasks", "dance"], "no task or family dance"),
+        (["--policy", "zero", "--tasks", "dance"], "no task or family 'dance'"),
         (["--policy", "zero", "--suite", "libero_moon"], "no suite 'libero_moon'"),
         (["--policy", "zero", "--suite", "libero_10", "--env", "tabletop"], "--env libero"),
         (["--policy", "zero", "--seed", "1000000"], "0 to 999999"),

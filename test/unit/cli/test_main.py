@@ -28,7 +28,7 @@ def run(capsys, *words):
         (("--bogus",), "VERB"),
         (("up",), "graph"),
         (("up", "sim", "--bogus"), "--bogus"),
-        (("up", "no_such_graph"), "policy.up.yaml"),
+        (("up", "no_such_graph"), "there are libero, lockstep, policy, sim, so101"),
         (("up", "/"), "directory"),
         (("up", "policy", "-p", "policy.control_rate=3"), "did you mean 'control_rate_hz'"),
         (("up", "policy", "-p", "polcy.mode=1"), "no node 'polcy'"),
@@ -59,7 +59,7 @@ def test_the_list_of_verbs(capsys):
     status, out, _ = run(capsys, "--help")
     assert status == 0
     assert {"demo", "up", "doctor"} <= set(main.available())
-    assert all(f"\n    {verb}" in out for verb in main.available())
+    assert all(f"\n  {verb} " in out for verb in main.available())
 
 
 def test_every_file_in_main_verbs_has_the_two_functions():

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import known_or_nearest
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.sim.env import ACTION_RATE_HZ, Task
 from vla_ros.sim.factory import EnvConfig
@@ -121,8 +122,8 @@ def select_tasks(tasks: Iterable[Task], names: Sequence[str]) -> tuple[Task, ...
     known = set().union(*called.values())
     if unknown := [name for name in names if name not in known]:
         groups = sorted({group_of(task.name) for task in offered} - {""})
-        there = ", ".join([*groups, *(task.name for task in offered)])
-        raise PlanError(f"no task or family {', '.join(unknown)}; there are: {there}")
+        there = [*groups, *(task.name for task in offered)]
+        raise PlanError(f"no task or family {unknown[0]!r}{known_or_nearest(unknown[0], there)}")
     wanted = set(names)
     return tuple(task for task in offered if not wanted or called[task.name] & wanted)
 

@@ -16,13 +16,17 @@ from __future__ import annotations
 import fnmatch
 import functools
 import hashlib
+import os
 import re
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from vla_ros.core.files import BadFile, open_file, read_text, sha256_of
+from vla_ros.core.names import known_or_nearest
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import AGAIN, SHIPPED_FOLDER, refuse_broken, some, state_of
 from vla_ros.engine.io.foreign import foreign_files
@@ -98,21 +102,58 @@ def _download(place: str, path: Path, wanted: Sequence[str], judge: Judge | None
     if not what.pinned:
         raise CheckpointError(_not_pinned(what))
     names: list[str] = []
-    with suppress(Exception):  # without a network, what was downloaded before will do
-        names = HfApi().list_repo_files(what.repository, revision=what.revision)
+    reached = _reachable()
+    if reached:
+        with suppress(Exception):
+            names = HfApi().list_repo_files(what.repository, revision=what.revision)
     if judge is not None and (reason := judge(names, what.repository)):
         raise CheckpointError(reason)
     before = set(_snapshot(what).rglob("*"))
     try:
         found = Path(
-            snapshot_download(what.repository, revision=what.revision, allow_patterns=list(wanted))
+            snapshot_download(
+                what.repository,
+                revision=what.revision,
+                allow_patterns=list(wanted),
+                local_files_only=not reached,  # what was downloaded before will do
+            )
         )
     except Exception as error:
+        if not reached:
+            raise CheckpointError(
+                f"{place!r} is not downloaded, and the hub cannot be reached: `hf download"
+                f" {what.repository} --revision {what.revision} --local-dir DIRECTORY` where it can"
+                " be, then give DIRECTORY"
+            ) from error
         said = " ".join(str(error).split())
         raise CheckpointError(f"cannot download {place!r} from the hub: {said}") from error
     for file in sorted(set(found.rglob("*")) - before):
         _compare(file)
     return found
+
+
+_PROXIES = ("HTTPS_PROXY", "ALL_PROXY")
+_REACH_S = 3.0  # for the hub's address to take a connection
+
+
+def _reachable() -> bool:
+    """True where the hub's address takes connections: one look, where its library tries for a
+    minute. A proxy is left to the library."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    if any(
+        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    ):
+        return True
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), _REACH_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _not_pinned(what: HubId) -> str:
@@ -131,6 +172,8 @@ def _commit_of(what: HubId) -> str:
     from huggingface_hub import HfApi
 
     with suppress(Exception):
+        if not _reachable():
+            raise OSError
         return str(HfApi().model_info(what.repository, revision=what.revision or None).sha)
     with suppress(OSError, BadFile):
         text = read_text(_repository(what) / "refs" / (what.revision or "main")).strip()
@@ -176,8 +219,8 @@ def shipped(name: str) -> Path:
     wanted = name.removeprefix(SHIPPED)
     known = sorted(path.parent.name for path in SHIPPED_FOLDER.glob("*/config.json"))
     if wanted not in known:
-        names = ", ".join(SHIPPED + one for one in known) or "none"
-        raise CheckpointError(f"{name!r} is unknown; the package comes with {names}")
+        names = [SHIPPED + one for one in known]
+        raise CheckpointError(f"no checkpoint {name!r}{known_or_nearest(name, names)}")
     return SHIPPED_FOLDER / wanted
 
 

@@ -269,7 +269,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
             prefix = self.prefill(features, given.ids, given.state)
             stages.mark("prefill")
             return prefix
-        pixels = given.pixels.to(self.device, self.dtype)
+        pixels = upload(given.pixels, self.device).to(self.dtype)
         features = yield FlowPiece(self, ("images", pixels.shape), pixels)
         stages.mark("vision")
         with torch.inference_mode():
@@ -318,7 +318,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         if views not in self._pixels:
             self._pixels[views] = torch.zeros(pixels.shape, device=self.device, dtype=self.dtype)
         buffer = self._pixels[views]
-        buffer.copy_(pixels)
+        buffer.copy_(upload(pixels, self.device))
         with torch.inference_mode():
             return self.captured(("images", views), lambda: self.encode_images(buffer))
 

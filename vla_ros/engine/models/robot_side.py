@@ -19,6 +19,7 @@ from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.tokens import Normalizer
+from vla_ros.engine.layers.devices import downloaded
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.request import Chunk, Decoded
 from vla_ros.engine.models.base import Inputs, PolicyConfig
@@ -101,7 +102,7 @@ class TokenSide(RobotSide):
                 )
             values = self._tokens.decode(decoded.tokens)
         else:
-            values = decoded.actions.double().cpu().numpy()
+            values = decoded.actions.numpy()
         values = self.normalizer.restore(values.reshape(chunk, dim))
         return decoded.inference(
             finite(values, "check the checkpoint's norm_stats"),
@@ -164,7 +165,7 @@ class ChunkSide(RobotSide):
         return Inference(
             stamp_ns=observation.stamp_ns,
             actions=self.actions(
-                decoded.values.cpu(), observation, "the weights or the input are damaged"
+                downloaded(decoded.values), observation, "the weights or the input are damaged"
             ),
             timeline=decoded.stages.resolve(),
             target_passes=1,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,15 +21,16 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.console import log_line
+from vla_ros.core.signals import kept_back
 from vla_ros.ros.bringup.environment import OVERRIDE, SAFE_PATH, defaults, prepare, python_path
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec
-from vla_ros.ros.common.ending import STEP_S, step
+from vla_ros.ros.common.ending import PARENT, STEP_S, step
 
 if TYPE_CHECKING:
     from vla_ros.ros.bringup.lifecycle import LifecycleClient
@@ -37,10 +39,6 @@ if TYPE_CHECKING:
 # Each process leads a session, so Ctrl-C in a terminal reaches only the one that started the
 # graph, which ends the nodes in order. Should that one be killed, the kernel sends its nodes
 # SIGTERM. One reader thread a process; :attr:`NodeProcess.tail` is written by that thread only.
-
-
-#: Variable with the process that a node ends with; see vla_ros.ros.common.ending.
-PARENT = "VLA_ROS_PARENT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +92,11 @@ def parameters_file(spec: NodeSpec) -> Path | None:
     return Path(name)
 
 
+#: What stands before the text of a log line, and before the reason of a refusal.
+REFUSED = "configure refused: "
+_HEAD = re.compile(rf"\[(ERROR|FATAL|WARN)\] \[[\d.]+\] \[[^]]*\]: ({REFUSED})?")
+
+
 class NodeProcess:
     """Process of a node, from its start: its output, its end. The main thread owns it."""
 
@@ -110,16 +113,18 @@ class NodeProcess:
         if spec.enclave:
             env.pop(OVERRIDE, None)  # of the process that starts it, whose keys are not the node's
         self._given = parameters_file(spec)
-        self._process = subprocess.Popen(
-            [*command_line(spec), *(["--params-file", str(self._given)] if self._given else [])],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        given = ["--params-file", str(self._given)] if self._given else []
+        with kept_back():
+            self._process = subprocess.Popen(
+                [*command_line(spec), *given],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
         self._reader = threading.Thread(target=self._read, name=f"log-{spec.name}", daemon=True)
         self._reader.start()
 
@@ -132,7 +137,8 @@ class NodeProcess:
         return self._process.poll() is None
 
     def reason(self) -> str:
-        """Last warning or error of the node, else its last line: why something went wrong.
+        """Text of the last warning or error of the node, else its last line: why something went
+        wrong.
 
         A node answers a service call before its log has come through the pipe, so a line that
         explains is given a moment to arrive.
@@ -142,7 +148,7 @@ class NodeProcess:
             time.sleep(0.02)
         if found is None:
             found = self.tail[-1] if self.tail else "it printed nothing"
-        return found.strip()
+        return _HEAD.sub("", found.strip())
 
     def _last_warning(self) -> str | None:
         for line in reversed(list(self.tail)):
@@ -187,6 +193,8 @@ ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
+NAMESAKES_S = 0.8  # to discover the nodes of a domain: a fifth of it on a quiet machine
+LACKING_S = 2.0  # for a policy to run after its activation; it names a missing camera after 1 s
 
 LogLine = Callable[[str, str], None]  # (node, line)
 Say = Callable[[str], None]
@@ -222,6 +230,7 @@ class Graph:
         configure_timeout_s: float = 600.0,
         interrupted: Callable[[], bool] = lambda: False,
         before_activate: Callable[[], None] = lambda: None,
+        shared: bool = False,
     ) -> None:
         """
         Args:
@@ -233,6 +242,7 @@ class Graph:
             configure_timeout_s: for configuring one lifecycle node (it may load a model).
             interrupted: called often during the bring-up; true ends it with BringUpStopped.
             before_activate: called once every lifecycle node is configured, before any acts.
+            shared: others may be in this domain: refuse to start beside nodes of these names.
         """
         self.spec = spec
         self._given = environment
@@ -242,6 +252,7 @@ class Graph:
         self._configure_timeout_s = configure_timeout_s
         self._interrupted = interrupted
         self._before_activate = before_activate
+        self._shared = shared
         self._processes: dict[str, NodeProcess] = {}
         self._exits: tuple[NodeExit, ...] = ()
 
@@ -261,6 +272,9 @@ class Graph:
             BringUpStopped: ``interrupted`` became true.
         """
         try:
+            self._prepare()
+            if self._shared:
+                self._look_for_namesakes()
             self._start_processes()
             self._bring_up()
         except BaseException:
@@ -309,12 +323,38 @@ class Graph:
             self._processes = {}
         return self._exits
 
-    def _start_processes(self) -> None:
+    def lacking(self) -> list[str]:
+        """State and reason of each policy node that does not run within a moment, such as "WAITING:
+        waits for an instruction"."""
+        policies = [spec for spec in self.spec.nodes if spec.executable == "policy"]
+        with self._client() as client:
+            found = [client.status(spec.full_name, LACKING_S) for spec in policies]
+        return [line for line in found if line]
+
+    def _look_for_namesakes(self) -> None:
+        """Raise GraphFailed where nodes of these names run: their services would be called, and
+        theirs would get our messages."""
+        names = {spec.full_name for spec in self.spec.nodes}
+        with self._client() as client:
+            found = sorted(client.running(names, NAMESAKES_S, self._interrupted))
+        if self._interrupted():
+            raise BringUpStopped
+        if found:
+            domain = self._environment.get("ROS_DOMAIN_ID") or "0"
+            run = f"{' and '.join(found)} run{'s' if len(found) == 1 else ''}"
+            raise GraphFailed(
+                f"{run} in domain {domain} already, and were left alone: end them, or give"
+                " --namespace, or another ROS_DOMAIN_ID"
+            )
+
+    def _prepare(self) -> None:
         if self._given is None:
             prepare()
             self._environment = dict(os.environ)
         else:
             self._environment = {**self._given, **defaults(self._given)}
+
+    def _start_processes(self) -> None:
         for spec in self.spec.nodes:
             self._processes[spec.name] = NodeProcess(spec, self._environment, self._on_line)
         self._say(f"started {', '.join(self._processes)}")
@@ -323,6 +363,16 @@ class Graph:
         nodes = [spec for spec in self.spec.nodes if spec.lifecycle]
         if not nodes:
             return
+        with self._client() as client:
+            for spec in nodes:
+                self._transition(client, spec, "configure", self._configure_timeout_s)
+            self._before_activate()
+            for spec in nodes:
+                self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[LifecycleClient]:
+        """This process in the ROS graph, for as long as the body takes."""
         try:
             from vla_ros.ros.bringup.lifecycle import LifecycleClient
         except ImportError as error:
@@ -335,11 +385,7 @@ class Graph:
             reason = str(error).strip().splitlines()[0]
             raise GraphFailed(f"cannot join the ROS graph: {reason}") from None
         try:
-            for spec in nodes:
-                self._transition(client, spec, "configure", self._configure_timeout_s)
-            self._before_activate()
-            for spec in nodes:
-                self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
+            yield client
         finally:
             with self._step("leaving the ROS graph"):
                 client.close()

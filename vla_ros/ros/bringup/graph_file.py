@@ -20,24 +20,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from vla_ros.core import yaml_files
 from vla_ros.core.errors import UserError
 from vla_ros.core.files import BadFile, read_text
+from vla_ros.core.names import known_or_nearest
 from vla_ros.core.resources import config_path, share
 from vla_ros.core.yaml_files import parse_yaml
 from vla_ros.ros.bringup.environment import enclave_of
 from vla_ros.ros.common.parameter_files import (
     is_known,
-    nearest,
+    meant,
     parameters_of_all,
     place_of,
     whose,
 )
+from vla_ros.ros.common.topic_names import check_remapped
 
 # The graph files that come with the package (config/*.up.yaml), and any other by its path.
 
@@ -58,8 +61,7 @@ def find_graph_file(path: str | Path) -> Path:
                 continue
     if given.is_dir():
         raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
-    known = ", ".join(path.name for path in shipped_graphs().values())
-    raise UserError(f"no graph file {str(path)!r}; shipped ones: {known}")
+    raise UserError(f"no graph file {str(path)!r}{known_or_nearest(str(path), shipped_graphs())}")
 
 
 def shipped_graphs() -> dict[str, Path]:
@@ -141,6 +143,8 @@ def of_type(before: object, value: Any, place: str) -> Any:
         return str(value)
     assert kind is not None
     example = "" if kind is bool else f" such as {before!r}"
+    if kind is list and isinstance(value, (str, int, float)):
+        example = f" such as [{value}]"
     raise UserError(f"{place}: must be {_WORDS[kind]}{example}, not {value!r}")
 
 
@@ -345,7 +349,7 @@ def _node(
     known_keys(body, _NODE_KEYS, place)
     executable = str(body.get("executable", name))
     if executable not in (known := node_names()):
-        raise UserError(f"{place}: no node {executable!r}; vla_ros has {', '.join(known)}")
+        raise UserError(f"{place}: no node {executable!r}{known_or_nearest(executable, known)}")
     level = str(body.get("log_level", log_level)).lower()
     if level not in LOG_LEVELS:
         raise UserError(f"{place}: log_level {level!r} is none of {', '.join(LOG_LEVELS)}")
@@ -380,7 +384,7 @@ def _with_overrides(
     names = [spec.name for spec in specs]
     for node in overrides:
         if node not in names:
-            raise UserError(f"{source} has no node {node!r}; it has {', '.join(names)}")
+            raise UserError(f"{source} has no node {node!r}{known_or_nearest(node, names)}")
     return tuple(with_parameters(spec, overrides.get(spec.name, {})) for spec in specs)
 
 
@@ -390,7 +394,7 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     values = dict(spec.parameters)
     for name, value in given.items():
         if name not in known and name not in _OF_EVERY_NODE:
-            raise UserError(f"node {spec.name} has no parameter {name!r}{nearest(name, known)}")
+            raise UserError(f"node {spec.name} has no parameter {name!r}{meant(name, known)}")
         values[name] = of_type(known.get(name), value, f"{spec.name}.{name}")
     return dataclasses.replace(spec, parameters=values)
 
@@ -408,17 +412,27 @@ def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
             if not is_known(name, parameters_of_all(), roles):
                 where = place_of(name, file) or str(file)
                 raise UserError(
-                    f"{where}: node {spec.name} has no parameter {name!r}{nearest(name, known)}"
+                    f"{where}: node {spec.name} has no parameter {name!r}{meant(name, known)}"
                 )
     for file in spec.parameter_files:
         line, of_ours = whose(read_yaml(file), file, spec.full_name)
         if line and not of_ours:
             raise UserError(f"{line}: name the section {spec.name} or /**")
+    for old in spec.remappings:
+        check_remapped(old, place_of(old, graph) or str(graph), _topics_of(spec))
     given = {
         name: of_type(known.get(name), value, f"{graph}: {spec.name}.{name}")
         for name, value in spec.parameters.items()
     }
     return dataclasses.replace(spec, parameters=given)
+
+
+def _topics_of(spec: NodeSpec) -> Iterator[str]:
+    """Topics that a node's parameters name."""
+    for value in spec.values().values():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                yield from text.replace(",", " ").split()
 
 
 def _with_remappings(
@@ -427,8 +441,9 @@ def _with_remappings(
     for item in items:
         node, old, new = remapping(item)
         if node and node not in [spec.name for spec in specs]:
-            names = ", ".join(spec.name for spec in specs)
-            raise UserError(f"{source} has no node {node!r}; it has {names}")
+            names = [spec.name for spec in specs]
+            raise UserError(f"{source} has no node {node!r}{known_or_nearest(node, names)}")
+        check_remapped(old, f"-r {item}", chain.from_iterable(map(_topics_of, specs)))
         specs = tuple(
             dataclasses.replace(spec, remappings={**spec.remappings, old: new})
             if node in ("", spec.name)

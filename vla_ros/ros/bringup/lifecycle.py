@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -25,7 +25,11 @@ from rclpy.node import Node
 
 from vla_ros.core.console import log_line
 from vla_ros.core.signals import ignore, set_on_signal
+from vla_ros.core.types import PolicyState
+from vla_ros.msg import PolicyStatus
 from vla_ros.ros.bringup.environment import prepare
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.ending import end_with_parent
 
 TRANSITIONS = {
     "configure": Transition.TRANSITION_CONFIGURE,
@@ -64,6 +68,35 @@ class LifecycleClient:
         self._executor.shutdown(timeout_sec=0.5)
         self._node.destroy_node()
         self._context.try_shutdown()
+
+    def running(
+        self, names: Collection[str], seconds: float, interrupted: Callable[[], bool]
+    ) -> set[str]:
+        """Those of these full names of nodes that are discovered within so long. It ends early
+        once all of them are."""
+        until, found = time.monotonic() + seconds, set[str]()
+        while time.monotonic() < until and found != set(names) and not interrupted():
+            self._executor.spin_once(timeout_sec=0.05)
+            listed = self._node.get_node_names_and_namespaces()
+            found = {f"{space.rstrip('/')}/{name}" for name, space in listed} & set(names)
+        return found
+
+    def status(self, policy: str, seconds: float) -> str:
+        """State and reason of a policy node that does not run within so long; "": it runs, or
+        reports nothing."""
+        seen: list[PolicyStatus] = []
+        topic = self._node.create_subscription(
+            PolicyStatus, f"{policy}/status", seen.append, qos.STATUS
+        )
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._executor.spin_once(timeout_sec=0.05)
+            if seen and seen[-1].state == PolicyStatus.STATE_RUNNING:
+                break
+        self._node.destroy_subscription(topic)
+        if not seen or seen[-1].state == PolicyStatus.STATE_RUNNING:
+            return ""
+        return f"{policy} is {PolicyState(seen[-1].state).name}: {seen[-1].reason}"
 
     def state(self, node: str, timeout_s: float, alive: Callable[[], bool]) -> str:
         """Label of the node's state, such as "inactive".
@@ -137,6 +170,7 @@ class LifecycleClient:
 
 def main(node: str) -> int:
     """Bring a node up. Returns 1, after one line on stderr, where it refused or did not respond."""
+    end_with_parent()
     stop = threading.Event()
     set_on_signal(stop)
     prepare()

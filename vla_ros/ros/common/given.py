@@ -1,4 +1,4 @@
-"""Names that a node was given at its start and does not have: refused, with the nearest.
+"""Names that a node was given at its start and does not have: refused, with the meant.
 
 ROS passes them over, so that a limit which is misspelt, or stands in a file for another node, is
 the default without a word.
@@ -16,7 +16,7 @@ from vla_ros.core.files import BadFile
 from vla_ros.core.yaml_files import read_yaml
 from vla_ros.ros.common.parameter_files import (
     is_known,
-    nearest,
+    meant,
     parameters_of_all,
     place_of,
     whose,
@@ -40,7 +40,7 @@ def refuse_unknown(node: Node) -> None:
             where = next(filter(None, (place_of(name, file) for file in files)), "")
             raise ValueError(
                 f"{where + ': ' if where else ''}{node.get_name()} has no parameter"
-                f" {name!r}{nearest(name, own)}"
+                f" {name!r}{meant(name, own)}"
             )
         others.append(name)
     if others:

@@ -5,7 +5,6 @@ Needs no ROS: `vla-ros up` refuses a name before anything starts, a node when it
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -13,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.core.files import MB, read_text
+from vla_ros.core.names import nearest
 from vla_ros.core.resources import share
 from vla_ros.core.yaml_files import read_yaml
 
 #: Parameters that rclpy declares by itself, or only in some releases.
 _ROS = re.compile(r"use_sim_time|start_type_description_service|qos_overrides\..*")
-_CAMERA = re.compile(r"cameras\.(\w+)\.(topic|transport|reliability)")
+_CAMERA = re.compile(
+    r"cameras\.(\w+)\.(topic|transport|reliability|colors|gamma|rotate|mirror|crop|fit)"
+)
 
 
 def is_known(name: str, known: Iterable[str], roles: Iterable[str] = ()) -> bool:
@@ -27,12 +29,9 @@ def is_known(name: str, known: Iterable[str], roles: Iterable[str] = ()) -> bool
     return name in known or bool(_ROS.fullmatch(name)) or bool(camera and camera[1] in roles)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """End of a line that refuses a name: the one that was meant, perhaps."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    near = near or [one for one in names if one.startswith(name) or name in one][:1]
-    return f": did you mean {near[0]!r}?" if near else "; see docs/reference/parameters.md"
+def meant(name: str, known: Iterable[str]) -> str:
+    """End of a line that refuses a parameter."""
+    return nearest(name, known, "; see docs/reference/parameters.md")
 
 
 def place_of(name: str, file: Path) -> str:

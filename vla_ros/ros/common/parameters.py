@@ -7,12 +7,14 @@ ones can be set until then, and again after cleanup.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 
 from vla_ros.ros.common.given import refuse_unknown
@@ -94,7 +96,13 @@ def declare(
 
 def _declared(node: Node, row: Parameter, lifecycle: bool) -> Any:
     """Value of the parameter. An empty list of a file has no type, and is none to ROS."""
-    value = node.declare_parameter(row.name, row.default, row.descriptor(lifecycle)).value
+    try:
+        value = node.declare_parameter(row.name, row.default, row.descriptor(lifecycle)).value
+    except InvalidParameterValueException as error:
+        given = re.search(r"value: ([^:]+?)(:|$)", str(error))
+        if row.low is None or row.high is None or given is None:
+            raise
+        raise ValueError(f"{row.name} is {given[1]}: must be {row.low:g} to {row.high:g}") from None
     if value is not None:
         return value
     if not isinstance(row.default, list):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
 from vla_ros.core.types import (
     EPISODE_OVER,
+    STOPPED,
     Floats,
     Inference,
     Instruction,
@@ -284,7 +285,7 @@ class Control:
             return f"{EPISODE_OVER}: {self.episode.over}"
         if not self.loop.instruction.text:
             if self.loop.persistent.latch.holds:
-                return "stopped: waits for resume or another instruction"
+                return f"{STOPPED}waits for resume or another instruction"
             return "waits for an instruction"
         return self.worker.missing or "waits for a fresh frame and a valid action"
 
@@ -769,7 +770,7 @@ class Control:
         """Report why frames do not complete where the robot waits for them."""
         state = self.loop.safety
         waited_ns = max(state.since_ns, self.loop.epoch_began_ns)
-        waits = state.state in (PolicyState.WAITING, PolicyState.HOLD) and self.wants_frames
+        waits = state.state in (PolicyState.WAITING, PolicyState.HOLD) and not self.loop.resting
         lacks = self.supply.lacks(waited_ns, steady_ns) if waits else ""
         reported_ago_ns = steady_ns - self._lacks_ns
         if lacks == state.lacks or (lacks and state.lacks and reported_ago_ns < _REPORT_LACKS_NS):

@@ -30,6 +30,17 @@ from vla_ros.runtime.safety import slower_than_real_time
 
 PERCENTILES = ("p50", "p95", "p99", "max")
 UNSEEN = "no command with an observation in the window"
+#: States that a healthy policy is in before, between and after its tasks, or while a person leads.
+#: Of a refused configuration and its reason the policy node itself logs.
+EXPECTED = frozenset(
+    {
+        PolicyState.UNCONFIGURED,
+        PolicyState.INACTIVE,
+        PolicyState.WAITING,
+        PolicyState.RUNNING,
+        PolicyState.TAKEOVER,
+    }
+)
 STATE_LEVELS = {
     PolicyState.UNCONFIGURED: Level.WARN,
     PolicyState.INACTIVE: Level.OK,
@@ -56,8 +67,20 @@ class MonitorFacts:
     status_age_s: float
     running_s: float  # for how long the status has been RUNNING; 0: it is not
     policy_gone: bool  # as the middleware reports
+    since_s: float  # the monitor's own start
+    active_s: float  # for how long the policy has been active; 0: it is not
     latency: LatencySeen | None
     graphs_captured: int = 0  # in service, lately
+
+    @property
+    def coming_up(self) -> bool:
+        """True while nothing was heard of the policy, and it may still be starting."""
+        return self.status is None and self.since_s <= self.config.status_timeout_s
+
+    @property
+    def policy_idle(self) -> bool:
+        """True of a policy that is not active: it commands nothing, and reads no camera."""
+        return self.status is None or self.status.state <= PolicyState.INACTIVE
 
     @property
     def policy_silent(self) -> bool:
@@ -72,15 +95,20 @@ class _Findings:
     def __init__(self, name: str) -> None:
         self._name = name
         self._found: list[tuple[Level, str]] = []
+        self._faults = 0
 
-    def add(self, level: Level, text: str) -> None:
+    def add(self, level: Level, text: str, *, expected: bool = False) -> None:
+        """Add a finding. ``expected``: a healthy graph comes through it, and no log tells of it."""
         self._found.append((level, text))
+        self._faults += not expected
 
     def conclude(self, fine: str, values: list[tuple[str, str]]) -> Diagnostic:
         level = worst(found for found, _ in self._found)
         first = [text for found, text in self._found if found is level]
         rest = [text for found, text in self._found if found not in (level, Level.OK)]
-        return Diagnostic(self._name, level, "; ".join(first + rest) or fine, tuple(values))
+        message = "; ".join(first + rest) or fine
+        expected = bool(self._found) and not self._faults
+        return Diagnostic(self._name, level, message, tuple(values), expected)
 
 
 def diagnose(facts: MonitorFacts) -> tuple[Diagnostic, ...]:
@@ -100,14 +128,18 @@ def policy(facts: MonitorFacts) -> Diagnostic:
     """Diagnostic of the policy: its state, and that it still reports one."""
     found, status = _Findings("policy"), facts.status
     if status is None:
-        found.add(Level.STALE, "no status heard: is the policy node running?")
+        text = "no status heard: is the policy node running?"
+        found.add(Level.STALE, text, expected=facts.coming_up)
         return found.conclude("", [])
     name = status.state.name
-    found.add(STATE_LEVELS[status.state], f"{name}: {status.reason}" if status.reason else name)
+    text = f"{name}: {status.reason}" if status.reason else name
+    found.add(STATE_LEVELS[status.state], text, expected=status.state in EXPECTED)
     # Nobody is in danger from a policy that was not active.
-    level = Level.ERROR if status.state > PolicyState.INACTIVE else Level.WARN
+    idle = facts.policy_idle
+    level = Level.WARN if idle else Level.ERROR
     if facts.policy_gone:
-        found.add(level, f"the node is gone, or its process stands still; was {name}")
+        text = f"the node is gone, or its process stands still; was {name}"
+        found.add(level, text, expected=idle)
     elif facts.status_age_s > facts.config.status_timeout_s:
         found.add(level, f"silent for {facts.status_age_s:.1f} s, was {name}")
     if facts.graphs_captured:
@@ -138,7 +170,8 @@ def observation_age(facts: MonitorFacts) -> Diagnostic:
     if stale:
         found.add(Level.ERROR, f"{stale} commands on observations older than {limit:.0f} ms")
     if age.count == 0 and running(facts.status):
-        found.add(Level.STALE, UNSEEN)
+        begins = facts.running_s <= facts.config.command_timeout_s
+        found.add(Level.STALE, UNSEEN, expected=begins)
     if limit and not stale and age.p95 > 0.8 * limit:
         found.add(Level.WARN, f"p95 {age.p95:.0f} ms is close to the limit of {limit:.0f} ms")
     values = [
@@ -164,11 +197,15 @@ def camera(facts: MonitorFacts) -> Diagnostic:
     if facts.status is not None and facts.status.between_episodes:
         pass  # there is nothing to be seen
     elif silent > timeout and facts.policy_silent:
-        found.add(Level.STALE, "not known: the policy, which tells what it sees, is silent")
+        text = "not known: the policy, which reports what it sees, is silent"
+        found.add(Level.STALE, text, expected=facts.policy_idle)
     elif silent > timeout:
         where = f" on {watch.topic}" if watch.topic else ""
         known = f"no image for {silent:.1f} s{where}" if watch.frames else "no image yet"
-        found.add(Level.ERROR if moving else Level.WARN, known)
+        # A simulation renders its first image a while after the policy waits for it.
+        patience = timeout if watch.frames else facts.config.status_timeout_s
+        expected = facts.policy_idle or facts.active_s <= patience
+        found.add(Level.ERROR if moving else Level.WARN, known, expected=expected)
     elif frozen > timeout:
         found.add(Level.ERROR, f"stamps stand still for {frozen:.1f} s while images arrive")
     if repeated := watch.repeated.recent(steady):
@@ -310,7 +347,7 @@ def action_topic(facts: MonitorFacts) -> Diagnostic:
     if len(active) > 1:
         found.add(Level.ERROR, f"{len(active)} publishers: {', '.join(active)}; stop all but one")
     elif not active:
-        found.add(Level.WARN, "no publisher")
+        found.add(Level.WARN, "no publisher", expected=facts.policy_idle)
     if facts.writers.leftover:
         gone = ", ".join(facts.writers.leftover)
         found.add(Level.WARN, f"the graph still lists a silent second writer named {gone}")
@@ -372,6 +409,8 @@ class Monitor:
         self._status: StatusSeen | None = None
         self._captured = EventTally(config.window_s)  # CUDA graphs, in service
         self._status_ns = now
+        self._began_ns = now
+        self._active_ns: int | None = None  # since when the policy is active
         self._running_ns: int | None = None  # since when the status is RUNNING
         self._gone = False
 
@@ -406,6 +445,10 @@ class Monitor:
         if seen.graphs_captured > known:
             self._captured.add(arrival.steady_ns, seen.graphs_captured - known)
         self._status, self._status_ns = seen, arrival.steady_ns
+        if seen.state <= PolicyState.INACTIVE:
+            self._active_ns = None
+        elif self._active_ns is None:
+            self._active_ns = arrival.steady_ns
         if not running(seen):
             self._running_ns = None
         elif self._running_ns is None:
@@ -448,8 +491,10 @@ class Monitor:
             outputs=self._outputs,
             status=self._status,
             status_age_s=(steady - self._status_ns) / SECOND,
-            running_s=(steady - self._running_ns) / SECOND if self._running_ns is not None else 0.0,
+            running_s=_since_s(self._running_ns, steady),
             policy_gone=self._gone,
+            since_s=(steady - self._began_ns) / SECOND,
+            active_s=_since_s(self._active_ns, steady),
             latency=self._latency,
             graphs_captured=self._captured.recent(steady),
         )
@@ -481,3 +526,8 @@ class Monitor:
             action_publishers=writers.active,
             output_publishers=tuple(" ".join((t, *nodes)) for t, nodes in self._outputs.items()),
         )
+
+
+def _since_s(began_ns: int | None, steady_ns: int) -> float:
+    """Seconds since then; 0: it has not begun."""
+    return 0.0 if began_ns is None else (steady_ns - began_ns) / SECOND

@@ -195,12 +195,14 @@ class PublisherSeen:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A DiagnosticStatus: REP 107 name, level, one line, and values."""
+    """A DiagnosticStatus: REP 107 name, level, one line, and values. ``expected``: a healthy graph
+    comes through it, such as the wait for an instruction; it is no news for a log."""
 
     name: str
     level: Level
     message: str
     values: tuple[tuple[str, str], ...] = ()
+    expected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.text import printable
-from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
+from vla_ros.core.types import STAGES, STOPPED, CommandKind, Floats, Image, PolicyState
 from vla_ros.runtime.monitor.seen import CommandSeen, StatusSeen
 from vla_ros.sim.env import SimError
 from vla_ros.sim.libero.suites import find_package, tasks_of
@@ -34,13 +35,14 @@ _LONGEST_TEXT = 1000  # of a reason, an instruction
 STATE_COLORS = {
     PolicyState.UNCONFIGURED: "#6b7280",
     PolicyState.INACTIVE: "#475569",
-    PolicyState.WAITING: "#b45309",
+    PolicyState.WAITING: "#0e7490",
     PolicyState.RUNNING: "#15803d",
     PolicyState.HOLD: "#c2410c",
     PolicyState.FAULT: "#b91c1c",
     PolicyState.TAKEOVER: "#1d4ed8",
 }
 UNHEARD = "#1f2937"
+STOPPED_COLOR = "#6d28d9"  # WAITING, but for a person: only Resume or an instruction ends it
 #: Of log lines, by rcl_interfaces/Log's levels: the highest that is not above the line's.
 LEVELS = ((50, "#fca5a5"), (40, "#fca5a5"), (30, "#fcd34d"), (0, "#d1d5db"))
 
@@ -84,6 +86,7 @@ class Page:
         self.world: SimulationState | None = None
         self.note = ""  # label of every image of this simulation
         self.passes: float | None = None  # of the target model, an action
+        self.assumptions: tuple[Assumption, ...] = ()
         self._heard_ns = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._instructions: dict[str, None] = {}  # in the order in which they first came
@@ -111,7 +114,11 @@ class Page:
         if silent_ns > SILENT_NS:
             was = f"silent for {silent_ns / SECOND:.0f} s; it was {status.state.name}"
             return Banner("SILENT", was, UNHEARD)
-        return Banner(status.state.name, status.reason, STATE_COLORS[status.state])
+        word, color = status.state.name, STATE_COLORS[status.state]
+        if status.state is PolicyState.WAITING and status.reason.startswith(STOPPED):
+            word, color = "STOPPED", STOPPED_COLOR
+        reason = status.reason.removeprefix("stopped: ") if word == "STOPPED" else status.reason
+        return Banner(word, "" if reason.upper() == word else reason, color)
 
     def facts(self) -> tuple[tuple[str, str], ...]:
         """Name and value of what stands under the state."""
@@ -121,7 +128,7 @@ class Page:
             if status.checkpoint:
                 found.append(("checkpoint", _end_of(status.checkpoint)))
             found.append(("decoding", _decoding(status, self.passes)))
-            found.append(("runs on", f"{status.device or '-'} {status.dtype}".strip()))
+            found.append(("device", f"{status.device or '-'} {status.dtype}".strip()))
             if status.two_rates:
                 found.append(("rates", status.rates))
         if (world := self.world) is not None:
@@ -158,6 +165,17 @@ class Page:
             for name, value in self.facts()
         )
         return f'<table id="vla-facts" style="font-size:12px;margin:0 12px">{rows}</table>'
+
+    def assumptions_html(self) -> str:
+        """What is taken for granted, a row each: what nothing says first, with a mark."""
+        rows = "".join(
+            f'<tr><td style="padding-right:6px;font-weight:700">{"?" if a.default else ""}</td>'
+            f'<td style="padding-right:10px;vertical-align:top">{_html(a.what)}</td>'
+            f'<td style="overflow-wrap:anywhere">{_html(a.value)} <i>({_html(a.source)})</i>'
+            "</td></tr>"
+            for a in sorted(self.assumptions, key=lambda a: not a.default)
+        )
+        return f'<table id="vla-assumptions" style="font-size:12px;margin:0 12px">{rows}</table>'
 
     def log_html(self) -> str:
         """The last lines, oldest first, one a row, in the colors of their levels."""
@@ -212,11 +230,12 @@ QUIET = "#9ca3af"
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One line of a chart. ``dashed``: a limit, not a measurement."""
+    """One line of a chart. ``dashed``: a limit, not a measurement. ``filled``: down to the axis."""
 
     label: str
     color: str
     dashed: bool = False
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,9 +390,13 @@ class Strips:
         return Chart("rate", "rate, Hz", tuple(lines), x, y, 0.0, _round_up(1.15 * top))
 
     def _stages(self, points: tuple[_Point, ...], x: Floats) -> Chart:
-        lines = tuple(ChartLine(name, _PALETTE[i]) for i, name in enumerate(STAGES))
-        y = tuple(np.array([p.stages_ms[i] for p in points]) for i in range(len(STAGES)))
-        top = max(max(map(_top, y)), 1.0)
+        """Stages on top of each other, the last one first: each area covers the one behind it."""
+        spent = np.array([p.stages_ms for p in points], np.float64).reshape(-1, len(STAGES))
+        sums = np.cumsum(spent, axis=1)
+        order = range(len(STAGES) - 1, -1, -1)
+        lines = tuple(ChartLine(STAGES[i], _PALETTE[i], filled=True) for i in order)
+        y = tuple(np.ascontiguousarray(sums[:, i]) for i in order)
+        top = max(_top(y[0]), 1.0)
         return Chart("stages", "stages of an action, ms", lines, x, y, 0.0, _round_up(1.1 * top))
 
     def _action(self, points: tuple[_Point, ...], x: Floats) -> Chart:
@@ -446,17 +469,22 @@ _CUBE_M = 0.042  # edge: the tabletop's cubes
 _PLATE = (0.075, 0.009)  # radius, height
 BASE = "base_link"  # the frame of displacements, as far as the robot has one of that name
 ARROW_RGB, BONES_RGB = (220, 40, 160), (60, 70, 80)
+PATH_RGB = (29, 78, 216)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewInstant:
     """``joints``: rad and m by name; ``poses``: float64 [4, 4] by name, of the ground truth;
-    ``step``: float64 [3], the displacement of one control period that was commanded last."""
+    ``step``: float64 [3], the displacement of one control period that was commanded last; ``path``:
+    float64 [n, 3], where the policy's newest chunk leads the hand, in the world frame; ``path_ns``:
+    the steady time of that chunk's observation."""
 
     steady_ns: int
     joints: Mapping[str, float] = field(default_factory=dict)
     poses: Mapping[str, Floats] = field(default_factory=dict)
     step: Floats | None = None
+    path: Floats | None = None
+    path_ns: int = 0
 
     def things(self) -> dict[str, Floats]:
         """Poses of the objects: all but the hand."""
@@ -475,6 +503,14 @@ class ViewInstant:
         turned = self.step if base is None else base[:3, :3] @ self.step
         start = hand[:3, 3]
         return np.array([start, start + turned * rate_hz * _AHEAD_S])
+
+
+def path_by_steps(hand: Floats, base: Floats | None, steps: Floats) -> Floats:
+    """Float64 [n + 1, 3]: from the hand's place [4, 4] on by displacements [n, 3], which are in the
+    frame ``base`` [4, 4], None: the world's."""
+    turned = steps if base is None else steps @ base[:3, :3].T
+    start = hand[:3, 3]
+    return np.vstack([start, start + np.cumsum(turned, axis=0)])
 
 
 class ViewHistory:

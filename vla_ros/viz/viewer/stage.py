@@ -1,15 +1,25 @@
 """The three-dimensional part of the page: the arm by its joints, things by their poses, and an
-arrow where the commanded displacement leads."""
+arrow where the commanded displacement leads, and the path of the policy's newest chunk, with its
+age."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Floats
 from vla_ros.viz.robot_model import Robot, Shape, wxyz_of
-from vla_ros.viz.viewer.model import ARROW_RGB, BASE, BONES_RGB, ViewInstant, thing_shape
+from vla_ros.viz.viewer.model import (
+    ARROW_RGB,
+    BASE,
+    BONES_RGB,
+    PATH_RGB,
+    ViewInstant,
+    thing_shape,
+)
 
 
 class Stage:
@@ -22,6 +32,8 @@ class Stage:
         self._robot: Robot | None = None
         self._bones: Any = None
         self._arrow: Any = None
+        self._path: Any = None
+        self._path_age: Any = None
         self._scene.add_grid(
             "/floor",
             width=2.0,
@@ -72,6 +84,29 @@ class Stage:
                 self._things[name] = self._add_shape(f"/things/{name}", thing_shape(name))
             _put(self._things[name], pose)
         self._show_arrow(instant.arrow(rate_hz, places.get(BASE)))
+        self._show_path(instant)
+
+    def base(self, joints: Mapping[str, float]) -> Floats | None:
+        """Place of the frame of displacements, float64 [4, 4]; None: the robot has none."""
+        return self._robot.places(joints).get(BASE) if self._robot is not None else None
+
+    def _show_path(self, instant: ViewInstant) -> None:
+        """The chunk's path as a tube, and beside its end how old its observation was then."""
+        path = instant.path
+        if path is None or len(path) < 2 or not np.isfinite(path).all():
+            for handle in filter(None, (self._path, self._path_age)):
+                handle.visible = False
+            return
+        age_s = (instant.steady_ns - instant.path_ns) / SECOND
+        text = f"{len(path) - 1} actions, {1e3 * age_s:.0f} ms old"
+        segments = np.stack([path[:-1], path[1:]], axis=1).astype(np.float32)
+        if self._path is None:
+            self._path = self._scene.add_line_segments("/path", segments, PATH_RGB, thickness=0.006)
+            self._path_age = self._scene.add_label("/path_age", text, position=path[-1])
+            return
+        self._path.points, self._path.visible = segments, True
+        self._path_age.position, self._path_age.text = path[-1], text
+        self._path_age.visible = True
 
     def _show_bones(self, bones: Floats) -> None:
         if self._bones is None:

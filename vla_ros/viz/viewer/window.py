@@ -28,6 +28,7 @@ from vla_ros.core.types import Image
 from vla_ros.viz.viewer.guard import HEADERS, PageGuard
 from vla_ros.viz.viewer.model import HISTORY_SECONDS, Chart
 from vla_ros.viz.viewer.stage import Stage
+from vla_ros.viz.viewer.style import PAD, PAD_MARK, SCRIPT, STOP_MARK
 
 # viser's server with a guard in front of every request, web sockets included.
 #
@@ -112,12 +113,6 @@ RIGHT_PX = 430
 CHART_PX = 138
 ROOM = 0.08  # above the highest number of an axis, which would be cut in two by the edge
 NO_TASK = "choose a task, or write below"
-#: viser has one size of buttons: the one after the mark is the large one, and it stays in sight.
-STOP_MARK = """<div id="vla-stop-mark"></div><style>
-*:has(> #vla-stop-mark) + * button {
-  height: 64px !important; font-size: 26px !important; font-weight: 800; letter-spacing: 2px; }
-*:has(> #vla-stop-mark) + * { position: sticky; top: 0; z-index: 10; }
-</style>"""
 
 
 class PageAction(Enum):
@@ -141,13 +136,8 @@ class PageRequest:
 
 #: How often a button that is held repeats its request.
 HOLD_HZ = 20.0
-#: Of a hand: the label of a button, its place among x y z rx ry rz, which way.
-DIRECTIONS = tuple(
-    (f"{sign} {axis}", place, 1.0 if sign == "+" else -1.0)
-    for place, axis in ((0, "x"), (1, "y"), (2, "z"), (5, "turn"))
-    for sign in ("+", "-")
-)
 TURN = 4.0  # rad/s for each m/s
+GIVE_BACK = "Give back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +195,10 @@ class PageWindow:
     def _left(self, gui: Any) -> None:
         gui.main_panel.dock_left()
         gui.main_panel.set_width(LEFT_PX)
-        self._banner = gui.add_html("")
-        gui.add_html(STOP_MARK)
+        gui.add_html(STOP_MARK + SCRIPT)
         stop = gui.add_button("STOP", color="red", hint="stop the task (key: Escape)")
         stop.on_click(lambda _: self._ask(PageRequest(PageAction.STOP)))
+        self._banner = gui.add_html("")
         key = gui.add_command("Stop the robot", hotkey="escape", description="STOP")
         key.on_trigger(lambda _: self._ask(PageRequest(PageAction.STOP)))
         self._image = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
@@ -218,8 +208,10 @@ class PageWindow:
             lambda event: self._ask(PageRequest(PageAction(event.target.value.lower())))
         )
         self._facts = gui.add_html("")
-        self._ago = gui.add_slider("3-D, s ago", 0.0, float(HISTORY_SECONDS), 0.1, 0.0)
+        self._ago = gui.add_slider("rewind, s", 0.0, float(HISTORY_SECONDS), 0.1, 0.0)
         self._takeover(gui)
+        with gui.add_folder("Taken for granted", expand_by_default=False):
+            self._assumptions = gui.add_html("")
         self._log = gui.add_html("")
 
     def _instruct(self, gui: Any) -> None:
@@ -236,17 +228,18 @@ class PageWindow:
                 self._text.value = self._tasks.value
 
     def _takeover(self, gui: Any) -> None:
-        """Buttons that move the hand while they are held."""
+        """A pad of buttons that move the hand while they, or their keys, are held."""
         with gui.add_folder("Take over", expand_by_default=False):
+            gui.add_html(PAD_MARK)
             speed = gui.add_slider("m/s", 0.02, 0.5, 0.02, 0.1)
-            for label, place, sign in DIRECTIONS:
-                button = gui.add_button(label, hint="moves the hand while it is held")
+            for label, key, place, sign in PAD:
+                button = gui.add_button(label, hint=f"moves the hand while it is held (key: {key})")
                 button.on_hold(self._held(place, sign, speed), HOLD_HZ)
-            hand = gui.add_button_group("", ("Close", "Open", "Release"))
+            hand = gui.add_button_group("", ("Close", "Open", GIVE_BACK))
 
             @hand.on_click
             def _(event: Any) -> None:
-                if event.target.value == "Release":
+                if event.target.value == GIVE_BACK:
                     self._ask(PageRequest(PageAction.RELEASE))
                 else:
                     self._push(JogRequest(opening=float(event.target.value == "Open")))
@@ -261,7 +254,7 @@ class PageWindow:
 
     def _right(self, gui: Any) -> None:
         panel = gui.add_panel()
-        self._right_tab = panel.add_tab("what it does")
+        self._right_tab = panel.add_tab("Charts")
         panel.dock_right()
         panel.set_width(RIGHT_PX)
 
@@ -277,11 +270,12 @@ class PageWindow:
         """Age of the scene that the three-dimensional part is to show."""
         return float(self._ago.value)
 
-    def show_words(self, banner: str, facts: str, log: str) -> None:
+    def show_words(self, banner: str, facts: str, assumptions: str, log: str) -> None:
         """HTML of the page's parts."""
         for name, text, handle in (
             ("banner", banner, self._banner),
             ("facts", facts, self._facts),
+            ("assumptions", assumptions, self._assumptions),
             ("log", log, self._log),
         ):
             if self._shown.get(name) != text:
@@ -325,6 +319,8 @@ class PageWindow:
             one["points"] = {"show": False}
             if line.dashed:
                 one |= {"dash": (6, 4), "width": 1.0}
+            if line.filled:
+                one |= {"fill": f"{line.color}cc", "width": 0.5}
             series.append(one)
         small = {"font": "10px sans-serif", "size": 34, "gap": 2}
         with self._right_tab:

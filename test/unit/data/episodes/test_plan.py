@@ -44,7 +44,7 @@ def test_tasks_are_chosen_by_name_and_by_family():
     chosen = select_tasks(TASKS, ["reach", "stack_red_on_blue"])
     assert {group_of(task.name) for task in chosen} == {"reach", "stack"}
     assert len(chosen) == 5
-    with pytest.raises(PlanError, match="no task or family pul; there are: pick, push, reach"):
+    with pytest.raises(PlanError, match="no task or family 'pul'; there are pick, push, reach"):
         select_tasks(TASKS, ["pul"])
 
 

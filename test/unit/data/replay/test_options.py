@@ -20,7 +20,7 @@ def parsed(*words):
 def policy(*words, recorded=None, compressed=False, camera_hz=20.0):
     args = parsed("replay", "bag", *words)
     recorded = {"policy": "zero"} if recorded is None else recorded
-    spec = graph_of(args, check(args), recorded, compressed, camera_hz)
+    spec = graph_of(args, check(args) or "lockstep", recorded, compressed, camera_hz)
     return spec.node("policy")
 
 
@@ -115,9 +115,10 @@ def test_policies_of_other_packages_are_taken_as_the_node_takes_them(monkeypatch
     given = ("--policy", "mine", "-p", "policy_options=[speed=2]")
     values = policy(*given).parameters
     assert (values["policy"], values["policy_options"]) == ("mine", ["speed=2"])
-    for wrong in ("yours", "scriptd"):
-        with pytest.raises(UserError, match=f"policy is '{wrong}': there are zero, .* mine"):
-            policy("--policy", wrong)
+    with pytest.raises(UserError, match=r"policy is 'yours': there are zero, .* mine"):
+        policy("--policy", "yours")
+    with pytest.raises(UserError, match="no policy 'scriptd': did you mean 'scripted'"):
+        policy("--policy", "scriptd")
     assert policy("--policy", "yours", "-p", "worker_python=/x").parameters["policy"] == "yours"
     assert policy("--policy", "lerobot").parameters["policy"] == "lerobot"
 

@@ -296,6 +296,26 @@ def test_every_event_becomes_a_bag_of_its_seconds(tmp_path):
         assert [t.name for t in bag.topics] == ["/image", "/instruction"]
 
 
+def test_a_hold_that_comes_and_goes_is_one_record_until_it_has_stayed_away(tmp_path):
+    clock = ManualClock()
+    limits = FlightLimits(seconds=10.0, after_s=1.0)
+    recorder = FlightRecorder(tmp_path, limits, clock, lambda line: None)
+    for i in range(10 * 25):  # 25 s, a HOLD each of them
+        clock.advance(0.1)
+        recorder.add(record(i + 2))
+        if i % 10 == 0:
+            recorder.trigger("hold", RunInfo(reason="hold: too old"))
+        recorder.poll()
+    recorder.trigger("fault", RunInfo())
+    clock.advance(11.0)
+    recorder.add(record(900))
+    recorder.trigger("hold", RunInfo())
+    assert recorder.finish(10.0)
+    names = [path.name.rpartition("_")[2] for path in sorted(tmp_path.iterdir())]
+    assert names == ["hold", "fault", "hold"]
+    assert (recorder.bags, recorder.repeated) == (3, 24)
+
+
 @pytest.mark.parametrize("limit", [{"bags": 3}, {"disk_bytes": 3_900_000}])
 def test_the_oldest_flight_records_go(tmp_path, limit):
     """By number and by bytes, those of an earlier run too; what is no flight record stays."""

@@ -168,6 +168,7 @@ def statuses(diagnostics: Iterable[Diagnostic]) -> list[DiagnosticStatus]:
 
 
 REPORT_PERIOD_NS = SECOND
+GOOD_AGAIN_NS = 3 * SECOND
 COMMANDS_KEPT = 500  # a second of them, at the highest control rate
 
 TABLE = (
@@ -205,6 +206,8 @@ class MonitorNode(Node):
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
         self._outputs: tuple[str, ...] = ()  # of the policy
         self._levels: tuple[Level, ...] = ()
+        self._good_ns: dict[str, int] = {}  # subject -> since when its trouble is over
+        self._logged: dict[str, Level] = {}  # subject -> the trouble that the log tells of
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
 
@@ -307,15 +310,26 @@ class MonitorNode(Node):
         return tuple(map(publisher_seen, self.get_publishers_info_by_topic(topic)))
 
     def _log_changes(self, judgement: Judgement) -> None:
-        """Log one line when a subject turns bad or good again, none in between."""
-        before = self._levels or (Level.OK,) * len(judgement.levels)
-        for diagnostic, old in zip(judgement.diagnostics, before, strict=True):
-            if diagnostic.level is old:
+        """Log one line when a subject turns bad or good again, none in between, and none about
+        what a healthy graph comes through. Good is what stays so for a while: a subject that comes
+        and goes is one trouble."""
+        now_ns = self._time.steady_ns()
+        for diagnostic in judgement.diagnostics:
+            name = diagnostic.name
+            level = Level.OK if diagnostic.expected else diagnostic.level
+            if level is self._logged.get(name, Level.OK):
+                self._good_ns.pop(name, None)
                 continue
+            if level is Level.OK:
+                since_ns = self._good_ns.setdefault(name, now_ns)
+                if now_ns - since_ns < GOOD_AGAIN_NS:
+                    continue
+            self._good_ns.pop(name, None)
+            self._logged[name] = level
             text = f"{diagnostic.name}: {diagnostic.message}"
-            if diagnostic.level is Level.ERROR:
+            if level is Level.ERROR:
                 self.get_logger().error(text)
-            elif diagnostic.level is Level.OK:
+            elif level is Level.OK:
                 self.get_logger().info(f"{text} (ok again)")
             else:
                 self.get_logger().warning(text)

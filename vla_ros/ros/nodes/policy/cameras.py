@@ -44,12 +44,14 @@ Received = Callable[[int, Moment], None]
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A camera as it is configured: the topic without its transport, the transport, and one of
-    :data:`RELIABILITIES`."""
+    """A camera as it is configured: the topic without its transport, the transport, one of
+    :data:`RELIABILITIES`, and the height and width that its images are brought to (0: as they
+    come)."""
 
     topic: str
     transport: str
     reliability: str = "auto"
+    resize: tuple[int, int] = (0, 0)
 
 
 class CameraReader:

@@ -16,14 +16,14 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.time import Time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted
+from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted, resized
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
 from vla_ros.core.video import VIDEOS, VideoDecoder, codec_of, need_av
@@ -66,6 +66,7 @@ from vla_ros.runtime.control.observation import (
     PairingWindow,
     Poses,
     StreamMessage,
+    other_clock,
 )
 from vla_ros.runtime.safety import Limits
 
@@ -76,6 +77,7 @@ MODEL = 2.0  # times the speed of robot_description: readings have noise
 _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
 _MOST_CAUSES = 256
 _LOG_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
+LATCHED_S = 2.0  # for a latched instruction to come from a writer that was just discovered
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _POLL_S = 0.01  # how often the newest transform is read
 
@@ -246,10 +248,15 @@ class PolicyInputs:
         self._frames: FramePoses | None = None
         self._names_logged = 0
         self._lost_ns: dict[str, int] = {}  # stream and cause -> steady time of its last loss
+        self._latched: Any = None  # reader of latched instructions, for a while
+        self._retired: list[Any] = []  # those before it, which got what they were made for
+        self._latching: frozenset[bytes] = frozenset()  # writers that latch, by GID
+        self._latched_ns = 0  # when the reader was made
         self._kept: bytes | None = None  # a latched instruction, perhaps from before we subscribed
         self._instructed_ns = 0  # receipt of the last one that was not latched
         self._when_kept = every(node, KEPT_S, self._set_kept_instruction)
         self._when_kept.cancel()
+        self._writers_seen = every(node, KEPT_S, self._read_latched)
         self._open: list[Any] = []
         self._cameras: list[CameraReader] = []
         self._joining = threading.Lock()
@@ -290,7 +297,7 @@ class PolicyInputs:
                 arm = space.motion[first : first + 6]
                 self._listen_to_pose(space.names[arm[0]].removesuffix("x"), arm)
         self._listen(String, "instruction", self._on_instruction, qos.EVENT, raw=True)
-        self._listen(String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True)
+        self._instruction_topic = self._open[-1].topic_name  # remappings applied
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def _no_pose(self, reason: str) -> None:
@@ -305,6 +312,8 @@ class PolicyInputs:
 
     def close(self) -> None:
         self._node.destroy_timer(self._when_kept)
+        self._node.destroy_timer(self._writers_seen)
+        self._forget_latched()
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
@@ -322,8 +331,14 @@ class PolicyInputs:
         supply, main = self._control.supply, name == "image"
         if camera.transport in VIDEOS:
             need_av()
+        if any(camera.resize):
+            size = "x".join(map(str, camera.resize))
+            self._node.get_logger().info(
+                f"{name}: images are brought to {size} (height x width) by the nearest pixel, as"
+                " its data set's were (image_resize)"
+            )
         read = self._pixels if camera.transport == "raw" else self._decoder(camera.transport)
-        take = self._stream(name, read, put)
+        take = self._stream(name, read, put, camera.resize)
 
         def on_receipt(stamp_ns: int, received: Moment) -> None:
             supply.received(name, received.steady_ns)
@@ -402,13 +417,17 @@ class PolicyInputs:
 
         return read
 
-    def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """Callback that validates a camera's images and offers the observation that one completes.
-        Called from the node's executor, and from the threads that decode images."""
+    def _stream(
+        self, name: str, read: Read, put: Put, size: tuple[int, int]
+    ) -> Callable[..., None]:
+        """Callback that validates a camera's images, brings them to ``size`` and offers the
+        observation that one completes. Called from the node's executor, and from the threads that
+        decode images."""
 
         def callback(message: bytes, received: Moment) -> None:
             try:
                 stamp_ns, content = read(message)
+                content = resized(content, *size)
             except NotWanted:
                 self._control.pass_over()
                 return
@@ -448,6 +467,8 @@ class PolicyInputs:
             raise BadMessage(f"the stamp of {stream} is zero: its driver must fill header.stamp")
         ahead_ns = stamp_ns - received.now_ns
         if ahead_ns > (limits.period_ns if simulated else limits.clock_tolerance_ns):
+            if cause := other_clock(stamp_ns, received.now_ns, simulated):
+                raise BadMessage(f"{stream} is stamped in the future: {cause}")
             whose = "/clock" if simulated else "this machine's clock"
             remedy = "" if simulated else ", or raise stamp_tolerance_s"
             raise BadMessage(
@@ -694,6 +715,38 @@ class PolicyInputs:
         self._kept = None  # a new instruction outweighs an older one
         self._instructed_ns = self._clock.steady_ns()
         self._set_instruction(serialized)
+
+    def _read_latched(self) -> None:
+        """Read what a writer latches that has come since the last call, as long as it takes.
+
+        A reader of latched messages that stayed would be incompatible with the default of `ros2
+        topic pub`, and the middleware of both sides would warn of it. Fast DDS was seen to hang
+        while it deletes an endpoint: so it is not done while the robot moves.
+        """
+        found = self._node.get_publishers_info_by_topic(self._instruction_topic)
+        latching = frozenset(
+            bytes(writer.endpoint_gid)
+            for writer in found
+            if writer.qos_profile.durability is DurabilityPolicy.TRANSIENT_LOCAL
+        )
+        news, self._latching = latching - self._latching, latching
+        now_ns = self._clock.steady_ns()
+        if news:
+            self._latched_ns = now_ns
+            if self._latched is not None:
+                self._retired.append(self._latched)
+            self._latched = self._node.create_subscription(
+                String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True
+            )
+            return
+        over = now_ns - self._latched_ns > LATCHED_S * SECOND
+        if over and not self._control.loop.safety.moves:
+            self._forget_latched()
+
+    def _forget_latched(self) -> None:
+        for reader in filter(None, (self._latched, *self._retired)):
+            self._node.destroy_subscription(reader)
+        self._latched, self._retired = None, []
 
     def _on_kept_instruction(self, serialized: bytes) -> None:
         """Keep the last instruction of a writer that latches it. This reader gets new ones too,

@@ -8,8 +8,10 @@ without it.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from vla_ros.core.clock import Clock
@@ -40,23 +42,47 @@ from vla_ros.runtime.worker.wire import (
     WorkerSwitched,
 )
 
+_FIGURES = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
+AGAIN_S = 60.0  # a reason that holds is logged again after this, doubled each time
+OVER_S = 10.0  # after so long without it, a reason is a new one
+
 
 class Throttle:
-    """Log throttle: one warning of a kind a second, with the count of those held back before."""
+    """Log throttle: of a kind one warning a second, and one that differs from the last by its
+    figures alone after a minute, then two, then four, while it goes on. A line has the count of
+    those held back before it. ``now``: a steady clock, s."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-        self._held: dict[str, int] = {}
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._kinds: dict[str, _Repeated] = {}
 
     def text(self, kind: str, text: str) -> str | None:
         """The line to log now, or None."""
-        now = time.monotonic()
-        if now - self._last.get(kind, -1.0) < 1.0:
-            self._held[kind] = self._held.get(kind, 0) + 1
+        now, reason = self._now(), _FIGURES.sub("", text)
+        last = self._kinds.get(kind)
+        if last is None or now - last.seen > OVER_S:
+            self._kinds[kind] = _Repeated(reason, now, now)
+            return text
+        last.seen = now
+        same = last.reason == reason
+        if now - last.logged < (last.patience if same else 1.0):
+            last.held += 1
             return None
-        self._last[kind] = now
-        held = self._held.pop(kind, 0)
+        held = last.held if same else 0
+        patience = 2 * last.patience if same else AGAIN_S
+        self._kinds[kind] = _Repeated(reason, now, now, patience)
         return f"{text} (and {held} more like it)" if held else text
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """The last warning of a kind, with steady times in s."""
+
+    reason: str  # without its figures
+    logged: float
+    seen: float
+    patience: float = AGAIN_S
+    held: int = 0
 
 
 class LoopLink:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from vla_ros.core.adaptation import COLORS, FITS, IMAGE_DEFAULTS, TURNS
 from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import OPTIONS, parse_options
 from vla_ros.ros.common.parameters import Parameter as P
@@ -45,6 +46,47 @@ F = partial(P, fixed=True)
 def _reliability(role: str) -> P:
     text = f"Of camera {role}'s reader; auto: reliable where all its writers are"
     return F(f"cameras.{role}.reliability", "auto", text, choices=RELIABILITIES)
+
+
+def _view(role: str) -> tuple[P, ...]:
+    """How a camera's image becomes the training data's (:mod:`vla_ros.core.adaptation`)."""
+    name, default = f"cameras.{role}.", IMAGE_DEFAULTS
+    return (
+        F(
+            f"{name}colors",
+            default["colors"],
+            f"Camera {role}: bgr exchanges red and blue, where the checkpoint was trained so",
+            choices=COLORS,
+        ),
+        F(
+            f"{name}gamma",
+            default["gamma"],
+            f"Camera {role}: exponent of its values as 0..1; below 1 is brighter",
+            0.1,
+            10.0,
+        ),
+        F(
+            f"{name}rotate",
+            default["rotate"],
+            f"Camera {role}: turn by 0, 90, 180 or 270 degrees, counter-clockwise",
+            0,
+            270,
+        ),
+        F(f"{name}mirror", default["mirror"], f"Camera {role}: exchange left and right"),
+        F(
+            f"{name}crop",
+            default["crop"],
+            f"Camera {role}: share of each side that is kept, around the middle",
+            0.1,
+            1.0,
+        ),
+        F(
+            f"{name}fit",
+            default["fit"],
+            f"Camera {role}: make it a square before the checkpoint's own steps",
+            choices=FITS,
+        ),
+    )
 
 
 def _engine(name: str) -> P:
@@ -141,6 +183,13 @@ _INPUTS = (
         " H.265), or the packets of ffmpeg_image_transport or foxglove",
         choices=TRANSPORTS,
     ),
+    F(
+        "image_resize",
+        [""],
+        "Height x width that images are brought to, by the nearest pixel, where the data set was"
+        " recorded so (Rosetta): 512x512 for all cameras, main=480x640 for one; empty: as they"
+        " come, the checkpoint resizes",
+    ),
     F("cameras.main.topic", "image", "Topic of the main camera, without /compressed or /ffmpeg"),
     F(
         "cameras.main.transport",
@@ -149,6 +198,7 @@ _INPUTS = (
         choices=("auto", *TRANSPORTS),
     ),
     _reliability("main"),
+    *_view("main"),
     F(
         "cameras.wrist.topic",
         "wrist_image",
@@ -162,6 +212,7 @@ _INPUTS = (
         choices=("auto", *TRANSPORTS),
     ),
     _reliability("wrist"),
+    *_view("wrist"),
     F(
         "camera_roles",
         [""],
@@ -204,6 +255,23 @@ _INPUTS = (
         " and two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the finger joints, two,"
         " or one that stands for both",
         choices=tuple(LAYOUTS),
+    ),
+    F(
+        "state_order",
+        [-1],
+        "Which values of the robot's state, counted from 0, are the checkpoint's, in its order;"
+        " [-1]: all as they are",
+    ),
+    F(
+        "state_factor",
+        [1.0],
+        "Each value of the checkpoint's state is so many times the robot's, -1 for the other sign;"
+        " one for all, or one each",
+    ),
+    F(
+        "state_offset",
+        [0.0],
+        "And so much more, in rad or m: a joint whose zero is elsewhere",
     ),
     F(
         "end_effector_frame",
@@ -296,6 +364,26 @@ _OUTPUTS = (
         [""],
         "A prefix of the names an arm, as left_ and right_. end_effector_*: seven numbers each;"
         " joint_*: each arm has its own topics of outputs and of joint states",
+    ),
+    F(
+        "action_order",
+        [-1],
+        "Which numbers of the policy's action, counted from 0, are the robot's, in its order;"
+        " [-1]: all as they are",
+    ),
+    F(
+        "action_factor",
+        [1.0],
+        "Each number of the robot's action is so many times the policy's; a gripper that is the"
+        " other way round: -1, and 1 for its action_offset",
+    ),
+    F("action_offset", [0.0], "And so much more, in rad, m or 0..1"),
+    F(
+        "action_turn",
+        "none",
+        "action_space end_effector_delta: the robot's frame is turned against the data's, x90, ..."
+        " z270: the axis and degrees",
+        choices=TURNS,
     ),
     F("gripper_names", [""], "Which of action_names are grippers, 0 closed to 1 open"),
     F(
@@ -524,6 +612,7 @@ def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
             F(f"cameras.{role}.transport", "auto", f"Of camera {role}; auto: image_transport",
               choices=("auto", *TRANSPORTS)),
             _reliability(role),
+            *_view(role),
         )  # fmt: skip
     return tuple(rows)
 

@@ -293,7 +293,12 @@ class RecorderNode(Node):
             parts = [f"{self._sink.written} messages", f"{self._sink.bytes / MB:.1f} MB"]
             parts += [f"{self._sink.dropped} not recorded"] if self._sink.dropped else []
         if self._flight is not None and (self._flight.bags or self._sink is None):
-            parts.append(f"{self._flight.bags} flight records")
+            more = (
+                f" of {self._flight.bags + again} events"
+                if (again := self._flight.repeated)
+                else ""
+            )
+            parts.append(f"{self._flight.bags} flight records{more}")
         return ", ".join(parts)
 
     @property

@@ -164,6 +164,21 @@ class Prepared:
     instructions: Mapping[int, str] = field(default_factory=dict)  # of their epochs
 
 
+def mode_like(args: argparse.Namespace, bag: Bag) -> str:
+    """Mode that repeats what the policy was asked in the run: its chunks, each with the delay that
+    it was asked with, where it ran in real time and recorded them. Of a pipeline, and beside golden
+    files, which are of lock-step, each frame."""
+    recorded = bag.run.parameters.get("policy", {}) if bag.run else {}
+    if recorded.get("mode") != "realtime" or args.golden or args.save:
+        return "lockstep"
+    picked = pick(bag.topics, parse_remaps(args.remap))
+    name = picked.name("policy/action_chunk")
+    if not any(topic.name == name and topic.count for topic in bag.topics):
+        return "lockstep"
+    run = read_recorded(bag, picked).run
+    return "lockstep" if run is None or run.pipeline_depth > 1 else CHUNKS
+
+
 def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
     """Read and check the bag, so that nothing is started for a bad one.
 

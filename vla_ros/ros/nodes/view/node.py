@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import sys
 from collections import deque
@@ -33,12 +34,21 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import Trigger
 
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.pixels import BadMessage, decompressed, image_of
-from vla_ros.core.types import Floats
-from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
+from vla_ros.core.types import Floats, PolicyState
+from vla_ros.msg import (
+    ActionChunk,
+    ActionCommand,
+    EpisodeStatus,
+    NamedPoses,
+    PolicyDescription,
+    PolicyStatus,
+)
 from vla_ros.ros.bringup.view import ADDRESS, LEFT, OPENED
 from vla_ros.ros.common import qos, spin
+from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -57,13 +67,18 @@ from vla_ros.viz.viewer.model import (
     ViewHistory,
     burnt,
     instructions_of,
+    path_by_steps,
     side_by_side,
 )
-from vla_ros.viz.viewer.window import JogRequest, PageAction, PageRequest, PageWindow
+from vla_ros.viz.viewer.style import held_html
+from vla_ros.viz.viewer.window import HOLD_HZ, JogRequest, PageAction, PageRequest, PageWindow
 
 # Requests of the page to the graph: services, and the instruction.
 
 
+STANDS_NS = SECOND // 8  # without a push: the button is not held
+BEGINS_NS = SECOND  # for a takeover to be reported
+ZERO = JogRequest((0.0,) * 6)
 _LIFESPAN_S = 5.0  # a policy that is started later must not get an instruction typed long ago
 _SERVICES = (
     PageAction.STOP,
@@ -114,10 +129,10 @@ class PageRequests:
 
     def _instruct(self, text: str) -> None:
         if not text:
-            self._report("there is no text to say; to stop the robot press STOP", False)
+            self._report("write an instruction first; to stop the robot press STOP", False)
             return
         self._instruction.publish(String(data=text))
-        self._report(f"said: {text}", True)
+        self._report(f"instruction sent: {text}", True)
 
     def _trigger(self, wish: PageAction) -> None:
         client = self._triggers[wish]
@@ -126,16 +141,54 @@ class PageRequests:
         elif wish is PageAction.STOP:
             # A policy may still be subscribed where its service is not found: empty means stop.
             self._instruction.publish(String(data=""))
-            self._report(f"{client.srv_name} is not there; said the empty instruction", False)
+            self._report(f"{client.srv_name} is not there: sent the empty instruction", False)
         else:
             self._report(f"{client.srv_name} is not there", False)
 
     def _call(self, client: Client, request: Any, name: str) -> None:
         def done(future: Any) -> None:
             answer = future.result()
-            self._report(f"{name}: {answer.message}", bool(answer.success))
+            self._report(f"{name}: {_for_page(answer.message)}", bool(answer.success))
 
         client.call_async(request).add_done_callback(done)
+
+
+def _for_page(text: str) -> str:
+    """Answer of a service to a person who has its buttons."""
+    return re.sub(r"call ~/(\w+)", lambda found: f"press {found[1].capitalize()}", text)
+
+
+# A person at the page who has the robot.
+
+
+class PagePerson:
+    """The dead-man of the page's takeover: while a button is held the person's motion goes out, in
+    between a velocity of zero, so that the robot stands and the policy does not take it back.
+    It ends with Give back, STOP, or when the policy reports no takeover; where the page is lost
+    meanwhile, the policy is stopped. Steady times in ns. Of any thread."""
+
+    def __init__(self) -> None:
+        self._pushed_ns = self._began_ns = 0
+        self.has_robot = False
+
+    def pushed(self, now_ns: int) -> None:
+        """A button is held."""
+        if not self.has_robot:
+            self._began_ns = now_ns
+        self._pushed_ns, self.has_robot = now_ns, True
+
+    def end(self) -> None:
+        """The robot is given back, or stopped."""
+        self.has_robot = False
+
+    def held(self, now_ns: int) -> bool:
+        """True while a button is held."""
+        return self.has_robot and now_ns - self._pushed_ns <= STANDS_NS
+
+    def reported(self, state: PolicyState, now_ns: int) -> None:
+        """The policy's state: another than TAKEOVER means that nothing of ours is obeyed."""
+        if state is not PolicyState.TAKEOVER and now_ns - self._began_ns > BEGINS_NS:
+            self.end()
 
 
 # Messages as the page's frozen types. Malformed ones raise BadMessage or ValueError.
@@ -169,6 +222,16 @@ def step_of(message: ActionCommand) -> Floats | None:
         return None
     step = np.array(message.action[:3], np.float64)
     return step if np.isfinite(step).all() else None
+
+
+def steps_of(message: ActionChunk) -> Floats | None:
+    """Displacements of the end effector in a chunk, float64 [n, 3]; None: it has none."""
+    size, width = message.length, message.width
+    displaces = message.action_space == ActionCommand.SPACE_END_EFFECTOR_DELTA
+    if not displaces or width < 3 or len(message.actions) != size * width:
+        return None
+    steps = np.array(message.actions, np.float64).reshape(size, width)[:, :3]
+    return steps if np.isfinite(steps).all() else None
 
 
 def world_of(message: EpisodeStatus) -> SimulationState:
@@ -264,11 +327,13 @@ class ViewNode(Node):
         self._held: deque[JogRequest] = deque(maxlen=1)  # a button that is held: the newest counts
         self._bell = self.create_guard_condition(self._fulfil)
         self._requests = PageRequests(self, self._show_report)
+        self._person = PagePerson()
         self._window = self._open(values)
         self._subscribe(values)
         self._get_parameters = self.create_client(GetParameters, "policy/get_parameters")
         spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
         spin.every(self, 0.2, self._sample)
+        spin.every(self, 1.0 / HOLD_HZ, self._keep)
 
     def _open(self, values: dict[str, Any]) -> PageWindow:
         host: str = values["host"]
@@ -299,6 +364,7 @@ class ViewNode(Node):
         listen(self, ActionCommand, "policy/action", self._on_command, all_that_come)
         listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
         listen(self, PolicyStatus, "policy/status", self._on_status, some)
+        listen(self, PolicyDescription, "policy/description", self._on_description, qos.LATCHED)
         listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
         listen(self, JointState, "joint_states", self._on_joints, some)
         listen(self, NamedPoses, "ground_truth", self._on_poses, some)
@@ -318,6 +384,13 @@ class ViewNode(Node):
 
     def _on_chunk(self, message: ActionChunk) -> None:
         self._page.hear_inference(message.target_passes, message.length)
+        steady_ns = self._time.steady_ns()
+        age_ns = int(self.get_clock().now().nanoseconds) - stamp_of(message.observation_stamp)
+        path, hand = None, self._past.now.poses.get("gripper")
+        steps = steps_of(message)
+        if steps is not None and hand is not None:
+            path = path_by_steps(hand, self._window.stage.base(self._past.now.joints), steps)
+        self._past.now = replace(self._past.now, path=path, path_ns=steady_ns - age_ns)
 
     def _on_status(self, message: PolicyStatus) -> None:
         try:
@@ -326,6 +399,12 @@ class ViewNode(Node):
             self._warn(str(error))
             return
         self._page.hear_status(seen, message.instruction, self._time.steady_ns())
+        self._person.reported(seen.state, self._time.steady_ns())
+
+    def _on_description(self, message: PolicyDescription) -> None:
+        self._page.assumptions = tuple(
+            Assumption(a.what, a.value, a.source, a.is_default) for a in message.assumptions
+        )
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         self._page.world = world_of(message)
@@ -375,7 +454,10 @@ class ViewNode(Node):
         now, page = self._time.steady_ns(), self._page
         if not self._is_watched(now):
             return
-        self._window.show_words(page.banner_html(now), page.facts_html(), page.log_html())
+        banner = page.banner_html(now)
+        if self._person.has_robot:
+            banner += held_html(self._person.held(now))
+        self._window.show_words(banner, page.facts_html(), page.assumptions_html(), page.log_html())
         if images := self._burnt():
             self._window.show_image(side_by_side(images))
         environment = page.world.environment if page.world else ""
@@ -423,8 +505,12 @@ class ViewNode(Node):
         """Send STOP, queue another request. From viser's threads."""
         self.get_logger().info(f"asked at the page: {ask.action.value} {ask.text}".rstrip())
         if ask.action is not PageAction.STOP:
+            if ask.action in (PageAction.RELEASE, PageAction.RESET):
+                self._person.end()
+                self._held.clear()
             self._put(ask)
             return
+        self._person.end()
         self._queue.clear()  # what was asked before it and is not done yet
         self._held.clear()
         self._requests.fulfil(ask)
@@ -434,8 +520,20 @@ class ViewNode(Node):
         if jog.opening is not None:
             self._put(jog)
             return
+        self._person.pushed(self._time.steady_ns())
         self._held.append(jog)
         self._bell.trigger()
+
+    def _keep(self) -> None:
+        """Keep the robot the person's, standing, between their pushes; stop it where the page is
+        lost."""
+        if not self._person.has_robot or self._person.held(self._time.steady_ns()):
+            return
+        if self._window.watched:
+            self._requests.push(ZERO)
+            return
+        self._ask(PageRequest(PageAction.STOP))
+        self._show_report("the page was lost while a person had the robot: stopped", False)
 
     def _put(self, request: PageRequest | JogRequest) -> None:
         if len(self._queue) < MOST_WAITING:

@@ -69,3 +69,19 @@ def test_the_same_is_said_once_until_it_is_news_again() -> None:
     inputs.bench.out._throttle = Throttle()  # a while later by its own clock
     inputs.lose(LATE, 120 * SECOND)
     assert len(inputs.said) == 2
+
+
+def test_a_reason_that_holds_is_logged_once_a_minute_and_another_at_once():
+    now = 0.0
+    throttle = Throttle(lambda: now)
+    said = []
+    for tick in range(20 * 200):
+        now = tick / 20
+        if line := throttle.text("lacks", f"no image for {now:.1f} s"):
+            said.append((now, line))
+    assert [round(at) for at, _ in said] == [0, 60, 180]
+    assert said[1][1].endswith("(and 1199 more like it)")
+    now += 2.0
+    assert throttle.text("lacks", "the image is refused") == "the image is refused"
+    now += 11.0
+    assert throttle.text("lacks", "the image is refused") == "the image is refused"  # it was over
