@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,5 +143,8 @@ def floats(played: Played) -> list[Floats]:
 
 def load_on_shadow(spec: PolicySpec) -> Policy:
     """A loader of a worker process, in which the shadow stays."""
-    shadow().__enter__()
+    _STAYS.enter_context(shadow())
     return load_policy(spec)
+
+
+_STAYS = ExitStack()

@@ -479,6 +479,7 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
         return method
 
     def in_thread(self: threading.Thread) -> None:
+        torch._C._set_only_lift_cpu_tensors(True)  # of each thread its own
         with ShadowMode(gpu):
             begin(self)
 
