@@ -11,7 +11,7 @@ import numpy as np
 
 from shadow_cuda import Journal, ShadowGpu, shadow
 from support.engine import CLOCK
-from vla_ros.core.types import Executing, Floats, Inference, Observation, Timeline
+from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import Engine
 from vla_ros.policies import Policy, PolicySpec, load_policy
 
@@ -135,10 +135,6 @@ def held(name: str, here: Played, there: Played, within: float, graphs: bool = T
     assert journal.counts["download"] <= passes + len(answered)
     assert journal.counts["event wait"] == journal.counts["download"] + len(answered)
     assert there.grown == 0
-
-
-def floats(played: Played) -> list[Floats]:
-    return [np.asarray(one.actions) for one in played.answers if one is not None]
 
 
 def load_on_shadow(spec: PolicySpec) -> Policy:
