@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
+.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -51,11 +51,17 @@ LAUNCH_SOURCES := $(or $(VLA_ROS_LAUNCH_SOURCES),$(wildcard ../shared/ros2_launc
 ros2-launch: ## install the real `ros2 launch` too, for the tests: of VLA_ROS_LAUNCH_SOURCES, or where its public repositories can be reached
 	@VLA_ROS_LAUNCH_SOURCES=$(if $(LAUNCH_SOURCES),$(abspath $(LAUNCH_SOURCES))) $(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --launch
 
-# Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
-OPENPI_CLIENT := build/openpi-client
-openpi-client: install ## install PyPI's copy of openpi's client, for the test in which it drives our server
-	@test -d $(OPENPI_CLIENT) || $(BIN)/python -m pip install --quiet --no-deps --target $(OPENPI_CLIENT) "openpi-client==0.1.2" \
-	|| echo "==> openpi-client is not to be had: its test is skipped"
+launch-pytest: ros2-launch ## run the launch files' tests as ROS 2's own are written: launch_pytest, on the pytest that it takes
+	@VLA_ROS_LAUNCH_SOURCES=$(if $(LAUNCH_SOURCES),$(abspath $(LAUNCH_SOURCES))) $(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --requirements-only --launch-pytest
+	@cd test && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/build/launch-pytest$${PYTHONPATH:+:$$PYTHONPATH} ../$(BIN)/python -m pytest -q launch_pytest $(ARGS)
+
+# Their pins exclude ours, so they stand beside the environment; their tests are skipped without them.
+STRANGERS := build/strangers
+OF_STRANGERS := openpi-client==0.1.2 json-numpy==2.1.1 cyclonedds==11.0.1
+strangers: install ## install others' programs that drive ours in tests: PyPI's copy of openpi's client, json-numpy, Cyclone DDS
+	@[ "$$(cat $(STRANGERS)/.installed 2>/dev/null)" = "$(OF_STRANGERS)" ] \
+	|| { rm -rf $(STRANGERS) && $(BIN)/python -m pip install --quiet --no-deps --target $(STRANGERS) $(OF_STRANGERS) && echo "$(OF_STRANGERS)" > $(STRANGERS)/.installed; } \
+	|| echo "==> openpi-client, json-numpy and cyclonedds are not to be had: their tests are skipped"
 
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
 	@$(BIN)/vla-ros lerobot setup $(ARGS)
@@ -73,13 +79,14 @@ LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_asset
 
 # With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
 # tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
-test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
 	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(or $(TESTS),. ../lab/test) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
 	( $(PYTEST) $(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
+	$(if $(OTHER)$(TESTS),,$(MAKE) --no-print-directory launch-pytest || status=1;) \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
 
@@ -134,7 +141,7 @@ ticks: install ## what the tick keeps at 100, 200, 250, 500 Hz: lateness, skips,
 
 WHAT ?= lifecycle
 TIMES ?= 100
-cycles: install ## WHAT=lifecycle|kill|start of a node, or whole graphs (graph), TIMES (100) over: does any hang or leave something behind?
+cycles: install ## WHAT=lifecycle|kill|start|answers of a node, or whole graphs (graph), TIMES (100) over: does any hang or leave something behind?
 	@$(TOOL) endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
 
 NIGHT ?=

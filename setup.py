@@ -119,7 +119,7 @@ setup(
         (f"share/{NAME}/config", files("config/*")),
         *(
             (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
-            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security")
+            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security", "systemd")
         ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),
@@ -147,6 +147,8 @@ setup(
         ],
         # Passes of one token on one core of a CPU with AVX-512, 1.5 to 2 times as fast.
         "cpu": ["numba>=0.60", "llvmlite"],
+        # Attention on an NVIDIA GPU of generation 8.0 or newer; it is compiled for the torch there.
+        "flash": ["flash-attn>=2.8,<3"],
         "sim": ["mujoco>=3.3,<3.10"],
         # What `vla-ros demo` needs, on a machine without ROS 2.
         "demo": ["vla_ros[ros,model,sim]"],
@@ -175,6 +177,8 @@ setup(
             "apsw",
             "lz4",
         ],
+        # Cameras that send H.264 or H.265, in the node and in bags.
+        "video": ["av>=14"],
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],

@@ -116,12 +116,18 @@ def libero() -> Stage:
     return Stage("libero", words, 240, least=60.0, may_refuse=True)
 
 
-def on_gpu() -> list[Stage]:
-    """What a short visit must bring home comes first."""
+def on_gpu(small: bool = False) -> list[Stage]:
+    """What a short visit must bring home comes first. ``small``: the same stages of the smallest
+    models, whose figures are worth nothing: that none of them stops for an error of its own."""
     seven, few = ("--preset", "openvla-7b"), ("--timed", "30")
+    if small:
+        seven = ("--checkpoint", "random:small", "--device", "cuda", "--dtype", "bfloat16")
+        few = ("--timed", "2", "--warm-up", "1")
+    ending = "-small" if small else ""
     main = ("--rows", "generate,autoregressive,actionflow,speculative_hit")
-    mini = ("--checkpoint", "random:minivla", "--device", "cuda")
-    published = {name: f"random:{name}" for name in FAMILIES}
+    mini = ("--checkpoint", "random:small" if small else "random:minivla", "--device", "cuda")
+    chunk = "random:small-chunk" if small else "random:openvla-7b-chunk"
+    published = {name: f"random:{name}{ending}" for name in FAMILIES}
 
     def passes(name: str, seconds: float, *words: str, memory_gb: float = SEVEN_GB) -> Stage:
         more = (*words, "--passes", *few)
@@ -135,14 +141,14 @@ def on_gpu() -> list[Stage]:
         tests(120, "-m", "gpu"),
         passes("passes", 90, *seven),
         *(
-            passes(f"passes-{name}-{how}", 60, "--checkpoint", f"random:{name}", "--device", "cuda",
-                   "--gemm", how, memory_gb=FAMILIES[name])
+            passes(f"passes-{name}-{how}", 60, "--checkpoint", published[name], "--device",
+                   "cuda", "--gemm", how, memory_gb=FAMILIES[name])
             for name in ("pi0", "smolvla")
             for how in ("auto", "torch")
         ),
         *engines(ENGINES, 60, *seven, *few, memory_gb=SEVEN_GB),
         *weights(90, *seven, *few, memory_gb=QUANTISING_GB),
-        *families(published, 60, True),
+        *families(published, 60, True, *(few if small else ())),
         passes("passes-eager", 60, *seven, "--no-cuda-graphs"),
         passes("passes-torch", 60, *seven, "--attention", "torch"),
         passes("passes-gemm-auto", 60, *seven, "--gemm", "auto"),
@@ -150,10 +156,10 @@ def on_gpu() -> list[Stage]:
         passes("passes-minivla", 60, *mini, memory_gb=4),
         rows("openvla-7b-torch", 90, *few, *main, "--attention", "torch"),
         rows("openvla-7b-eager", 90, *few, *main, "--no-cuda-graphs"),
-        rows("openvla-7b-32-tokens", 120, *main, "--tokens", "32", "--timed", "64",
-             "--warm-up", "32"),
+        rows("openvla-7b-32-tokens", 120, *main, "--tokens", "32",
+             *(few if small else ("--timed", "64", "--warm-up", "32"))),
         *(
-            bench(f"openvla-7b-56-tokens-{row}", 60, "--checkpoint", "random:openvla-7b-chunk",
+            bench(f"openvla-7b-56-tokens-{row}", 60, "--checkpoint", chunk,
                   "--device", "cuda", *few, "--rows", row, memory_gb=SEVEN_GB)
             for row in ("autoregressive", "speculative_head")
         ),

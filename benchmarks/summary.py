@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from groups import combined, ended, number
+from peers import peers_table
 
 DONE = "done.json"  # of a stage: how it ended
 #: What was expected of an H200 before anything ran on one: milliseconds, from and to, by stage and
@@ -57,6 +58,7 @@ def report(out: Path, stages: dict[str, str]) -> None:
     whole["estimates"] = estimates(whole["stages"])
     if machine.get("gpu"):
         lines += estimates_table(whole["estimates"])
+        lines += peers_table(whole["stages"])
     tables, rest = combined(whole["stages"])
     lines += tables
     for name in rest:

@@ -29,9 +29,17 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.ros.bringup.contract import read_contract
-from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, defaults, enclave_of
+from vla_ros.ros.bringup.environment import (
+    OVERRIDE,
+    check_enclave,
+    defaults,
+    enclave_of,
+    ends_with_launch,
+)
 from vla_ros.ros.bringup.graph_file import argument
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 from vla_ros.ros.common.parameters import Parameter
+from vla_ros.ros.common.topic_names import check_remapped
 from vla_ros.ros.nodes.policy.parameters import TABLE
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
@@ -170,7 +178,10 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     robot = read_contract(given("contract")) if given("contract") else None
     moved = dict(robot.remappings) if robot else {}
     moved |= {name: given(name) for name in TOPICS if given(name) != name}
-    moved |= mapping(context, "remappings")
+    named = mapping(context, "remappings")
+    for old in named:
+        check_remapped(old, "remappings", map(str, mapping(context, "parameters").values()))
+    moved |= named
     check_enclave(given("enclave"), context.environment)
     common = {
         "package": "vla_ros",
@@ -179,7 +190,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         "emulate_tty": True,
         "remappings": list(moved.items()),
         # Profile and discovery for camera images and safety, for this process and no other.
-        "additional_env": defaults(context.environment) | own_keys(given),
+        "additional_env": defaults(context.environment) | ends_with_launch() | own_keys(given),
     }
     policy = Node(
         executable="policy_node",
@@ -227,7 +238,15 @@ def recorder(given: Callable[[str], str], moved: dict[str, str]) -> list[LaunchD
         if not name.startswith("~"):  # the policy's own
             command += ["-r", f"{name}={topic}"]
     # Time to write what is held and the index of the bag.
-    return [ExecuteProcess(cmd=command, name="recorder", output="screen", sigterm_timeout="20")]
+    return [
+        ExecuteProcess(
+            cmd=command,
+            name="recorder",
+            output="screen",
+            sigterm_timeout="20",
+            additional_env=ends_with_launch(),
+        )
+    ]
 
 
 def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
@@ -250,7 +269,13 @@ def bring_up(given: Callable[[str], str]) -> ExecuteProcess:
     """
     name = f"{given('namespace').strip('/')}/policy"
     command = [sys.executable, "-m", "vla_ros.ros.bringup.lifecycle", f"/{name.strip('/')}"]
-    return ExecuteProcess(cmd=command, name="bring_up", output="screen", on_exit=brought_up)
+    return ExecuteProcess(
+        cmd=command,
+        name="bring_up",
+        output="screen",
+        on_exit=brought_up,
+        additional_env=ends_with_launch(),
+    )
 
 
 def brought_up(event: ProcessExited, context: LaunchContext) -> None:
@@ -261,4 +286,5 @@ def brought_up(event: ProcessExited, context: LaunchContext) -> None:
 
 def generate_launch_description() -> LaunchDescription:
     """Launch description, for `ros2 launch`."""
-    return LaunchDescription([*arguments(), OpaqueFunction(function=nodes)])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
+    return LaunchDescription([check, *arguments(), OpaqueFunction(function=nodes)])

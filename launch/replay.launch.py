@@ -35,8 +35,9 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
 
-from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
+from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of, ends_with_launch
 from vla_ros.ros.bringup.graph_file import argument
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -160,7 +161,9 @@ def _vla_ros(given: Mapping[str, str]) -> list[LaunchDescriptionEntity]:
             command += ["-p", f"{name}={given[name]}"]
     for name, value in argument("parameters", given.get("parameters", "")).items():
         command += ["-p", f"{name}={json.dumps(value, default=str)}"]
-    replay = ExecuteProcess(cmd=command, name="replay", output="screen")
+    replay = ExecuteProcess(
+        cmd=command, name="replay", output="screen", additional_env=ends_with_launch()
+    )
     return [replay, _end_with(replay)]
 
 
@@ -239,4 +242,5 @@ def _exit_with(status: int, context: LaunchContext) -> None:
 
 def generate_launch_description() -> LaunchDescription:
     """Launch description, for `ros2 launch`."""
-    return LaunchDescription([*arguments(), OpaqueFunction(function=play)])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
+    return LaunchDescription([check, *arguments(), OpaqueFunction(function=play)])

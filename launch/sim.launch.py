@@ -20,7 +20,8 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
-from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
+from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of, ends_with_launch
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 from vla_ros.ros.nodes.bridge.node import TABLE
 
 SHARE = FindPackageShare("vla_ros")
@@ -101,7 +102,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=given("namespace"),
             output="screen",
             emulate_tty=True,
-            additional_env=defaults(context.environment) | own,
+            additional_env=defaults(context.environment) | ends_with_launch() | own,
             parameters=[*files, overrides | always],
             arguments=["--ros-args", "--log-level", given("log_level"), *keys],
             on_exit=end_with_it,
@@ -131,4 +132,5 @@ def generate_launch_description() -> LaunchDescription:
             )
         }.items(),
     )
-    return LaunchDescription([*arguments(), policy, OpaqueFunction(function=bridge)])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
+    return LaunchDescription([check, *arguments(), policy, OpaqueFunction(function=bridge)])

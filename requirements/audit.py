@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from environment import Venv
 from over_ros import SetupError, say
-from sources import DEFAULT_ROS, LAUNCH, LIBERO, ROOT, TORCH, digest, lock_file
+from sources import DEFAULT_ROS, LAUNCH, LAUNCH_PYTEST, LIBERO, ROOT, TORCH, digest, lock_file
 
 FOLDER = ROOT / "requirements"
 TOOLS = FOLDER / "audit.txt"
@@ -63,7 +63,7 @@ def pinned_files() -> list[Path]:
     """Every file that pins what some make target or verb installs."""
     return [
         *sorted(FOLDER.glob("lock-*.txt")),
-        *(TORCH, LIBERO, LAUNCH, FOLDER / "docs.txt", FOLDER / "release.txt", TOOLS),
+        *(TORCH, LIBERO, LAUNCH, LAUNCH_PYTEST, FOLDER / "docs.txt", FOLDER / "release.txt", TOOLS),
         ROOT / "vla_ros" / "policies" / "lerobot" / "requirements.txt",
     ]
 

@@ -19,6 +19,7 @@ from sources import (
     EXTRAS,
     LAB,
     LAUNCH,
+    LAUNCH_PYTEST,
     LIBERO,
     PINS,
     ROOT,
@@ -32,6 +33,8 @@ from sources import (
     source_files,
 )
 from system_packages import install_system_packages
+
+BESIDE = ROOT / "build" / "launch-pytest"  # launch_pytest and its pytest
 
 
 class Venv:
@@ -144,15 +147,34 @@ class Venv:
             say(f"`ros2 launch` is not installed ({unreachable}): tests that need it are skipped")
             return
         say("installing ROS 2's launch and command line, for the tests")
-        with tempfile.TemporaryDirectory() as folder:
-            wanted = _unpacked(archive, lines, Path(folder)) if archive else ["-r", str(LAUNCH)]
-            self.pip("--quiet", "--no-deps", "--no-build-isolation", *wanted)
+        self._install_sources(archive, LAUNCH)
         # launch_ros imports it for composable nodes, of which there are none here.
         (self.packages() / "composition_interfaces").mkdir(exist_ok=True)
         (self.packages() / "composition_interfaces" / "srv.py").write_text(
             "class LoadNode:\n    class Request: ...\n    class Response: ...\n"
         )
         self.remember("launch", key)
+
+    def install_launch_pytest(self) -> None:
+        """launch_pytest with its pytest, where it can be had, in a folder beside the environment:
+        put that on PYTHONPATH."""
+        archive = os.environ.get("VLA_ROS_LAUNCH_SOURCES", "")
+        lines = LAUNCH_PYTEST.read_text(encoding="utf-8")
+        if (BESIDE / "launch_pytest").is_dir():
+            return
+        if not archive and (unreachable := _unreachable(lines)):
+            say(f"launch_pytest is not installed ({unreachable}): its tests are skipped")
+            return
+        self._install_sources(archive, LAUNCH_PYTEST, "--target", str(BESIDE))
+
+    def _install_sources(self, archive: str, requirements: Path, *options: str) -> None:
+        """Install what these lines name, of an archive ("": of the repositories)."""
+        lines = requirements.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            wanted = (
+                _unpacked(archive, lines, Path(folder)) if archive else ["-r", str(requirements)]
+            )
+            self.pip("--quiet", "--no-deps", "--no-build-isolation", *options, *wanted)
 
     def packages(self) -> Path:
         """Where this environment's packages are."""

@@ -59,6 +59,7 @@ def main() -> int:
     )
     parser.add_argument("--libero", action="store_true", help="the LIBERO benchmark too")
     parser.add_argument("--launch", action="store_true", help="the real `ros2 launch`, for tests")
+    parser.add_argument("--launch-pytest", action="store_true", help="its test framework too")
     parser.add_argument("--view", action="store_true", help="the page in the browser too")
     args = parser.parse_args()
     start = time.monotonic()
@@ -73,6 +74,8 @@ def main() -> int:
             venv.install_libero()
         if args.launch:
             venv.install_launch()
+        if args.launch_pytest:
+            venv.install_launch_pytest()
         if args.view:
             venv.install_view()
         if not args.requirements_only:

@@ -29,7 +29,7 @@ ROSDEP = {
 }
 PIP = {"PIL": "Pillow", "yaml": "PyYAML", "backports": "backports.zstd", "rerun": "rerun-sdk"}
 ROS = {  # packages of the three distributions that this repository may ask for
-    *("ament_cmake", "ament_cmake_python"),
+    *("ament_cmake", "ament_cmake_pytest", "ament_cmake_python", "launch_pytest"),
     *("action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs"),
     *("rcl_interfaces", "rosgraph_msgs", "sensor_msgs", "service_msgs", "std_msgs", "std_srvs"),
     *("trajectory_msgs", "unique_identifier_msgs", "rclpy", "launch", "launch_ros"),
@@ -41,7 +41,9 @@ NOT_IN_HUMBLE = {"service_msgs"}
 # Asked for and never imported, with the reason.
 TOOLS = {
     "ament_cmake": "CMakeLists.txt is built with it",
+    "ament_cmake_pytest": "runs test/launch_pytest in `colcon test`",
     "ament_cmake_python": "says where Python packages go",
+    "launch_pytest": "imported where it is: pytest 9 does not take it",
     "python3-pytest-timeout": "a plugin of pytest, set in pyproject.toml",
     "ros2launch": "the command `ros2 launch`",
     "rosidl_default_generators": "translates msg/, srv/ and action/",

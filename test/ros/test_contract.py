@@ -93,7 +93,9 @@ def test_a_foreign_contract_is_a_running_graph(
         "warmup_count": 1,
         "detect_frozen": False,  # these cameras show one photo
     }
-    spawn_node("policy", {**contract.parameters, **own}, remappings=dict(contract.remappings))
+    node = spawn_node(
+        "policy", {**contract.parameters, **own}, remappings=dict(contract.remappings)
+    )
     commands = ros.inbox(JointState, "/leader_arm/joint_states", qos.ACTION)
     status = ros.inbox(PolicyStatus, "policy/status", qos.LATCHED)
     task = ros.publisher(String, "/task_prompt", qos.LATCHED)
@@ -106,6 +108,8 @@ def test_a_foreign_contract_is_a_running_graph(
             lambda: f"commands of joints, not {status.last.reason if len(status) else 'nothing'}",
         )
         assert ros.change_state("/policy", "deactivate")
+    for camera in ("image", "wrist_image", "top_image"):
+        assert f"{camera}: images are brought to 512x512 (height x width)" in node.log
     said = list(commands.messages)
     assert {tuple(message.name) for message in said} == {JOINTS}
     first = np.array(said[0].position)

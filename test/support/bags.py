@@ -273,3 +273,26 @@ def commanded(
         one = action(observed, step.wish, 1, 0, space, of.index, step.phase, at_ns, text="reach")
         entries.append(one)
     return sorted(entries, key=lambda e: e.at_ns), np.array(commands)
+
+
+def film_of_video(packets: Iterable[bytes], transport: str, first: int = 0) -> list[Entry]:
+    """A camera's packets of H.264, one every T, as `transport` sends them: "ffmpeg", "foxglove" or
+    "compressed"; the first is image ``first``."""
+    entries = []
+    for i, packet in enumerate(packets, first):
+        stamp_ns, data = START + i * T, np.frombuffer(bytearray(packet), np.uint8)
+        kind, fields = {
+            "ffmpeg": ("ffmpeg_image_transport_msgs/msg/FFMPEGPacket", {
+                "header": header(stamp_ns), "width": 160, "height": 120, "encoding": "libx264",
+                "pts": i, "flags": 0, "is_bigendian": False,
+            }),
+            "foxglove": ("foxglove_msgs/msg/CompressedVideo", {
+                "timestamp": time(stamp_ns), "frame_id": "camera", "format": "h264",
+            }),
+            "compressed": ("sensor_msgs/msg/CompressedImage", {
+                "header": header(stamp_ns), "format": "h264",
+            }),
+        }[transport]  # fmt: skip
+        content = _make(kind, data=data, **fields)
+        entries.append(Entry(f"/image/{transport}", stamp_ns, kind, content))
+    return entries

@@ -1,4 +1,5 @@
-"""Packages of ROS messages that have no wheel, control_msgs and tf2_msgs: the same fields.
+"""Packages of ROS messages that have no wheel (control_msgs, tf2_msgs, cameras' video): the same
+fields.
 
 The message of a GripperCommand's goal has a name of its own, since rosidl's generators, called
 without CMake, take a message and an action of one name for the same. Fields and names are otherwise
@@ -30,6 +31,17 @@ DEFINITIONS = {
         ),
     },
     "tf2_msgs": {"msg/TFMessage.msg": "geometry_msgs/TransformStamped[] transforms\n"},
+    "foxglove_msgs": {
+        "msg/CompressedVideo.msg": (
+            "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format\n"
+        )
+    },
+    "ffmpeg_image_transport_msgs": {
+        "msg/FFMPEGPacket.msg": (
+            "std_msgs/Header header\nint32 width\nint32 height\nstring encoding\nuint64 pts\n"
+            "uint8 flags\nbool is_bigendian\nuint8[] data\n"
+        )
+    },
 }
 NEEDS = {
     "control_msgs": (
@@ -40,6 +52,8 @@ NEEDS = {
         "std_msgs",
         "unique_identifier_msgs",
     ),
+    "foxglove_msgs": ("builtin_interfaces",),
+    "ffmpeg_image_transport_msgs": ("builtin_interfaces", "std_msgs"),
     "tf2_msgs": ("builtin_interfaces", "geometry_msgs", "std_msgs"),
 }
 _SETUP = """\

@@ -18,6 +18,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import Image
 
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.ending import end_with_parent
 
 
 def main() -> None:
@@ -28,6 +29,7 @@ def main() -> None:
     options.add_argument("--height", type=int, default=48)
     options.add_argument("--count", type=int, default=0, help="0: until it is ended")
     given = options.parse_args()
+    end_with_parent()
     rclpy.init()
     node = Node("test_camera", start_parameter_services=False)
     publisher = node.create_publisher(Image, given.topic, qos.IMAGE_PUB)

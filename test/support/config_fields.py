@@ -33,6 +33,7 @@ CLASSES: dict[str, tuple[FieldTable, ...]] = {
     "SmolVLAConfig": (lists.SMOLVLA,),
     "PI0FastConfig": (lists.PI0_FAST,),
     "Evo1Config": (lists.EVO1,),
+    "ACTConfig": (lists.ACT,),
     "PrismaticConfig": (lists.OPENVLA,),
     "OpenVLAConfig": (lists.OPENVLA,),
     "LlamaConfig": (lists.TEXT,),

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from golden.act.cases import CASES as ACTS
+from golden.act.cases import weight as act_weight
 from golden.evo1.cases import weight as evo1_weight
 from golden.flow.cases import CASES, PI_SHAPES
 from golden.flow.seeded import weight
@@ -46,7 +48,7 @@ from vla_ros.engine.models.evo1 import position_table
 from vla_ros.engine.options import TOKENS
 
 FLOW = Path(__file__).resolve().parents[1] / "golden" / "flow"
-EVO1 = FLOW.parent / "evo1"
+EVO1, ACT = FLOW.parent / "evo1", FLOW.parent / "act"
 TOKENIZER = FLOW / "tokenizer"
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 TEXT = "model.paligemma_with_expert.paligemma.model.language_model."
@@ -119,6 +121,18 @@ def evo1s(name: str) -> Change:
                 values = position_table(shape[1], shape[2])[None].numpy()
             found[saved] = torch.from_numpy(values.copy())
         save_file(found, str(folder / WEIGHTS))
+
+    return write
+
+
+def acts(name: str) -> Change:
+    def write(folder: Path) -> None:
+        shutil.copytree(ACT / name, folder)
+        drawn = {
+            saved: torch.from_numpy(act_weight(saved, tuple(shape)).copy())
+            for saved, shape in json.loads((folder / "tensors.json").read_text())
+        }
+        save_file(drawn, str(folder / WEIGHTS))
 
     return write
 
@@ -376,6 +390,8 @@ def _folders() -> dict[str, HubFolder]:
         all_[f"{name} as LeRobot 0.6.1 saves it"] = HubFolder(lerobots(name), name)
     for name in ("plain", "absent", "many"):
         all_[f"evo1, {name}"] = HubFolder(evo1s(name), f"evo1/{name}")
+    for name in ACTS:  # whose actions are compared in test_act_golden.py
+        all_[f"act, {name}"] = HubFolder(acts(name), "random")
     for release in [r for r in stored() if r.startswith("lerobot") and "0.3" not in r]:
         for kind in _CLASSES:
             all_[f"{kind} with every field of {release}"] = HubFolder(
@@ -606,7 +622,7 @@ def _refused() -> dict[str, HubFolder]:
     made["pi0_fast that draws its tokens"] = (
         both(fasts, set_fields(temperature=0.7)), r"temperature is 0\.7.*policy: lerobot", {},
     )  # fmt: skip
-    for kind in ("act", "diffusion", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
+    for kind in ("diffusion", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
         made[f"LeRobot's {kind}"] = (
             lerobots_other(kind), f"of type '{kind}'.*policy: lerobot.*vla-ros lerobot setup", {},
         )  # fmt: skip

@@ -18,6 +18,7 @@ from vla_ros.core.resources import config_path
 from vla_ros.ros.bringup.environment import defaults, python_path
 from vla_ros.ros.bringup.graph import command_line
 from vla_ros.ros.bringup.graph_file import NodeSpec
+from vla_ros.ros.common.ending import PARENT
 
 
 def ros_environment(domain: int) -> dict[str, str]:
@@ -39,7 +40,7 @@ class Program:
         self._lines: list[str] = []
         self.process = subprocess.Popen(
             self.command,
-            env=dict(env),
+            env={**env, PARENT: str(os.getpid())},  # a test that is cut leaves no node behind
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

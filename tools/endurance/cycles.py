@@ -3,6 +3,7 @@
     make cycles WHAT=lifecycle TIMES=1000     configure, activate, deactivate, cleanup of one node
     make cycles WHAT=kill TIMES=200           SIGKILL of the node or its worker at a random moment
     make cycles WHAT=start TIMES=500          start to WAITING and end, four nodes at a time
+    make cycles WHAT=answers TIMES=500        a service asked once, when it is there: answered?
     make cycles WHAT=graph TIMES=500          whole demos, four at a time; ARGS="--profile FILE" and
                                               more of them are Fast DDS profiles, taken by turns
 
@@ -45,6 +46,7 @@ from vla_ros.ros.bringup.environment import find_leftovers, remove
 from vla_ros.ros.common import qos
 
 HANG_S = 60.0  # an answer that takes longer is none
+ANSWER_S = 20.0  # of a service that a node has, from its process's start
 END_S = 10.0  # of a process that was asked to end, and of children whose parent is gone
 AT_A_TIME = 4
 MOST_FILES = 8  # more open files at the end than after a tenth of the cycles
@@ -197,6 +199,35 @@ def start(times: int, domain: int, env: dict[str, str], tally: CycleTally) -> It
             yield number + 1
 
 
+def answers(times: int, domain: int, env: dict[str, str], tally: CycleTally) -> Iterator[int]:
+    """Nodes that are asked once, as soon as the asker knows their service: discovery goes both
+    ways, and the asker may not be known to them yet."""
+    from lifecycle_msgs.srv import GetState
+
+    late: Counter[str] = Counter()
+    peer = RosPeer(domain, "asker")  # one for all: two participants of a process may deadlock
+
+    def one(number: int) -> None:
+        names = f"policy_{number}", f"view_{number}"
+        nodes = [
+            start_node("policy", env, PARAMETERS, name=names[0]),
+            start_node("view", env, {"port": 0}, name=names[1]),
+        ]
+        try:
+            with Lap(tally, nodes[0].said, "answers lost"):
+                peer.call(GetState, f"/{names[0]}/get_state", timeout=ANSWER_S)
+            late["answers sent late"] += "late, when its asker" in nodes[0].log
+            tally.notes |= late
+        finally:
+            for node in nodes:  # killed ones stay in the graph for 20 s, and disturb it
+                node.end()
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for number, _ in enumerate(pool.map(one, range(times))):
+            yield number + 1
+    peer.close()
+
+
 def graph(times: int, env: dict[str, str], tally: CycleTally, profiles: list[str]) -> Iterator[int]:
     """Demos that begin and end, each in a domain of its own: nothing may stand for ever."""
     demo = [
@@ -250,7 +281,7 @@ def _left(pids: list[int], seconds: float) -> list[int]:
 def main() -> int:
     """Run, count, say."""
     parser = argparse.ArgumentParser(prog="cycles", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("lifecycle", "kill", "start", "graph"))
+    parser.add_argument("what", choices=("lifecycle", "kill", "start", "answers", "graph"))
     parser.add_argument("--times", type=int, default=100, help="(100)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
     parser.add_argument("--profile", action="append", help="graph: a Fast DDS profile; by turns")
@@ -266,6 +297,7 @@ def main() -> int:
             "lifecycle": lambda: lifecycle(args.times, domain, env, tally),
             "kill": lambda: kill(args.times, domain, env, tally, args.seed),
             "start": lambda: start(args.times, domain, env, tally),
+            "answers": lambda: answers(args.times, domain, env, tally),
             "graph": lambda: graph(args.times, env, tally, args.profile or []),
         }
         with contextlib.suppress(KeyboardInterrupt):

@@ -124,6 +124,12 @@ MAKERS = {
         {"torch": "2.13.0", "transformers": "5.23.0", "lerobot": "0.6.1"},
         ("{golden}/evo1",),
     ),
+    "act": Maker(  # in the environment that `vla-ros lerobot setup` makes
+        "act/make.py",
+        tuple(f"act/{name}" for name in ("one", "three", "blind_to_itself")),
+        packages={"lerobot": "0.6.1", "torch": "2.11.0"},
+        arguments=("{golden}/act",),
+    ),
     "turbovla": Maker(
         "turbovla/make.py",
         tuple(f"turbovla/{name}" for name in ("lengths", "own", "padded", "tokenizer.json")),

@@ -22,6 +22,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 VERBS = {
     "demo": "run one simulated task through the whole graph and sum it up",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
+    "check": "ask a checkpoint about recorded frames: which convention is wrong?",
     "doctor": "check this machine: every line ok, or what to do about it",
     "contract": "a robot's description: Rosetta's contract as our parameters, and back",
     "serve": "a policy for other machines, over openpi's websocket protocol",

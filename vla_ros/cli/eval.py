@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import FLAGS, Verbs, add_fields, add_verb
+from vla_ros.cli.conventions import add_conventions, scale_of, words_of
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     DRAFT_CHECKPOINT,
     default_checkpoint,
     refuse_unreadable,
 )
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.console import Progress, error, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.extensions import LAB, REPORTS, extension
@@ -41,9 +43,11 @@ from vla_ros.ros.bringup.view import PageVisitors, view_node
 from vla_ros.sim.episode import Mode
 
 if TYPE_CHECKING:
+    from vla_ros.core.action_space import ActionSpace
     from vla_ros.data.episodes.plan import Plan
     from vla_ros.data.episodes.play import EpisodeOrder, MakeRunner, PlayedEpisode, Runner
     from vla_ros.data.episodes.store import Store
+    from vla_ros.policies.conventions import Conventions
 
 MARGIN = 0.05  # of --promote
 
@@ -105,7 +109,9 @@ def _policy(group: Any) -> None:
     add = group.add_argument
     add_fields(group, Setup, "policy")
     add("--checkpoint", metavar="C", help=f"vla: directory or hub id ({CHECKPOINT})")
-    add_fields(group, EngineOptions, *OF_MODEL[1:], "num_threads", num_threads=None)
+    add_fields(group, EngineOptions, *OF_MODEL[1:], "preprocessing", "num_threads",
+               num_threads=None)  # fmt: skip
+    add_conventions(group)
     add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="vla: of the"
         " engine's others, such as state_normalization=identity; may be given again")  # fmt: skip
     add_fields(group, Setup, "max_age_s")
@@ -154,6 +160,9 @@ def check(args: argparse.Namespace) -> None:
     model_options = {
         "checkpoint": args.checkpoint,
         "embodiment": args.embodiment,
+        "action-units": args.action_units,
+        "action-scale": args.action_scale,
+        "gripper": args.gripper,
         "engine-option": args.engine_option,
         "decoding": args.decoding,
         "relaxed-distance": args.relaxed_distance,
@@ -229,6 +238,10 @@ def setup_of(args: argparse.Namespace) -> Setup:
             route="direct" if args.no_ros else "ros",
             num_threads=args.num_threads or _threads(args.mode),
             engine_options=tuple(args.engine_option),
+            action_units=words_of(args.action_units),
+            action_scale=scale_of(args.action_scale),
+            gripper=args.gripper,
+            **({"preprocessing": args.preprocessing} if model else {}),
             **given,
         )
 
@@ -250,6 +263,7 @@ def completed(setup: Setup) -> Setup:
         from vla_ros.engine.verdicts import chosen_dtype
         from vla_ros.policies.conventions import conventions_of
         from vla_ros.sim.libero.suites import base_of
+        from vla_ros.sim.so101 import world as so101
     except ImportError as missing:
         raise UserError(f"{missing}: pip install '.[model]' in the checkout") from missing
     usable_device(setup.device)
@@ -262,8 +276,19 @@ def completed(setup: Setup) -> Setup:
         refuse_weights(checkpoint, setup.weights, setup.device, dtype)
         refuse_unreadable(checkpoint, str(options.get("tokenizer", "")))
         suite = base_of(setup.suite)  # no checkpoint is trained on a perturbed one
-        found = conventions_of(checkpoint, suite, setup.unnorm_key, embodiment=setup.embodiment)
+        space = so101.ACTIONS if setup.environment == so101.NAME else END_EFFECTOR_DELTA
+        found = conventions_of(
+            checkpoint,
+            suite,
+            setup.unnorm_key,
+            setup.action_scale,
+            embodiment=setup.embodiment,
+            space=space,
+            in_libero=setup.environment == "libero",
+        )
         known = "" if checkpoint.startswith("random:") else sha256_on_disk(checkpoint)
+        steps = found.preprocessing if setup.preprocessing == AUTO else setup.preprocessing
+        found = replace(found, preprocessing=steps)
         return replace(
             setup,
             checkpoint_sha256=known,
@@ -271,13 +296,41 @@ def completed(setup: Setup) -> Setup:
             weights=str(parse_formats(setup.weights)),
             unnorm_key=found.unnorm_key,
             center_crop=found.center_crop,
-            preprocessing=found.preprocessing,
+            preprocessing=steps,
             ungated=setup.environment == "libero",  # the published protocol has no gate
-            action_scale=found.action_scale,
             wrist=found.cameras == 2,
             chunk=found.chunk,
             state=found.state,
+            executed=found.data.executed if setup.environment == "libero" else 0,
+            **_taken(setup, found, space),
         )
+
+
+def _taken(setup: Setup, found: Conventions, space: ActionSpace) -> dict[str, Any]:
+    """Fields of a setup that say how its policy's actions are read, in this world. UserError."""
+    from vla_ros.policies.base import PolicySpec
+    from vla_ros.sim.so101 import world as so101
+
+    units = setup.action_units or (so101.ACTION_UNITS if space.kind.joints else ())
+    asked = PolicySpec(
+        "vla",
+        engine=EngineOptions(setup.checkpoint, unnorm_key=setup.unnorm_key),
+        action_space=space,
+        action_units=units,
+        action_scale=setup.action_scale,
+        gripper=setup.gripper,
+    )
+    layout = found.layout(asked)
+    rows = (*layout.assumptions, *found.assumptions(asked))
+    taken: dict[str, Any] = {
+        "conventions": tuple(f"{row.what}: {row.value} ({row.source})" for row in rows),
+        "action_units": units,
+    }
+    if not (units or layout.space.kind.joints):
+        taken |= {"action_scale": setup.action_scale or found.action_scale}
+    if not layout.space.kind.joints and len(units) < found.width:
+        taken |= {"gripper": layout.gripper}
+    return taken
 
 
 def _threads(mode: str) -> int:
@@ -308,6 +361,10 @@ def plan_of(
     world = world_of(setup.environment, setup.suite)
     chosen = select_tasks(world.tasks, tasks)
     setup = completed(replace(setup, world=world.versions, note=world.note))
+    if setup.executed:
+        variants = tuple(
+            replace(one, replan_interval=one.replan_interval or setup.executed) for one in variants
+        )
     return Plan(setup, variants, chosen, episodes, instruction)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, require_rosbags
 from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError
+from vla_ros.core.pixels import sizes_of
 from vla_ros.core.text import printable
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def add_parser(verbs: Verbs) -> None:
         " may be repeated")  # fmt: skip
     add("--camera", action="append", default=[], metavar="NAME=TOPIC",
         help="one more camera; may be repeated")  # fmt: skip
+    add("--resize", action="append", default=[], metavar="[NAME=]HxW",
+        help="bring images to this height and width by the nearest pixel, as Rosetta does (what the"
+        " run's policy had, else as they are); may be repeated")  # fmt: skip
     add("--instruction", metavar="TEXT", help="the task, instead of the bag's own")
     add("--pairing", choices=("due", "observation", "newest"), default="due",
         help="which image belongs to an action, see below (due)")  # fmt: skip
@@ -155,9 +159,14 @@ def _bag_options(args: argparse.Namespace) -> BagOptions:
         if not (equals and topic and re.fullmatch(r"[A-Za-z0-9_]+", name)):
             raise UserError(f"--camera {item}: write NAME=TOPIC, such as left=/left/image_raw")
         cameras[name] = topic if topic.startswith("/") else f"/{topic}"
+    try:
+        sizes = sizes_of(args.resize, ("main", "wrist", *cameras))
+    except ValueError as error:
+        raise UserError(f"--resize {error}") from None
     return BagOptions(
         remaps=parse_remaps(args.remap, ROLES),
         cameras=cameras,
+        sizes=sizes,
         instruction=args.instruction,
         fps=args.fps,
         pairing=args.pairing,

@@ -10,6 +10,8 @@ from vla_ros.cli.arguments import Verbs, add_verb
 from vla_ros.cli.doctor import Check, fail, line, ok, warn
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.console import Table, show
+from vla_ros.data.lerobot.dataset import python_of
+from vla_ros.data.lerobot.older import upgrade
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import PolicyRefused, PolicySpec
 from vla_ros.policies.lerobot import checkpoint, environment
@@ -24,7 +26,8 @@ Run LeRobot's own policies: set up its environment, look at a checkpoint.
 setup makes a virtual environment with the versions that LeRobot needs, which exclude ours, and
 tries it. `policy: lerobot` finds it there. About 5 GB with torch's CUDA libraries.
 check loads FOLDER in that environment as a policy node would, every weight compared, and prints
-what the checkpoint wants beside what is offered."""
+what the checkpoint wants beside what is offered.
+upgrade makes v3.0 of a data set of LeRobot's format v2.1, by LeRobot's own code; SET stays."""
 
 EPILOG = """\
 examples:
@@ -32,6 +35,7 @@ examples:
   vla-ros lerobot setup --dir ~/lerobot --python python3.13
   vla-ros lerobot setup --index https://download.pytorch.org/whl/cpu     torch without CUDA
   vla-ros lerobot check outputs/train/checkpoints/last/pretrained_model
+  vla-ros lerobot upgrade data/old --out data/new
 
 exit status: 0 it runs, 1 it does not, 2 wrong usage, or something is missing"""
 
@@ -39,7 +43,7 @@ exit status: 0 it runs, 1 it does not, 2 wrong usage, or something is missing"""
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "lerobot", DESCRIPTION, EPILOG)
-    what = parser.add_subparsers(dest="what", metavar="setup|check", required=True)
+    what = parser.add_subparsers(dest="what", metavar="setup|check|upgrade", required=True)
     add = what.add_parser("setup", help="make the environment and try it").add_argument
     add("--dir", type=Path, help="where (~/.cache/vla_ros/lerobot)")
     add("--python", default="", help="a Python 3.12 or 3.13 (the first that is found)")
@@ -49,10 +53,20 @@ def add_parser(verbs: Verbs) -> None:
     add("--python", default="", help="LeRobot's interpreter (that of setup)")
     add("--device", default="cpu", help="torch device (cpu)")
     add("--cameras", default="", help="'top=main left=wrist right=none' (by their names)")
+    add("--gripper", default="", metavar="CLOSED..OPEN", help="what its actions have for a closed"
+        " and an open gripper, such as 0..100")  # fmt: skip
+    add = what.add_parser("upgrade", help="make v3.0 of a data set of v2.1").add_argument
+    add("set", type=Path, metavar="SET", help="a folder on this machine")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder to make")
+    add("--python", default="", help="LeRobot's interpreter (that of setup)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Set up or check; returns the exit status."""
+    """Set up, check or upgrade; returns the exit status."""
+    if args.what == "upgrade":
+        upgrade(python_of(args.python), args.set.expanduser(), args.out.expanduser())
+        print(line(ok("upgrade", f"{args.out}")))
+        return 0
     return _setup(args) if args.what == "setup" else _check(args)
 
 
@@ -86,7 +100,7 @@ def _check(args: argparse.Namespace) -> int:
         engine = EngineOptions(
             str(folder), device=args.device, camera_map=args.cameras, camera_roles=more
         )
-        spec = PolicySpec("lerobot", engine, worker_python=args.python)
+        spec = PolicySpec("lerobot", engine, worker_python=args.python, gripper=args.gripper)
         executor = Executor(spec, SystemClock(), WorkerLimits(), lambda _: None, lambda _: None)
         ready = executor.start(timeout_s=1800.0)
     except PolicyRefused as error:

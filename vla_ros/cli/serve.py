@@ -1,4 +1,4 @@
-"""`vla-ros serve`: a policy for clients of openpi's websocket protocol."""
+"""`vla-ros serve`: a policy for clients of openpi's websocket protocol and of `POST /act`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_verb
+from vla_ros.cli.conventions import add_conventions, scale_of, words_of
 from vla_ros.cli.defaults import CHECKPOINT
+from vla_ros.core.action_space import KINDS, ActionSpace, end_effectors, is_gripper, joints
 from vla_ros.core.console import LogFormatter
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import EngineOptions, parse_options
-from vla_ros.policies.base import PolicySpec, Scale
+from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.remote.link import TOKEN
 
 FLAGS = (
@@ -23,7 +25,8 @@ FLAGS = (
 MIB = 1024 * 1024
 DESCRIPTION = """\
 Serve a policy over openpi's websocket protocol: policy nodes with policy remote, openpi's own
-client and whoever speaks it send observations and get actions. Needs neither ROS 2 nor its network.
+client and whoever speaks it send observations and get actions; OpenVLA's clients POST them to /act
+on the same port. Needs neither ROS 2 nor its network.
 Only programs on this machine reach it, unless --host and a token say otherwise."""
 
 EPILOG = """\
@@ -58,9 +61,14 @@ def add_parser(verbs: Verbs) -> None:
         " answers may be; policy nodes say their own (0: as old as it gets)")  # fmt: skip
     add("--state-units", default="", metavar="UNITS", help="of a checkpoint whose joints are not in"
         " rad: one for all, or one each, joined by commas (deg,deg,0..100)")  # fmt: skip
-    add("--action-units", default="", metavar="UNITS", help="of its actions, as --state-units")
-    add("--action-scale", default="", metavar="SCALE", help="of an end effector: m and rad of one"
-        " unit, two numbers or six joined by commas (0.05,0.5)")  # fmt: skip
+    add("--action-space", choices=KINDS, help="what its actions are, where its files do not say it;"
+        " of joints with --action-names")  # fmt: skip
+    add("--action-names", default="", metavar="NAMES", help="the joints in its order, joined by"
+        " commas; those called gripper or finger, or of --gripper-names, are grippers")  # fmt: skip
+    add("--gripper-names", default="", metavar="NAMES", help="which of them are grippers")
+    add_conventions(parser)
+    add("--action-rate-hz", type=float, default=0.0, metavar="HZ", help="of its data, where its"
+        " files do not say it: velocities need it (0: as they say)")  # fmt: skip
     add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="of the"
         " engine's others, such as state_in_prompt=robot; may be given again")  # fmt: skip
     add("--policy-option", action="append", default=[], metavar="NAME=VALUE", help="of an"
@@ -79,24 +87,17 @@ def _pairs(words: Sequence[str], flag: str) -> dict[str, str]:
     return found
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _scale(text: str) -> Scale | None:
-    """Metres and radians of one unit of x y z rx ry rz; None: as the checkpoint says."""
-    if not text:
-        return None
-    try:
-        numbers = [float(word) for word in _words(text)]
-    except ValueError:
-        numbers = []
-    if len(numbers) == 2:
-        numbers = [*numbers[:1] * 3, *numbers[1:] * 3]
-    if len(numbers) != 6:
-        raise UserError(f"--action-scale {text}: write two numbers or six, such as 0.05,0.5")
-    x, y, z, rx, ry, rz = numbers
-    return x, y, z, rx, ry, rz
+def _space(args: argparse.Namespace) -> ActionSpace:
+    """Space of the flags. UserError: joints without names, or names without joints."""
+    kind = KINDS[args.action_space or "end_effector_delta"]
+    names, grippers = words_of(args.action_names), words_of(args.gripper_names)
+    if kind.joints is not bool(names):
+        raise UserError("--action-names goes with --action-space joint_position or joint_delta")
+    if strange := sorted(set(grippers) - set(names)):
+        raise UserError(f"--gripper-names has {', '.join(strange)}: not among --action-names")
+    if not names:
+        return end_effectors(kind)
+    return joints(kind, names, grippers or tuple(name for name in names if is_gripper(name)))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,9 +137,12 @@ def run(args: argparse.Namespace) -> int:
         replay_file=args.replay_file,
         warmup_count=args.warmup_count,
         options=_pairs(args.policy_option, "--policy-option"),
-        state_units=_words(args.state_units),
-        action_units=_words(args.action_units),
-        action_scale=_scale(args.action_scale),
+        state_units=words_of(args.state_units),
+        action_units=words_of(args.action_units),
+        action_scale=scale_of(args.action_scale),
+        gripper=args.gripper,
+        action_rate_hz=args.action_rate_hz,
+        action_space=_space(args),
     )
     if args.replicas:
         from vla_ros.serve.replicas import serve_replicas

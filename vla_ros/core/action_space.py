@@ -37,6 +37,10 @@ class ActionKind(IntEnum):
         return self in (ActionKind.JOINT_DELTA, ActionKind.JOINT_POSITION)
 
 
+#: Kinds by the names that parameters and flags have for them.
+KINDS = {kind.name.lower(): kind for kind in ActionKind}
+
+
 @dataclass(frozen=True)  # without slots: what follows from it is asked for many times a command
 class ActionSpace:
     """Space of actions of D numbers: a name and a unit each ("m", "rad", "1"). Raises ValueError.
@@ -112,19 +116,75 @@ def joints(kind: ActionKind, names: tuple[str, ...], grippers: tuple[str, ...] =
 END_EFFECTOR_DELTA = end_effectors(ActionKind.END_EFFECTOR_DELTA)
 
 
-def action_space_of(width: int, names: tuple[str, ...] = ()) -> ActionSpace:
-    """Space of an action of ``width`` numbers: seven are an end effector's displacement and a
-    gripper.
+#: Ends of a name that state its kind, as LeRobot's drivers write them.
+_POSITION, _VELOCITY = (".pos", ".position"), (".vel", ".velocity")
+_TORQUES = (".effort", ".torque", ".current", ".tau")
+_BEFORE = ("action.", "delta_", "delta.", "ee.", "eef_", "eef.", "ee_", "tcp_", "pos_", "d_")
+_TURNS = ({"roll", "pitch", "yaw"}, {"rx", "ry", "rz"}, {"wx", "wy", "wz"}, {"ax", "ay", "az"})
+_HAND = ("eef", "end_effector", "cartesian", "tcp", "pose", "twist", "motion")
+_GRIPPERS = ("gripper", "finger", "hand_open", "jaw")
 
-    Any other width is positions of joints, called ``names`` or joint_0, joint_1, ...; LeRobot's
-    "elbow_flex.pos" is the joint elbow_flex. Which of them are grippers, and of which unit, is in
-    no checkpoint: parameters give it.
-    """
-    names = tuple(name.removesuffix(".pos") for name in names)
-    if width == END_EFFECTOR_DELTA.width:
-        return END_EFFECTOR_DELTA
-    known = len(set(names)) == len(names) == width and "" not in names
-    return joints(
-        ActionKind.JOINT_POSITION,
-        names if known else tuple(f"joint_{i}" for i in range(width)),
+
+def is_gripper(name: str) -> bool:
+    """True of the names that people give to a gripper's value."""
+    return any(word in name.lower() for word in _GRIPPERS)
+
+
+def names_velocities(names: tuple[str, ...]) -> bool:
+    """True of names of which one ends as a velocity's do ("elbow_flex.vel")."""
+    return any(name.lower().endswith(_VELOCITY) for name in names)
+
+
+def names_positions(names: tuple[str, ...]) -> bool:
+    """True of names of which one ends as a position's do ("elbow_flex.pos")."""
+    return any(name.lower().endswith(_POSITION) for name in names)
+
+
+def names_an_end_effector(names: tuple[str, ...]) -> bool:
+    """True of the names of an end effector's six numbers and a gripper: x y z roll pitch yaw
+    gripper, as LIBERO's and Bridge's data sets have them, or eef_position_0 ... as GR00T's."""
+    if len(names) != len(_POSE) + 1:
+        return False
+    short = [_short(name) for name in names]
+    spelled = short[:3] == ["x", "y", "z"] and set(short[3:6]) in _TURNS
+    return spelled or all(any(word in n.lower() for word in _HAND) for n in names[:6])
+
+
+def joint_names_of(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Joints that are called so: LeRobot's "elbow_flex.pos" is the joint elbow_flex."""
+    return tuple(
+        next((n[: -len(end)] for end in _POSITION + _VELOCITY if n.lower().endswith(end)), n)
+        for n in names
     )
+
+
+def _short(name: str) -> str:
+    word = name.lower()
+    for before in _BEFORE:
+        word = word.removeprefix(before)
+    return word[1:] if len(word) == 2 and word[0] == "d" else word
+
+
+def action_space_of(width: int, names: tuple[str, ...] = ()) -> ActionSpace:
+    """Space of an action of ``width`` numbers that are called ``names`` (() or of another number:
+    nothing names them).
+
+    Names decide: x y z roll pitch yaw gripper are an end effector's displacement, others are
+    joints: "elbow_flex.pos" the position of elbow_flex, "elbow_flex.vel" its velocity, which is
+    the displacement of an action period. Without names seven numbers are an end effector's
+    displacement and a gripper, any other width is positions of joints joint_0, joint_1, .... Raises
+    ValueError for torques, which nothing here executes.
+    """
+    known = len(set(names)) == len(names) == width and "" not in names
+    if torques := [n for n in names if known and n.lower().endswith(_TORQUES)]:
+        raise ValueError(
+            f"its actions are torques or currents ({', '.join(torques[:3])}): positions, velocities"
+            " and displacements are executed"
+        )
+    if width == END_EFFECTOR_DELTA.width and (not known or names_an_end_effector(names)):
+        return END_EFFECTOR_DELTA
+    called = joint_names_of(names) if known else tuple(f"joint_{i}" for i in range(width))
+    kind = ActionKind.JOINT_POSITION
+    if known and names_velocities(names):
+        kind = ActionKind.JOINT_DELTA
+    return joints(kind, called, tuple(n for n in called if known and is_gripper(n)))

@@ -7,6 +7,8 @@ the endianness flag of an image does not matter.
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {
 #: Those that are converted, which takes tens of milliseconds an image. ROS names UYVY yuv422; what
 #: usb_cam sends where nothing is set, YUYV, yuv422_yuy2.
 YUV = frozenset({"yuv422_yuy2", "yuyv", "yuv422", "uyvy"})
+#: Most pixels of a side of an image that is resized, as Rosetta has it.
+MOST_SIDE = 8192
 _COMPRESSED = ("JPEG", "PNG")
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's, of at most 8 bits
 
@@ -85,6 +89,33 @@ def image_of(message: Any, max_pixels: int) -> core.Image:
     if order == (0, 1, 2) and channels == 3:
         return np.ascontiguousarray(pixels)
     return np.ascontiguousarray(pixels[:, :, order])
+
+
+def sizes_of(words: Iterable[str], cameras: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Height and width of each camera ("": all others) that words name: 512x512, main=480x640.
+    Raises ValueError, in one line."""
+    found = {}
+    for word in filter(None, words):
+        name, _, text = word.rpartition("=")
+        sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
+        if not sides or not all(0 < int(side) <= MOST_SIDE for side in sides.groups()):
+            raise ValueError(f"{word!r}: write HEIGHTxWIDTH or CAMERA=HEIGHTxWIDTH, as in 480x640")
+        if name and name not in cameras:
+            raise ValueError(f"{word!r}: the cameras are {', '.join(cameras)}")
+        found[name] = int(sides[1]), int(sides[2])
+    return found
+
+
+def resized(image: core.Image, height: int, width: int) -> core.Image:
+    """Uint8 [height, width, 3]: of each pixel the nearest one, the corners' pixels in the corners,
+    as Rosetta resizes what it records; 0 0: the image as it is."""
+    if (height, width) in ((0, 0), image.shape[:2]):
+        return image
+    rows, columns = (
+        np.rint(np.linspace(0, have - 1, wanted)).astype(np.intp)
+        for have, wanted in zip(image.shape[:2], (height, width), strict=True)
+    )
+    return np.ascontiguousarray(image[rows[:, None], columns])
 
 
 def _bytes_of(data: Any) -> Any:

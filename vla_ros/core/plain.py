@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_space import ActionKind, ActionSpace
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.types import Executing, Inference, PolicyInfo, Timeline, Uncorrected
 
 
@@ -53,6 +54,7 @@ def info_of(body: dict[str, Any]) -> PolicyInfo:
     for name in ("camera_roles", "continues"):
         body[name] = tuple(map(str, body[name]))
     body["state_middle"] = tuple(map(float, body["state_middle"]))
+    body["assumptions"] = tuple(Assumption(**one) for one in body.get("assumptions", ()))
     body["action_rate_hz"] = float(body.get("action_rate_hz", 0.0))
     names, units = (tuple(map(str, space[name])) for name in ("names", "units"))
     grippers = tuple(map(int, space["grippers"]))

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.assumption import Assumption
 
 ACTION_DIM = 7  # of the default action space, which models and simulations here are made for
 GRIPPER = 6  # index of the gripper in such an action
@@ -175,8 +176,9 @@ class PolicyInfo:
     """Description of a loaded policy.
 
     ``conventions``: how its outputs and inputs are read, for the log; ``contradiction``: where
-    parameters and checkpoint disagree. One line each, or "". ``moves_grippers``: whether its
-    actions command the grippers; False: their numbers for grippers mean nothing.
+    parameters and checkpoint disagree. One line each, or "". ``assumptions``: what it takes for
+    granted, each with its source. ``moves_grippers``: whether its actions command the grippers;
+    False: their numbers for grippers mean nothing.
     """
 
     name: str
@@ -191,6 +193,7 @@ class PolicyInfo:
     cameras: int = 1  # 2: it needs the wrist image too
     conventions: str = ""
     contradiction: str = ""
+    assumptions: tuple[Assumption, ...] = ()
     state_dim: int = 0  # values of robot state that an observation must have
     action_space: ActionSpace = END_EFFECTOR_DELTA  # what its actions are
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.video import VIDEOS
+from vla_ros.data.bag_video import COMPRESSED, IMAGE
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 
 # Roles of topics: by the usual name, by the type, or as the user gives them.
 
 
-IMAGE = "sensor_msgs/msg/Image"
-COMPRESSED = "sensor_msgs/msg/CompressedImage"
 #: role → the types that its topic may have. Roles are the names of the graph.
 ROLES: dict[str, tuple[str, ...]] = {
     "image": (IMAGE, COMPRESSED),
@@ -107,7 +107,7 @@ def _given(role: str, name: str, kinds: tuple[str, ...], there: Mapping[str, Bag
 
 
 def _usual(role: str, fitting: list[BagTopic]) -> BagTopic | None:
-    for ending in (role, f"{role}/compressed"):
+    for ending in (role, *(f"{role}/{one}" for one in ("compressed", *VIDEOS))):
         exact = [topic for topic in fitting if topic.name == f"/{ending}"]
         others = [topic for topic in fitting if topic.name.endswith(f"/{ending}")]
         if exact or len(others) == 1:

@@ -36,6 +36,7 @@ from rosbags.typesys.store import Typestore
 from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.private import owner_only
 from vla_ros.core.resources import share
+from vla_ros.core.video import VIDEOS
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
 # The chunks of a bag, compressed: what `rosbags` and every reader of MCAP knows as zstd.
@@ -73,9 +74,22 @@ def ros_types() -> Typestore:
     return get_typestore(Stores.ROS2_KILTED)
 
 
+#: The fields of the packets of video that cameras send.
+_VIDEO = {
+    VIDEOS["ffmpeg"]: (
+        "std_msgs/Header header\nint32 width\nint32 height\nstring encoding\n"
+        "uint64 pts\nuint8 flags\nbool is_bigendian\nuint8[] data\n"
+    ),
+    VIDEOS["foxglove"]: (
+        "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format\n"
+    ),
+}
+
+
 @lru_cache(maxsize=1)
 def typestore() -> Typestore:
-    """ROS 2's own message types and those of this version of vla_ros. Do not change it.
+    """ROS 2's own message types, those of this version of vla_ros, and packets of video. Do not
+    change it.
 
     FileNotFoundError: vla_ros is installed without its message definitions.
     """
@@ -84,10 +98,10 @@ def typestore() -> Typestore:
     files = sorted(folder.glob("*.msg"))
     if not files:
         raise FileNotFoundError(f"no message definitions in {folder}: reinstall vla_ros")
+    texts = {f"{PACKAGE}/msg/{file.stem}": file.read_text(encoding="utf-8") for file in files}
     types = {}
-    for file in files:
-        text = file.read_text(encoding="utf-8")
-        types.update(get_types_from_msg(text, f"{PACKAGE}/msg/{file.stem}"))
+    for kind, text in (texts | _VIDEO).items():
+        types.update(get_types_from_msg(text, kind))
     store.register(types)
     return store
 

@@ -15,8 +15,8 @@ import json
 import shutil
 import struct
 from collections.abc import Collection, Generator, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +40,7 @@ from vla_ros.data.bag_limits import (
     unpack,
     unpack_file,
 )
+from vla_ros.data.bag_video import IMAGE, TopicVideo, is_video
 from vla_ros.data.bag_writer import PACKAGE, DamagedChunk, typestore
 from vla_ros.data.run_info import FILE, KEY, RunInfo
 
@@ -143,6 +144,13 @@ class BagError(UserError):
 
 
 _ENDINGS = (".mcap", ".db3")
+_ZSTD, _ZSTD_FRAME = ".zstd", b"\x28\xb5\x2f\xfd"  # no message begins so: CDR begins with 0
+_ROS1 = "it is of ROS 1: `rosbags-convert --src {} --dst NEW` (of rosbags) makes one of ROS 2"
+
+
+def _is_bag(file: Path) -> bool:
+    """Whether a file is one of a bag, by its name; rosbag2 may have compressed it whole."""
+    return Path(file.name.removesuffix(_ZSTD)).suffix in _ENDINGS
 
 
 def _refuse_log(files: Iterable[Path]) -> None:
@@ -210,26 +218,30 @@ class Bag:
         if not self.path.exists():
             raise BagError(f"{self.path}: there is no such bag")
         if self.path.is_dir() and not (self.path / "metadata.yaml").is_file():
-            files = sorted(p for p in self.path.iterdir() if p.suffix in _ENDINGS)
+            files = sorted(p for p in self.path.iterdir() if _is_bag(p))
             if not files:
-                raise BagError(f"{self.path}: no bag: it has no metadata.yaml, .mcap or .db3")
+                old = next(self.path.glob("*.bag"), None)
+                hint = _ROS1.format(old) if old else "it has no metadata.yaml, .mcap or .db3"
+                raise BagError(f"{self.path}: no bag: {hint}")
             return self._open_files(files)
         if self.path.is_file():
-            if self.path.suffix not in _ENDINGS:
-                raise BagError(f"{self.path}: no bag: give a folder, an .mcap or a .db3 file")
-            return [self._open_file(self.path)]
+            if not _is_bag(self.path):
+                ros1 = self.path.suffix == ".bag"
+                hint = _ROS1.format(self.path) if ros1 else "give a folder, an .mcap or a .db3 file"
+                raise BagError(f"{self.path}: no bag: {hint}")
+            return self._open_files([self.path])
         try:
             files, self._compressed = read_metadata(self.path)
             _refuse_log(files)
             if self._compressed:
-                return self._open_files(self._unpacked(files))
+                return self._open_files(files)
             return [_opened(Reader(BagPath(self.path)))]
         except BagError:
             raise
         except TooLarge as error:
             raise BagError(f"{self.path}: refused: {error}") from None
         except Exception as error:  # rosbags raises whatever its parsers raise
-            files = sorted(self.path.glob("*.mcap"))
+            files = sorted(p for p in self.path.iterdir() if _is_bag(p) and ".mcap" in p.suffixes)
             if not files:
                 raise BagError(f"{self.path}: cannot be read: {_line(error)}") from None
             found = self._open_files(files)
@@ -257,20 +269,29 @@ class Bag:
 
     def _unpacked(self, files: list[Path]) -> list[Path]:
         """The files as SQLite and MCAP can read them: those that were compressed whole, unpacked
-        where there is room for them."""
-        if self._compressed != "file":
+        where there is room for them. BagError: they cannot be."""
+        if not any(file.suffix == _ZSTD for file in files):
             return files
         folder = Path(self._scratch.enter_context(TemporaryDirectory(prefix="vla_ros_bag_")))
         found = []
         for file in files:
+            if file.suffix != _ZSTD:
+                found.append(file)
+                continue
             room = shutil.disk_usage(folder).free // 2  # the rest of the machine needs some too
-            unpack_file(file, folder / file.stem, room)
+            try:
+                unpack_file(file, folder / file.stem, room)
+            except TooLarge as error:
+                raise BagError(f"{file}: refused: {error}") from None
+            except (OSError, BadFile, EOFError, DamagedChunk) as error:
+                raise BagError(f"{file}: cannot be unpacked: {_line(error)}") from None
             found.append(folder / file.stem)
         return found
 
     def _open_files(self, files: list[Path]) -> list[Any]:
         """Readers in order of time, which a split bag's names do not give: rosbag2 writes bag_9 and
         bag_10, from Lyrical on 9_bag_<date> and 10_bag_<date>."""
+        files = self._unpacked(files)
         return sorted(map(self._open_file, files), key=lambda reader: reader.start_time)
 
     def _open_file(self, file: Path) -> Any:
@@ -334,6 +355,8 @@ class Bag:
             if not _sound(name, kind, connection.msgcount):
                 found = f"{name!r} of type {kind!r}, {connection.msgcount!r} messages"
                 raise BagError(f"{self.path}: its metadata is damaged: topic {found}")
+            if name in self._videos:
+                kind = IMAGE
             before = counts.get(name)
             if before is not None and before.kind != kind:
                 raise BagError(f"{self.path}: {name} has messages of {before.kind} and {kind}")
@@ -341,18 +364,52 @@ class Bag:
             counts[name] = BagTopic(name, kind, count)
         return tuple(counts[name] for name in sorted(counts))
 
-    def messages(self, topics: Iterable[str]) -> Iterator[BagMessage]:
-        """Messages of these topics, in the order in which they were recorded.
+    @cached_property
+    def _videos(self) -> frozenset[str]:
+        """Topics whose messages are packets of video."""
+        return frozenset(
+            c.topic
+            for c in self._connections()
+            if _sound(c.topic, c.msgtype, c.msgcount)
+            and is_video(c.msgtype, partial(self._first, c.topic))
+        )
 
-        BagError: the bag is damaged in the middle.
+    def _first(self, topic: str) -> bytes | None:
+        with contextlib.closing(self._recorded({topic})) as messages:
+            return next((message.data for message in messages), None)
+
+    def messages(self, topics: Iterable[str]) -> Iterator[BagMessage]:
+        """Messages of these topics, in the order in which they were recorded; of packets of video
+        the images that they are decoded to.
+
+        BagError: the bag is damaged in the middle, or nothing of a video can be decoded.
         """
         wanted = set(topics)
+        videos: dict[str, TopicVideo] = {}
+        for message in self._recorded(wanted):
+            if message.topic not in self._videos:
+                yield message
+                continue
+            video = videos.setdefault(message.topic, TopicVideo(message.kind))
+            try:
+                image = video.image(message.data)
+            except Exception as error:  # the parser raises whatever malformed bytes make it raise
+                raise BagError(f"{self.path}: {message.topic} is damaged: {_line(error)}") from None
+            if image is not None:
+                yield replace(message, kind=IMAGE, data=image)
+        for topic, video in videos.items():
+            if not video.decoded:
+                raise BagError(f"{self.path}: {topic}: no packet is decoded: {video.why}")
+            if (note := video.note(topic)) and note not in self.notes:
+                self.notes.append(note)
+
+    def _recorded(self, wanted: set[str]) -> Generator[BagMessage, None, None]:
         for shared in self._readers:
             reader = _own(shared)
             try:
                 chosen = [c for c in reader.connections if c.topic in wanted]
                 for connection, stamp, data in reader.messages(chosen) if chosen else ():
-                    if self._compressed == "message":
+                    if self._compressed == "message" or bytes(data[:4]) == _ZSTD_FRAME:
                         data = unpack(bytes(data))
                     yield BagMessage(connection.topic, connection.msgtype, stamp, bytes(data))
             except Exception as error:  # rosbags and SQLite raise whatever damage makes them raise

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vla_ros.core.files import parse_json
+from vla_ros.core.video import VIDEOS
 
 KEY = "vla_ros.run"  # in custom_data
 FILE = "vla_ros_run.json"  # beside the data
@@ -74,9 +75,16 @@ TOPICS = (
     ("policy/action", "vla_ros/msg/ActionCommand"),
     ("policy/action_chunk", "vla_ros/msg/ActionChunk"),
     (STATUS, "vla_ros/msg/PolicyStatus*"),
+    ("policy/description", "vla_ros/msg/PolicyDescription*"),
     ("policy/latency", "vla_ros/msg/Latency"),
     ("monitor/report", "vla_ros/msg/MonitorReport"),
     ("bridge/episode", "vla_ros/msg/EpisodeStatus*"),
     ("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray"),
     ("/clock", "rosgraph_msgs/msg/Clock"),
+)
+#: Those of cameras that send video, recorded where their messages are installed.
+VIDEO_TOPICS = tuple(
+    (f"{camera}/{transport}", kind)
+    for camera in ("image", "wrist_image")
+    for transport, kind in VIDEOS.items()
 )

@@ -73,6 +73,7 @@ class Engine:
             continues=self.decoder.continues,
             max_delay=self.decoder.max_delay,
             state_middle=self.robot.state_middle,
+            contradiction=self.robot.doubt,
             corrects=0 if corrector is None else corrector.config.ahead + 1,
         )
 
@@ -186,7 +187,8 @@ def _parts(
             options.preprocessing,
             options.image_steps,
         )
-        return TokenSide(config, model.actions, action, state, preprocess), PromptDecoder(
+        more = options.camera_roles
+        return TokenSide(config, model.actions, action, state, preprocess, more), PromptDecoder(
             model,
             policy.tokenizer,
             action,

@@ -33,7 +33,7 @@ TOKENS, FLOW = "token policies", "flow policies"
 #: family.
 FAST = "pi0_fast"
 _OF_FAST = (
-    *("camera_map", "state_normalization", "tokenizer", "state_in_prompt"),
+    *("camera_map", "state_normalization", "still_state", "tokenizer", "state_in_prompt"),
     *("decoding", "drafter", "draft_checkpoint", "adaptive_draft", "gamma", "acceptance"),
 )
 
@@ -158,9 +158,9 @@ class EngineOptions:
     preprocessing: str = _option(
         AUTO,
         "images as the checkpoint's processor wants them (default), or as in the published LIBERO"
-        " evaluations: mirror, JPEG, Lanczos-3; auto: as the checkpoint's statistics say",
+        " evaluations (libero): mirrored, and of token policies through JPEG and Lanczos-3; auto:"
+        " as the checkpoint's files say",
         choices=(AUTO, "default", "libero"),
-        of=TOKENS,
     )
     image_steps: str = _option(
         AUTO,
@@ -180,6 +180,13 @@ class EngineOptions:
         "how the robot's state is scaled where the checkpoint has no statistics of it: identity, as"
         " it comes; auto: by the checkpoint's statistics, and refused without",
         choices=(AUTO, "identity"),
+        of=FLOW,
+    )
+    still_state: str = _option(
+        "scale",
+        "a value of the state that never moved in the data: scale divides what the robot is off by"
+        " 1e-8, as LeRobot does; clamp takes it to be where it was in the data",
+        choices=("scale", "clamp"),
         of=FLOW,
     )
     tokenizer: str = _option(

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from vla_ros.core import extensions
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.adaptation import Adaptation
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.names import nearest
@@ -81,14 +82,19 @@ class PolicySpec:
     at its end. ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are
     made and timed before the worker is ready; policies without a model make none. ``action_space``
     is what the robot's commands are: ``zero`` stands still in it, ``scripted`` asks the expert of a
-    robot that has it, ``replay`` has rows of it, ``lerobot`` reads its checkpoint's numbers so
-    unless it is the default; other policies have a space of their own. ``joint_names``: which
-    joints the values of the robot's state are; empty: none, or unknown. ``zero`` finds those of its
-    action among them. ``delay_frames`` makes the policy act on the observation of that many calls
-    ago. ``state_units`` and ``action_units`` concern ``lerobot``, ``remote``, and ``vla`` where its
-    actions are joints: in which units the checkpoint has the robot's state and its actions
-    (:mod:`vla_ros.policies.units`). ``require_verified``: of ``vla``, refuse a precision in which
-    `vla-ros verify` did not pass this checkpoint (:mod:`vla_ros.engine.verdicts`).
+    robot that has it, ``replay`` has rows of it, ``vla`` and ``lerobot`` read a checkpoint's
+    numbers so where its names do not say otherwise; other policies have a space of their own.
+    ``joint_names``: which joints the values of the robot's state are; empty: none, or unknown.
+    ``zero`` finds those of its action among them. ``delay_frames`` makes the policy act on the
+    observation of that many calls ago. ``state_units`` and ``action_units`` concern ``lerobot``,
+    ``remote`` and ``vla``: in which units the checkpoint has the robot's state and its actions
+    (:mod:`vla_ros.policies.units`), and ``gripper`` what its actions have for closed..open, "" as
+    the checkpoint says (:mod:`vla_ros.policies.layout`). ``action_space_override``: the
+    checkpoint's names and statistics do not count against ``action_space``. ``action_rate_hz`` at
+    which actions are executed, 0 that of its data: a velocity becomes a displacement by it.
+    ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
+    checkpoint (:mod:`vla_ros.engine.verdicts`). ``adaptation``:
+    from the robot's conventions to those of the checkpoint's data and back, for every policy.
     """
 
     name: str = "zero"
@@ -103,9 +109,13 @@ class PolicySpec:
     options: Mapping[str, str] = field(default_factory=dict)
     action_space: ActionSpace = END_EFFECTOR_DELTA
     joint_names: tuple[str, ...] = ()
+    action_space_override: bool = False
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
+    gripper: str = ""
+    action_rate_hz: float = 0.0
     require_verified: bool = False
+    adaptation: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what needs no loading to be refused."""
@@ -115,10 +125,11 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
-        if self.name == "remote" and not self.checkpoint.startswith(("ws://", "wss://", "tcp://")):
+        schemes = ("ws://", "wss://", "tcp://", "http://", "https://")
+        if self.name == "remote" and not self.checkpoint.startswith(schemes):
             raise PolicyRefused(
-                "policy 'remote' needs a checkpoint: the server, as ws://host:8000, or tcp://host:5555"
-                " of GR00T's"
+                "policy 'remote' needs a checkpoint: the server, as ws://host:8000,"
+                " tcp://host:5555 of GR00T's, or http://host:8000/act of OpenVLA's"
             )
         if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")

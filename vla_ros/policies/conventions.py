@@ -3,12 +3,15 @@
 Units, statistics, image steps and cameras of a VLA are settled here and nowhere else; explicit
 values of a :class:`vla_ros.policies.base.PolicySpec` win.
 
-The published LIBERO protocol (openvla ``experiments/robot/libero/run_libero_eval.py``, the same
-in openvla-oft): statistics under the suite's name, else ``<suite>_no_noops``; actions in the
-controller's units; images mirrored, through JPEG, Lanczos-3 and the center crop; the gripper's
-side decides, wherever in 0..1 it is. How far 0..1 is from its middle does not matter to
-LIBERO's gripper, which moves at one speed by the sign of 1 - 2 g; so commands carry g as it is.
-
+The published LIBERO protocol of token policies (openvla
+``experiments/robot/libero/run_libero_eval.py``, the same in openvla-oft): statistics under the
+suite's name, else ``<suite>_no_noops``; actions in the controller's units; images mirrored, through
+JPEG, Lanczos-3 and the center crop; the gripper's side decides, wherever in 0..1 it is. How far
+0..1 is from its middle does not matter to LIBERO's gripper, which moves at one speed by the sign of
+1 - 2 g; so commands carry g as it is. That of LeRobot's folders (lerobot 0.6.1 ``envs/libero.py``,
+``processor/env_processor.py``, and openpi ``examples/libero/main.py``): the same units, images
+mirrored and nothing else done to them, the gripper as the simulator takes it, -1 open and +1
+closed. It applies to whatever its files say was trained on LIBERO, wherever that runs.
 Statistics do not name their unit. Most data sets of Open X-Embodiment are in m and rad of one
 action period, and so they are taken, unless they reach further than an arm moves in one: RT-1's
 (3 Hz) reach 0.23, those in a controller's own units much more (DROID 0.78, LIBERO 0.94).
@@ -21,12 +24,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from vla_ros.core.types import ACTION_DIM
+from vla_ros.core.action_space import (
+    END_EFFECTOR_DELTA,
+    ActionKind,
+    ActionSpace,
+    action_space_of,
+)
+from vla_ros.core.assumption import Assumption
+from vla_ros.core.types import ACTION_DIM, GRIPPER
+from vla_ros.engine.io.action_data import STATISTICS, ActionData
 from vla_ros.engine.options import AUTO
 from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
+from vla_ros.policies.layout import (
+    CONTROLLER_UNITS,
+    PROTOCOL,
+    ActionLayout,
+    OwnUnits,
+    action_layout,
+    rate_of,
+)
 
-POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
 LIBERO_SUITE = "libero_"  # what the names of LIBERO's data sets begin with
+LIBERO = "libero"  # its steps of images, and the simulation's name
 RANDOM = "random"  # random:<preset>, and the name of its statistics
 #: Hz of Open X-Embodiment's data sets, by what their statistics are called.
 DATA_HZ: Final[Mapping[str, float]] = {
@@ -34,7 +53,6 @@ DATA_HZ: Final[Mapping[str, float]] = {
     "droid": 15.0,
     "fractal20220817_data": 3.0,
 }
-CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
 PHYSICAL_UNITS: Final[Scale] = (1.0,) * 6
 LONGEST_STEP = 0.5  # statistics that reach further are not in metres
 LONGEST_TURN = 13.0  # and joints of two turns are not in radians
@@ -49,7 +67,8 @@ class Conventions:
     ``doubt``: one line about what contradicts the units, or "". ``width``: numbers
     of an action; the scale is of an end effector's seven, any other width is left as it is.
     ``chunk``: actions of an answer. ``state``: values of the robot's own state that it takes.
-    ``action_rate_hz``: of its data, 0 where nothing says it.
+    ``action_rate_hz``: of its data, 0 where nothing says it. ``data``: what the folder says about
+    the actions that it learned.
     """
 
     unnorm_key: str
@@ -63,12 +82,18 @@ class Conventions:
     chunk: int = 1
     state: int = 0
     action_rate_hz: float = 0.0
+    data: ActionData = ActionData()
+
+    @property
+    def space(self) -> ActionSpace:
+        """The actions by the checkpoint's own names and their number."""
+        return action_space_of(self.width, self.data.names)
 
     def __str__(self) -> str:
         """One line for a log."""
         scale = ", ".join(f"{unit:g}" for unit in self.action_scale)
         units = f"one unit is [{scale}] m and rad ({self.units})"
-        if self.width != ACTION_DIM:
+        if self.space.kind.joints:
             units = f"{self.width} numbers an action, as its data have them"
         crop = "with" if self.center_crop else "without"
         whose = f"statistics '{self.unnorm_key}'" if self.unnorm_key else "its own statistics"
@@ -77,6 +102,36 @@ class Conventions:
             f"{whose}, {units}, images {self.preprocessing} {crop} center crop,"
             f" cameras {self.cameras}{rate}"
         )
+
+    def layout(self, spec: PolicySpec) -> ActionLayout:
+        """Layout of the actions for a robot. PolicyRefused."""
+        known = not self.units.startswith(_BY_REACH)
+        scale = OwnUnits(self.action_scale, source=self.units if known else "")
+        return action_layout(self.data, self.width, spec, scale, self.action_rate_hz)
+
+    def assumptions(self, spec: PolicySpec) -> tuple[Assumption, ...]:
+        """What is taken of a checkpoint beside its actions' layout, each with its source."""
+        engine, data = spec.engine, self.data
+        whose = f"'{self.unnorm_key}'" if self.unnorm_key else "the only ones"
+        images = "RGB, mirrored" if self.preprocessing == LIBERO else "RGB, as they come"
+        if self.center_crop:
+            images += ", center crop"
+        by = "config.json"
+        if self.preprocessing == LIBERO:
+            by = f"{PROTOCOL} ({data.libero or 'unnorm_key'})"
+        if engine.preprocessing != AUTO:
+            by = "parameter preprocessing"
+        rows = (
+            Assumption(
+                "statistics", whose, "parameter unnorm_key" if engine.unnorm_key else "its files"
+            ),
+            Assumption("images", f"{images}, {self.cameras} camera{'s' * (self.cameras > 1)}", by),
+            Assumption("chunk", f"{self.chunk} action{'s' * (self.chunk > 1)}", "config.json"),
+        )
+        return (*rows, rate_of(spec, self.action_rate_hz))
+
+
+_BY_REACH = "its data reach"
 
 
 def settle(spec: PolicySpec) -> tuple[Conventions, str]:
@@ -88,7 +143,12 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
     """
     engine = spec.engine
     own = conventions_of(
-        engine.checkpoint, "", engine.unnorm_key, spec.action_scale, embodiment=engine.embodiment
+        engine.checkpoint,
+        "",
+        engine.unnorm_key,
+        spec.action_scale,
+        embodiment=engine.embodiment,
+        space=spec.action_space,
     )
     given: dict[str, Any] = {}
     if spec.action_scale is not None:
@@ -99,7 +159,7 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
         given["center_crop"] = engine.center_crop == "always"
     against = {name: getattr(own, name) for name in given if given[name] != getattr(own, name)}
     lines = [f"{name} {given[name]}, not the checkpoint's {its}" for name, its in against.items()]
-    if "action_scale" in given and own.width != ACTION_DIM:
+    if "action_scale" in given and own.space.kind.joints:
         raise PolicyRefused(
             f"action_scale is for end effectors, and this checkpoint's actions have {own.width}"
             " numbers: leave it out"
@@ -119,12 +179,16 @@ def conventions_of(
     action_scale: Scale | None = None,
     *,
     embodiment: str = "",
+    space: ActionSpace = END_EFFECTOR_DELTA,
+    in_libero: bool = False,
 ) -> Conventions:
     """The conventions of a directory, hub id or ``random:<preset>``; reads no weights.
 
     ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key`` and ``action_scale``:
     explicit choices; the scale is used only where the statistics cannot be in metres.
-    ``embodiment``: the robot among those of a flow policy, or "".
+    ``embodiment``: the robot among those of a flow policy, or "". ``space``: what the robot's
+    parameters say the actions are; ``in_libero``: they are executed in that simulation, so what
+    its statistics leave open is as LIBERO has it.
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or its units are
     unknown. :func:`~vla_ros.engine.load.inspect` checks the rest of it.
     """
@@ -138,7 +202,8 @@ def conventions_of(
         source = source_of(checkpoint)
         said = action_rate_of(source) if isinstance(source, Path) else 0.0
         if family_of(source).group != TOKENS:
-            return replace(_of_flow(source, unnorm_key, embodiment), action_rate_hz=said)
+            found = _of_flow(source, unnorm_key, embodiment, space, in_libero)
+            return replace(found, action_rate_hz=said or found.action_rate_hz)
         if embodiment:
             raise PolicyRefused(f"embodiment {embodiment!r} means nothing to {checkpoint}: it is no"
                                 " flow policy")  # fmt: skip
@@ -153,7 +218,7 @@ def conventions_of(
         stats = norm_stats_of(source, raw)
     except (ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
-    found = conventions_from(stats, suite, unnorm_key, config.images, action_scale)
+    found = conventions_from(stats, suite, unnorm_key, config.images, action_scale, space)
     return replace(
         found,
         chunk=config.chunk,
@@ -168,20 +233,25 @@ def conventions_from(
     unnorm_key: str = "",
     cameras: int = 1,
     action_scale: Scale | None = None,
+    space: ActionSpace = END_EFFECTOR_DELTA,
 ) -> Conventions:
     """The conventions that go with ``norm_stats``; see :func:`conventions_of`."""
     from vla_ros.engine.io.rates import LIBERO_HZ
 
     key = _choose(stats, suite, unnorm_key)
     hz = LIBERO_HZ if key.startswith(LIBERO_SUITE) else DATA_HZ.get(key, 0.0)
-    return replace(_of_statistics(key, stats[key], cameras, action_scale), action_rate_hz=hz)
+    found = _of_statistics(key, stats[key], cameras, action_scale, space)
+    return replace(found, action_rate_hz=hz)
 
 
-def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Conventions:
+def _of_flow(
+    source: Path | str, unnorm_key: str, embodiment: str, space: ActionSpace, in_libero: bool
+) -> Conventions:
     """Conventions of a flow policy, whose own postprocessor restores its actions and names no unit.
     They may be poses, where a long reach is none of a step: so it is doubted and not refused."""
     from vla_ros.engine.families.base import LoadOptions
     from vla_ros.engine.families.registry import config_of, family_of
+    from vla_ros.engine.io.rates import LIBERO_HZ
 
     drawn = isinstance(source, str)
     choice = LoadOptions(embodiment=embodiment or None, unnorm_key=unnorm_key or None)
@@ -193,36 +263,71 @@ def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Convention
     )  # fmt: skip
     if isinstance(source, str):
         return found
-    ends = family_of(source).action_ends(source, choice)
-    if config.action_dim != ACTION_DIM:
-        return replace(found, doubt=_of_joints([end.tolist() for end in ends]))
-    reach = max((abs(x) for end in ends for x in end[:3].tolist()), default=0.0)
+    data = family_of(source).action_data(source, choice)
+    found = replace(found, data=data)
+    ends = [list(data.low), list(data.high)] if data.low else []
+    if _are_joints(found, space):
+        return replace(found, doubt=_of_joints(ends))
+    reach = max((abs(x) for end in ends for x in end[:3]), default=0.0)
+    if not data.libero and in_libero and _may_be_liberos(data, reach):
+        data = replace(data, libero="the simulation that it is evaluated in")
+    if data.libero:
+        units = f"{PROTOCOL} ({data.libero})"
+        return replace(found, data=data, action_scale=CONTROLLER_UNITS, preprocessing=LIBERO,
+                       units=units, action_rate_hz=LIBERO_HZ)  # fmt: skip
     units = f"its data reach {reach:.3g} a step: taken for m and rad"
     doubt = f"its data reach {reach:.3g} a step, no displacement in m: give action_scale"
     return replace(found, units=units, doubt=doubt if reach > LONGEST_STEP else "")
 
 
+def _are_joints(found: Conventions, space: ActionSpace) -> bool:
+    """True of actions that move joints, by the checkpoint's names or the robot's parameters."""
+    if found.data.names or found.width != ACTION_DIM:
+        return found.data.positions or found.space.kind.joints
+    return found.data.positions or (space.kind.joints and space.width == found.width)
+
+
+def _may_be_liberos(data: ActionData, reach: float) -> bool:
+    """True of statistics in the units of LIBERO's controller: a gripper of -1..1, or a step that is
+    none in metres."""
+    lowest = data.low[GRIPPER] if len(data.low) == ACTION_DIM else 0.0
+    return lowest < -LONGEST_STEP or reach > LONGEST_STEP
+
+
 def _of_statistics(
-    key: str, stats: Mapping[str, Any], cameras: int, action_scale: Scale | None
+    key: str,
+    stats: Mapping[str, Any],
+    cameras: int,
+    action_scale: Scale | None,
+    space: ActionSpace = END_EFFECTOR_DELTA,
 ) -> Conventions:
+    low, high = (tuple(end) for end in _ends(stats))
+    data = ActionData(low=low, high=high) if len(low) == len(high) else ActionData()
     if key.startswith(LIBERO_SUITE):
-        return Conventions(key, CONTROLLER_UNITS, "libero", True, cameras, "LIBERO's controller")
+        # OpenVLA's copies of LIBERO's data have 0 closed and 1 open.
+        data = replace(data, libero=f"statistics '{key}'", gripper="0..1", gripper_by=PROTOCOL)
+        return Conventions(
+            key, CONTROLLER_UNITS, LIBERO, True, cameras, "LIBERO's controller", data=data
+        )
     if key == RANDOM:
         units = "as LIBERO's controller"
         return Conventions(key, CONTROLLER_UNITS, "default", False, cameras, units)
-    if (width := _width(stats)) != ACTION_DIM:
-        doubt = _of_joints(_ends(stats))
-        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, doubt=doubt, width=width)
+    width = _width(stats)
+    found = Conventions(key, PHYSICAL_UNITS, "default", False, cameras, width=width, data=data)
+    if _are_joints(found, space):
+        return replace(found, doubt=_of_joints(_ends(stats)))
+    if space.kind is ActionKind.END_EFFECTOR_POSE:
+        return replace(found, units=f"{STATISTICS}: taken for m and rad")
     if (reach := _reach(stats)) <= LONGEST_STEP:
         still, doubt = _still(stats)
         units = f"its data reach {reach:g} a step: taken for m and rad{still}"
-        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, units, doubt)
+        return replace(found, units=units, doubt=doubt)
     if action_scale is None:
         raise PolicyRefused(
             f"the action statistics of '{key}' reach {reach:g} a step: these are no metres, and"
             " nothing says what they are; give action_scale, m and rad of one unit"
         )
-    return Conventions(key, action_scale, "default", False, cameras, "as given")
+    return replace(found, action_scale=action_scale, units="as given")
 
 
 def _of_joints(ends: Sequence[Sequence[float]]) -> str:

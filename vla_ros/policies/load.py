@@ -17,6 +17,7 @@ from vla_ros.core import extensions
 from vla_ros.core.clock import Clock
 from vla_ros.core.console import show_traceback
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.policies.adapting import adapted
 from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec, refuse_unknown
 
 # The Python that a worker runs in: this one, one that was named, or LeRobot's own.
@@ -91,7 +92,7 @@ class DelayedPolicy:
 
 def load_policy(spec: PolicySpec) -> Policy:
     """The policy that ``spec`` names, loaded; raises PolicyRefused with the reason in one line."""
-    policy = _load(spec)
+    policy = adapted(_load(spec), spec.adaptation)
     if spec.delay_frames and policy.info.chunk_length == 1:  # chunks: the control loop's queue
         return DelayedPolicy(policy, spec.delay_frames)
     return policy
@@ -124,7 +125,8 @@ def _load(spec: PolicySpec) -> Policy:
 
 def load_corrector(spec: PolicySpec) -> Policy:
     """The corrector of the checkpoint that ``spec`` names. PolicyRefused: it has none."""
-    return _maker("vla_ros.policies.correcting:CorrectingPolicy")(spec)
+    corrector = _maker("vla_ros.policies.correcting:CorrectingPolicy")(spec)
+    return adapted(corrector, spec.adaptation)
 
 
 def _maker(where: str) -> Callable[[PolicySpec], Policy]:

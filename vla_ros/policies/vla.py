@@ -11,7 +11,6 @@ from vla_ros.core.action_space import END_EFFECTOR_DELTA
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import (
-    GRIPPER,
     Floats,
     Inference,
     Instruction,
@@ -25,6 +24,7 @@ from vla_ros.engine.options import AUTO
 from vla_ros.engine.verdicts import Precision, chosen_dtype, require
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
+from vla_ros.policies.layout import state_units_of
 from vla_ros.policies.units import scaling_for
 
 
@@ -62,9 +62,9 @@ def _with_dtype(spec: PolicySpec) -> tuple[PolicySpec, str]:
 
 
 class VlaPolicy:
-    """The engine as a policy: its actions in metres and radians, the gripper in [0, 1]. Actions
-    that are no end effector's displacement are in the units of their data, and so is the robot's
-    state: with ``action_units`` and ``state_units`` they are converted to the runtime's.
+    """The engine as a policy: its actions in metres and radians, grippers in [0, 1], in the robot's
+    order (:mod:`vla_ros.policies.layout`). The robot's state is in the units of its data unless
+    ``state_units`` says how to convert it.
 
     Units, statistics and image steps are the checkpoint's unless the spec gives them.
     An instruction that the model cannot take (too long for its prompt) makes every step
@@ -73,6 +73,7 @@ class VlaPolicy:
 
     def __init__(self, spec: PolicySpec) -> None:
         used, contradiction = settle(spec)
+        self._layout = layout = used.layout(spec)
         spec, dtype = _with_dtype(spec)
         if spec.require_verified:  # before weights are read, which may take minutes
             _require_verified(spec)
@@ -80,25 +81,25 @@ class VlaPolicy:
             self._engine = load_engine(engine_options(spec, used))
         except (ValueError, OSError) as error:
             raise PolicyRefused(str(error)) from error
-        self._scale = np.array(used.action_scale)
-        space = self._engine.info.action_space
-        if spec.action_units and space == END_EFFECTOR_DELTA:
-            raise PolicyRefused("action_units is for joints, and these are displacements of an end"
-                                " effector: give action_scale")  # fmt: skip
-        self._actions = scaling_for(spec.action_units, space.width, "action_units")
         self._state = None
         if spec.state_units:
             count = self._engine.info.state_dim
             self._state = scaling_for(spec.state_units, count, "state_units")
+        _, state = state_units_of(spec, self._engine.info.state_dim)
+        rows = (*layout.assumptions, *filter(None, [state]), *used.assumptions(spec))
         self._cannot = "no instruction was given"
         self.info: PolicyInfo = replace(
             self._engine.info,
             cameras=self._engine.cameras,
             conventions=f"{used}{dtype}",
-            contradiction=contradiction,
+            contradiction="; ".join(
+                filter(None, (contradiction, layout.doubt, self._engine.info.contradiction))
+            ),
+            assumptions=rows,
+            action_space=layout.space,
             action_rate_hz=used.action_rate_hz,
             state_middle=self._state_middle(),
-            corrects=self._engine.info.corrects if space == END_EFFECTOR_DELTA else 0,
+            corrects=self._engine.info.corrects if layout.space == END_EFFECTOR_DELTA else 0,
         )
 
     def _state_middle(self) -> tuple[float, ...]:
@@ -132,13 +133,9 @@ class VlaPolicy:
         """Actions of a chunk from ``index`` on, float64 [n, 7], corrected by a newer frame, with
         which the first is due; ``info.corrects`` at most. InvalidAction as of :meth:`step`."""
         self._refuse(observation)
-        unscaled = actions.copy()
-        unscaled[:, :GRIPPER] /= np.where(self._scale == 0.0, 1.0, self._scale)
-        added = self._engine.correction(self._in_data_units(observation), unscaled, index)
-        added[:, :GRIPPER] *= self._scale
-        out: Floats = actions + added
-        out[:, GRIPPER] = np.clip(out[:, GRIPPER], 0.0, 1.0)
-        return out
+        known = self._layout.write(actions)
+        added = self._engine.correction(self._in_data_units(observation), known, index)
+        return self._layout.read(known + added)
 
     def session(self, seed: int | None = None) -> VlaPolicy:
         """Another robot's session on the same weights (:mod:`vla_ros.policies.sessions`)."""
@@ -170,9 +167,4 @@ class VlaPolicy:
         """An inference with actions in the runtime's units."""
         if inference is None:
             return None
-        if self.info.action_space != END_EFFECTOR_DELTA:
-            return replace(inference, actions=self._actions.to_runtime(inference.actions))
-        actions = inference.actions.copy()
-        actions[:, :GRIPPER] *= self._scale
-        actions[:, GRIPPER] = np.clip(actions[:, GRIPPER], 0.0, 1.0)
-        return replace(inference, actions=actions)
+        return replace(inference, actions=self._layout.read(inference.actions))

@@ -6,12 +6,14 @@ empty frames, or pings that are all answered, in one step of the event loop. Her
 frames (RFC 6455, 5.2) are read first, and its parser gets frame after frame. A client that sends
 what no robot needs is closed with 1008 and the reason; one that sends more observations than are
 answered waits.
+
+A connection whose first words are those of an HTTP POST is handed to :mod:`vla_ros.serve.act`.
 """
 
 from __future__ import annotations
 
 import time
-from asyncio import Transport
+from asyncio import StreamReader, StreamReaderProtocol, StreamWriter, Transport
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection
 from websockets.protocol import State
 
+from vla_ros.policies.remote.act import HEAD
 from vla_ros.serve.log import ClientLog, peer
 
 VIOLATION = 1008  # RFC 6455: the client's message violates the policy
@@ -30,17 +33,25 @@ LARGE = 1 << 18  # bytes of a frame that is parsed in parts, as it comes
 HALF_OPEN = 64  # connections before their websocket; the next one takes the oldest one's place
 LINGER_S = 0.2  # for the close frame to be read, before the connection is cut
 _CONTROL, _FINAL, _MASKED = 0x8, 0x80, 0x80
+_POST = b"POST "
 _TLS = 0x16  # first byte of its handshake; none of HTTP's
 
 
 class Door:
     """Connections of one server that are no websockets yet, and the log of those thrown out.
 
-    ``max_bytes``: of a message. ``threw_out`` is called with each.
+    ``max_bytes``: of a message. ``threw_out`` is called with each. ``posts`` takes over a
+    connection that begins with an HTTP POST.
     """
 
-    def __init__(self, log: ClientLog, max_bytes: int, threw_out: Callable[[], None]) -> None:
-        self.log, self.max_bytes, self.threw_out = log, max_bytes, threw_out
+    def __init__(
+        self,
+        log: ClientLog,
+        max_bytes: int,
+        threw_out: Callable[[], None],
+        posts: Callable[[StreamReader, StreamWriter], None],
+    ) -> None:
+        self.log, self.max_bytes, self.threw_out, self.posts = log, max_bytes, threw_out, posts
         self._waiting: dict[LimitedConnection, None] = {}  # the oldest first
 
     def open(self, *args: Any, **words: Any) -> LimitedConnection:
@@ -66,6 +77,7 @@ class LimitedConnection(ServerConnection):  # type: ignore[misc]  # typed as Any
         self.spent_s = 0.0  # for what it sent, since its reader set it to 0
         self._door = door
         self._held = b""  # received, and not yet parsed
+        self._began = False  # its first words are no POST
         self._goes_on = False
         self._frame_left = 0  # bytes of the frame under way
         self._large: _Head | None = None  # of the frame under way, where it is a large one
@@ -94,7 +106,26 @@ class LimitedConnection(ServerConnection):  # type: ignore[misc]  # typed as Any
             self.transport.pause_reading()
             return
         self._held += data
+        if not self._began and _POST.startswith(self._held[: len(_POST)]):
+            if len(self._held) >= len(_POST):
+                self._hand_over()
+            return
+        self._began = True
         self._parse()
+
+    def _hand_over(self) -> None:
+        """Leave the connection to who answers POSTs: to websockets it is over."""
+        data, self._held, self.thrown_out = self._held, b"", True  # of which nothing is logged
+        transport, loop = self.transport, self.loop
+        self.transport = _NoTransport()
+        self._door.leave(self)
+        super().connection_lost(None)
+        reader = StreamReader(limit=HEAD, loop=loop)
+        protocol = StreamReaderProtocol(reader, loop=loop)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        reader.feed_data(data)
+        self._door.posts(reader, StreamWriter(transport, protocol, reader, loop))
 
     def _later(self) -> None:
         """Go on in the loop's next turn, after the other clients."""
@@ -184,6 +215,13 @@ class LimitedConnection(ServerConnection):  # type: ignore[misc]  # typed as Any
         self.recv_messages.close()  # who waits for a message learns that it is over
         self.transport.pause_reading()
         self.loop.call_later(LINGER_S, self.transport.abort)
+
+
+class _NoTransport:
+    """What websockets may still abort of a connection that it has no more."""
+
+    def abort(self) -> None:
+        """Nothing."""
 
 
 @dataclass(frozen=True, slots=True)

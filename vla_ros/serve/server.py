@@ -1,4 +1,4 @@
-"""A policy over openpi's websocket protocol, for many clients at once.
+"""A policy over openpi's websocket protocol, and over `POST /act`, for many clients at once.
 
 A client gets metadata when it connects, and an answer for each observation that it sends. Errors of
 one are sent to that one, as text, and cost the others nothing: its bytes are counted before they
@@ -17,16 +17,24 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.plain import executing_of
-from vla_ros.core.types import Executing, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.types import (
+    Executing,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Timeline,
+)
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
-from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
+from vla_ros.policies.remote.codec import JPEG, MAX_BYTES, Malformed, need, pack, unpack
 from vla_ros.policies.remote.link import TOKEN
 from vla_ros.policies.remote.names import NameTable, names_for, names_of
 from vla_ros.policies.remote.policy import OURS, UNANSWERED
@@ -34,6 +42,7 @@ from vla_ros.policies.sessions import SessionRequest
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.scheduler import Refused
 from vla_ros.runtime.worker.worker import last_line
+from vla_ros.serve.act import ActNames, Read, Wrong, converse
 from vla_ros.serve.log import ClientLog
 from vla_ros.serve.metrics import Metrics
 from vla_ros.serve.stepper import Sessions, Stepper, TooOld
@@ -41,8 +50,9 @@ from vla_ros.serve.stepper import Sessions, Stepper, TooOld
 HUNG_S = 30.0  # a pass that takes longer fails /healthz
 END_S = 3.0  # for the answers that are on their way
 PING_S = 20.0  # a client that answers no ping for so long is dropped
-LARGE = 1 << 20  # bytes of a message whose images are copied in a thread, without Python's lock
+LARGE = 1 << 20  # bytes of a message that is read in a thread, mostly without Python's lock
 SHARE = 0.25  # of the loop's time that what one client sends may be read in: the others' time
+HALF_OPEN = 64  # connections of `POST /act` before their first observation
 ACCEPTS = 4  # connections taken in one turn of the loop, however many there are at once
 WAITING = 128  # connections that the kernel keeps until then
 _INVALID, _BROKEN, _LATER = 1007, 1011, 1013  # RFC 6455's close codes
@@ -112,7 +122,10 @@ class Server:
         self._options = options
         self.metrics = Metrics()
         self._log = ClientLog(_log)
-        self._door = Door(self._log, options.max_bytes, self.metrics.refused.labels("flood").inc)
+        flood = self.metrics.refused.labels("flood").inc
+        self._door = Door(self._log, options.max_bytes, flood, self._take_posts)
+        self._posts: dict[asyncio.Task[None], _Posts] = {}  # connections of `POST /act`
+        self._unnorm_key = spec.engine.unnorm_key
         self._clock = SystemClock()
         self._stepper = Stepper(
             spec,
@@ -139,6 +152,7 @@ class Server:
                 " this protocol cannot say: choose another decoding"
             )
         self._names = names_of(self._options.names) if self._options.names else names_for(info)
+        self._act_names = ActNames(info, self._unnorm_key)
         self._metadata = pack(_metadata(info, self._names, ready.inference_p50_ms))
         return info
 
@@ -173,6 +187,8 @@ class Server:
         await self._over.wait()
         server.close()
         self._stepper.close()
+        for post in list(self._posts):
+            post.cancel()
         with contextlib.suppress(asyncio.TimeoutError):  # of a pass that hangs
             await asyncio.wait_for(server.wait_closed(), END_S)
         return self.failure
@@ -207,10 +223,8 @@ class Server:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"give the server's ${TOKEN}\n")
         if path == "/metrics":
             return connection.respond(http.HTTPStatus.OK, self.metrics.text())
-        if self._clients >= self._options.max_clients:
-            self.metrics.refused.labels("full").inc()
-            text = f"it serves {self._clients} clients, the most that it may\n"
-            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
+        if full := self.full():
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{full}\n")
         return None
 
     def knows_token(self, header: str) -> bool:
@@ -224,19 +238,47 @@ class Server:
 
     # One client
 
-    async def converse(self, socket: Any) -> None:
-        """Serve a client, from its connection to its end."""
+    def _take_posts(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a client of `POST /act`. Where too many have not asked yet the oldest of them
+        goes."""
+        options = self._options
+        client = _Posts(self, options.max_rate_hz)
+        talk = converse(self._act_names, client, reader, writer, options.max_bytes)
+        task = asyncio.ensure_future(talk)
+        self._posts[task] = client
+        task.add_done_callback(self._posts.pop)
+        waiting = [post for post, other in self._posts.items() if not other.entered]
+        if len(waiting) > HALF_OPEN:
+            self.metrics.refused.labels("flood").inc()
+            waiting[0].cancel()
+
+    def full(self) -> str:
+        """Reason for which no other client is let in; "": there is room."""
+        if self._clients < self._options.max_clients:
+            return ""
+        self.metrics.refused.labels("full").inc()
+        return f"it serves {self._clients} clients, the most that it may"
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """One client more, for as long as the body runs."""
         self._clients += 1
         self.metrics.sessions.inc()
         try:
-            await self._talk(socket)
-        except self.closed:
-            pass
-        except Exception:
-            self._log.exception("a client's connection failed")
+            yield
         finally:
             self._clients -= 1
             self.metrics.sessions.dec()
+
+    async def converse(self, socket: Any) -> None:
+        """Serve a client, from its connection to its end."""
+        with self.counted():
+            try:
+                await self._talk(socket)
+            except self.closed:
+                pass
+            except Exception:
+                self._log.exception("a client's connection failed")
 
     async def _talk(self, socket: Any) -> None:
         client = _Client()
@@ -291,10 +333,27 @@ class Server:
         own."""
         if not isinstance(data, bytes):
             raise Malformed("an observation is binary, and this is text")
-        if len(data) > LARGE:
+        if len(data) > LARGE or b"__jpeg__" in data:  # a small one may be a large image
             fields, observation, text = await asyncio.to_thread(self._read, data, received)
         else:
             fields, observation, text = self._read(data, received)
+        found, age_s = await self.infer(client, fields, observation, text, received)
+        return _answer(found, age_s, client.total_s)
+
+    def let_go(self, client: _Client) -> None:
+        """Release a client's session."""
+        client.leave(self._stepper)
+
+    async def infer(
+        self,
+        client: _Client,
+        fields: _Fields,
+        observation: Observation,
+        text: str,
+        received: tuple[int, int],
+    ) -> tuple[Inference, float]:
+        """The policy's answer to an observation, and the time since its receipt, s. Refused,
+        TooOld, InvalidAction, and the policy's own."""
         instruction = client.instruction(text)
         if client.session is None:
             await client.enter(self._stepper, fields, self._options)
@@ -308,7 +367,61 @@ class Server:
         age_s = (self._clock.steady_ns() - received[1]) / SECOND
         self.metrics.observations.inc()
         self.metrics.age.observe(age_s)
-        return _answer(found, age_s, client.total_s)
+        return found, age_s
+
+
+class _Posts:
+    """Client of `POST /act`, see :class:`vla_ros.serve.act.Served`."""
+
+    def __init__(self, server: Server, max_rate_hz: float) -> None:
+        self._server, self._client = server, _Client()
+        self._counted = contextlib.ExitStack()
+        self.entered = False  # it was let in
+        self._least_s = self._period_s = 1.0 / max_rate_hz
+
+    async def admit(self, authorization: str) -> None:
+        """Let the next request in when its time has come. Wrong."""
+        server = self._server
+        if not server.knows_token(authorization):
+            status = http.HTTPStatus.UNAUTHORIZED
+            raise self._refused("token", status, f"give the server's ${TOKEN}")
+        if not self.entered:
+            if full := server.full():
+                raise Wrong(http.HTTPStatus.SERVICE_UNAVAILABLE, full)
+            self._counted.enter_context(server.counted())
+            self.entered = True
+        await asyncio.sleep(self._client.pause_s(self._period_s))
+
+    async def answer(self, read: Read, size: int) -> Floats:
+        """Actions [C, D] to an observation of so many bytes. Wrong."""
+        clock = SystemClock()
+        received = clock.now_ns(), clock.steady_ns()
+        try:
+            seen, task = await asyncio.to_thread(read, received) if size > LARGE else read(received)
+            self._period_s = max(self._least_s, (clock.steady_ns() - received[1]) / SECOND / SHARE)
+            fields = _Fields(received[0])
+            found, _ = await self._server.infer(self._client, fields, seen, task, received)
+        except Malformed as error:
+            raise self._refused("malformed", http.HTTPStatus.BAD_REQUEST, error) from error
+        except InvalidAction as error:
+            raise self._refused("invalid", http.HTTPStatus.BAD_REQUEST, error) from error
+        except Refused as error:
+            raise self._refused("admission", http.HTTPStatus.SERVICE_UNAVAILABLE, error) from error
+        except TooOld as error:
+            raise self._refused("too_old", http.HTTPStatus.SERVICE_UNAVAILABLE, error) from error
+        except Exception as error:  # the policy's own
+            line = last_line(error)
+            raise self._refused("failed", http.HTTPStatus.INTERNAL_SERVER_ERROR, line) from error
+        return found.actions
+
+    def _refused(self, why: str, status: http.HTTPStatus, reason: object) -> Wrong:
+        self._server.metrics.refused.labels(why).inc()
+        return Wrong(status, str(reason))
+
+    def leave(self) -> None:
+        """The connection is over."""
+        self._server.let_go(self._client)
+        self._counted.close()
 
 
 class _Client:
@@ -363,6 +476,7 @@ def _metadata(info: PolicyInfo, names: NameTable, inference_ms: float) -> dict[s
     own = {
         "info": asdict(info),
         "names": asdict(names),
+        "compression": [JPEG],
         "inference_p50_ms": inference_ms,
     }
     return {"policy": info.name, "chunk_length": info.chunk_length, OURS: own}

@@ -133,6 +133,20 @@ def test_what_was_expected_is_beside_what_was_measured(visit: Visit) -> None:
     assert {stage for stage, *_ in ESTIMATES.values()} <= known
 
 
+def test_what_others_have_published_is_beside_ours(visit: Visit) -> None:
+    """Of a GPU's families; every stage that is named is one of a visit's."""
+    from peers import PUBLISHED
+
+    head = {**HEAD, "machine": {"gpu": "a GPU"}}
+    row = {**head, "decodings": {"flow": {**ROW, "latency_ms": 31.26}}}
+    stage = visit.stage("family-pi05", ("-c", writes("bench.json", row)), 60, group="families")
+    assert visit.run([stage])[0] == 0
+    table = visit.table
+    assert "| pi05 | vla-edge | Thor, BF16, chunk 16 | 62.2 | 31.3 | its README |" in table
+    assert "| pi0 | realtime-vla | RTX 4090 | 27.3 | - | arXiv 2603.26360 |" in table
+    assert {row[1] for row in PUBLISHED} <= {stage.name for stage in visit.program.on_gpu()}
+
+
 def test_without_time_left_no_stage_is_begun(visit: Visit) -> None:
     status, printed = visit.run([visit.stage("one", ("-c", "1 / 0"), 60)], "--seconds", "5")
     assert status == 0
@@ -274,7 +288,8 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: Visit) -> None:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
     program = visit.program
-    stages = [*program.on_gpu(), *program.on_cpu(), *program.smoke()]
+    gpu = [*program.on_gpu(), *program.on_gpu(small=True)]
+    stages = [*gpu, *program.on_cpu(), *program.smoke()]
     for stage in stages:
         if stage.command[0].endswith(".py"):  # a program of its own, with its own parser
             help = subprocess.run(

@@ -43,10 +43,35 @@ def test_a_checkpoint_that_names_code_is_refused_before_lerobot_sees_it(
     (folder / "config.json").write_text('{"type": "act"}')
     (folder / "policy_preprocessor.json").write_text('{"steps": [{"class": "os.system"}]}')
     words = ["train", "--data", str(tmp_path / "set"), "--out", str(tmp_path / "run")]
+    words += ["--validation", "0"]
     assert main([*words, "--lerobot", str(folder)]) == 2
     assert "names the class 'os.system'" in capsys.readouterr().err
     assert main([*words, "--lerobot", "lerobot/smolvla_base@main"]) == 2
     assert "give owner/name@COMMIT" in capsys.readouterr().err
+
+
+def test_a_set_of_an_older_format_is_refused_with_the_command_that_converts_it(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", "/usr/bin/env")
+    info = tmp_path / "set" / "meta" / "info.json"
+    info.parent.mkdir(parents=True)
+    info.write_text('{"codebase_version": "v2.1"}')
+    data, out = str(tmp_path / "set"), str(tmp_path / "run")
+    way = f"`vla-ros lerobot upgrade {data} --out {data}-v3` makes v3.0 of it"
+    for words in (
+        ["train", "--lerobot", "act", "--data", data, "--out", out, "--validation", "0"],
+        ["train", "--lerobot", "act", "--data", data, "--out", out],
+        ["train", "--data", data, "--out", out],
+        ["demonstrations", "--from-lerobot", data, "--out", out],
+    ):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert way in error and error.count("\n") == 1, error
+    info.write_text('{"codebase_version": "v2.0"}')
+    for words in (["demonstrations", "--from-lerobot", data], ["lerobot", "upgrade", data]):
+        assert main([*words, "--out", out]) == 2
+        assert "an older LeRobot makes v2.1 of it" in capsys.readouterr().err
 
 
 def test_a_data_set_is_told_by_all_of_its_files(tmp_path):
@@ -82,8 +107,10 @@ def test_another_recipe_needs_another_directory_and_a_failure_is_said(tmp_path, 
     (tmp_path / "set" / "meta").mkdir(parents=True)
     (tmp_path / "set" / "meta" / "info.json").write_text(json.dumps({}))
     words = ["train", "--data", str(tmp_path / "set"), "--out", str(tmp_path / "run")]
+    words += ["--validation", "0"]
     assert main([*words, "--lerobot", "act"]) == 2
-    assert "LeRobot's trainer ended with status" in capfd.readouterr().err
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert "LeRobot's trainer ended with status" in line and "nothing was saved yet" in line
     assert main([*words, "--lerobot", "smolvla"]) == 2
     assert "has policy act: keep that" in capfd.readouterr().err
     assert not (tmp_path / "run" / "training.json").exists()

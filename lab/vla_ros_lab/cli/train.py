@@ -8,7 +8,7 @@ import importlib
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,8 +264,8 @@ def train_corrector(args: argparse.Namespace) -> int:
 
 def train_lerobot(args: argparse.Namespace) -> int:
     """Let LeRobot train; returns the exit status."""
-    from vla_ros.data.lerobot.dataset import python_of
-    from vla_ros_lab.train.lerobot import train
+    from vla_ros.data.lerobot.dataset import is_dataset, python_of
+    from vla_ros_lab.train.lerobot import held_out, train
 
     if len(args.data) != 1:
         raise UserError("--lerobot trains on one data set: export several bags into one")
@@ -274,7 +274,11 @@ def train_lerobot(args: argparse.Namespace) -> int:
     recipe = given(args, "steps", "batch", "seed", "validation", "device", "gpus")
     more = tuple(args.lerobot_option)
     run = LeRobotRun(args.policy, str(args.data[0]), more=more, **recipe)
-    policy = train(run, args.out, python_of())
+    python = python_of()
+    if is_dataset(data := Path(run.data)):
+        share = held_out(python, data, run.validation, args.validation is not None)
+        run = replace(run, validation=share)
+    policy = train(run, args.out, python)
     print(f"{policy}: done; `policy: lerobot` runs it")
     return 0
 

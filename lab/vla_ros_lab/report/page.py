@@ -498,9 +498,13 @@ def _facts(setup: Setup) -> dict[str, str]:
 
 
 def _plain(value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, Mode):
         return value.value
     if isinstance(value, tuple):
+        if any(isinstance(one, str) for one in value):
+            return "; ".join(map(str, value))
         return " ".join(f"{one:g}" for one in value)
     if isinstance(value, bool):
         return "yes" if value else "no"

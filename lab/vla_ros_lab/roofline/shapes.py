@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
-from math import isqrt
+from math import isqrt, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -240,6 +240,8 @@ def flow_shape_of(config: Any, name: str) -> ModelShape:
     from vla_ros.engine.families.registry import family_of_kind
 
     must = family_of_kind(config.kind).expected(config).must
+    if config.kind == "act":
+        return _convolved(config, name, must)
     stacks = _stacks(must)
     patches = next((n for n in must if "patch_embed" in n and n.endswith("weight")), "")
     words_of = next((n for n in must if n.endswith("embed_tokens.weight")), "")
@@ -417,6 +419,45 @@ def _single_pass(config: Any, name: str, must: Tensors, tower: TowerShape) -> Mo
         chunk=chunk,
         images=images,
         action_head=tuple(head),
+        source=f"config.json of {name}",
+    )
+
+
+def _convolved(config: Any, name: str, must: Tensors) -> ModelShape:
+    """ACT: a convolution is a matrix that is applied to every pixel of its result. The encoder runs
+    on all rows and the decoder on the chunk's; the scores of their attention are left out."""
+    view, chunk, width = config.views[0], config.horizon, config.width
+
+    def pixels(tensor: str) -> int:
+        stage = re.search(r"layer(\d)", tensor)
+        halved = 2 ** (1 + int(stage[1])) if stage else 2
+        return -(-view.height // halved) * -(-view.width // halved)
+
+    convolutions = [
+        Matrix(prod(shape[1:]), shape[0], pixels(tensor))
+        for tensor, shape in must.items()
+        if tensor.startswith("backbone.") and len(shape) == 4
+    ]
+    tokens, kept = prod(view.grid), "decoder.layers.0.self_attn."  # made at load
+    head = [
+        Matrix(shape[1], shape[0], config.longest if tensor.startswith("encoder.") else chunk)
+        for tensor, shape in must.items()
+        if re.match("(en|de)coder.layers|action_head", tensor) and len(shape) == 2
+        and "multihead_attn.in_proj" not in tensor and not tensor.startswith(kept)
+    ]  # fmt: skip
+    across = Matrix(width, 2 * width, config.longest), Matrix(width, width, chunk)
+    return ModelShape(
+        name,
+        "parallel",
+        (),
+        (*convolutions, Matrix(must["encoder_img_feat_input_proj.weight"][1], width, tokens)),
+        DecoderShape(width, config.mlp, 0, width, width, gated=False),
+        vision_tokens=tokens,
+        text_tokens=config.front,
+        action_tokens=chunk,
+        chunk=chunk,
+        images=len(config.cameras),
+        action_head=(*head, *across * config.decoder_layers),
         source=f"config.json of {name}",
     )
 

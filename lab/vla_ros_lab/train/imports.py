@@ -83,7 +83,8 @@ def action_of(info: Info, given: Mapping[str, str], dataset: Path) -> str:
         names = f" ({' '.join(found.names)})" if found.names else ""
         raise UserError(
             f"{dataset}: {name} is {'x'.join(map(str, found.shape))} numbers{names};"
-            " `vla-ros train` learns seven: an end effector's x y z rx ry rz and a gripper"
+            " `vla-ros train` learns seven (an end effector's x y z rx ry rz and a gripper);"
+            f" `vla-ros train --lerobot act --data {dataset}` learns any"
         )
     return name
 

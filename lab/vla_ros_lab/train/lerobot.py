@@ -6,13 +6,15 @@ It draws evenly from a data set: corrections weigh no more there.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from vla_ros.core.errors import UserError
-from vla_ros.data.lerobot.dataset import is_dataset
+from vla_ros.data.lerobot.dataset import Reader, is_dataset
+from vla_ros.data.lerobot.older import refuse_older
 from vla_ros.engine.io.files import write_json
 from vla_ros.policies.lerobot.allowed import check_folder
 from vla_ros.policies.lerobot.checkpoint import folder_of
@@ -64,6 +66,7 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
         raise UserError(
             f"{run.data} is no LeRobotDataset: make one with `vla-ros export --lerobot`"
         )
+    refuse_older(Path(run.data))
     begun = replace(run, policy=_checked(run.policy))
     out.mkdir(parents=True, exist_ok=True)
     recipe = {n: value for n, value in recipe_json(run).items() if n not in _MACHINE}
@@ -74,10 +77,7 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     status = subprocess.run(words, env=env, stdin=subprocess.DEVNULL).returncode
     if status:
-        raise UserError(
-            f"LeRobot's trainer ended with status {status}, see above; what it saved is in"
-            f" {out / RUN}, and the same command goes on from there"
-        )
+        raise UserError(f"LeRobot's trainer ended with status {status}, see above{_saved(out)}")
     policy = out / POLICY
     policy.unlink(missing_ok=True)
     policy.symlink_to((_LAST / "pretrained_model").as_posix())
@@ -85,6 +85,33 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
     record |= {PARENT: parent_of(out), "options": asdict(run)}
     write_json(out / RECORD_FILE, record)
     return policy
+
+
+def _saved(out: Path) -> str:
+    """What is left after a failure."""
+    if not (out / _LAST).exists():
+        return "; nothing was saved yet"
+    return f"; what it saved is in {out / RUN}, and the same command goes on from there"
+
+
+def held_out(python: str, data: Path, share: float, asked: bool) -> float:
+    """The share of each task's episodes to hold out. LeRobot rounds it up, so that of a task with
+    one episode nothing is left to learn: none is held out then. UserError: it was ``asked`` for."""
+    if not share:
+        return share
+    with Reader(python, data) as there:
+        tasks = there.info.tasks
+    lost = sum(count - math.ceil(count * share) < 1 for count in tasks)
+    if not lost:
+        return share
+    why = (
+        f"{data}: of {lost} of {len(tasks)} tasks LeRobot would hold out every episode"
+        f" (eval_split {share:g}, rounded up; {sum(tasks)} episodes)"
+    )
+    if asked:
+        raise UserError(f"{why}: --validation 0, or record more episodes")
+    print(f"{why}: none is held out", flush=True)
+    return 0.0
 
 
 def _checked(policy: str) -> str:

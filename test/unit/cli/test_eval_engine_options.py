@@ -22,11 +22,14 @@ def test_a_folder_without_statistics_of_its_state_is_evaluated(tmp_path: Path) -
     """lerobot/smolvla_base: by data set, none of the state."""
     both(lerobots("smolvla"), by_data_set(without_state=True))(tmp_path / "it")
     words = ("--checkpoint", str(tmp_path / "it"), "--unnorm-key", "so100", *IDENTITY)
+    words += ("--gripper", "0..1")
     setup = settings(*words, "--engine-option", "flow_steps=4")
     engine = policy_spec(setup, Variant("auto")).engine
     assert (engine.state_normalization, engine.flow_steps) == ("identity", 4)
     assert engine.unnorm_key == "so100"
+    assert policy_spec(setup, Variant("auto")).gripper == setup.gripper == "0..1"
     policy = overrides(setup, Variant("auto"), Job("auto", "reach_red_cube", 0, 0))["policy"]
+    assert policy["gripper"] == "0..1"
     assert policy["engine_options"] == ["state_normalization=identity", "flow_steps=4"]
     assert setup_from_json(to_json(setup)) == setup
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vla_ros.core.pixels import BadMessage, decompressed, image_of
+from vla_ros.core.pixels import BadMessage, decompressed, image_of, resized
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
@@ -93,3 +93,17 @@ def test_one_channel_of_a_camera_of_colors_is_no_image(text: str, remedy: str) -
             3,
         )
     assert decompressed(SimpleNamespace(format=text, data=png()), 100).shape == (2, 3, 3)
+
+
+def test_images_are_resized_by_the_nearest_pixel_with_the_corners_in_the_corners():
+    """As Rosetta resizes what it records: 2 rows to 4 are 0, 0, 1, 1, not 0, 0, 0, 1."""
+    image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    np.testing.assert_array_equal(resized(image[:2, :2], 4, 4)[:, 0], image[[0, 0, 1, 1], 0])
+    np.testing.assert_array_equal(resized(image[:2, :2], 4, 4)[0], image[0, [0, 0, 1, 1]])
+    small = resized(image, 2, 3)  # of 6 columns 0, 2.5 and 5: halves to the even one
+    np.testing.assert_array_equal(small, image[[0, 3]][:, [0, 2, 5]])
+    assert small.flags.c_contiguous
+    assert resized(image, 0, 0) is image and resized(image, 4, 6) is image
+    wide = np.broadcast_to(np.arange(480)[:, None, None], (480, 640, 3)).astype(np.uint16)
+    rows = resized(wide, 512, 512)[:, 0, 0]
+    assert (rows[[0, 1, 2, 8, 9, 256, 511]] == [0, 1, 2, 7, 8, 240, 479]).all()

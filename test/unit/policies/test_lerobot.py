@@ -10,20 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
 from vla_ros.policies import PolicyRefused
 from vla_ros.policies.lerobot.checkpoint import (
     CameraFeature,
     Features,
-    action_layout,
     cameras_of,
     read_features,
     state_scaling,
-    unit_of,
 )
-
-ARM = ("shoulder_pan", "elbow", "gripper")
-PAN = joints(ActionKind.JOINT_POSITION, ARM, ("gripper",))
 
 
 def feature(kind: str, *shape: int) -> dict:
@@ -63,6 +57,7 @@ def test_features_are_read_by_the_checkpoint_s_own_names(tmp_path):
         3,
         3,
         ("shoulder_pan.pos", "elbow.pos", "gripper.pos"),
+        "config.json",
     )
 
 
@@ -112,54 +107,6 @@ def test_units_lead_there_and_back(unit, value, ours):
     scaling = state_scaling(some(), (unit,))
     assert scaling.to_runtime(np.full(3, value)) == pytest.approx(np.full(3, ours))
     assert scaling.to_checkpoint(np.full(3, ours)) == pytest.approx(np.full(3, value))
-
-
-@pytest.mark.parametrize("word", ["degree", "", "1..1", "..", "0..x"])
-def test_what_is_no_unit_is_refused(word):
-    with pytest.raises(PolicyRefused, match="is no unit: give rad, deg, m, cm, mm, 1, %, or"):
-        unit_of(word)
-
-
-def test_actions_by_name_in_another_order_and_unit():
-    turned = some(("gripper.pos", "elbow.pos", "shoulder_pan.pos"))
-    layout = action_layout(turned, PAN, ("deg", "deg", "0..100"), None)
-    assert (layout.space, layout.doubt) == (PAN, "")
-    read = layout.read(np.array([[120.0, 90.0, -180.0], [50.0, 0.0, 0.0]]))
-    assert read.tolist() == pytest.approx(np.array([[-math.pi, math.pi / 2, 1.0], [0, 0, 0.5]]))
-
-
-def test_names_that_nobody_knows_are_taken_in_order_and_said():
-    layout = action_layout(some(("a", "b", "c")), PAN, (), None)
-    assert layout.order == (0, 1, 2)
-    assert "offered: 3 (a b c): taken in this order, since no name is the same" in layout.doubt
-
-
-def test_where_no_parameter_says_it_the_checkpoint_s_names_do():
-    layout = action_layout(some(("shoulder_pan.pos", "elbow.pos", "gripper.pos")), None, (), None)
-    assert layout.space == PAN
-    assert "nothing says" in layout.doubt
-    seven = action_layout(some((), 7), None, (), (0.05, 0.05, 0.05, 0.5, 0.5, 0.5))
-    assert seven.space == END_EFFECTOR_DELTA
-    assert seven.read(np.ones((1, 7)))[0].tolist() == [0.05] * 3 + [0.5] * 3 + [1.0]
-    unnamed = action_layout(some((), 6), None, (), None)
-    assert unnamed.space.names == tuple(f"joint_{i}" for i in range(6))
-
-
-@pytest.mark.parametrize(
-    ("space", "words", "scale", "says"),
-    [
-        (END_EFFECTOR_DELTA, (), None, "actions wanted: 7 (x[m] y[m] z[m] rx[rad] ry[rad] rz[rad]"
-         " gripper[1]); offered: 3 (shoulder_pan elbow gripper): give action_space"),
-        (PAN, ("deg", "deg"), None, "action_units has 2 units, the checkpoint 3 values"),
-        (PAN, ("deg",), None, "action_units do not fit the action space: gripper in deg, wanted 1"),
-        (PAN, (), (1.0,) * 6, "action_scale is for one end effector: give action_units instead"),
-    ],
-)  # fmt: skip
-def test_a_layout_that_does_not_fit_is_refused_with_wanted_and_offered(space, words, scale, says):
-    with pytest.raises(PolicyRefused) as error:
-        action_layout(some(("shoulder_pan", "elbow", "gripper")), space, words, scale)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 # Weights and positions

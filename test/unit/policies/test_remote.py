@@ -332,7 +332,10 @@ def test_what_cannot_be_is_refused_at_loading_in_one_line(tmp_path) -> None:
             ({"options": {"names": str(broken)}}, "images has no 'main'"),
             ({"options": {"nams": "libero"}}, "policy_options has nams: of remote they are names"),
             ({"options": {**LIBERO, "timeout_s": "soon"}}, "timeout_s is 'soon'"),
-            ({"options": {"names": "droid"}}, "give action_scale"),
+            (
+                {"options": {"names": "droid"}},
+                "8 values, joint_delta: give action_space",
+            ),
         ):
             with pytest.raises(PolicyRefused, match=said):
                 load_policy(spec(server.url, **words))

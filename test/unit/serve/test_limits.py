@@ -51,7 +51,7 @@ class Echo:
         self._ends: asyncio.Queue[LimitedConnection] = asyncio.Queue()
 
     async def __aenter__(self) -> Echo:
-        door = Door(ClientLog(LOG), MAX_BYTES, self._count)
+        door = Door(ClientLog(LOG), MAX_BYTES, self._count, lambda *_: None)
         self._server = await serve(
             self._answer, "127.0.0.1", 0, create_connection=door.open, max_queue=1,
             max_size=MAX_BYTES, logger=door.log
@@ -177,7 +177,7 @@ STRANGE = {
     "it speaks TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
     "connection closed": b"",
     "opening handshake failed": b"\xc1\x1b[2J\n garbage\r\n\r\n",
-    "POST": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+    "PUT": b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
 }
 
 

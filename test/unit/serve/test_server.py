@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import socket as sockets
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 import weakref
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 pytest.importorskip("websockets", reason="websockets is not installed: pip install '.[serve]'")
 msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: pip install '.[serve]'")
@@ -27,6 +27,7 @@ from websockets.sync.client import connect
 
 from support.foreign_server import ForeignServer, from_map, to_map
 from support.serving import rows_file, serving
+from support.strangers import stranger
 from vla_ros.core.clock import SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
@@ -41,7 +42,6 @@ from vla_ros.serve.stepper import SharedPolicy
 CLOCK = SystemClock()
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
 IMAGE = np.zeros((8, 8, 3), np.uint8)
-OPENPI_CLIENT = Path(__file__).resolve().parents[3] / "build" / "openpi-client"
 
 
 @pytest.fixture
@@ -509,16 +509,10 @@ def test_many_at_once_are_each_answered(rows) -> None:
 
 
 def test_openpi_s_own_client_gets_exactly_the_policy_s_actions(rows, monkeypatch) -> None:
-    if not OPENPI_CLIENT.is_dir():
-        pytest.skip("openpi's client is not installed: make openpi-client")
-    monkeypatch.syspath_prepend(str(OPENPI_CLIENT))
-    for name in [n for n in sys.modules if n.startswith("openpi_client")]:
-        monkeypatch.delitem(sys.modules, name)
-    from openpi_client.websocket_client_policy import WebsocketClientPolicy
-
+    theirs = stranger("openpi_client.websocket_client_policy", monkeypatch)
     with serving(rows, token="secret") as server:
         port = int(server.address.rpartition(":")[2])
-        client = WebsocketClientPolicy("127.0.0.1", port, api_key="secret")
+        client = theirs.WebsocketClientPolicy("127.0.0.1", port, api_key="secret")
         assert client.get_server_metadata()["chunk_length"] == 3
         for number in range(6):
             answer = client.infer({"observation/image": IMAGE, "prompt": "stack"})
@@ -562,3 +556,62 @@ def test_a_session_ends_with_its_connection_however_that_ends() -> None:
             assert [one() for one in opened if one() is not None] == []
         finally:
             gc.enable()
+
+
+def seen_at(image: np.ndarray) -> tuple[Observation, Timeline]:
+    now = CLOCK.steady_ns()
+    return Observation(41, now, now, image), Timeline(now).mark("queue", now)
+
+
+def test_jpeg_is_a_tenth_of_the_pixels_and_the_server_sees_the_decoded_image(rows) -> None:
+    """What the policy gets is what Pillow makes of the JPEG."""
+    y, x = np.mgrid[:128, :128]
+    image = np.stack([x * 2, y * 2, (x + y)], axis=-1).astype(np.uint8)
+    got: list[np.ndarray] = []
+    with serving(rows) as server:
+        read = server._names.from_wire
+
+        class Keeping:
+            def from_wire(self, message: Any, *more: Any) -> Any:
+                found = read(message, *more)
+                got.append(found[0].image)
+                return found
+
+        server._names = Keeping()
+        options = {"compression": "jpeg", "quality": "80"}
+        policy = load_policy(
+            PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        )
+        sent = []
+        send = policy._link.send
+        policy._link.send = lambda message, s: (sent.append(message), send(message, s))[1]
+        policy.reset(Instruction("stack", 1))
+        found = policy.step(*seen_at(image), CLOCK)
+    np.testing.assert_array_equal(found.actions, ROWS[0])
+    stream = io.BytesIO()
+    Pillow.fromarray(image).save(stream, "JPEG", quality=80)
+    np.testing.assert_array_equal(got[-1], np.array(Pillow.open(stream).convert("RGB")))
+    assert len(sent[-1]["observation/image"].data) < image.nbytes / 10
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"compression": "png"}, "there is jpeg"),
+        ({"compression": "jpeg", "quality": "101"}, "quality"),
+        ({"quality": "80"}, "give both"),
+    ],
+)
+def test_a_compression_that_there_is_not_is_refused(rows, options, says) -> None:
+    with serving(rows) as server:
+        spec = PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        with pytest.raises(PolicyRefused, match=says):
+            load_policy(spec)
+
+
+def test_a_server_that_takes_no_jpeg_is_sent_none() -> None:
+    options = {"names": "libero", "compression": "jpeg"}
+    with ForeignServer(lambda _: {"actions": ROWS[0]}) as foreign:
+        spec = PolicySpec("remote", engine=EngineOptions(foreign.url), options=options)
+        with pytest.raises(PolicyRefused, match="does not say that it takes JPEG"):
+            load_policy(spec)

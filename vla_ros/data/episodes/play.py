@@ -37,7 +37,7 @@ from vla_ros.data.episodes.records import UNGATED, Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import LIMIT, FrameStrip, clip_path, save_clip, write_tokens
 from vla_ros.data.episodes.tally import EpisodeTally, is_an_end, reason_of
 from vla_ros.data.episodes.variants import DRAFTING
-from vla_ros.engine.options import EngineOptions, Value, parse_options
+from vla_ros.engine.options import AUTO, EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
 from vla_ros.runtime.control.drivers import make_control
@@ -98,7 +98,9 @@ def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) ->
         action_space=robot.action_space if robot else END_EFFECTOR_DELTA,
         joint_names=robot.action_space.names if robot and robot.action_space.kind.joints else (),
         state_units=robot.state_units if robot else (),
-        action_units=robot.action_units if robot else (),
+        action_units=setup.action_units or (robot.action_units if robot else ()),
+        action_scale=setup.action_scale,
+        gripper=setup.gripper,
         name=setup.policy,
         engine=EngineOptions(
             checkpoint=setup.checkpoint,
@@ -107,6 +109,7 @@ def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) ->
             weights=setup.weights,
             unnorm_key=setup.unnorm_key,
             embodiment=setup.embodiment,
+            preprocessing=setup.preprocessing if setup.policy == "vla" else AUTO,
             seed=setup.seed,
             num_threads=setup.num_threads,
             **parse_words(setup.engine_options),  # type: ignore[arg-type]

@@ -121,17 +121,19 @@ class Setup:
     has one, ``embodiment`` "" where it has one robot, ``engine_options`` the engine's others, as
     ``name=value``. ``seed`` is the first of the jobs' and that
     of the policy (sampling, random weights).
-    ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
-    checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
-    episodes under other ones are never mixed in. ``ungated``: with UNGATED, for published
-    protocols that have no gate. ``num_threads`` are the policy's, 0 the library's own
-    choice. ``wrist``: the wrist camera is rendered and shown. ``control_rate_hz``: of the world's
-    steps and the commands, 0 the world's action rate, at which the policy acts anyhow.
-    ``max_steps`` counts actions, 0: the tasks' own limits. ``chunk``: actions of an answer, and
-    ``state``: values of the robot's own state that it takes, as its checkpoint says.
-    ``max_age_s`` bounds the age of the observation before a variant's own delays, see
-    :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.tabletop`.
-    ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`).
+    ``action_scale`` (None: joints, or ``action_units``), ``gripper``, ``center_crop`` and
+    ``preprocessing`` are what the policy reads from its checkpoint
+    (:mod:`vla_ros.policies.conventions`) or what was given, so that episodes under other ones are
+    never mixed in; ``conventions``: all that is taken, a line each with its source, for the reader.
+    ``executed``: actions of a chunk that its authors execute, 0 all that the age limit allows.
+    ``ungated``: with UNGATED, for published protocols that have no gate. ``num_threads`` are the
+    policy's, 0 the library's own choice. ``wrist``: the wrist camera is rendered and shown.
+    ``control_rate_hz``: of the world's steps and the commands, 0 the world's action rate, at which
+    the policy acts anyhow. ``max_steps`` counts actions, 0: the tasks' own limits. ``chunk``:
+    actions of an answer, and ``state``: values of the robot's own state that it takes, as its
+    checkpoint says. ``max_age_s`` bounds the age of the observation before a variant's own delays,
+    see :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see
+    :mod:`vla_ros.sim.tabletop`. ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`).
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
@@ -153,8 +155,11 @@ class Setup:
     engine_options: tuple[str, ...] = ()
     center_crop: bool = False
     preprocessing: str = "default"
+    action_units: tuple[str, ...] = ()
+    gripper: str = ""
+    conventions: tuple[str, ...] = ()
     ungated: bool = False
-    action_scale: tuple[float, float, float, float, float, float] = (1.0,) * 6
+    action_scale: tuple[float, float, float, float, float, float] | None = None
     image_size: int = _flag(256, "of the cameras", metavar="PX")
     wrist: bool = False
     control_rate_hz: float = _flag(0.0, "of the world's steps and the commands, 1 to 500 (the"
@@ -162,6 +167,7 @@ class Setup:
                                    metavar="HZ")  # fmt: skip
     max_steps: int = _flag(0, "of an episode, in actions (the task's limit)")
     chunk: int = 1
+    executed: int = 0
     state: int = 0
     max_age_s: float = _flag(0.5, "age limit of observation", flag="max-age", metavar="S")
     nudge_m: float = _flag(0.0, "tabletop: move the task's cube so far while the hand is on its way"

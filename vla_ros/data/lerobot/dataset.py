@@ -19,6 +19,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.files import read_json
 from vla_ros.core.types import Image
 from vla_ros.data.lerobot import wire
+from vla_ros.data.lerobot.older import INFO, refuse_older
 from vla_ros.data.lerobot.wire import Array, Message
 from vla_ros.policies.lerobot.environment import seen_variables
 from vla_ros.policies.load import lerobot_python
@@ -282,9 +283,6 @@ def _save(there: LeRobot) -> int:
 # A LeRobotDataset's rows, by LeRobot's own code.
 
 
-_INFO = Path("meta") / "info.json"
-
-
 @dataclass(frozen=True, slots=True)
 class Feature:
     """A column of somebody's data set. ``names``: of its numbers, or () where it has none."""
@@ -301,12 +299,14 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The description of a data set. ``ours``: meta/vla_ros.json, {} where another wrote it."""
+    """The description of a data set. ``tasks``: how many episodes each has. ``ours``:
+    meta/vla_ros.json, {} where another wrote it."""
 
     fps: float
     episodes: int
     frames: int
     features: Mapping[str, Feature]
+    tasks: tuple[int, ...]
     ours: Mapping[str, Any]
 
     @property
@@ -316,7 +316,7 @@ class Info:
 
 def is_dataset(folder: Path) -> bool:
     """Whether a folder is a LeRobotDataset of any version."""
-    return (folder / _INFO).is_file()
+    return (folder / INFO).is_file()
 
 
 class Reader:
@@ -326,8 +326,7 @@ class Reader:
     """
 
     def __init__(self, python: str, folder: Path) -> None:
-        if not is_dataset(folder):
-            raise UserError(f"{folder} is no LeRobotDataset: it has no {_INFO}")
+        refuse_older(folder)
         self._lerobot = LeRobot(python)
         self._folder = folder
 
@@ -351,6 +350,7 @@ class Reader:
             episodes=int(meta["episodes"]),
             frames=int(meta["frames"]),
             features={name: _feature(name, one) for name, one in meta["features"].items()},
+            tasks=tuple(map(int, meta["tasks"])),
             ours=read_json(ours) if ours.is_file() else {},
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.clock import SECOND
+from vla_ros.core.pixels import sizes_of
 from vla_ros.core.types import CommandKind
 from vla_ros.data.actions import ActionPeriod, Rates, displaced, executed, periods
 from vla_ros.data.bag_frames import TopicRoles, header_stamp, pick
@@ -72,10 +73,13 @@ PERIODS = 2.5  # of rows, and a longer pause begins another episode: one missing
 class BagOptions:
     """``remaps``: role -> topic. ``cameras``: name -> topic, beside those of the roles.
     ``instruction`` instead of the bag's own. ``fps`` 0: the bag's; ``max_gap_s`` 0: two periods of
-    its rows. The others are those of :func:`pair` and :func:`episodes`."""
+    its rows. ``sizes``: name of a camera, or "" for all -> the height and width that its images are
+    brought to, else what the run's policy had. The others are those of :func:`pair` and
+    :func:`episodes`."""
 
     remaps: Mapping[str, str] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     instruction: str | None = None
     fps: int = 0
     pairing: str = DUE
@@ -132,6 +136,8 @@ class BagRows:
                 f"{bag.path}: no actions: name their topic with -r policy/action=TOPIC; it has "
                 + ", ".join(f"{t.name} ({t.kind})" for t in bag.topics[:12])
             )
+        sizes = options.sizes or _sizes_of(bag)
+        self._sizes = {name: sizes.get(name) or sizes.get("", (0, 0)) for name in self._cameras}
         self._commands = self._read_commands(picked.topics["policy/action"])
         self._stamps = {name: stamps_of(bag, topic) for name, topic in self._cameras.items()}
         self._statuses = statuses_of(bag, picked)
@@ -152,7 +158,12 @@ class BagRows:
     def notes(self) -> list[str]:
         """Remarks for the user, one line each: LeRobot counts whole rows a second."""
         row_hz, path = self.rates.row_hz, self._bag.path
-        found = []
+        found = [
+            f"{path}: images of {name} are brought to {size[0]}x{size[1]} (height x width) by the"
+            " nearest pixel"
+            for name, size in self._sizes.items()
+            if any(size)
+        ]
         if self._gaps:
             found.append(
                 f"{path}: {len(self._gaps)} gaps begin another episode, the longest of"
@@ -197,7 +208,9 @@ class BagRows:
     def rows(self) -> Iterator[DatasetRow]:
         """Every row with its images. BagError: an image is damaged."""
         readers = {
-            name: Images(self._bag, topic, [row.images[name] for row in self._planned])
+            name: Images(
+                self._bag, topic, [row.images[name] for row in self._planned], self._sizes[name]
+            )
             for name, topic in self._cameras.items()
         }
         for row in self._planned:
@@ -346,6 +359,17 @@ class BagRows:
 
 def _took(chunk: Chunk) -> int:
     return chunk.published_ns - chunk.observed_ns
+
+
+def _sizes_of(bag: Bag) -> dict[str, tuple[int, int]]:
+    """The heights and widths that a run's policy saw its cameras in."""
+    words = bag.run.parameters.get("policy", {}).get("image_resize") if bag.run else None
+    given = list(map(str, words)) if isinstance(words, list) else []
+    cameras = [word.partition("=")[0] for word in given]
+    try:
+        return sizes_of(given, cameras)
+    except ValueError as error:
+        raise BagError(f"{bag.path}: image_resize of its run has {error}") from None
 
 
 _NONE: Array = np.empty(0)

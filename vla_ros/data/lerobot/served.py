@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -93,7 +94,9 @@ def _read(dataset_class: Any, first: Message, requests: BinaryIO, out: BinaryIO)
         if name not in _OWN
     }
     counts = {"episodes": meta.total_episodes, "frames": len(dataset), "fps": meta.fps}
-    send(out, Message("meta", {**counts, "features": features}))
+    first = ((tasks or [""])[0] for tasks in meta.episodes["tasks"])
+    tasks = sorted(Counter(first).values())
+    send(out, Message("meta", {**counts, "tasks": tasks, "features": features}))
     if (wanted := receive(requests)) is None:
         return
     names = wanted.fields["features"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.clock import SECOND
-from vla_ros.core.pixels import BadMessage, decompressed, image_of
+from vla_ros.core.pixels import BadMessage, decompressed, image_of, resized
 from vla_ros.core.types import Image, Instruction
 from vla_ros.data.bag_frames import COMPRESSED, IMAGE, TopicRoles, header_stamp
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
@@ -219,11 +219,13 @@ def stamps_of(bag: Bag, topic: BagTopic) -> Stamps:
 
 
 class Images:
-    """The images of one camera by their numbers, asked for nearly in order; those that are asked
-    for again are kept until then."""
+    """The images of one camera by their numbers, asked for nearly in order, brought to ``size``
+    (height, width; 0 0: as they are); those that are asked for again are kept until then."""
 
-    def __init__(self, bag: Bag, topic: BagTopic, wanted: Sequence[int]) -> None:
-        self._bag, self._topic = bag, topic
+    def __init__(
+        self, bag: Bag, topic: BagTopic, wanted: Sequence[int], size: tuple[int, int]
+    ) -> None:
+        self._bag, self._topic, self._size = bag, topic, size
         self._left = Counter(wanted)
         self._messages = enumerate(bag.messages([topic.name]))
         self._kept: dict[int, Image] = {}
@@ -243,7 +245,7 @@ class Images:
         content = self._bag.decode(message)
         read = decompressed if self._topic.kind == COMPRESSED else image_of
         try:
-            return read(content, _MOST_PIXELS)
+            return resized(read(content, _MOST_PIXELS), *self._size)
         except BadMessage as error:
             raise BagError(f"{self._topic.name}: image {index}: {error}") from None
 

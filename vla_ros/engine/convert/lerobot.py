@@ -24,6 +24,7 @@ from vla_ros.engine.convert.adapter import (
     read_adapter,
 )
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.act import KIND as ACT
 from vla_ros.engine.families.lerobot import write_steps
 from vla_ros.engine.io.fields import LEROBOT, SMOLVLM2_500M
 from vla_ros.engine.io.files import AGAIN, read_json, text_in, write_json
@@ -96,9 +97,9 @@ def _split(source: Path, scratch: Path) -> str:
     """Statistics out of the weights, and the processors that LeRobot would make of the config."""
     raw = read_json(source / "config.json")
     kind = str(raw["type"])
-    if kind not in ("pi0", "pi05", "smolvla"):
+    if kind not in ("pi0", "pi05", "smolvla", ACT):
         raise CheckpointError(
-            f"{source} has no {PREPROCESSOR}, and LeRobot never wrote a {kind} without:"
+            f"{source} has no {PREPROCESSOR}, and LeRobot never wrote one of type {kind} without:"
             f" {AGAIN}, all of its files"
         )
     tensors: dict[str, torch.Tensor] = {}
@@ -123,9 +124,12 @@ def _split(source: Path, scratch: Path) -> str:
     words = {new: raw[old] for old, new in _FIRST_WORDS.items() if kind == "pi0" and old in raw}
     _copy(source, scratch, words, tuple(_FIRST_WORDS) if kind == "pi0" else ())
     modes = _modes(raw, source)
-    named = {"smolvla": str(raw.get("vlm_model_name") or SMOLVLM2_500M)}.get(kind, PALIGEMMA)
-    longest = parse_flow_config(read_json(scratch / "config.json"), scratch).max_text
-    write_steps(scratch, kind, modes, stored, named, longest)
+    if kind == ACT:  # whose folders have no tokenizer
+        write_steps(scratch, kind, modes, stored)
+    else:
+        named = {"smolvla": str(raw.get("vlm_model_name") or SMOLVLM2_500M)}.get(kind, PALIGEMMA)
+        longest = parse_flow_config(read_json(scratch / "config.json"), scratch).max_text
+        write_steps(scratch, kind, modes, stored, named, longest)
     sets = {name.partition(".buffer.")[0] for name in stored if ".buffer." in name}
     note = f", by data set ({', '.join(sorted(sets))})" if sets else ""
     return f"{len(stored)} statistics taken out of the weights of a {kind}{note}"

@@ -16,6 +16,7 @@ import torch
 from vla_ros.engine.decoding.draft_tree import ROOT, children
 from vla_ros.engine.decoding.drafters import Draft
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.devices import downloaded
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.runner import CHOICES, LOGITS, DecoderRunner
 from vla_ros.engine.options import EngineOptions
@@ -109,7 +110,7 @@ class Acceptance:
         """
         choices, maxima = scores
         finite = maxima.isfinite().all()[None].long()
-        read = torch.cat((choices, draft.tokens, finite)).tolist()
+        read = downloaded(torch.cat((choices, draft.tokens, finite))).tolist()
         own, drafted = read[: len(choices)], read[len(choices) : -1]
         if draft.parents is not None:
             return follow(own, drafted, draft.parents, start, self.matches, bool(read[-1]))
@@ -201,13 +202,14 @@ class Sampling(Acceptance):
         target, finite = self._distribution(scores)
         count = len(draft.tokens)
         if draft.parents is not None:
-            read = torch.cat((self._draw(target), draft.tokens, finite[None].long())).tolist()
+            drawn = torch.cat((self._draw(target), draft.tokens, finite[None].long()))
+            read = downloaded(drawn).tolist()
             own, drafted = read[: count + 1], read[count + 1 : -1]
             return follow(own, drafted, draft.parents, start, self.matches, bool(read[-1]))
         stands, rest = self._reject(target[:count], draft)
         fresh = self._draw(torch.cat((rest, target[count:])))
         flags = torch.cat((stands.long(), finite[None].long()))
-        read = torch.cat((fresh, draft.tokens, flags)).tolist()
+        read = downloaded(torch.cat((fresh, draft.tokens, flags))).tolist()
         new, drafted = read[: count + 1], read[count + 1 : 2 * count + 1]
         standing = [bool(x) for x in read[2 * count + 1 : -1]]
         accepted = standing.index(False) if False in standing else count

@@ -9,6 +9,7 @@ with a token of its own, the passes are a few at a time, and the host looks for 
 from __future__ import annotations
 
 from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
+from vla_ros.engine.layers.devices import downloaded
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.layers.pieces import Pieces
 from vla_ros.engine.layers.request import Decoded, Reading, Request
@@ -30,7 +31,7 @@ class Autoregressive(Decoding):
         token = reading.add(*(yield PackPass(self.runner, self._prompt(length), request.prompt)))
         request.stages.mark("prefill")
         for layouts in self._behind(length):
-            if self.model.ends is not None and self.model.ends in token.tolist():
+            if self.model.ends is not None and self.model.ends in downloaded(token).tolist():
                 break
             if self.model.capture is not None:
                 token = reading.add(*self.runner.follow(layouts, token[-1:]))

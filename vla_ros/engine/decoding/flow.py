@@ -117,9 +117,6 @@ class FlowDecoder(ActionDecoder):
                 f"answers are {executing.delay_steps} steps late, and this checkpoint was trained"
                 f" for {most} (rtc_training_max_delay): choose execution rtc"
             )
-        if mode is RtcMode.TRAINED and most:  # LeRobot gives the actions, padded with zeros
-            chunk = chunk.clone()
-            chunk[:, robot.config.action_dim :] = 0
         return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
 
     def _capture(self, inputs: Inputs) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.io.tokens import Normalizer
-from vla_ros.engine.layers.devices import upload
+from vla_ros.engine.layers.devices import downloaded, upload
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.layers.pieces import Pieces
 from vla_ros.engine.layers.request import Decoded, Request
@@ -43,8 +43,8 @@ class Parallel(Decoding):
         (states,) = yield PackPass(self.runner, self._layout(len(x)), x, gives=HIDDEN)
         request.stages.mark("prefill")
         with torch.inference_mode():
-            actions = self.read(states)
-            finite = bool(actions.isfinite().all())  # the one host sync
+            actions = downloaded(self.read(states).double())  # the one host sync
+        finite = bool(actions.isfinite().all())
         return replace(request.answer((), 1, finite=finite), actions=actions)
 
     def warm_up(self, request: Request) -> None:

@@ -31,7 +31,8 @@ from vla_ros.engine.families.random import (
     write_tokenizer,
 )
 from vla_ros.engine.formats import Formats
-from vla_ros.engine.io.files import cached, give_back_freed, text_in
+from vla_ros.engine.io.action_data import ActionData
+from vla_ros.engine.io.files import cached, memory_returned, text_in
 from vla_ros.engine.io.quantize import (
     PreparedWeights,
     QuantizingWeights,
@@ -187,10 +188,9 @@ class Family(ABC, Generic[C]):
         """CheckpointError in one line for what cannot be used; reads no weights."""
         self.config(directory, options)
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        """Bounds of nearly all actions of the data, in units: from and to [action_dim]; () where
-        they are unknown."""
-        return ()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        """What the folder says about the actions of its data. CheckpointError."""
+        return ActionData()
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         """Values of ``unnorm_key``, each with whether it has statistics of the state."""
@@ -359,8 +359,8 @@ class FlowFamily(Family[C]):
                 return self.load(self.cached(name, seed), options, placement)
             opened = self.random(config, seed, placement.device)
             sha256 = digest_of(config, seed, placement.dtype)
-        model = opened.build(placement.formatted(opened.weights), placement)
-        give_back_freed()
+        with memory_returned():
+            model = opened.build(placement.formatted(opened.weights), placement)
         return LoadedPolicy(
             opened.config,
             model,

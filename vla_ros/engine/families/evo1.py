@@ -23,6 +23,12 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
 from vla_ros.engine.families.lerobot import STATE_DIM, save_weights, step_json
 from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights
+from vla_ros.engine.io.action_data import (
+    ActionData,
+    action_names_in,
+    executed_in,
+    libero_in,
+)
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import EVO1, EVO1_GRIPPER
@@ -45,7 +51,7 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import stretched
-from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
+from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, ends_of, scaler_of
 from vla_ros.engine.io.weights import WEIGHTS, Expected, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.evo1 import (
@@ -380,7 +386,7 @@ class Evo1Family(FlowFamily[Evo1Config]):
             weights,
             units,
             words,
-            action_space_of(config.action_dim),
+            action_space_of(config.action_dim, action_names_in(directory, config.action_dim)[0]),
             lambda device: Evo1Preparation(config, units, words, device),
             lambda taken, to: Evo1(config, taken, image_token, to.like, to.capture),
         )
@@ -410,8 +416,20 @@ class Evo1Family(FlowFamily[Evo1Config]):
         if name == TIMES:
             check_table(name, tensor)
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_evo1_processors(directory, self.config(directory, options)).action.ends()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        config = self.config(directory, options)
+        low, high = ends_of(read_evo1_processors(directory, config).action)
+        names, named_by = action_names_in(directory, config.action_dim)
+        ends, libero = config.gripper, libero_in(directory)
+        return ActionData(
+            names,
+            named_by,
+            low,
+            high,
+            libero=libero,
+            gripper="" if ends is None else f"{ends.below:g}..{ends.above:g}",
+            executed=executed_in(directory),
+        )
 
 
 FAMILY = Evo1Family()

@@ -18,7 +18,6 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig, parse_config
 from vla_ros.engine.io.field_table import Fields, FieldTable
 from vla_ros.engine.io.fields import (
-    EVO1,
     FAST_TOKENIZER,
     GROOT_N15,
     GROOT_N16,
@@ -55,6 +54,7 @@ from vla_ros.engine.io.foreign import refuse_foreign, refuse_foreign_flow
 from vla_ros.engine.io.hub import SHIPPED, folder_of, shipped
 from vla_ros.engine.models.cameras import roles_of
 
+ACT, EVO1 = "act", "evo1"  # LeRobot's kinds whose config is not one of pi0's kin
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAUNCH = "ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:="
 #: Choices that the node takes through its engine_options.
@@ -144,6 +144,7 @@ def _flow(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
         return
     with found.finding():
         found.weights = _weights(directory)
+    has_state = True
     with found.finding():
         if kind in KINDS:
             config = read_flow_config(directory)
@@ -151,20 +152,29 @@ def _flow(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
             before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
             relative_actions(directory, before, after, config)
         else:
-            EVO1.check(raw)
+            LEROBOT[kind].check(raw)
             fields = Fields(raw)
             cameras = robots_cameras(directory, camera_names(fields))
-            state = feature_length(fields, "input_features", STATE, 24)
             action = feature_length(fields, "output_features", ACTION, 24)
+            has_state = kind == EVO1 or STATE in fields.part("input_features").raw
+            if has_state:
+                state = feature_length(fields, "input_features", STATE, 24)
         found.needs.append(_cameras(cameras))
-        found.needs.append(f"a state of {state} values; it gives actions of {action}")
+        wanted = f"a state of {state} values" if has_state else "no state"
+        found.needs.append(f"{wanted}; it gives actions of {action}")
+        if (decay := raw.get("temporal_ensemble_coeff")) is not None:
+            found.needs.append(
+                f"execution: ensemble and ensemble_decay: {decay}, with which LeRobot runs it"
+            )
         speaks = kind in ("pi05", FAST)
         if speaks and state < config.state_width and not config.state_in_prompt:
             found.needs.append(
                 "state_in_prompt: one of robot (trained with openpi or LeRobot 0.6), padded (0.4)"
             )
     with found.finding():
-        _statistics(found, kind)
+        _statistics(found, kind, has_state)
+    if kind == ACT:
+        return
     with found.finding():
         _check_tokenizer(found, kind, raw)
     if kind == FAST:
@@ -182,14 +192,14 @@ def _cameras(cameras: tuple[str, ...]) -> str:
         return f"camera_map: one of main, wrist, none or a camera's name for each, '{names}'"
 
 
-def _statistics(found: FolderDescription, kind: str) -> None:
+def _statistics(found: FolderDescription, kind: str, has_state: bool) -> None:
     directory = found.directory
     known = known_steps(kind) if kind in KINDS else None
-    before, after = read_steps(directory, (UNNORMALIZER, NORMALIZER), known)
+    before, after = read_steps(directory, (UNNORMALIZER, NORMALIZER), known, images=kind == ACT)
     for step, feature, which in (
         (after[UNNORMALIZER], ACTION, "ACTION"),
         (before[NORMALIZER], STATE, "STATE"),
-    ):
+    )[: 1 + has_state]:
         mode = normalization_mode(step, which, feature)
         file = step.text("state_file", "")
         stored = header(directory / Path(file).name) if file else {}
@@ -316,7 +326,9 @@ def _tokens(found: FolderDescription, raw: Mapping[str, Any]) -> None:
 
 
 def _of_tokens(config: ModelConfig) -> str:
-    camera = "main and wrist" if config.images == 2 else "main"
+    camera = ("main", "main and wrist", "main, wrist and the first of camera_roles")[
+        config.images - 1
+    ]
     state = f", a state of {config.proprio_dim} values" if config.proprio_dim else ""
     how = "in one pass" if config.parallel else "token by token"
     return f"cameras {camera}{state}; chunks of {config.chunk}, {how}"

@@ -26,6 +26,7 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights
+from vla_ros.engine.io.action_data import ActionData
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.embodiment import Embodiment, Group
 from vla_ros.engine.io.field_table import Fields
@@ -432,8 +433,17 @@ class GrootFamily(FlowFamily[GrootConfig]):
             held += size * (4 if stack else dtype.itemsize)
         return held
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_config(self.version, directory, options.embodiment)[1].ends()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        robot = read_config(self.version, directory, options.embodiment)[1]
+        low, high = (tuple(end.tolist()) for end in robot.ends() or (torch.empty(0),) * 2)
+        return ActionData(
+            robot.action_names,
+            "the embodiment's modalities",
+            low,
+            high,
+            positions=robot.relative,
+            libero="its embodiment" if "libero" in robot.tag.lower() else "",
+        )
 
     def sha256(self, directory: Path) -> str:
         """Over all of a folder that decides what it says, in its root or in ``processor/``."""

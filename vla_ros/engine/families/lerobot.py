@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from vla_ros.engine.families.random import (
     TEXT_VOCAB,
     DrawnWeights,
 )
+from vla_ros.engine.io.action_data import ActionData, executed_in, libero_in, reach_of
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.fast_tokens import FastTokens, read_fast_tokens, write_fast_tokenizer
 from vla_ros.engine.io.fields import FAST_TOKENIZER, ROBOT
@@ -42,9 +44,12 @@ from vla_ros.engine.io.flow_config import (
     UNNORMALIZER,
     FlowConfig,
     Shapes,
+    fast_folder,
     flow_config_json,
     parse_flow_config,
     read_flow_config,
+    read_steps,
+    relative_actions,
 )
 from vla_ros.engine.io.processors import (
     Processors,
@@ -52,7 +57,9 @@ from vla_ros.engine.io.processors import (
     StatisticsChoice,
     TextTokenizer,
     action_scaler,
+    action_statistics,
     data_sets_in,
+    named_actions,
     read_processors,
 )
 from vla_ros.engine.io.weights import (
@@ -180,20 +187,40 @@ class LerobotFamily(FlowFamily[FlowConfig]):
     def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
         save_weights(directory / WEIGHTS, tensors)
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        config = self.config(directory, options)
-        return action_scaler(directory, config, _statistics_choice(options)).ends()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        config, whose = self.config(directory, options), _statistics_choice(options)
+        action_scaler(directory, config, whose)  # refuses what cannot be used
+        low, high = reach_of(action_statistics(directory, config.action_dim, whose))
+        before, after = read_steps(directory, ())
+        names, named_by = named_actions(directory, before, config)
+        return ActionData(
+            names,
+            named_by,
+            low,
+            high,
+            positions=any(relative_actions(directory, before, after, config)),
+            libero=libero_in(directory) or (TRAINED_KEY if _of_libero(options) else ""),
+            executed=executed_in(directory),
+        )
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         return data_sets_in(directory)
 
     def sha256(self, directory: Path) -> str:
         found = super().sha256(directory)
-        beside = directory / Path(FAST_TOKENIZER).name
-        if FAST in self.kinds and beside.is_dir():
-            both = found + super().sha256(beside)
+        if FAST not in self.kinds:
+            return found
+        with suppress(CheckpointError):  # it lies elsewhere
+            both = found + super().sha256(fast_folder(directory, None, FAST_TOKENIZER))
             return hashlib.sha256(both.encode()).hexdigest()
         return found
+
+
+TRAINED_KEY = "unnorm_key"  # whose statistics may be LIBERO's
+
+
+def _of_libero(options: LoadOptions) -> bool:
+    return "libero" in (options.unnorm_key or "").lower()
 
 
 def _statistics_choice(options: LoadOptions) -> StatisticsChoice:
@@ -270,11 +297,12 @@ def write_steps(
     kind: str,
     modes: Mapping[str, str],
     stored: Mapping[str, torch.Tensor],
-    tokenizer: str,
-    max_text: int,
+    tokenizer: str = "",
+    max_text: int = 0,
     eps: float = 1e-8,
 ) -> None:
-    """Write both processors of a policy of ``kind`` with their statistics, as LeRobot does."""
+    """Write both processors of a policy of ``kind`` with their statistics, as LeRobot does; one
+    without ``max_text`` takes no instruction."""
     from safetensors.torch import save_file
 
     normalize = step_json(NORMALIZER, eps=eps, norm_map=dict(modes))
@@ -297,7 +325,9 @@ def write_steps(
     first = [step_json("rename_observations_processor", rename_map={})]
     first.append(step_json("to_batch_processor"))
     device = step_json("device_processor", device="cpu")
-    if kind == "pi05":
+    if not max_text:
+        before = [*first, device, normalize]
+    elif kind == "pi05":
         before = [*first, normalize, step_json(STATE_PROMPT), words, device]
     elif kind == FAST:
         actions = step_json(ACTION_TOKENIZER, action_tokenizer_name=FAST_TOKENIZER)

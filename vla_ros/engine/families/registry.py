@@ -30,6 +30,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "smolvla": ("smolvla", "vla_ros.engine.families.lerobot:SMOLVLA"),
     "pi0_fast": ("pi0_fast", "vla_ros.engine.families.lerobot:PI0_FAST"),
     "evo1": ("evo1", "vla_ros.engine.families.evo1:FAMILY"),
+    "act": ("act", "vla_ros.engine.families.act:FAMILY"),
     "groot-n1.7": ("Gr00tN1d7", "vla_ros.engine.families.groot:N17_FAMILY"),
     "groot-n1.6": ("Gr00tN1d6", "vla_ros.engine.families.groot:N16_FAMILY"),
     "groot-n1.5": ("gr00t_n1_5", "vla_ros.engine.families.groot:N15_FAMILY"),

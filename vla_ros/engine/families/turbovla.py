@@ -23,13 +23,14 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened, Placement
 from vla_ros.engine.families.random import TEXT_VOCAB, DrawnWeights, build_tokenizer
+from vla_ros.engine.io.action_data import ActionData
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, TowerConfig
 from vla_ros.engine.io.ends import check_ends
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import TURBOVLA
 from vla_ros.engine.io.files import naming, read_json, write_json
 from vla_ros.engine.io.images.preprocessor import stretched
-from vla_ros.engine.io.processors import Scaler, TextTokenizer
+from vla_ros.engine.io.processors import Scaler, TextTokenizer, ends_of
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.preparation import Preparation, stacked
@@ -360,9 +361,18 @@ class TurboVLAFamily(FlowFamily[TurboVLAConfig]):
         )
         tokenizer.save(str(directory / "tokenizer.json"))
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        """The network gives the gripper as open or closed by itself."""
         config = self.read_config(directory)
-        return read_scalers(directory, config, options.unnorm_key).action.ends()
+        low, high = ends_of(read_scalers(directory, config, options.unnorm_key).action)
+        key = options.unnorm_key or next(iter(data_sets_in(directory)))
+        return ActionData(
+            low=low,
+            high=high,
+            libero=STATISTICS if "libero" in key.lower() else "",
+            gripper="0..1",
+            gripper_by="its network",
+        )
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         try:

@@ -243,7 +243,32 @@ EVO1 = FieldTable(
     f"normalization_mapping postprocess_action_dim {' '.join(EVO1_GRIPPER.rows)}",
     BY_LEROBOT,
 )
-LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "pi0_fast": PI0_FAST, "evo1": EVO1}
+ACT = FieldTable(
+    {
+        "type": Fixed("act"),
+        **_FEATURES,
+        "chunk_size": Field("horizon", 100),
+        "n_action_steps": Written("horizon"),
+        "vision_backbone": Field("backbone", rule=("resnet18", "resnet34")),
+        "pre_norm": "pre_norm",
+        **plain("dim_model=width n_heads=heads dim_feedforward=mlp n_encoder_layers=layers"),
+        "feedforward_activation": Field("activation", rule=("relu", "gelu")),
+        **plain("n_decoder_layers=decoder_layers use_vae=vae latent_dim=latent"),
+        "n_vae_encoder_layers": "vae_layers",
+    },
+    {
+        **_LEROBOT_IDLE,
+        "pretrained_backbone_weights": "the weights are the checkpoint's",
+        "temporal_ensemble_coeff": "how chunks are joined is the execution's",
+        "dropout kl_weight optimizer_lr_backbone": _TRAINING,
+    },
+    {"replace_final_stride_with_dilation": (False, 0)},
+    "normalization_mapping",
+    BY_LEROBOT,
+)
+LEROBOT = {
+    "pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "pi0_fast": PI0_FAST, "evo1": EVO1, "act": ACT,
+}  # fmt: skip
 
 _BOOKS = "transformers' bookkeeping"
 #: ``PretrainedConfig`` of transformers 4 and 5: what it writes for any model.
@@ -451,6 +476,24 @@ _GROOT_ONLY: dict[str, tuple[object, ...]] = {
 }
 GROOT_N17 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("qwen",)})
 GROOT_N16 = FieldTable(_GROOT, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("eagle",)})
+#: ``processor_kwargs`` of N1.6's and N1.7's processor_config.json.
+GROOT_PROCESSOR = FieldTable(
+    by_hand(
+        "modality_configs use_percentiles clip_outliers apply_sincos_state_encoding"
+        " use_relative_action exclude_state image_target_size image_crop_size shortest_image_edge"
+        " crop_fraction letter_box_transform use_albumentations formalize_language"
+    ),
+    {
+        "random_rotation_angle color_jitter_params extra_augmentation_config state_dropout_prob":
+        _TRAINING,
+        "model_name model_type max_state_dim max_action_dim max_action_horizon": "config.json says"
+        " it",
+        "statistics embodiment_id_mapping": "files of their own say it",
+        "transformers_loading_kwargs": "how NVIDIA's code loads its tokenizer",
+        "tactile_state_keys tactile_input_shape tactile_embed_dim": "of use_tactile: refused",
+    },
+    {"use_tactile": (False,), "use_mean_std": (False,)},
+)  # fmt: skip
 #: The two parts of N1.5's config.json.
 GROOT_N15 = FieldTable(
     {},

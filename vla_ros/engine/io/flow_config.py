@@ -365,10 +365,13 @@ def steps_of(path: Path) -> dict[str, Fields]:
 
 
 def read_steps(
-    directory: Path, needed: tuple[str, ...], known: Set[str] | None = None
+    directory: Path,
+    needed: tuple[str, ...],
+    known: Set[str] | None = None,
+    images: bool = False,
 ) -> tuple[dict[str, Fields], dict[str, Fields]]:
     """The steps of both processors. CheckpointError: one is not among the ``known``, or one of
-    those ``needed`` is missing."""
+    those ``needed`` is missing, or images are scaled, of a family that takes none (``images``)."""
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     if known is not None and (strange := sorted({*before, *after} - known)):
         raise CheckpointError(
@@ -376,19 +379,21 @@ def read_steps(
         )
     if lost := [n for n in needed if n not in (after if n == UNNORMALIZER else before)]:
         raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
+    if NORMALIZER in before and not images:
+        modes = before[NORMALIZER].part("config").part("norm_map")
+        if modes.choice("VISUAL", IDENTITY, tuple(MODES)) != IDENTITY:
+            raise modes.wrong("VISUAL", IDENTITY)
     return before, after
 
 
 def normalization_mode(step: Fields, kind: str, key: str) -> str:
     """The mode, one of :data:`MODES`, in which a step scales the feature ``key`` of a ``kind``,
-    "STATE" or "ACTION". CheckpointError."""
+    "VISUAL", "STATE" or "ACTION". CheckpointError."""
     settings, known = step.part("config"), tuple(MODES)
     modes = settings.part("norm_map")
-    if kind == "STATE" and modes.choice("VISUAL", IDENTITY, known) != IDENTITY:
-        raise modes.wrong("VISUAL", IDENTITY)
     mode = modes.choice(kind, IDENTITY, known)
     scaled = settings.items("normalize_observation_keys")
-    if kind == "STATE" and scaled and key not in scaled:
+    if kind != "ACTION" and scaled and key not in scaled:
         raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
     return mode
 
@@ -409,10 +414,15 @@ def known_steps(kind: str) -> set[str]:
 
 
 def fast_folder(directory: Path, given: str | None, name: str) -> Path:
-    """The folder of pi0-FAST's action tokenizer: in the checkpoint, by its path, or beside the
-    text's where that was ``given``. CheckpointError: nowhere, and the command that brings it."""
+    """The folder of pi0-FAST's action tokenizer: in the checkpoint, where LeRobot 0.6.2 saves it
+    under the name that its processor has, by its path, or beside the text's where that was
+    ``given``. CheckpointError: nowhere, and the command that brings it."""
     last = Path(name).name
     folders = [directory / last, directory / name, Path(name)]
+    if (directory / PREPROCESSOR).is_file():
+        step = steps_of(directory / PREPROCESSOR).get(ACTION_TOKENIZER, Fields({}))
+        own = step.part("config").text("action_tokenizer_name", "")
+        folders += [directory / Path(own).name] * bool(own)
     if given:
         folders = [tokenizer_folders(directory, given)[0] / last, *folders]
     for folder in folders:

@@ -24,6 +24,7 @@ FLOW_KINDS = (
     "smolvla",
     "pi0_fast",
     "evo1",
+    "act",
     "groot-n1.7",
     "groot-n1.6",
     "groot-n1.5",
@@ -41,7 +42,7 @@ READS = (
 )
 #: Policies that LeRobot 0.6.1 runs in a worker of its own, and this engine does not.
 LEROBOT_RUNS = (
-    *("act", "diffusion", "eo1", "fastwam", "gaussian_actor", "groot", "lingbot_va", "molmoact2"),
+    *("diffusion", "eo1", "fastwam", "gaussian_actor", "groot", "lingbot_va", "molmoact2"),
     *("multi_task_dit", "tdmpc", "vla_jepa", "vqbet", "wall_x", "xvla"),
 )
 #: What ``model_type`` says in a ``config.json`` that this engine reads.

@@ -31,10 +31,12 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.embodiment import MODES, Embodiment, Floats, Group, Relative
 from vla_ros.engine.io.ends import check_ends
 from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.fields import GROOT_PROCESSOR
 from vla_ros.engine.io.files import names_in, read_json, write_json
 from vla_ros.engine.io.images.framing import Framing
 
 PROCESSOR, STATISTICS, ROWS = "processor_config.json", "statistics.json", "embodiment_id.json"
+_LETTERBOX = "letter_box_transform"
 METADATA, DATA_CONFIG = "experiment_cfg/metadata.json", "data_config.json"
 #: The head's row of encoders for robots whose row no file says: NVIDIA's
 #: ``EMBODIMENT_TAG_TO_PROJECTOR_INDEX`` (N1.7, N1.6) and ``EMBODIMENT_TAG_MAPPING`` (N1.5).
@@ -146,6 +148,7 @@ def read_processor(directory: Path, tag: str | None, known: Mapping[str, int]) -
             f"no {PROCESSOR} in {directory} or its folder processor: there is {names_in(directory)}"
         )
     settings = Fields(read_json(folder / PROCESSOR), PROCESSOR).part("processor_kwargs")
+    GROOT_PROCESSOR.check(settings.raw, f"{PROCESSOR}: processor_kwargs.")
     if not (folder / STATISTICS).is_file():
         raise CheckpointError(f"no {STATISTICS} in {folder}: there is {names_in(folder)}")
     known_statistics = read_json(folder / STATISTICS)
@@ -162,7 +165,6 @@ def read_processor(directory: Path, tag: str | None, known: Mapping[str, int]) -
     for part, name in ((video, "image"), (state, "state")):
         if part.items("delta_indices") != [0]:
             raise part.wrong("delta_indices", f"[0]: one {name}, the newest, is built")
-    settings.only("use_mean_std", False)
     horizon = len(action.items("delta_indices"))
     if action.items("delta_indices") != list(range(horizon)) or not horizon:
         raise action.wrong("delta_indices", "0, 1, 2 and so on")
@@ -264,7 +266,11 @@ def _framing(settings: Fields) -> Framing:
         share = 1.0 if crop is None else settings.square("image_crop_size", 1) / target
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise settings.wrong("crop_fraction", "a number above 0, at most 1")
-    return Framing(settings.whole("shortest_image_edge", target), float(share))
+    side, padded = settings.whole("shortest_image_edge", target), settings.raw.get(_LETTERBOX)
+    # null or absent: NVIDIA's code of before that setting always padded
+    return Framing(
+        side, float(share), squares=padded is not None and not settings.flag(_LETTERBOX, True)
+    )
 
 
 def write_processor(directory: Path, robot: Embodiment) -> None:
@@ -286,6 +292,7 @@ def write_processor(directory: Path, robot: Embodiment) -> None:
         "shortest_image_edge": framing.side,
         "crop_fraction": framing.share,
         "use_albumentations": True,
+        **({_LETTERBOX: False} if framing.squares else {}),
         "formalize_language": robot.formal,
         "clip_outliers": all(group.clip for group in robot.state),
     }

@@ -16,7 +16,7 @@ lerobot 0.6.1 ``normalize_processor.py``, ``relative_action_processor.py`` and `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.action_data import action_names_in
 from vla_ros.engine.io.config import INTERPOLATIONS, ModelConfig, TowerConfig
 from vla_ros.engine.io.ends import check_ends
 from vla_ros.engine.io.field_table import Fields
@@ -207,6 +208,12 @@ class Scaler:
         spread = self.high if self.mode == "MEAN_STD" else (self.high - self.low) / 2
         return torch.where(spread == 0, 0.0, values / spread)
 
+    def still(self) -> torch.Tensor:
+        """bool [n]: values that never moved in the data, of which a difference is divided by eps;
+        they all were ``low``."""
+        spread = self.high if self.mode == "MEAN_STD" else self.high - self.low
+        return (spread == 0) & (self.mode != "IDENTITY")
+
     def ends(self) -> tuple[torch.Tensor, ...]:
         """Bounds of nearly all of the data, in units: from [n] and to [n]; () where unknown."""
         if self.mode == "IDENTITY":
@@ -220,13 +227,20 @@ class Scaler:
         return torch.where(width == 0, torch.tensor(self.eps), width)
 
 
+def ends_of(scaler: Scaler) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """A scaler's :meth:`Scaler.ends` as plain numbers; ((), ()) where they are unknown."""
+    low, high = scaler.ends() or (torch.empty(0), torch.empty(0))
+    return tuple(low.double().tolist()), tuple(high.double().tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class Processors:
     """Everything between the robot's units and the model's.
 
     ``relative`` marks the values that the model gives relative to the state (one bool each, or
     empty); ``tokenizer`` is the name that the folder knows its tokenizer by. ``action_names``
-    are those of the action's values where the folder has any: the data set keeps them.
+    are those of the action's values where the folder or its data set has any, in the file
+    ``named_by``.
     """
 
     state: Scaler
@@ -234,6 +248,7 @@ class Processors:
     tokenizer: str
     relative: tuple[bool, ...] = ()
     action_names: tuple[str, ...] = ()
+    named_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +276,25 @@ def read_processors(
     relative = relative_actions(directory, before, after, config)
     action = action_scaler(directory, config, whose)
     step = before[NORMALIZER]
+    names, named_by = named_actions(directory, before, config)
     return Processors(
         state=scaler_of(directory, step, "STATE", STATE, config.state_dim, whose=whose),
         action=action,
         tokenizer=tokenizer.text("tokenizer_name", ""),
         relative=relative,
-        action_names=action_names(before),
+        action_names=names,
+        named_by=named_by,
     )
+
+
+def named_actions(
+    directory: Path, before: Mapping[str, Fields], config: FlowConfig
+) -> tuple[tuple[str, ...], str]:
+    """Names of the action's values and the file that has them; ((), "") where none does."""
+    names = action_names(before)
+    if len(names) == config.action_dim:
+        return names, PREPROCESSOR
+    return action_names_in(directory, config.action_dim)
 
 
 def action_scaler(directory: Path, config: FlowConfig, whose: StatisticsChoice) -> Scaler:
@@ -278,6 +305,18 @@ def action_scaler(directory: Path, config: FlowConfig, whose: StatisticsChoice) 
     return scaler_of(
         directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim, whose=whose
     )
+
+
+def action_statistics(
+    directory: Path, dim: int, whose: StatisticsChoice
+) -> Mapping[str, Sequence[float]]:
+    """All statistics of the actions that a folder has, by their names: ``dim`` values each.
+    CheckpointError."""
+    after = steps_of(directory / POSTPROCESSOR)
+    stored = by_data_set(_statistics(directory, after[UNNORMALIZER]), ACTION)
+    own = _chosen(directory, stored, whose.unnorm_key) if stored else {}
+    flat = {name: tensor.double().flatten().tolist()[:dim] for name, tensor in own.items()}
+    return {name: values for name, values in flat.items() if len(values) == dim}
 
 
 def data_sets_in(directory: Path) -> dict[str, bool]:

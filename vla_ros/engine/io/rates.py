@@ -23,8 +23,8 @@ from vla_ros.engine.io.files import naming, read_json, write_json
 RATE = "action_rate_hz"  # in config.json
 #: robosuite's. Data sets of LIBERO in LeRobot's layout say 10, and LeRobot before 0.6.1 wrote 30.
 LIBERO_HZ = 20.0
-_CONFIG, _TRAINED, _CARD = "config.json", "train_config.json", "README.md"
-_INFO = Path("meta") / "info.json"
+CONFIG, TRAINED, CARD = "config.json", "train_config.json", "README.md"
+INFO = Path("meta") / "info.json"
 _CARDS_LINE = re.compile(r"^- \*\*Frame rate:\*\* ([0-9.]+) FPS\s*$", re.MULTILINE)
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -35,35 +35,35 @@ def action_rate_of(directory: Path) -> float:
     CheckpointError: config.json has an ``action_rate_hz`` that is none. Other people's files are
     read as far as they can be.
     """
-    path = directory / _CONFIG
+    path = directory / CONFIG
     if path.is_file():
         with naming(path):
             fields = Fields(read_json(path))
             if fields.raw.get(RATE) is not None:
                 return fields.number(RATE, 0.0)
-    trained = _object(directory / _TRAINED)
-    if "libero" in f"{_part(trained, 'env').get('type')} {_repository(trained)}":
+    trained = read(directory / TRAINED)
+    if "libero" in f"{part(trained, 'env').get('type')} {repository(trained)}".lower():
         return LIBERO_HZ
     said = (
-        *(_object(folder / _INFO).get("fps") for folder in (directory, *_data_sets(trained))),
-        _card(directory / _CARD),
-        _part(trained, "env").get("fps"),
+        *(read(folder / INFO).get("fps") for folder in (directory, *data_sets(trained))),
+        _card(directory / CARD),
+        part(trained, "env").get("fps"),
     )
     return next((rate for rate in map(_rate, said) if rate), 0.0)
 
 
 def write_action_rate(directory: Path, hz: float) -> None:
     """Write the rate into a folder's config.json, in place of the one that it has."""
-    path = directory / _CONFIG
+    path = directory / CONFIG
     write_json(path, {RATE: hz} | {k: v for k, v in read_json(path).items() if k != RATE})
 
 
-def _data_sets(trained: Mapping[str, Any]) -> Iterator[Path]:
+def data_sets(trained: Mapping[str, Any]) -> Iterator[Path]:
     """Where the data set of a train_config.json may be on this machine, as LeRobot looks for it."""
-    root = _part(trained, "dataset").get("root")
+    root = part(trained, "dataset").get("root")
     if isinstance(root, str) and root:
         yield Path(root)
-    if name := _repository(trained):
+    if name := repository(trained):
         home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
         of_lerobot = Path(os.environ.get("HF_LEROBOT_HOME") or f"{home}/lerobot").expanduser()
         yield of_lerobot / name
@@ -71,18 +71,18 @@ def _data_sets(trained: Mapping[str, Any]) -> Iterator[Path]:
         yield from sorted(cached.glob("*"))
 
 
-def _repository(trained: Mapping[str, Any]) -> str:
+def repository(trained: Mapping[str, Any]) -> str:
     """The hub's name of the data set, "" where there is none."""
-    name = _part(trained, "dataset").get("repo_id")
+    name = part(trained, "dataset").get("repo_id")
     return name if isinstance(name, str) and _REPOSITORY.fullmatch(name) else ""
 
 
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = raw.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _object(path: Path) -> Mapping[str, Any]:
+def read(path: Path) -> Mapping[str, Any]:
     """A JSON object of somebody's, empty where there is none to be read."""
     try:
         return read_json(path) if path.is_file() else {}

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.layers.flash import flash
 from vla_ros.engine.layers.kernels.fused import Heads, Rotated, rotate_in_place, split_rotated
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.pack import Plan
@@ -153,7 +154,9 @@ class PackedAttention(Attention):
         plan: Plan,
         rope_write: RopeWrite | None = None,
         make_tail: MakeTail = TorchTail,
+        library: bool = True,
     ) -> None:
+        self._library = library  # whether flash-attn may do the prefill, where it is installed
         self._kv_cache, self._plan, self._rope_write = kv_cache, plan, rope_write
         self._tail = make_tail(kv_cache, plan) if plan.shape.tail else None
         self._seen: torch.Tensor | None = None  # of the prefill, where some of it is padding
@@ -196,11 +199,12 @@ class PackedAttention(Attention):
         """The result of ``__call__``; the pack's K and V are in the KV cache already."""
         shape, n = self._plan.shape, self._plan.shape.prefill
         if self._tail is None:
-            return prefill(q, k, v, scale, shape.causal, self._seen)
+            return prefill(q, k, v, scale, shape.causal, self._seen, self._library)
         behind = self._tail(layer, q[n:], scale)
         if not n:
             return behind
-        fresh = prefill(q[:n], k[:n], v[:n], scale, shape.causal, self._seen)
+        qkv = q[:n], k[:n], v[:n]
+        fresh = prefill(*qkv, scale, shape.causal, self._seen, self._library)
         return torch.cat((fresh, behind))
 
 
@@ -290,9 +294,15 @@ def prefill(
     scale: float,
     causal: bool,
     seen: torch.Tensor | None = None,
+    library: bool = True,
 ) -> torch.Tensor:
     """Attention of the fresh tokens among themselves: q [n, H, D], k and v [n, Hkv, D] -> [n, H,
-    D]; ``seen`` bool [n]: those that may be attended to."""
+    D]; ``seen`` bool [n]: those that may be attended to; without ``library`` never by flash-attn.
+    """
+    if library and seen is None:
+        made = flash(q[None], k[None], v[None], scale, causal)
+        if made is not None:
+            return made[0]
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     mask = None if seen is None else seen.expand(q.shape[2], -1)
     out = F.scaled_dot_product_attention(

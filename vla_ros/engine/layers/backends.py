@@ -20,6 +20,7 @@ from vla_ros.engine.layers.attention import (
     TorchTail,
 )
 from vla_ros.engine.layers.devices import tried, triton_may_run
+from vla_ros.engine.layers.flash import FlashRows, Shape, choose_rows
 from vla_ros.engine.layers.kernels.fused import (
     PLAIN,
     AddNorm,
@@ -86,12 +87,30 @@ def choose_backend(
     What may fail on this machine is tried on a tiny pack, and left out with one line of warning.
     """
     rope_write = choose_rope_write(device, head_dim, dtype, heads)
-    tail = choose_tail(device, head_dim, dtype, heads) if attention == "auto" else None
-    if tail is not None:
-        make = partial(PackedAttention, rope_write=rope_write, make_tail=tail)
-        return Backend(make, name="Triton's tail attention")
-    made = CpuAttention if device.type == "cpu" and attention == "auto" else PackedAttention
-    return Backend(partial(made, rope_write=rope_write), whole_slots=True, name="two products")
+    if attention != "auto":
+        plain = partial(PackedAttention, rope_write=rope_write, library=False)
+        return Backend(plain, whole_slots=True, name="two products")
+    if device.type == "cpu":
+        on_cpu = partial(CpuAttention, rope_write=rope_write)
+        return Backend(on_cpu, whole_slots=True, name="two products")
+    tail = choose_tail(device, head_dim, dtype, heads)
+    name = "two products" if tail is None else "Triton's tail attention"
+    make = tail or TorchTail
+    shape = Shape(device, dtype, head_dim, heads, causal=True)
+    if choose_rows(shape, make, _single):
+        name, make = f"{name}, flash-attn for single tokens", partial(_rows_or, make)
+    packed = partial(PackedAttention, rope_write=rope_write, make_tail=make)
+    return Backend(packed, whole_slots=tail is None, name=name)
+
+
+def _single(kv_cache: KVCache, entry: int) -> Plan:
+    return Planner(kv_cache).plan(PackLayout((0,), tail=chain(0, entry, 1)))
+
+
+def _rows_or(other: MakeTail, kv_cache: KVCache, plan: Plan) -> TailAttention:
+    """flash-attn's where every slot has a single token that sees what is before it."""
+    alone = plan.shape.width == 1 and not plan.shape.gaps
+    return FlashRows(kv_cache, plan) if alone else other(kv_cache, plan)
 
 
 def choose_tail(

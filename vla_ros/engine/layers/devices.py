@@ -57,6 +57,20 @@ def upload(
     return pinned(values, device, dtype).to(device, non_blocking=True)
 
 
+def downloaded(numbers: torch.Tensor) -> torch.Tensor:
+    """Device numbers on the host: from a GPU into page-locked memory, behind what was submitted
+    before, and an event is waited for."""
+    if not numbers.is_cuda:
+        return numbers
+    with on_device(numbers.device):
+        held = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        held.copy_(numbers, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+    event.synchronize()
+    return held
+
+
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16.
 

@@ -21,7 +21,7 @@ from enum import Enum
 import torch
 
 from vla_ros.core.types import Executing
-from vla_ros.engine.layers.devices import pinned
+from vla_ros.engine.layers.devices import pinned, upload
 
 #: x [H, D] and the number of a step -> velocity [H, D]
 Velocity = Callable[[torch.Tensor, int], torch.Tensor]
@@ -202,7 +202,7 @@ def guidance_of(
     rest = chunk[executing.index :]
     previous = torch.cat((rest, rest[-1:].expand(executing.index, -1)))
     weights = soft_mask(horizon, delay if mode is RtcMode.TRAINED else left, delay)
-    return Guidance(previous, weights.to(chunk.device), delay, limit, mode)
+    return Guidance(previous, upload(weights, chunk.device), delay, limit, mode)
 
 
 def generator_for(seed: int, stamp_ns: int) -> torch.Generator:

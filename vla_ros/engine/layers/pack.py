@@ -64,7 +64,8 @@ class PackShape:
     """The part of a layout that fixes tensor shapes: what a captured CUDA graph belongs to.
 
     ``prefill`` counts its padding. ``width`` is the most tokens of the tail in one slot, ``words``
-    the number of 64-bit words for what a token of a draft tree sees.
+    the number of 64-bit words for what a token of a draft tree sees. ``gaps``: in a tail of single
+    tokens one sees entries that do not follow each other.
     """
 
     prefill: int
@@ -74,6 +75,7 @@ class PackShape:
     words: int = 1
     causal: bool = True
     masked: bool = False
+    gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,14 +178,16 @@ def _plan(kv_cache: KVCache, layout: PackLayout) -> Plan:
     rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
     seen = [seen_by(token) for token in tail]
     words = max((-(-(each[1] - each[2]) // WORD) for each in seen if each[3]), default=1)
+    width = max((count for _, count in _runs(tail)), default=0)
     shape = PackShape(
         prefill=front,
         tail=len(tail),
         rows=len(rows),
-        width=max((count for _, count in _runs(tail)), default=0),
+        width=width,
         words=words,
         causal=layout.causal,
         masked=layout.masked,
+        gaps=width == 1 and any(bits for *_, bits in seen),
     )
     sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
     numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]

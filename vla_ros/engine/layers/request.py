@@ -9,7 +9,7 @@ import torch
 
 from vla_ros.core.clock import MS, Clock
 from vla_ros.core.types import Floats, Inference, Observation, Timeline
-from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.devices import downloaded, on_device
 
 
 class StageTimer:
@@ -147,19 +147,5 @@ class Reading:
     def read(self) -> tuple[list[int], bool]:
         """The tokens, and whether all logits were finite (a maximum lets NaN and +inf through)."""
         finite = torch.cat(self.maxima).isfinite().all()
-        *tokens, all_finite = _on_host(torch.cat((*self.choices, finite[None].long()))).tolist()
+        *tokens, all_finite = downloaded(torch.cat((*self.choices, finite[None].long()))).tolist()
         return tokens, bool(all_finite)
-
-
-def _on_host(numbers: torch.Tensor) -> torch.Tensor:
-    """Device numbers on the host: from a GPU into page-locked memory, behind what was submitted
-    before, and an event is waited for."""
-    if not numbers.is_cuda:
-        return numbers
-    with on_device(numbers.device):
-        held = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        held.copy_(numbers, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-    event.synchronize()
-    return held

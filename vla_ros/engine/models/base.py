@@ -240,6 +240,8 @@ class FlowPolicy(ABC, Generic[SpanT]):
 
     def noise(self, generator: torch.Generator) -> torch.Tensor | None:
         """Start of a chunk [H, D]: normal, drawn on the CPU. None: a single pass makes it."""
+        if not self.steps:
+            return None
         return torch.randn(len(self.sample.x), self.width, generator=generator)
 
     def masked_noise(self, noise: torch.Tensor) -> torch.Tensor:
@@ -267,7 +269,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
             prefix = self.prefill(features, given.ids, given.state)
             stages.mark("prefill")
             return prefix
-        pixels = given.pixels.to(self.device, self.dtype)
+        pixels = upload(given.pixels, self.device).to(self.dtype)
         features = yield FlowPiece(self, ("images", pixels.shape), pixels)
         stages.mark("vision")
         with torch.inference_mode():
@@ -287,8 +289,12 @@ class FlowPolicy(ABC, Generic[SpanT]):
         pass."""
         mode = None if guidance is None else guidance.mode
         together = self.joins and not self.captured.captures and mode is not RtcMode.GUIDED_VJP
-        if not together or noise is None:  # GUIDED_VJP: a gradient for each
+        if not together or (noise is None and self.steps):  # GUIDED_VJP: a gradient for each
             return self.sample_actions(prefix, None, noise, guidance)
+        if noise is None:
+            self.open(prefix, None)
+            made = yield FlowPiece(self, ("step", 0), self.sample.x)
+            return made.clone()
         with torch.inference_mode():
             span = self.open(prefix, None)
             padded = None if guidance is None else guidance.padded(len(self.sample.x))
@@ -312,7 +318,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         if views not in self._pixels:
             self._pixels[views] = torch.zeros(pixels.shape, device=self.device, dtype=self.dtype)
         buffer = self._pixels[views]
-        buffer.copy_(pixels)
+        buffer.copy_(upload(pixels, self.device))
         with torch.inference_mode():
             return self.captured(("images", views), lambda: self.encode_images(buffer))
 
@@ -387,6 +393,10 @@ class FlowPolicy(ABC, Generic[SpanT]):
         with torch.inference_mode():
             for span in self._blank_spans(image_rows):
                 self.captured(("prefill", *span.key), partial(self.fill_kv_cache, span))
+                if not self.steps:
+                    run = partial(self.single_pass, span)
+                    self.captured(("steps", *span.key, None), run)
+                    continue
                 for mode in modes:
                     if mode is not RtcMode.GUIDED_VJP:  # which needs gradients, and no graph
                         self.captured(("steps", *span.key, mode), partial(self._steps, span, mode))

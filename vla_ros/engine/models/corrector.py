@@ -29,6 +29,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, read_tensors
+from vla_ros.engine.layers.devices import downloaded, upload
 from vla_ros.engine.models.base import Inputs
 
 FOLDER = "corrector"
@@ -113,16 +114,17 @@ class Corrector(nn.Module):
         chunk from ``index`` on, the first due with the observation of ``inputs``; ``scaler`` of
         actions."""
         rows, count = model.read_rows(inputs).float(), len(actions)
-        state = inputs.state[None, : self.config.state].to(rows.device)
+        state = upload(inputs.state[None, : self.config.state], rows.device)
         with torch.inference_mode():
-            made = self(
+            there = self(
                 rows[None].expand(count, -1, -1),
                 torch.full((count,), len(rows), device=rows.device),
                 state.expand(count, -1),
-                scaler.normalize(torch.from_numpy(actions).float()).to(rows.device),
+                upload(scaler.normalize(torch.from_numpy(actions).float()), rows.device),
                 torch.arange(index, index + count, device=rows.device),
                 torch.arange(count, device=rows.device),
-            ).cpu()
+            )
+        made = downloaded(there)
         # The difference of two values in units: nothing added is exactly nothing.
         added: Floats = (scaler.restore(made) - scaler.restore(torch.zeros_like(made))).numpy()
         return added

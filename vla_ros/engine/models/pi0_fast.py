@@ -17,6 +17,7 @@ from vla_ros.engine.io.quantize import VISION, mapped
 from vla_ros.engine.io.tensors import shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.backends import choose_backend
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.graphs import Capture, CountedCapture
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.runner import Pools, TokenNetwork
@@ -60,6 +61,7 @@ class Pi0Fast(TokenNetwork):
         self.attention = choose_backend(self.device, self.dtype, text.head_dim, heads=heads)
         self.captured = GraphedFunctions(self.capture)
         self._pixels: dict[int, torch.Tensor] = {}
+        self._begin = torch.tensor([actions.bos], device=self.device)
 
     def uncaptured(self) -> Pi0Fast:
         """The model without CUDA graphs, as :meth:`VLAModel.uncaptured`."""
@@ -79,7 +81,7 @@ class Pi0Fast(TokenNetwork):
         if views not in self._pixels:
             self._pixels[views] = torch.zeros(pixels.shape, device=self.device, dtype=self.dtype)
         buffer = self._pixels[views]
-        buffer.copy_(pixels)
+        buffer.copy_(upload(pixels, self.device))
         with torch.inference_mode():
             return self.captured(
                 ("images", views), lambda: self._projector(self.tower(buffer)).flatten(0, 1)
@@ -88,8 +90,7 @@ class Pi0Fast(TokenNetwork):
     def sequence(self, features: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """[images][prompt][BOS] -> embeddings [n, C]."""
         with torch.inference_mode():
-            begin = ids.new_tensor([self.actions.bos])
-            return torch.cat((features, self.decoder.embed(torch.cat((ids, begin)))))
+            return torch.cat((features, self.decoder.embed(torch.cat((ids, self._begin)))))
 
 
 def pi0_fast_expected(config: FlowConfig) -> Expected:

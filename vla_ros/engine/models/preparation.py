@@ -104,8 +104,10 @@ class LerobotPreparation(Preparation):
     def reanchored(
         self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
     ) -> torch.Tensor:
-        """Values that are relative to the state are moved by as much as that has moved since."""
+        """Values that are relative to the state are moved by as much as that has moved since. Those
+        that pad an action are zeros: LeRobot keeps what is left of a chunk without them."""
         processors, dim = self._processors, self._config.action_dim
+        rows = F.pad(rows[:, :dim], (0, rows.shape[1] - dim))
         if not processors.relative:
             return rows
         moved = (then - now)[:dim] * torch.tensor(processors.relative)

@@ -19,6 +19,7 @@ from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.io.tokens import Normalizer
+from vla_ros.engine.layers.devices import downloaded
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.request import Chunk, Decoded
 from vla_ros.engine.models.base import Inputs, PolicyConfig
@@ -34,12 +35,13 @@ class RobotSide(ABC):
 
     ``cameras``: images that an observation must have; ``camera_roles``: further ones;
     ``state_middle``: of each value of the state in its data, in their units, () where nothing
-    states it.
+    states it; ``doubt``: one line about what may go wrong with this data, or "".
     """
 
     cameras: int
     camera_roles: tuple[str, ...] = ()
     state_middle: tuple[float, ...] = ()
+    doubt: str = ""
 
     def session(self) -> RobotSide:
         """The side of another robot, with an instruction of its own."""
@@ -60,7 +62,8 @@ class RobotSide(ABC):
 class TokenSide(RobotSide):
     """The side of OpenVLA and its kin: pixels in, values in [-1, 1] by the checkpoint's statistics.
 
-    ``action`` and ``state`` (None: it takes none) are these statistics.
+    ``action`` and ``state`` (None: it takes none) are these statistics; ``more``: the robot's
+    roles beside main and wrist, of which the first are the checkpoint's further cameras.
     """
 
     def __init__(
@@ -70,15 +73,23 @@ class TokenSide(RobotSide):
         action: Normalizer,
         state: Normalizer | None,
         preprocess: Preprocessor,
+        more: tuple[str, ...] = (),
     ) -> None:
-        self.config, self.normalizer, self.cameras = config, action, config.images
+        self.config, self.normalizer, self.cameras = config, action, min(2, config.images)
+        self.camera_roles = more[: max(0, config.images - 2)]
+        if self.cameras + len(self.camera_roles) < config.images:
+            raise CheckpointError(
+                f"this checkpoint looks at {config.images} cameras: main, wrist and"
+                f" {config.images - 2} more, whose roles camera_roles gives in their order"
+            )
         self._tokens, self._preprocess = tokens, preprocess
         if state is not None:
             self.state_middle = middle_of(state.low, state.high)
 
     def prepare(self, observation: Observation) -> tuple[torch.Tensor, ...]:
         """Pixels [images, 3, s, s] per vision tower."""
-        return camera_pixels(self._preprocess, observation, self.cameras)
+        count = self.config.images
+        return camera_pixels(self._preprocess, observation, count, self.camera_roles)
 
     def finish(self, decoded: Decoded) -> Inference:
         """The actions in units, by the checkpoint's statistics, of tokens or of a head's values in
@@ -91,7 +102,7 @@ class TokenSide(RobotSide):
                 )
             values = self._tokens.decode(decoded.tokens)
         else:
-            values = decoded.actions.double().cpu().numpy()
+            values = decoded.actions.numpy()
         values = self.normalizer.restore(values.reshape(chunk, dim))
         return decoded.inference(
             finite(values, "check the checkpoint's norm_stats"),
@@ -102,7 +113,9 @@ class TokenSide(RobotSide):
 class ChunkSide(RobotSide):
     """The side of a flow policy: images by the roles of the cameras and the state in, chunks out.
 
-    ``preparation`` is its family's, for a session; ``scaler`` of the state where it has one.
+    ``preparation`` is its family's, for a session; ``scaler`` of the state where it has one. With
+    ``preprocessing`` libero the network sees the mirror image, as it was trained: LeRobot's
+    ``LiberoProcessorStep`` turns the simulator's image, which stands on its head, by 180 degrees.
     """
 
     def __init__(
@@ -112,10 +125,22 @@ class ChunkSide(RobotSide):
         self.roles = check_layout(config, options)
         _check_rtc(config, options.rtc_mode)
         self.cameras = 2 if WRIST in self.roles else 1
+        self._mirrored = options.preprocessing == "libero"
         self.camera_roles = tuple(role for role in options.camera_roles if role in self.roles)
         ends = scaler.ends() if isinstance(scaler, Scaler) else ()
         middle = middle_of(*(end.double().numpy() for end in ends)) if ends else ()
         self.state_middle = middle if len(middle) == config.state_dim else ()
+        still = scaler.still() if isinstance(scaler, Scaler) else torch.zeros(0)
+        self._still: Scaler | None = None  # of values that are taken to be as in the data
+        if still.any() and options.still_state == "clamp":
+            self._still = scaler
+        elif still.any():
+            places = ", ".join(map(str, still.nonzero().flatten().tolist()))
+            self.doubt = (
+                f"state value {places} (counted from 0) never moved in the data, so what the robot"
+                f" is off there is divided by {scaler.eps:g}: unless it stands exactly there, give"
+                " engine_options [still_state=clamp]"
+            )
 
     def session(self) -> ChunkSide:
         """The side of another robot, with a prompt of its own."""
@@ -129,7 +154,10 @@ class ChunkSide(RobotSide):
 
     def prepare(self, observation: Observation) -> Inputs:
         """Pixels, prompt and state. InvalidAction: a camera or the state is missing."""
-        return self.preparation.inputs(self._images(observation), self.state(observation))
+        images, state = self._images(observation), self.state(observation)
+        if self._still is not None:
+            state = torch.where(self._still.still(), self._still.low, state)
+        return self.preparation.inputs(images, state)
 
     def finish(self, decoded: Chunk) -> Inference:
         """The chunk in the robot's units."""
@@ -137,7 +165,7 @@ class ChunkSide(RobotSide):
         return Inference(
             stamp_ns=observation.stamp_ns,
             actions=self.actions(
-                decoded.values.cpu(), observation, "the weights or the input are damaged"
+                downloaded(decoded.values), observation, "the weights or the input are damaged"
             ),
             timeline=decoded.stages.resolve(),
             target_passes=1,
@@ -173,7 +201,9 @@ class ChunkSide(RobotSide):
                     f"this checkpoint needs a {role} image (its camera {name!r}) and the frame"
                     " has none"
                 )
-        return given
+        if not self._mirrored:
+            return given
+        return tuple(None if one is None else np.ascontiguousarray(one[:, ::-1]) for one in given)
 
 
 class FastSide(ChunkSide):

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
+from vla_ros.engine.layers.flash import flash
 from vla_ros.engine.layers.linear import linear_gelu
 from vla_ros.engine.layers.prepacked import has_wide_products
 
@@ -39,6 +40,9 @@ def attend_all(
     16 heads 2.6 against 4.3. Their scores are rounded once more, as in transformers' eager
     attention.
     """
+    made = flash(*(x.transpose(1, 2) for x in (q, k, v)), scale or q.shape[3] ** -0.5)
+    if made is not None:
+        return made.transpose(1, 2)
     torchs = torch.compiler.is_compiling() or torch.is_grad_enabled()
     if torchs or not _by_products(q.device, q.dtype):
         return F.scaled_dot_product_attention(q, k, v, scale=scale)

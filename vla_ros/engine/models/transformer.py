@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_weight
 from vla_ros.engine.io.weights import Weights
+from vla_ros.engine.layers.flash import flash
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
 from vla_ros.engine.layers.tiles import Way, attention_ways, paired_ways, sum_ways
@@ -206,13 +207,15 @@ def attend(
     v: torch.Tensor,
     mask: torch.Tensor | None,
     tuner: Tuner | None = None,
+    filled: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """q [H, m, d] (scaled), k and v [G, S, d], mask [m or 1, S] added to the scores -> [m, H d].
 
-    ``tuner``: of its layer's weights. On a CPU two plain products: its SDPA packs K and V anew on
+    ``tuner``: of its layer's weights. ``filled`` int32 [1]: all that the mask hides is what lies
+    behind so many of S. On a CPU two plain products: its SDPA packs K and V anew on
     every call.
     """
-    plain = _attend_sdpa if q.is_cuda else _attend_products
+    plain = partial(_attend_sdpa, filled=filled) if q.is_cuda else _attend_products
     if tuner is None or torch.is_grad_enabled() or not (some := attention_ways(q.dtype)):
         return plain(q, k, v, mask)
 
@@ -321,12 +324,20 @@ def _attend_products(
 
 
 def _attend_sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    filled: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention by torch's function, heads that share K and V as rows of one head: with a mask
-    torch has no kernel that takes fewer of K and V (pytorch#191085), and copies them, with all
-    scores in float32."""
+    """Attention by flash-attn where it runs, else by torch's function, heads that share K and V as
+    rows of one head: with a mask torch has no kernel that takes fewer of K and V
+    (pytorch#191085), and copies them, with all scores in float32."""
     heads, count, dim = q.shape
+    if mask is None or filled is not None:
+        made = flash(*(x.transpose(0, 1)[None] for x in (q, k, v)), 1.0, filled=filled)
+        if made is not None:
+            return made.reshape(count, heads * dim)
     group = heads // len(k)
     if mask is not None:
         mask = mask.expand(group * count, -1) if len(mask) == 1 else mask.repeat(group, 1)

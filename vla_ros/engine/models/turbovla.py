@@ -16,7 +16,7 @@ Source: H-EmbodVis/TurboVLA 2d42436 ``turbovla/models``, ``turbovla/text/bert.py
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.io.quantize import read_table
 from vla_ros.engine.io.weights import Expected, Weights
-from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span
 
@@ -418,7 +418,9 @@ class TurboVLA(FlowPolicy[PatchSpan]):
         self.bucket = 1  # padding is no padding here: every length is its own
         network = network_without_memory(config)
         taken = {
-            name: weights.take(name).to(like) for name in network.state_dict() if name not in UNUSED
+            name: read_table(weights, name, like)
+            for name in network.state_dict()
+            if name not in UNUSED
         }
         network.load_state_dict(taken, assign=True, strict=False)
         self.network = network.requires_grad_(False)
@@ -434,15 +436,8 @@ class TurboVLA(FlowPolicy[PatchSpan]):
         """All graphs can be captured before the first observation."""
         return self.captured.captures and self.config.text_length > 0
 
-    def capture_graphs(self, image_rows: int, modes: Sequence[RtcMode | None]) -> None:
-        if not self.padded:
-            return
-        with torch.inference_mode():
-            span = self.span(self.config.text_length)
-            self.captured(("prefill", *span.key), lambda: self.fill_kv_cache(span))
-            self.captured(("steps", *span.key, None), lambda: self.single_pass(span))
-        self._serial += 1
-        self._span = None
+    def _blank_spans(self, image_rows: int) -> Iterable[PatchSpan]:
+        return (self.span(self.config.text_length),)
 
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
         own = self.network.vision_projection
@@ -512,9 +507,6 @@ class TurboVLA(FlowPolicy[PatchSpan]):
             rows = layer(rows, keys, values)
         first, second, third = own.action_projection.layers
         return torch.tanh(third(F.relu(second(F.relu(first(rows)))))).float()
-
-    def noise(self, generator: torch.Generator) -> None:
-        """None: nothing is denoised."""
 
     def example(self, words: int, generator: torch.Generator) -> Inputs:
         config, side = self.config, self.config.vision.image_size

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from vla_ros.core.numbers import round_up
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.linear import Linear, read_linear
-from vla_ros.engine.io.quantize import DECODER
+from vla_ros.engine.io.quantize import DECODER, read_table
 from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.graphs import Capture
@@ -62,7 +62,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
     joins = True
     #: what holds one observation
     buffers: tuple[str, ...] = (
-        "key_cache", "value_cache", "_x", "_prefix_mask", "_suffix_mask", "cos", "sin"
+        "key_cache", "value_cache", "_x", "_prefix_mask", "_suffix_mask", "filled", "cos", "sin"
     )  # fmt: skip
     prefix_is_masked = False  # rows of the prefix that do not see all the others
 
@@ -84,7 +84,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         )
         shape = config.shapes.text
         self.tower: SigLip = read_siglip(weights, tower, config.shapes.vision, positions, like)
-        self.embed_tokens = weights.take(text + "embed_tokens.weight").to(like)
+        self.embed_tokens = read_table(weights, text + "embed_tokens.weight", like)
         last, table = shape.layers - 1, layer_table(shape)
         self.layers: list[Layer] = [
             read_layer(weights, f"{text}layers.{i}.", table, like, DECODER, kv_alone=i == last)
@@ -97,6 +97,8 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         self._x = like.new_zeros(self.longest, shape.hidden_size)
         self._prefix_mask = like.new_zeros(self.longest, self.longest)
         self._suffix_mask = like.new_zeros(mask_rows, self.longest + tail)
+        #: rows of the prefix that are no padding
+        self.filled = torch.zeros(1, dtype=torch.int32, device=like.device)
         self.cos = torch.zeros(tail, shape.head_dim, device=like.device)  # of the suffix
         self.sin = torch.zeros_like(self.cos)
         self._spans: dict[int, KVSpan] = {}
@@ -150,6 +152,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         for mask in (span.prefix_mask, span.suffix_mask):
             mask.zero_()
             mask[:, count : span.length] = MASKED
+        self.filled.fill_(count)
 
     def session(self) -> VLMWithExpert:
         other = super().session()
@@ -182,7 +185,8 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
                     own[1].copy_(v)
                 if heads:
                     hidden = model._hidden(span)
-                    out.append(attend(q, own[0], own[1], hidden, tuner_of(layer.out)))
+                    filled = None if model.prefix_is_masked else model.filled
+                    out.append(attend(q, *own, hidden, tuner_of(layer.out), filled))
             if heads:
                 x = linear_residual(x, joined(out), layer.out)
                 x = linear_residual(x, norm_gate_up(x, layer, text), layer.down)

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from vla_ros.core.action_space import (
-    END_EFFECTOR_DELTA,
-    ActionKind,
-    ActionSpace,
-    action_space_of,
-    joints,
-)
 from vla_ros.core.files import read_json
-from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io import hub
+from vla_ros.engine.io.action_data import (
+    ActionData,
+    action_names_in,
+    executed_in,
+    libero_in,
+    reach_of,
+)
 from vla_ros.engine.models.cameras import ABSENT, roles_of
-from vla_ros.policies.base import PolicyRefused, Scale
-from vla_ros.policies.units import Scaling, each, scaling_for, scaling_of, unit_of
+from vla_ros.policies.base import PolicyRefused
+from vla_ros.policies.units import Scaling, scaling_for
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -45,13 +44,14 @@ class CameraFeature:
 @dataclass(frozen=True, slots=True)
 class Features:
     """Features of a checkpoint. ``kind`` is LeRobot's name of the policy; ``action_names`` are ()
-    where it has none."""
+    where neither it nor its data set has any, else in the file ``named_by``."""
 
     kind: str
     cameras: tuple[CameraFeature, ...]
     state_dim: int
     action_dim: int
     action_names: tuple[str, ...] = ()
+    named_by: str = ""
 
 
 def folder_of(checkpoint: str) -> Path:
@@ -94,9 +94,7 @@ def read_features(directory: Path) -> Features:
     what, shape = outputs.get(ACTION, ("", ()))
     if what != "ACTION" or len(shape) != 1:
         raise PolicyRefused(f"{directory} gives {', '.join(outputs) or 'nothing'}, not an {ACTION}")
-    names = raw.get("action_feature_names") or ()
-    named = tuple(map(str, names)) if len(names) == shape[0] else ()
-    return Features(kind, tuple(cameras), state, shape[0], named)
+    return Features(kind, tuple(cameras), state, shape[0], *action_names_in(directory, shape[0]))
 
 
 def _config(directory: Path) -> Mapping[str, Any]:
@@ -151,85 +149,41 @@ def cameras_of(
     return {role: camera for role, camera in pairs if role != ABSENT}
 
 
-@dataclass(frozen=True, slots=True)
-class ActionLayout:
-    """Layout of a checkpoint's actions. ``order``: the index in the checkpoint of each value of the
-    space. ``doubt``: an assumption without a source, in one line, or ""."""
-
-    space: ActionSpace
-    order: tuple[int, ...]
-    scaling: Scaling
-    doubt: str = ""
-
-    def read(self, actions: Floats) -> Floats:
-        """Actions [C, D] of the space, in m, rad, grippers within 0..1, of the checkpoint's."""
-        out = self.scaling.to_runtime(np.asarray(actions, np.float64)[:, self.order])
-        for i in self.space.grippers:
-            out[:, i] = np.clip(out[:, i], 0.0, 1.0)
-        return out
+# The actions that it learned.
 
 
-def action_layout(
-    features: Features,
-    given: ActionSpace | None,
-    words: Sequence[str],
-    scale: Scale | None,
-) -> ActionLayout:
-    """Layout of actions by the parameters ``given`` (a space) and ``words`` (units); without them
-    by the checkpoint's names.
-
-    ``scale``: m and rad of one unit of an end effector's x y z rx ry rz. PolicyRefused, with what
-    is wanted and offered, where space and checkpoint do not fit.
-    """
-    names = tuple(n.removesuffix(".pos") for n in features.action_names)
-    space, doubt = (given, "") if given is not None else _own_space(features, names)
-    if space.width != features.action_dim:
-        raise PolicyRefused(f"{_table(space, features, names)}: give action_space and action_names")
-    same = sorted(names) == sorted(space.names)
-    order = tuple(map(names.index, space.names)) if same else tuple(range(space.width))
-    if names and not same:
-        doubt = f"{_table(space, features, names)}: taken in this order, since no name is the same"
-    units = (
-        [unit_of(w) for w in each(words, space.width, "action_units")]
-        if words
-        else [unit_of(u) for u in space.units]
+def action_data_of(directory: Path, features: Features) -> ActionData:
+    """What a LeRobot folder says about the actions of its data. PolicyRefused: its statistics
+    cannot be read."""
+    stats = _action_statistics(directory)
+    fitting = {name: values for name, values in stats.items() if len(values) == features.action_dim}
+    low, high = reach_of(fitting)
+    return ActionData(
+        features.action_names,
+        features.named_by,
+        low,
+        high,
+        libero=libero_in(directory),
+        executed=executed_in(directory),
     )
-    wrong = [
-        f"{name} in {unit.name}, wanted {si}"
-        for name, unit, si in zip(space.names, units, space.units, strict=True)
-        if unit.si != si
-    ]
-    if wrong:
-        raise PolicyRefused(f"action_units do not fit the action space: {'; '.join(wrong)}")
-    scaling = scaling_of(units)
-    if scale is not None:
-        if space.kind.joints or len(space.motion) != 6:
-            raise PolicyRefused("action_scale is for one end effector: give action_units instead")
-        scaling.factor[list(space.motion)] *= scale
-    return ActionLayout(space, order, scaling, doubt)
 
 
-def _own_space(features: Features, names: tuple[str, ...]) -> tuple[ActionSpace, str]:
-    """Space of a checkpoint's actions where no parameter gives it, and the doubt about it."""
-    space = action_space_of(features.action_dim, names)
-    if names and not _names_a_pose(names):
-        space = joints(ActionKind.JOINT_POSITION, names)
-    if not space.kind.joints:
-        return (
-            space,
-            "nothing says what its 7 values are: taken for x y z rx ry rz deltas and a gripper",
-        )
-    grippers = tuple(n for n in space.names if "gripper" in n.lower())
-    line = f"nothing says what its {space.width} values are: taken for positions of joints in rad"
-    return joints(space.kind, space.names, grippers), line
+def _action_statistics(directory: Path) -> dict[str, list[float]]:
+    """The statistics of the actions in the file that the postprocessor names, by their names; those
+    of several data sets are left out."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
 
-
-def _names_a_pose(names: tuple[str, ...]) -> bool:
-    """True of names like LIBERO's in LeRobot: x, y, z, roll, pitch, yaw, gripper."""
-    return len(names) == END_EFFECTOR_DELTA.width and names[:3] == END_EFFECTOR_DELTA.names[:3]
-
-
-def _table(space: ActionSpace, features: Features, names: Sequence[str]) -> str:
-    wanted = " ".join(f"{n}[{u}]" for n, u in zip(space.names, space.units, strict=True))
-    given = " ".join(names) if names else "without names"
-    return f"actions wanted: {space.width} ({wanted}); offered: {features.action_dim} ({given})"
+    path = directory / POSTPROCESSOR
+    try:
+        steps = read_json(path).get("steps", [])
+        files = [one.get("state_file") for one in steps if isinstance(one, Mapping)]
+        found: dict[str, list[float]] = {}
+        for name in filter(None, files):
+            for key, values in load_file(str(directory / Path(str(name)).name)).items():
+                feature, _, kind = key.rpartition(".")
+                if feature == ACTION:
+                    found[kind] = np.asarray(values, np.float64).reshape(-1).tolist()
+    except (OSError, ValueError, SafetensorError) as error:
+        raise PolicyRefused(f"the statistics of {path} cannot be read: {error}") from error
+    return found

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import Clock
 from vla_ros.core.files import read_json
 from vla_ros.core.types import (
@@ -32,6 +32,15 @@ from vla_ros.engine.io import hub
 from vla_ros.engine.io.rates import action_rate_of
 from vla_ros.engine.models.cameras import MAIN, WRIST
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
+from vla_ros.policies.layout import (
+    CONTROLLER_UNITS,
+    PROTOCOL,
+    ActionLayout,
+    OwnUnits,
+    action_layout,
+    rate_of,
+    state_units_of,
+)
 from vla_ros.policies.lerobot.allowed import CodeWatch, check_folder
 from vla_ros.policies.lerobot.checkpoint import (
     ACTION,
@@ -40,10 +49,9 @@ from vla_ros.policies.lerobot.checkpoint import (
     PREPROCESSOR,
     STATE,
     WEIGHTS,
-    ActionLayout,
     CameraFeature,
     Features,
-    action_layout,
+    action_data_of,
     cameras_of,
     folder_of,
     read_features,
@@ -332,9 +340,12 @@ class LerobotPolicy:
         roles = spec.engine.camera_roles
         self._cameras = cameras_of(features, spec.engine.camera_map, roles)
         self._state = state_scaling(features, spec.state_units)
-        # The default may just not have been set: the checkpoint's names are more certain.
-        given = None if spec.action_space == END_EFFECTOR_DELTA else spec.action_space
-        self._layout = action_layout(features, given, spec.action_units, spec.action_scale)
+        data, rate_hz = action_data_of(directory, features), action_rate_of(directory)
+        own = OwnUnits()
+        self._data, self._mirrored = data, bool(data.libero) and features.action_dim == 7
+        if self._mirrored:
+            own = OwnUnits(CONTROLLER_UNITS, source=f"{PROTOCOL} ({data.libero})")
+        self._layout = action_layout(data, features.action_dim, spec, own, rate_hz)
         self._seed = spec.seed
         self._task = ""
         if spec.num_threads:
@@ -363,9 +374,23 @@ class LerobotPolicy:
             camera_roles=tuple(r for r in spec.engine.camera_roles if r in self._cameras),
             conventions=_conventions(self._features, self._cameras, self._layout, spec),
             contradiction=self._layout.doubt,
+            assumptions=self._assumptions(spec, chunk, action_rate_of(directory)),
             state_dim=self._features.state_dim,
             action_space=self._layout.space,
             action_rate_hz=action_rate_of(directory),
+        )
+
+    def _assumptions(self, spec: PolicySpec, chunk: int, rate_hz: float) -> tuple[Assumption, ...]:
+        _, state = state_units_of(spec, self._features.state_dim)
+        images = Assumption("images", "RGB, as they come", CONFIG)
+        if self._mirrored:
+            images = Assumption("images", "RGB, mirrored", f"{PROTOCOL} ({self._data.libero})")
+        return (
+            *self._layout.assumptions,
+            *filter(None, [state]),
+            images,
+            Assumption("chunk", f"{chunk} actions", CONFIG),
+            rate_of(spec, rate_hz),
         )
 
     def reset(self, instruction: Instruction) -> None:
@@ -426,7 +451,8 @@ class LerobotPolicy:
         return batch
 
     def _pixels(self, image: Image, camera: CameraFeature) -> torch.Tensor:
-        pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255.0
+        seen = image[:, ::-1] if self._mirrored else image
+        pixels = torch.from_numpy(np.ascontiguousarray(seen)).permute(2, 0, 1).float() / 255.0
         size = (camera.height, camera.width)
         if self._features.kind not in _FIXED_SIZE or pixels.shape[1:] == size:
             return pixels

@@ -1,34 +1,53 @@
-"""openpi's messages: msgpack, with NumPy arrays as small maps, and no pickle anywhere.
+"""Messages of policy servers: openpi's and GR00T's msgpack, and the JSON of `POST /act`, with NumPy
+arrays as small maps, and no pickle anywhere.
 
-An array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, a NumPy
-number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. Input is a stranger's: depth,
-number and length of its parts are checked before anything is made of them, and their entries are
-counted over the message while it is unpacked: what a message costs, a few ms at most beside the
+openpi's array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, its
+NumPy number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. Input is a stranger's:
+depth, number and length of its parts are checked before anything is made of them, and their entries
+are counted over the message while it is unpacked: what a message costs, a few ms at most beside the
 copy of its bytes, may be spent in an event loop.
 """
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from PIL import Image as Pillow
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.pixels import BadMessage, decompressed
+from vla_ros.core.types import Image
 
 MAX_BYTES = 32 * 1024 * 1024  # of a message: three cameras of 1080p are 19 MB
 MAX_DEPTH = 6  # of maps in maps, an array's own included
 MAX_PARTS = 1000  # maps and lists in a message
 MAX_LENGTH = 4096  # entries of one of them; more is an array's business
 MAX_ENTRIES = 4 * MAX_LENGTH  # of all of them together
+JPEG = "jpeg"  # what a server of ours says that it takes
+_JPEG_BEGINS = b"\xff\xd8\xff"
 _KINDS = "biuf"  # truth values, integers, floats: no objects, text or times
 _MAX_DIMENSIONS = 8
 
 
 class Malformed(ValueError):
     """Bytes that are no message of this protocol, or of one beyond its limits."""
+
+
+class Jpeg:
+    """An image to be sent as JPEG, of ``quality`` 1 to 100. On the wire it is ``{b"__jpeg__": True,
+    b"data": bytes}``, which only a server of ours takes, and an array again behind it."""
+
+    def __init__(self, image: Image, quality: int) -> None:
+        stream = io.BytesIO()
+        Pillow.fromarray(image).save(stream, "JPEG", quality=quality)
+        self.data = stream.getvalue()
 
 
 class NotInstalled(UserError):
@@ -65,6 +84,8 @@ def _npy(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Jpeg):
+        return {b"__jpeg__": True, b"data": value.data}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in _KINDS:
         raise ValueError(f"an array of {value.dtype} cannot be sent")
     if isinstance(value, np.ndarray):
@@ -95,6 +116,43 @@ def unpack_groot(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
     return _unpacked(data, max_bytes, _GrootParts())
 
 
+def pack_json(message: Any) -> bytes:
+    """A message as the JSON of `POST /act`. An array is ``{"__numpy__": base64, "dtype": "<f8",
+    "shape": [7]}``, as PyPI's json-numpy has it, which OpenVLA's deploy.py uses. ValueError,
+    TypeError: it holds what JSON cannot."""
+    return json.dumps(message, default=_based).encode()
+
+
+def unpack_json(data: bytes | str, max_bytes: int = MAX_BYTES) -> Any:
+    """The inverse of :func:`pack_json`. Raises Malformed, and nothing else, for anything else."""
+    if len(data) > max_bytes:
+        raise Malformed(f"a message of {len(data)} bytes, at most {max_bytes} are read")
+    text = data.encode(errors="replace") if isinstance(data, str) else data
+    if text.count(b",") > MAX_ENTRIES or text.count(b"[") + text.count(b"{") > MAX_PARTS:
+        raise Malformed("lists of too many entries: send numbers as json-numpy sends arrays")
+    try:
+        return json.loads(text, object_hook=_of_json)
+    except Malformed:
+        raise
+    except Exception as error:  # json's and NumPy's, of whatever kind
+        reason = " ".join(str(error).split())[:200]
+        raise Malformed(f"not JSON: {type(error).__name__}: {reason}") from error
+
+
+def _based(value: Any) -> Any:
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in _KINDS:
+        raise TypeError(f"a {type(value).__name__} cannot be sent")
+    data = base64.b64encode(np.ascontiguousarray(value).data).decode()
+    return {"__numpy__": data, "dtype": value.dtype.str, "shape": list(value.shape)}
+
+
+def _of_json(values: dict[str, Any]) -> Any:
+    if "__numpy__" not in values:
+        return values
+    data = base64.b64decode(values["__numpy__"], validate=True)
+    return _array({b"data": data, b"dtype": values["dtype"], b"shape": values["shape"]})
+
+
 def _unpacked(data: bytes, max_bytes: int, parts: _Parts) -> Any:
     msgpack = need("msgpack")
     if len(data) > max_bytes:
@@ -120,7 +178,7 @@ class _Parts:
     first."""
 
     def __init__(self) -> None:
-        self._count = self._entries = 0
+        self._count = self._entries = self._pixels = 0
 
     def _another(self, entries: int) -> None:
         self._count += 1
@@ -138,9 +196,25 @@ class _Parts:
         self._another(len(values))
         if b"__ndarray__" in values:
             return _array(values)
+        if b"__jpeg__" in values:
+            return self._image(values[b"data"])
         if b"__npgeneric__" in values:
             return _dtype(values[b"dtype"]).type(values[b"data"])
         return values
+
+    def _image(self, data: Any) -> Image:
+        """Uint8 [H, W, 3] RGB of a JPEG; of all of a message together no more than fit into one as
+        they are."""
+        if not isinstance(data, bytes) or not data.startswith(_JPEG_BEGINS):
+            raise Malformed("an image that is no JPEG")
+        try:
+            image = decompressed(SimpleNamespace(data=data, format=JPEG), MAX_BYTES // 3)
+        except BadMessage as error:
+            raise Malformed(str(error)) from error
+        self._pixels += image.size
+        if self._pixels > MAX_BYTES:
+            raise Malformed(f"images of more than {MAX_BYTES} bytes")
+        return image
 
 
 class _GrootParts(_Parts):

@@ -27,6 +27,7 @@ MAX_MS = 600_000.0  # of a stage: the longest timeout_s
 _MAX_NAME = 200  # characters
 _MAX_TEXT = 4096
 _MAX_STAGES = 32
+_MAX_ASSUMPTIONS = 64
 
 
 class Rule(Protocol):
@@ -152,6 +153,9 @@ class Named:
 _STAMP = Range(0, 2**63 - 1)
 _COUNT = Range(0, 2**16 - 1)  # as ActionChunk.msg has it
 _PERIODS = Range(0, 10_000)
+_ASSUMPTION = Fields(
+    {"what": Text(), "value": Text(_MAX_TEXT), "source": Text(), "default": Flag()}, strict=True
+)
 _SPACE = Fields(
     {
         "kind": Range(min(ActionKind), max(ActionKind)),
@@ -175,6 +179,7 @@ INFO = Fields(
         "cameras": Range(1, 2),
         "conventions": Text(_MAX_TEXT),
         "contradiction": Text(_MAX_TEXT),
+        "assumptions": Many(_ASSUMPTION, _MAX_ASSUMPTIONS),
         "state_dim": Range(0, MAX_STATE),
         "action_space": _SPACE,
         "camera_roles": Many(Text(), MAX_CAMERAS),
@@ -185,7 +190,7 @@ INFO = Fields(
         "action_rate_hz": Range(0.0, MAX_HZ, real=True),
         "moves_grippers": Flag(),
     },
-    given={"action_rate_hz": 0.0, "moves_grippers": True},
+    given={"action_rate_hz": 0.0, "moves_grippers": True, "assumptions": ()},
 )
 _EXECUTING = Fields({"stamp_ns": _STAMP, "index": _PERIODS, "delay_steps": _PERIODS}, nothing=True)
 #: of an answer, a rule for each field of Inference but its actions and times

@@ -11,7 +11,10 @@ are here by name; others are a YAML file with the same fields:
     mirrored: false           # left and right are exchanged, as in LIBERO's data
     size: [224, 224]          # fitted into it with a black border before they travel; absent: as is
     action_scale: [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]   # m and rad of one unit of an end effector
-    gripper: 1..-1            # what is closed..open; absent: 0..1
+    gripper: 1..-1            # what is closed..open of an action's gripper; absent: 0..1
+    action_space: joint_delta # what the actions are; absent: as the parameter action_space says
+    action_units: [0.2rad, 0.2rad, 1..0]  # one a value, or one for all that move; absent: rad
+    state_units: [rad, rad, 1..0]         # of each value of the state; absent: rad, m, as measured
     action_rate_hz: 20        # of the data that the actions were learned from; absent: unknown
 
 An image's key that is a list leads into maps in maps.
@@ -26,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
+from vla_ros.core.action_space import KINDS
 from vla_ros.core.files import BadFile
 from vla_ros.core.types import Floats, Image, Observation, PolicyInfo
 from vla_ros.core.yaml_files import read_yaml
 from vla_ros.engine.models.cameras import MAIN, WRIST
-from vla_ros.policies.base import InvalidAction, PolicyRefused
+from vla_ros.policies.base import InvalidAction, PolicyRefused, Scale
 from vla_ros.policies.remote.codec import MAX_BYTES, Malformed
 from vla_ros.policies.remote.figures import (
     MAX_CAMERAS,
@@ -43,7 +47,7 @@ from vla_ros.policies.remote.figures import (
     Text,
     brief,
 )
-from vla_ros.policies.units import unit_of
+from vla_ros.policies.units import gripper_of, unit_of
 
 Key = str | tuple[str, ...]
 _MAX_SIDE = 8192  # pixels
@@ -62,8 +66,11 @@ class NameTable:
     layout: str = "hwc"
     mirrored: bool = False
     size: tuple[int, int] | None = None
-    action_scale: tuple[float, ...] | None = None
+    action_scale: Scale | None = None
     gripper: str = ""
+    action_space: str = ""
+    action_units: tuple[str, ...] = ()
+    state_units: tuple[str, ...] = ()
     action_rate_hz: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,7 +97,22 @@ class NameTable:
                 "names: action_scale is 6 numbers other than 0, m and rad of one unit"
             )
         if self.gripper:
-            unit_of(self.gripper)
+            gripper_of(self.gripper, "names: gripper")
+        if self.action_space and self.action_space not in KINDS:
+            known = ", ".join(KINDS)
+            raise PolicyRefused(f"names: action_space is {brief(self.action_space)}: give {known}")
+        for name in ("action_units", "state_units"):
+            for word in _checked(name, Many(Text(64), MAX_STATE), getattr(self, name)):
+                unit_of(word)
+        if self.action_units and (self.action_scale or self.gripper):
+            raise PolicyRefused(
+                "names: action_units says what action_scale and gripper say: leave these out"
+            )
+        if len(self.state_units) not in (0, 1, self.state_dim):
+            raise PolicyRefused(
+                f"names: state_units has {len(self.state_units)} units, the state {self.state_dim}"
+                " values"
+            )
         _checked("action_rate_hz", Range(0.0, MAX_HZ, real=True), self.action_rate_hz)
 
     def _check_size(self) -> None:
@@ -286,6 +308,11 @@ OPENPI = {
         images={MAIN: "observation/exterior_image_1_left", WRIST: "observation/wrist_image_left"},
         state={"observation/joint_position": 7, "observation/gripper_position": 1},
         size=(224, 224),
+        # Joint velocities in shares of 0.2 rad a period (droid robot_ik/robot_ik_solver.py,
+        # max_joint_delta), added to the measured joints; 1 is closed, in the state too.
+        action_space="joint_delta",
+        action_units=(*["0.2rad"] * 7, "1..0"),
+        state_units=(*["rad"] * 7, "1..0"),
         action_rate_hz=15.0,
     ),
     "aloha": NameTable(
@@ -336,9 +363,14 @@ def names_from(raw: Any) -> NameTable:
     for name in ("size", "action_scale"):
         if name in values:
             values[name] = tuple(values[name]) or None
+    for name in ("action_units", "state_units"):
+        if not isinstance(values.get(name, ()), list | tuple):
+            raise PolicyRefused(f"names: {name} is no list of units")
+        if name in values:
+            values[name] = tuple(values[name])
     if "prompt" in values:
         values["prompt"] = _key(values["prompt"])
-    for name in ("actions", "layout", "gripper"):
+    for name in ("actions", "layout", "gripper", "action_space"):
         if not isinstance(values.get(name, ""), str):
             raise PolicyRefused(f"names: {name} is no text")
     return NameTable(**values)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.action_space import KINDS, ActionKind, ActionSpace, end_effectors, joints
 from vla_ros.core.clock import MS, SECOND, Clock
 from vla_ros.core.text import printable
 from vla_ros.core.types import (
@@ -28,17 +28,27 @@ from vla_ros.core.types import (
     PolicyInfo,
     Timeline,
 )
+from vla_ros.engine.io.action_data import ActionData
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, Unreachable, finish
-from vla_ros.policies.remote.codec import Malformed
+from vla_ros.policies.layout import (
+    ActionLayout,
+    OwnUnits,
+    action_layout,
+    rate_of,
+    state_units_of,
+)
+from vla_ros.policies.remote.act import ActLink, act_names
+from vla_ros.policies.remote.codec import JPEG, Jpeg, Malformed
 from vla_ros.policies.remote.figures import MAX_CHUNK, inference_from, info_from
 from vla_ros.policies.remote.groot import GrootLink
 from vla_ros.policies.remote.link import OUT_OF_STEP, Connection, ServerError
 from vla_ros.policies.remote.names import NameTable, names_from, names_of
-from vla_ros.policies.units import Scaling, scaling_for, unit_of
+from vla_ros.policies.units import Scaling, scaling_for
 
 OURS = "vla_ros"  # the key of our own server's additions
 UNANSWERED = "unanswered"  # in its answer: why there is none, which is no fault of the policy's
-OPTIONS = ("names", "timeout_s", "rate_hz", "max_age_s")
+OPTIONS = ("names", "timeout_s", "rate_hz", "max_age_s", "compression", "quality")
+QUALITY = 90  # of JPEG, where none is given
 TRY_S = 280.0  # for the first answer: JAX compiles, a large model loads
 SHORTEST_S = 1.0  # of timeout_s where it is not given
 TIMES = 3  # of the first warm answer, which timeout_s is then
@@ -53,14 +63,47 @@ class _OpenRequest:
     asked_s: float
 
 
+def _quality(options: Mapping[str, str]) -> int:
+    """Quality of the JPEGs that are sent; 0: none are. PolicyRefused."""
+    how = options.get("compression", "")
+    if how not in ("", JPEG):
+        raise PolicyRefused(f"policy_options compression={how}: there is {JPEG}")
+    if not how and "quality" in options:
+        raise PolicyRefused(f"policy_options quality is that of compression={JPEG}: give both")
+    given = _number(options.get("quality", str(QUALITY)), "quality", 1, 100)
+    return round(given) if how else 0
+
+
+def _compressed(message: dict[str, Any], quality: int) -> dict[str, Any]:
+    """The same message with its images as JPEG."""
+    made: dict[str, Any] = {}
+    for key, value in message.items():
+        if isinstance(value, dict):
+            made[key] = _compressed(value, quality)
+        elif isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
+            made[key] = Jpeg(value, quality)
+        else:
+            made[key] = value
+    return made
+
+
+def _link(url: str) -> Connection | GrootLink | ActLink:
+    """The kind of connection that an address means."""
+    if url.startswith("tcp://"):
+        return GrootLink(url)
+    return ActLink(url) if url.startswith("http") else Connection(url)
+
+
 class RemotePolicy:
-    """The policy of the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of GR00T's).
+    """The policy of the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of GR00T's; http://
+    of `POST /act`).
 
     ``spec.options``: ``names``, the table of :mod:`vla_ros.policies.remote.names` (our own server
     has its own); ``timeout_s``, after which an observation without an answer is Unreachable;
     ``rate_hz`` and ``max_age_s``, the answers a second that
     our own server has to have time for and how old what they rest on may be when they are made
-    (0: as they come). PolicyRefused: no answer, none with actions of the space, or not so often.
+    (0: as they come). ``compression=jpeg`` sends images to our own server as JPEG of ``quality`` 1
+    to 100. PolicyRefused: no answer, none with actions of the space, or not so often.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -76,9 +119,8 @@ class RemotePolicy:
             for name in ("rate_hz", "max_age_s")
             if name in spec.options
         }
-        self._link: Connection | GrootLink = (
-            GrootLink(self._url) if self._url.startswith("tcp://") else Connection(self._url)
-        )
+        self._quality = _quality(spec.options)
+        self._link = _link(self._url)
         self._task = TRIAL
         self._open: _OpenRequest | None = None
         self._timeout_s = TRY_S
@@ -90,10 +132,12 @@ class RemotePolicy:
             self._link.connect(TRY_S)
             self._names = self._settle_names()
             self._served = self._hello()
+            self._check_compression()
             self._greeted = self._link.connections
             self._space = self._served.action_space if self._served else spec.action_space
-            self._units = self._settle_units()
-            self._state = scaling_for(spec.state_units, self._names.state_dim, "state_units")
+            self._layout = self._settle_layout()
+            self._space = self._layout.space
+            self._state = self._settle_state()
             self._length = 0 if self._served is None else self._served.chunk_length
             self._timeout_s = TRY_S
             self._length = len(self._try())
@@ -112,6 +156,8 @@ class RemotePolicy:
     def _settle_names(self) -> NameTable:
         if word := self._spec.options.get("names"):
             return names_of(word)
+        if isinstance(self._link, ActLink):
+            return act_names()
         own = self._own(self._link.metadata).get("names")
         if own is None:
             raise PolicyRefused(
@@ -137,35 +183,61 @@ class RemotePolicy:
         except Malformed as error:
             raise PolicyRefused(f"{self._url}: what it serves cannot be read: {error}") from error
 
+    def _check_compression(self) -> None:
+        """Raise PolicyRefused where images are to go as JPEG to a server that takes none."""
+        takes = self._own(self._link.metadata).get("compression")
+        if self._quality and not (isinstance(takes, list) and JPEG in takes):
+            raise PolicyRefused(
+                f"{self._url} does not say that it takes JPEG: leave compression out of"
+                " policy_options"
+            )
+
     def _own(self, message: Mapping[Any, Any]) -> Mapping[Any, Any]:
         own = message.get(OURS)
         return own if isinstance(own, Mapping) else {}
 
-    def _settle_units(self) -> Scaling:
-        """Scaling from the server's numbers to m, rad and 0..1, in which our own server has
-        them."""
+    def _settle_layout(self) -> ActionLayout:
+        """Layout of the server's actions. Our own server has them in m, rad and 0..1."""
         spec, names, space = self._spec, self._names, self._space
         if self._served is not None:
-            given = [n for n in ("action_units", "state_units", "action_scale") if getattr(spec, n)]
-            if given:
+            told = ("action_units", "state_units", "action_scale", "gripper")
+            if given := [name for name in told if getattr(spec, name)]:
                 raise PolicyRefused(
                     f"{self._url} answers in m, rad and 0 to 1 already: leave out"
                     f" {', '.join(given)} (`vla-ros serve` has them as flags)"
                 )
-            return scaling_for((), space.width, "")
-        if space.kind.joints:
-            return scaling_for(spec.action_units, space.width, "action_units")
+            return ActionLayout(space, tuple(range(space.width)), scaling_for((), space.width, ""))
+        table = f"names={spec.options.get('names', '')}"
+        kind = KINDS[names.action_space] if names.action_space else space.kind
+        if kind is not space.kind and not spec.action_space_override:
+            space = _of_kind(kind, space)
+        if names.action_units and not (spec.action_units or spec.action_scale):
+            _check_width(names.action_units, space, table)
         scale = spec.action_scale or names.action_scale
-        if not scale:
+        units = spec.action_units or names.action_units
+        if not units and not scale and not space.kind.joints:
             raise PolicyRefused(
                 f"nothing says in which units {self._url} says its actions: give action_scale, m"
                 " and rad of one unit (ones: it is in m and rad)"
             )
-        gripper = unit_of(names.gripper or "0..1")
-        factor, offset = np.zeros(space.width), np.zeros(space.width)
-        factor[list(space.motion)] = np.tile(scale, len(space.motion) // 6)
-        factor[list(space.grippers)], offset[list(space.grippers)] = gripper.factor, gripper.offset
-        return Scaling(factor, offset)
+        return action_layout(
+            ActionData(gripper=names.gripper, gripper_by=table),
+            space.width,
+            replace(spec, action_space=space),
+            OwnUnits(
+                names.action_scale or (1.0,) * 6,
+                names.action_units,
+                table if names.action_scale or names.action_units else "",
+            ),
+            names.action_rate_hz,
+        )
+
+    def _settle_state(self) -> Scaling:
+        """Scaling of the robot's state to what the server takes."""
+        names, table = self._names, f"names={self._spec.options.get('names', '')}"
+        words, row = state_units_of(self._spec, names.state_dim, names.state_units, table)
+        self._state_row = row
+        return scaling_for(words, names.state_dim, "state_units")
 
     def _info(self) -> PolicyInfo:
         names, served = self._names, self._served
@@ -181,6 +253,12 @@ class RemotePolicy:
             chunk_length=self._length,
             cameras=2 if "wrist" in names.images else 1,
             conventions=line,
+            contradiction=self._layout.doubt,
+            assumptions=(
+                *self._layout.assumptions,
+                *filter(None, [self._state_row]),
+                rate_of(self._spec, names.action_rate_hz),
+            ),
             state_dim=names.state_dim,
             action_space=self._space,
             camera_roles=names.more_cameras,
@@ -227,6 +305,8 @@ class RemotePolicy:
         if seen.proprio is not None and len(seen.proprio) == len(self._state.factor):
             seen = replace(seen, proprio=self._state.to_checkpoint(seen.proprio))
         message = self._names.to_wire(seen, self._task.text)
+        if self._quality:
+            message = _compressed(message, self._quality)
         if self._served is not None:
             going = observation.executing
             since_ns = time.monotonic_ns() - observation.received_steady_ns
@@ -315,7 +395,7 @@ class RemotePolicy:
                 f"{self._url} answers {length} actions: at most {MAX_CHUNK} are taken"
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            actions = self._units.to_runtime(rows)
+            actions = self._layout.read(rows)
         if not np.isfinite(actions).all():
             raise InvalidAction(f"{self._url} answers actions that are not finite")
         return actions
@@ -343,6 +423,26 @@ class RemotePolicy:
         )
 
 
+def _of_kind(kind: ActionKind, space: ActionSpace) -> ActionSpace:
+    """The space of a server's actions, which are of another kind than the robot's parameters say:
+    for the node to compare."""
+    if kind.joints and space.kind.joints:
+        return joints(kind, space.names, tuple(space.names[i] for i in space.grippers))
+    if kind.joints:
+        names = tuple(f"joint_{i}" for i in range(space.width))
+        return joints(kind, names, (names[-1],))
+    return end_effectors(kind)
+
+
+def _check_width(units: tuple[str, ...], space: ActionSpace, table: str) -> None:
+    """PolicyRefused: the table's units are of another number of values than this robot's."""
+    if len(units) not in (1, space.width):
+        raise PolicyRefused(
+            f"{table} has actions of {len(units)} values, {space.kind.name.lower()}: give"
+            f" action_space and action_names of as many, not {space.width}"
+        )
+
+
 def _same(continued: Executing | None, asked: Executing | None) -> Executing | None:
     """The chunk that a server continued, which can be no other than it was asked about."""
     return continued if continued == asked else None
@@ -362,6 +462,6 @@ def _number(text: str, name: str, least: float, most: float) -> float:
     except ValueError:
         number = math.nan
     if not least <= number <= most:
-        unit = "Hz" if name.endswith("hz") else "seconds"
-        raise PolicyRefused(f"{name} is {text!r}: give {unit} from {least:g} to {most:g}")
+        unit = {"quality": "", "rate_hz": "Hz "}.get(name, "seconds ")
+        raise PolicyRefused(f"{name} is {text!r}: give {unit}from {least:g} to {most:g}")
     return number

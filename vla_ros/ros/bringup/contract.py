@@ -23,7 +23,9 @@ from typing import Any, NoReturn
 import yaml
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.pixels import MOST_SIDE, sizes_of
 from vla_ros.core.resources import config_path
+from vla_ros.core.video import VIDEOS
 from vla_ros.core.yaml_files import compose_yaml
 from vla_ros.policies.trust import Untrusted, refuse_named
 from vla_ros.ros.bringup.graph_file import (
@@ -40,9 +42,15 @@ from vla_ros.runtime.safety import MOST_CONTROL_HZ
 OWN = "x-vla_ros"
 RECORDED = ("teleop", "rewards", "signals", "info", "complementary_data", "adjunct")
 _TOP = ("robot_type", "robot_interface", "fps", "observations", "actions", "tasks", *RECORDED)
+_OLDER = ("rate_hz", "max_duration_s", "name", "version", "recording", "process")  # of 0.1
 _CHANNEL = ("topic", "type", "qos", "dtype", "safety")
 _IMAGES, _STATE = "observation.images.", "observation.state"
 _RAW, _COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+#: message of a camera's channel -> its transport
+_CAMERAS = {_RAW: "raw", _COMPRESSED: "compressed"} | {kind: name for name, kind in VIDEOS.items()}
+_ROSETTAS_SIZE = 256, 256  # a contract must say one: of a robot's file that says none
+_QOS = ("reliability", "history", "depth", "durability")
+_STRATEGIES = ("hold", "asof", "drop")
 _JOINTS = "sensor_msgs/msg/JointState"
 #: message of an action's channel -> the output and its topic
 _COMMANDS = {
@@ -140,6 +148,12 @@ def read_contract(path: str | Path) -> Contract:
 
 
 def _contract(top: dict[str, Any]) -> Contract:
+    if "robot_interface" not in top and (older := [name for name in _OLDER if name in top]):
+        raise _Refused(
+            (older[0],),
+            f"{older[0]!r} is of an older contract of Rosetta's: one of 0.2 has robot_interface:"
+            " ros2, fps, and observations, actions and tasks by the keys of LeRobot's features",
+        )
     if not set(top) & {"robot_type", "observations", "actions"}:
         first = next(iter(top), "nothing")
         has = ", ".join(_TOP[:5])
@@ -284,6 +298,9 @@ def _check_timeline(source: _Source, align: Any, found: Contract) -> None:
     if align is None:
         source.refuse(f"{key} has no align")
     fields = _fields(align, at, f"align of {key}", ("strategy", "timeline", "tolerance_ms"))
+    if fields.get("strategy", "hold") not in _STRATEGIES:
+        why = f"strategy {fields['strategy']} is none of {', '.join(_STRATEGIES)}"
+        raise _Refused((*at, "strategy"), why)
     if fields.get("timeline") != "header":
         why = f"{key} is not aligned by its header: streams are joined by stamps here"
         raise _Refused((*at, "timeline"), why)
@@ -302,24 +319,38 @@ def _roles(names: list[str]) -> dict[str, str]:
 
 
 def _read_camera(camera: _Source, role: str, found: Contract) -> None:
-    if camera.type not in (_RAW, _COMPRESSED):
+    if camera.type not in _CAMERAS:
         camera.refuse(f"{camera.key} is a {camera.type}, no image", "channel", "type")
-    for index, (name, _) in enumerate(camera.apply):
-        if name != "resize":
-            why = f"{camera.key} applies {name}: images are resized as the checkpoint says"
+    for index, (name, one) in enumerate(camera.apply):
+        if name != "resize" or index:
+            why = f"{camera.key} applies {name}: images can be resized, once, and nothing else"
             camera.refuse(why, "apply", index)
-    topic, compressed = camera.topic, camera.type == _COMPRESSED
-    if compressed and not topic.endswith("/compressed"):
-        why = f"compressed images come on TOPIC/compressed, not {topic}"
-        camera.refuse(why, "channel", "topic")
+        size = one["resize"] if isinstance(one, dict) and len(one) == 1 else None
+        if not _is_size(size):
+            why = f"resize is {size!r}: give height and width, such as [480, 640]"
+            camera.refuse(why, "apply", index)
+        sizes = found.parameters.setdefault("image_resize", [])
+        sizes.append(f"{role}={size[0]}x{size[1]}")
+    topic, transport = camera.topic, _CAMERAS[camera.type]
+    ending = "" if transport == "raw" else f"/{transport}"
+    if not topic.endswith(ending):
+        what = "compressed images" if transport == "compressed" else f"images of {transport}"
+        camera.refuse(f"{what} come on TOPIC{ending}, not {topic}", "channel", "topic")
     found.parameters.update(
         {
-            f"cameras.{role}.topic": topic.removesuffix("/compressed") if compressed else topic,
-            f"cameras.{role}.transport": "compressed" if compressed else "raw",
+            f"cameras.{role}.topic": topic.removesuffix(ending),
+            f"cameras.{role}.transport": transport,
         }
     )
-    if "reliability" in (qos := camera.channel.get("qos", {})):
+    qos = _fields(camera.channel.get("qos", {}), (*camera.at, "channel", "qos"), "qos", _QOS)
+    if "reliability" in qos:
         found.parameters[f"cameras.{role}.reliability"] = qos["reliability"]
+
+
+def _is_size(size: Any) -> bool:
+    """Whether it is a height and a width."""
+    whole = isinstance(size, list) and len(size) == 2 and all(type(one) is int for one in size)
+    return whole and all(0 < one <= MOST_SIDE for one in size)
 
 
 def _one_channel(sources: list[_Source]) -> _Source:
@@ -466,18 +497,23 @@ def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
     given = {"control_rate_hz": 20.0, "action_rate_hz": 0.0, **parameters}
     align = {"strategy": "hold", "timeline": "header"}
     observations: dict[str, Any] = {}
+    cameras = ("main", "wrist", *given.get("camera_roles", ()))
+    sizes = sizes_of(given.get("image_resize", ()), cameras)
     pairs = dict(pair.split("=") for pair in str(given.get("camera_map", "")).split())
     for name, role in (pairs or {"front": "main", "wrist": "wrist"}).items():
         default = {"main": "image", "wrist": "wrist_image"}.get(role, f"{role}_image")
         topic = given.get(f"cameras.{role}.topic", default)
-        packed = given.get(f"cameras.{role}.transport") == "compressed"
+        transport = given.get(f"cameras.{role}.transport", "raw")
+        if transport not in _CAMERAS.values():  # auto
+            transport = "raw"
+        size = sizes.get(role) or sizes.get("") or _ROSETTAS_SIZE
         observations[_IMAGES + name] = {
             "channel": {
-                "topic": f"{topic}/compressed" if packed else topic,
-                "type": _COMPRESSED if packed else _RAW,
+                "topic": topic if transport == "raw" else f"{topic}/{transport}",
+                "type": next(kind for kind, one in _CAMERAS.items() if one == transport),
             },
             "align": align,
-            "apply": [{"resize": [256, 256]}],
+            "apply": [{"resize": list(size)}],
         }
     joints = {"topic": "/joint_states", "type": _JOINTS}
     names = [name for name in given["joint_names"] if name]
@@ -521,12 +557,17 @@ def _runs(
 
 def write_contract(parameters: Mapping[str, Any], robot: str, path: Path) -> None:
     """Write the contract of these parameters, exact when it is read again: those that it has no
-    field for are in ``x-vla_ros``."""
+    field for are in ``x-vla_ros``. Rosetta records no image without a ``resize``: where the
+    parameters have none, the contract has one, by which images are recorded and seen."""
     made = contract_of(parameters, robot)
     path.write_text(_dump(made), encoding="utf-8")
     again = read_contract(path).parameters
     said = {"action_rate_hz": 0.0, **parameters}  # 0: the checkpoint says it, and no contract
-    rest = {name: value for name, value in said.items() if again.get(name) != value}
+    rest = {
+        name: value
+        for name, value in said.items()
+        if again.get(name) != value and name != "image_resize"
+    }
     if rest:
         refuse_named(rest, "a contract", {}, "by -p policy.NAME=VALUE")
         path.write_text(_dump({**made, OWN: rest}), encoding="utf-8")

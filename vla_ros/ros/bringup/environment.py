@@ -22,6 +22,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.files import BadFile, open_file
 from vla_ros.core.private import open_lock, temporary_folder
 from vla_ros.core.resources import config_path, share
+from vla_ros.ros.common.ending import PARENT
 from vla_ros.ros.common.surroundings import check_surroundings
 
 #: Variables of Fast DDS's profile: for version 3 (Kilted on), which warns of the other's name, and
@@ -53,6 +54,12 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     if "ROS_LOCALHOST_ONLY" in environment:  # the older variable for it
         missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)
     return missing
+
+
+def ends_with_launch() -> dict[str, str]:
+    """Variable by which a process that a launch file starts ends with the launch: `ros2 launch`
+    that gets SIGTERM or SIGKILL leaves its nodes alone."""
+    return {PARENT: str(os.getpid())}
 
 
 def shipped_profile(environment: Mapping[str, str]) -> Path:

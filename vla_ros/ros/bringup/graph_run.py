@@ -13,7 +13,7 @@ from vla_ros.core.signals import set_on_signal
 from vla_ros.ros.bringup.environment import free_domain, isolate, prepare
 from vla_ros.ros.bringup.graph import BringUpStopped, Graph, GraphFailed, TimedOut
 from vla_ros.ros.bringup.graph_file import GraphSpec
-from vla_ros.ros.common.ending import STUCK
+from vla_ros.ros.common.ending import STUCK, end_with_parent
 
 NOT_STARTED = 3
 INTERRUPTED = 130
@@ -27,6 +27,7 @@ class GraphRun:
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
         self._stop = threading.Event()
+        end_with_parent()
         set_on_signal(self._stop)
 
     def graph(self, spec: GraphSpec, before_activate: Callable[[], None] = lambda: None) -> Graph:

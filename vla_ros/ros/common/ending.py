@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 FORCED = 3  # exit status of a process that did not come to its own end
@@ -24,7 +25,8 @@ STEP_S = 30.0  # for a step that is mere calls of the middleware
 _SIGEV_THREAD = 2  # <signal.h>: call a function in a thread of its own
 _CLOCK_MONOTONIC = 1
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_PARENT = "VLA_ROS_PARENT"  # set by vla_ros.ros.bringup.graph
+#: Variable with the number of the process that starts a node, for :func:`end_with_parent`.
+PARENT = "VLA_ROS_PARENT"
 _PRINT_S = 0.2  # for the line to get out
 _ENDING_S = 6  # a node's own time to end is 5 s
 
@@ -49,14 +51,15 @@ class _TimerSpec(ctypes.Structure):
 
 
 def end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the process ends that started this one and left its number in
-    the environment; end at once where it has. Children of this process inherit none of it."""
-    parent = os.environ.pop(_PARENT, "")
+    """Ask the kernel for SIGTERM when the process ends that started this one, where a starter left
+    its number in the environment; end at once where that one has ended. Children of this process
+    inherit none of it. A debugger may stand between the two."""
+    parent = os.environ.pop(PARENT, "")
     if not parent:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
-    if os.getppid() != int(parent):  # it had ended before the line above
-        sys.exit(FORCED)
+    if os.getppid() != int(parent) and not Path(f"/proc/{int(parent)}").exists():
+        sys.exit(FORCED)  # it had ended before prctl
 
 
 @contextlib.contextmanager

@@ -18,7 +18,9 @@ from vla_ros.core.yaml_files import read_yaml
 
 #: Parameters that rclpy declares by itself, or only in some releases.
 _ROS = re.compile(r"use_sim_time|start_type_description_service|qos_overrides\..*")
-_CAMERA = re.compile(r"cameras\.(\w+)\.(topic|transport|reliability)")
+_CAMERA = re.compile(
+    r"cameras\.(\w+)\.(topic|transport|reliability|colors|gamma|rotate|mirror|crop|fit)"
+)
 
 
 def is_known(name: str, known: Iterable[str], roles: Iterable[str] = ()) -> bool:

@@ -18,6 +18,7 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
+from vla_ros.core.video import VIDEOS
 from vla_ros.ros.common.ending import step
 from vla_ros.ros.common.spin import leave, take_down
 
@@ -168,19 +169,27 @@ def class_of(kind: str) -> Any:
 # Where a camera's images are: raw, or compressed beside them as image_transport has it.
 
 
-TRANSPORTS = ("raw", "compressed")
+TRANSPORTS = ("raw", "compressed", *VIDEOS)
 
 
 def image_topic(node: Node, base: str, transport: str) -> tuple[Any, str]:
     """Message type and topic of a camera.
 
     ``base:=X`` moves ``base/compressed`` to ``X/compressed`` too, as image_transport's own
-    subscribers do; a remapping of ``base/compressed`` itself wins.
+    subscribers do; a remapping of ``base/compressed`` itself wins. ValueError: the package of its
+    messages is not installed.
     """
     if transport == "raw":
         return Image, base
+    kind = CompressedImage
+    if transport in VIDEOS and (kind := class_of(VIDEOS[transport])) is None:
+        package = VIDEOS[transport].partition("/")[0]
+        raise ValueError(
+            f"transport {transport} of {base} needs {package}, which is not installed here:"
+            f" apt install ros-$ROS_DISTRO-{package.replace('_', '-')}"
+        )
     name = f"{base}/{transport}"
     given = node.resolve_topic_name(name)
     if given != node.resolve_topic_name(name, only_expand=True):
-        return CompressedImage, given
-    return CompressedImage, f"{node.resolve_topic_name(base)}/{transport}"
+        return kind, given
+    return kind, f"{node.resolve_topic_name(base)}/{transport}"

@@ -35,6 +35,9 @@ IMAGE_SUB = _profile(1, ReliabilityPolicy.BEST_EFFORT)
 PART_SUB = _profile(5, ReliabilityPolicy.BEST_EFFORT)
 #: Images in from reliable writers: lost fragments come again, meanwhile images wait.
 RELIABLE_IMAGE_SUB = _profile(10)
+#: Packets of video in: each is needed for those after it.
+PACKET_SUB = _profile(100, ReliabilityPolicy.BEST_EFFORT)
+RELIABLE_PACKET_SUB = _profile(100)
 #: Images out: a reliable writer serves best-effort and reliable readers.
 IMAGE_PUB = _profile(1)
 #: Joint states and ground truth out, ground truth in.

@@ -182,6 +182,36 @@ def read_compressed(raw: bytes) -> RawCompressedImage:
     return RawCompressedImage(stamp_ns, reader.text("format"), reader.octets("data"))
 
 
+@dataclass(frozen=True, slots=True)
+class RawPacket:
+    """A packet of video, ``stamp_ns`` of its image; ``format`` names the codec."""
+
+    stamp_ns: int
+    format: str
+    data: memoryview
+
+
+def read_ffmpeg(raw: bytes) -> RawPacket:
+    """A serialized ffmpeg_image_transport_msgs/FFMPEGPacket. Raises :class:`BadMessage`."""
+    reader = _Reader(raw)
+    stamp_ns = reader.stamp()
+    reader.text("frame_id")
+    reader.skip(4, 2)  # width, height
+    encoding = reader.text("encoding")
+    reader.skip(8, 1)  # pts
+    reader.skip(1, 2)  # flags, is_bigendian
+    return RawPacket(stamp_ns, encoding, reader.octets("data"))
+
+
+def read_foxglove(raw: bytes) -> RawPacket:
+    """A serialized foxglove_msgs/CompressedVideo. Raises :class:`BadMessage`."""
+    reader = _Reader(raw)
+    stamp_ns = reader.stamp()
+    reader.text("frame_id")
+    data = reader.octets("data")
+    return RawPacket(stamp_ns, reader.text("format"), data)
+
+
 def header_stamp(raw: bytes) -> int:
     """The stamp, in ns, of a serialized message that begins with a std_msgs/Header.
 

@@ -28,6 +28,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from vla_ros.core.console import log_line
 from vla_ros.core.signals import set_on_signal
+from vla_ros.ros.common.answers import KeptAnswers
 from vla_ros.ros.common.ending import FORCED, bounded, end_with_parent
 from vla_ros.ros.common.surroundings import missing
 from vla_ros.ros.common.text import plain_log
@@ -123,6 +124,7 @@ def run(
             gc.collect()  # the half-made node must go before its context
             rclpy.try_shutdown()
         return 2
+    KeptAnswers(node)
     try:
         spin(node, stop, executor)
     finally:

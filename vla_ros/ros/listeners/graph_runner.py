@@ -213,6 +213,16 @@ def engine_words(setup: Setup, variant: Variant) -> list[str]:
     return words or [""]
 
 
+def _conventions(setup: Setup) -> dict[str, Any]:
+    """Parameters of the policy node that say what the checkpoint's numbers are."""
+    given: dict[str, Any] = {"preprocessing": setup.preprocessing, "gripper": setup.gripper}
+    if setup.action_units:
+        given["action_units"] = list(setup.action_units)
+    if setup.action_scale is not None:
+        given["action_scale"] = list(setup.action_scale)
+    return given
+
+
 def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:
     """Parameters of the nodes: node -> parameter -> value."""
     lockstep = setup.mode is Mode.LOCKSTEP
@@ -232,6 +242,7 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
     if setup.policy == "vla":
         policy |= {
             **{name: getattr(setup, name) for name in OF_MODEL},
+            **_conventions(setup),
             "decoding": variant.decoding or "auto",
             "engine_options": engine_words(setup, variant),
         }

@@ -235,3 +235,57 @@ def test_a_strangers_set_is_trained_on(tmp_path, monkeypatch):
     assert main(["train", *map(str, words)]) == 0
     assert (tmp_path / "run" / "policy" / "config.json").is_file()
     assert main(["train", *map(str, words)]) == 0  # again: what was imported is there
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    words = [python(), "-I", str(MAKER), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **OFFLINE})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def test_a_set_of_v21_is_upgraded_beside_the_old_one_and_read(sets, tmp_path, capfd):
+    before = {p.relative_to(sets): p.stat().st_size for p in (sets / "old").rglob("*")}
+    new = tmp_path / "new"
+    words = ["lerobot", "upgrade", str(sets / "old"), "--out", str(new), "--python", python()]
+    assert main(words) == 0
+    assert before == {p.relative_to(sets): p.stat().st_size for p in (sets / "old").rglob("*")}
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+    with Reader(python(), new) as there, Reader(python(), sets / "cartesian") as as_it_was:
+        assert (there.info.episodes, there.info.frames, there.info.tasks) == (2, 10, (2,))
+        assert there.info.features == as_it_was.info.features
+        names = ("action", "observation.state", "observation.images.front")
+        for a, b in zip(there.rows(names), as_it_was.rows(names), strict=True):
+            assert (a.episode, a.task) == (b.episode, b.task)
+            for name in names[:2]:
+                np.testing.assert_array_equal(a.numbers[name], b.numbers[name])
+            assert a.images[names[2]].shape == b.images[names[2]].shape == (96, 128, 3)
+    assert main(words) == 2 and "is there already" in capfd.readouterr().err
+    assert main([*words[:2], str(new), *words[3:4], str(tmp_path / "again")]) == 2
+    assert "is of v3.0 already: nothing to do" in capfd.readouterr().err
+
+
+def test_a_set_that_lerobots_converter_refuses_leaves_no_folder(sets, tmp_path, capfd):
+    broken = tmp_path / "broken"
+    (broken / "meta").mkdir(parents=True)
+    (broken / "meta" / "info.json").write_text('{"codebase_version": "v2.1"}')
+    out = tmp_path / "out"
+    assert main(["lerobot", "upgrade", str(broken), "--out", str(out), "--python", python()]) == 2
+    assert "LeRobot's converter ended with status" in capfd.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["broken"]
+
+
+def test_of_a_task_with_one_episode_none_is_held_out(sets, tmp_path, capsys):
+    from vla_ros.core.errors import UserError
+    from vla_ros_lab.train.lerobot import held_out
+
+    assert held_out(python(), sets / "cartesian", 0.1, asked=False) == 0.1
+    assert held_out(python(), sets / "joints", 0.1, asked=False) == 0.0
+    assert "LeRobot would hold out every episode" in capsys.readouterr().out
+    with pytest.raises(UserError, match="--validation 0, or record more episodes"):
+        held_out(python(), sets / "joints", 0.1, asked=True)

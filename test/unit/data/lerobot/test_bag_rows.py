@@ -423,3 +423,56 @@ def test_without_lerobot_one_line_says_what_to_do(tmp_path, capsys, monkeypatch)
     assert main([*words, "/usr/bin/env"]) == 2
     assert "LeRobot's Python ended" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_images_are_brought_to_the_size_that_the_runs_policy_saw(tmp_path):
+    from vla_ros.core.pixels import resized
+    from vla_ros.data.run_info import FILE, RunInfo
+
+    path = write_bag(tmp_path / "bag", ours())
+    run = RunInfo(parameters={"policy": {"image_resize": ["main=16x8"]}})
+    (path / FILE).write_text(run.text())
+    found, rows = rows_of(path)
+    np.testing.assert_array_equal(rows[3].images["main"], resized(picture(3), 16, 8))
+    with Bags([path], BagOptions()) as bags:
+        assert bags.columns().cameras == {"main": (16, 8)}
+    assert any(
+        "images of main are brought to 16x8 (height x width)" in note for note in found.notes
+    )
+    _, rows = rows_of(path, sizes={"": (4, 6)})
+    assert rows[0].images["main"].shape == (4, 6, 3)
+    run = RunInfo(parameters={"policy": {"image_resize": [""]}})
+    (path / FILE).write_text(run.text())
+    assert rows_of(path)[1][0].images["main"].shape == (32, 32, 3)
+
+
+@pytest.mark.parametrize(("given", "says"), [("512", "HEIGHTxWIDTH"), ("0x5", "HEIGHTxWIDTH"),
+                         ("left=5x5", "the cameras are main, wrist")])  # fmt: skip
+def test_a_size_that_is_none(tmp_path, capsys, monkeypatch, given, says):
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", "/usr/bin/env")
+    path = write_bag(tmp_path / "bag", ours())
+    words = ["export", "--lerobot", str(path), "--out", str(tmp_path / "set"), "--resize", given]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
+def test_stamps_of_another_clock_than_the_commands_are_named(tmp_path):
+    """A camera in simulated time beside a stranger's commands, which carry no stamp."""
+    import dataclasses
+
+    entries = [e for e in ours() if e.topic != "/policy/action"]
+    late = 1_700_000_000 * 10**9
+    entries = [dataclasses.replace(e, at_ns=e.at_ns + late) for e in entries]
+    array = STORE.types["std_msgs/msg/Float64MultiArray"](
+        layout=STORE.types["std_msgs/msg/MultiArrayLayout"](dim=[], data_offset=0),
+        data=np.zeros(3),
+    )
+    entries += [
+        Entry("/cmd", START + late + i * T + 1, "std_msgs/msg/Float64MultiArray", array)
+        for i in range(6)
+    ]
+    entries.sort(key=lambda e: e.at_ns)
+    path = write_bag(tmp_path / "bag", entries)
+    with pytest.raises(BagError, match="a stamp of main from another clock than the commands'"):
+        rows_of(path, remaps={"policy/action": "/cmd"}, fps=20)

@@ -79,7 +79,7 @@ def test_a_choice_that_means_nothing_is_refused() -> None:
 
 def test_nobody_owns_what_is_no_policy(tmp_path: Path) -> None:
     assert family_of(tmp_path).group == TOKENS
-    for text in ("{", "[]", json.dumps({"type": 3}), json.dumps({"type": "act"})):
+    for text in ("{", "[]", json.dumps({"type": 3}), json.dumps({"type": "diffusion"})):
         (tmp_path / "config.json").write_text(text)
         assert family_of(tmp_path).group == TOKENS
         assert not any(family.owns(tmp_path) for family in every_family())

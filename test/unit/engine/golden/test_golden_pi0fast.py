@@ -20,6 +20,7 @@ from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.families.folder import describe
 from vla_ros.engine.load import sha256_on_disk
 
 SYSTEM = SystemClock()
@@ -94,6 +95,32 @@ def test_drafts_of_the_last_chunk_save_passes_and_change_nothing(trained) -> Non
             assert found.target_passes + sum(found.accepted) >= len(found.tokens)
             passes, tokens = passes + found.target_passes, tokens + len(found.tokens)
         assert passes < 0.9 * tokens
+
+
+def test_tokenizers_are_found_where_lerobot_0_6_2_saves_them(trained, tmp_path) -> None:
+    """``tokenizer/`` and ``action_tokenizer/``, by the names in the preprocessor's steps; what the
+    second one says counts in the checkpoint's hash."""
+    folder = tmp_path / "it"
+    shutil.copytree(trained.directory, folder)
+    (folder / "fast-action-tokenizer").rename(folder / "action_tokenizer")
+    (folder / "tokenizer").mkdir()
+    for path in folder.glob("tokenizer*.json"):
+        path.rename(folder / "tokenizer" / path.name)
+    path = folder / "policy_preprocessor.json"
+    raw = json.loads(path.read_text())
+    named = {"action_tokenizer_processor": ("action_tokenizer_name", "action_tokenizer"),
+             "tokenizer_processor": ("tokenizer_name", "tokenizer")}  # fmt: skip
+    for it in raw["steps"]:
+        if it["registry_name"] in named:
+            key, where = named[it["registry_name"]]
+            it["config"][key], it["artifacts"] = where, {key: where}
+    path.write_text(json.dumps(raw))
+    found = step(engine_of(folder), frame(0, trained.expected))
+    assert np.abs(found.actions - trained.expected["actions"][0]).max() < 1e-5
+    assert not describe(str(folder)).lacks
+    before, own = sha256_on_disk(str(folder)), folder / "action_tokenizer" / "processor_config.json"
+    own.write_text(own.read_text() + " ")
+    assert sha256_on_disk(str(folder)) != before
 
 
 def test_a_chunk_has_the_actions_it_was_trained_with(trained, tmp_path) -> None:

@@ -37,7 +37,7 @@ def test_every_adapter_and_every_file_is_in_the_table_once(table):
     assert not [name for name in writes if not (GOLDEN / name).exists()]
     scripts = {maker.script for maker in table.MAKERS.values()}
     found = {str(p.relative_to(MAKERS)) for p in MAKERS.rglob("make_*.py")}
-    others = {f"{of}/make.py" for of in ("flow", "evo1", "turbovla")} | {"flow/positions.py"}
+    others = {f"{of}/make.py" for of in ("act", "flow", "evo1", "turbovla")} | {"flow/positions.py"}
     assert found | others == scripts
     assert {f"data/{p.name}" for p in (GOLDEN / "data").glob("*.tar.xz")} <= set(writes)
 

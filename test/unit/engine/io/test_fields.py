@@ -17,6 +17,8 @@ import pytest
 from support.config_fields import CLASSES, in_no_list, read_classes, stored
 from support.engine import tiny_config
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.families.act import PRESETS as ACT
+from vla_ros.engine.families.act import act_config_json, parse_act_config
 from vla_ros.engine.families.evo1 import PRESETS as EVO1
 from vla_ros.engine.families.evo1 import evo1_config_json, parse_evo1_config
 from vla_ros.engine.families.lerobot import PRESETS
@@ -47,17 +49,21 @@ ACTING = {
     "pi0_fast": {"temperature": 0.7, "n_obs_steps": 2},
     "smolvla": {"add_image_special_tokens": True, "n_obs_steps": 6},
     "evo1": {"return_cls_only": True, "action_head": "regression"},
+    "act": {"replace_final_stride_with_dilation": True, "n_obs_steps": 2},
 }  # fmt: skip
 
 
 def config_of(kind: str) -> dict[str, Any]:
+    if kind == "act":
+        return act_config_json(ACT["act-small"])
     if kind == "evo1":
         return evo1_config_json(EVO1["evo1-small"])
     return flow_config_json(PRESETS[f"{kind}-small"])
 
 
 def parse(raw: dict[str, Any]) -> Any:
-    return (parse_evo1_config if raw["type"] == "evo1" else parse_flow_config)(raw)
+    own = {"evo1": parse_evo1_config, "act": parse_act_config}
+    return own.get(raw["type"], parse_flow_config)(raw)
 
 
 def test_something_is_stored_of_every_class() -> None:
@@ -96,7 +102,7 @@ def test_the_authors_own_defaults_are_read(kind: str, release: str) -> None:
     """What LeRobot writes where its user chose nothing is no reason to refuse a folder."""
     found = RELEASES[release].get({"pi0": "PI0Config", "pi05": "PI05Config",
         "smolvla": "SmolVLAConfig", "pi0_fast": "PI0FastConfig",
-        "evo1": "Evo1Config"}[kind])  # fmt: skip
+        "evo1": "Evo1Config", "act": "ACTConfig"}[kind])  # fmt: skip
     if found is None:
         pytest.skip(f"{release} has no {kind}")
     raw = config_of(kind)

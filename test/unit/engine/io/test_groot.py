@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -23,6 +24,11 @@ from vla_ros.engine.io.groot import CROP, DATA_CONFIG, METADATA, read_metadata, 
 from vla_ros.engine.io.images.framing import Framing, framed, letterboxed, resized
 
 KNOWN = {"turner": 1}
+GROWN = (
+    (26, 80, "a0bc02b2eaec38ba"),
+    (58, 224, "82ff4b8a04d93455"),
+    (186, 256, "00a90a0f83005048"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,16 @@ def test_one_color_stays_it_at_every_size(source: int, side: int, value: int) ->
     out = resized(np.full((source, source, 3), value, np.uint8), side)
     assert out.shape == (side, side, 3)
     assert (out == value).all()
+
+
+@pytest.mark.parametrize(("source", "side", "sha256"), GROWN)
+def test_growing_a_square_is_opencvs_where_its_scale_is_no_whole_number(
+    source: int, side: int, sha256: str
+) -> None:
+    """Sizes at which source / side and 1 / (side / source) fall on two sides of a pixel; the hashes
+    are of ``cv2.resize(..., INTER_AREA)``, OpenCV 5.0.0."""
+    pixels = image(f"grown/{source}", source, source)
+    assert hashlib.sha256(resized(pixels, side).tobytes()).hexdigest()[:16] == sha256
 
 
 def test_a_letterbox_is_black_and_in_the_middle() -> None:
@@ -171,6 +187,8 @@ ARM = ("modality_configs", "arm")
         (set_in(*ARM, "action", "action_configs", [{"rep": "RELATIVE"}]), "one for each"),
         (set_in("use_albumentations", False), "torchvision"),
         (set_in("use_mean_std", True), "computes nothing else"),
+        (set_in("use_tactile", True), r"processor_kwargs\.use_tactile is True"),
+        (set_in("unheard_of", 3), r"unknown fields .*processor_kwargs\.unheard_of \(3\)"),
         (set_in("crop_fraction", 1.5), "at most 1"),
     ],
 )
@@ -291,3 +309,19 @@ def test_the_modes_of_n15(folder15: Path) -> None:
     wanted = torch.tensor([0.0, 1.0, 2.0]) * torch.tensor(arm["std"]) + torch.tensor(arm["mean"])
     assert torch.allclose(units[:3], wanted)
     assert units[3] == 1
+
+
+def test_without_a_letterbox_an_image_must_be_a_square(tmp_path: Path) -> None:
+    """N1.7 since NVIDIA's option: false shows the network other shapes as they are."""
+    wide, square = image("wide", 48, 64), image("square", 64, 64)
+    plain = robot("arm").framing
+    for number, (value, squares) in enumerate(((True, False), (None, False), (False, True))):
+        changed = folder(tmp_path / str(number), set_in("letter_box_transform", value))
+        framing = read_processor(changed, "arm", KNOWN).framing
+        assert framing.squares == squares
+        assert torch.equal(framed(square, framing), framed(square, plain))
+        if not squares:
+            assert torch.equal(framed(wide, framing), framed(wide, plain))
+            continue
+        with pytest.raises(ValueError, match=r"48 x 64 pixels: .* letter_box_transform false"):
+            framed(wide, framing)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,9 @@ def test_the_policy_of_the_node_takes_the_choice(tmp_path: Path) -> None:
     spec = PolicySpec("vla", engine=EngineOptions(str(folder), **options))
     used, _ = settle(spec)
     assert used.unnorm_key == "so100"
-    policy = VlaPolicy(spec)
+    with pytest.raises(PolicyRefused, match="nothing says which end is closed: give gripper"):
+        VlaPolicy(spec)
+    policy = VlaPolicy(replace(spec, gripper="-1..1"))
     policy.reset(Instruction("push the blue block", 1))
     front, wrist = image("smolvla/front", 48, 64), image("smolvla/wrist", 70, 56)
     seen = Observation(1, 1, 0, front, wrist, np.zeros(6))

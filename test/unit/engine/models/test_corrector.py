@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from support.engine import CLOCK, images
+from vla_ros.core.adaptation import ActionAdaptation, Adaptation
 from vla_ros.core.types import Executing, Instruction, Observation, Timeline, Uncorrected
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
@@ -177,6 +178,22 @@ def test_in_a_worker_of_its_own_it_says_each_action_as_the_policy_would(tmp_path
     later = policy.correct(seen, actions[1:2], 2)[0]  # due with the frame, not a period later
     assert np.abs(said.actions[1] - later).max() > 1e-4
     assert np.abs(said.actions - actions).max() > 1e-3
+
+
+def test_behind_an_adaptation_it_corrects_the_robots_actions(tmp_path):
+    folder = folder_of(tmp_path, "pi0")
+    save_corrector(tmp_path, drawn(corrector_for(load_engine(EngineOptions(folder)).policy)))
+    turned = Adaptation(action=ActionAdaptation(turn="z90"))
+    spec = PolicySpec("vla", EngineOptions(folder))
+    plain, other = load_corrector(spec), load_corrector(replace(spec, adaptation=turned))
+    actions = np.random.default_rng(0).uniform(-0.02, 0.02, (3, 7))
+    seen = replace(frame(plain, 5), uncorrected=Uncorrected(2, 1, actions))
+    space = plain.info.action_space
+    theirs = replace(seen, uncorrected=Uncorrected(2, 1, turned.action.apply(actions, space)))
+    for one in (plain, other):
+        one.reset(Instruction("pick up the red cube", 1))
+    want = turned.action.apply(plain.step(seen, Timeline(0), CLOCK).actions, space)
+    np.testing.assert_allclose(other.step(theirs, Timeline(0), CLOCK).actions, want, atol=1e-6)
 
 
 def test_a_worker_of_its_own_is_refused_where_there_is_none(tmp_path):

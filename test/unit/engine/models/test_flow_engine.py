@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.families.lerobot import PRESETS, STATE_DIM
 from vla_ros.engine.families.registry import family_of, group_of
 from vla_ros.engine.io.flow_config import flow_config_json
+from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.layers.flow_matching import Guidance
 from vla_ros.engine.layers.pieces import alone
 from vla_ros.engine.load import load_engine
@@ -288,3 +290,39 @@ def test_small_ones_are_quick_enough_for_the_graph(preset: str) -> None:
         timeline = step(engine, seen(stamp)).timeline
         times.append((timeline.end_ns - timeline.start_ns) / 1e6)
     assert np.median(times) < 100
+
+
+DOUBT = (
+    "state value 2, 5 (counted from 0) never moved in the data, so what the robot is off there is"
+    " divided by 1e-08: unless it stands exactly there, give engine_options [still_state=clamp]"
+)
+
+
+@pytest.mark.parametrize("mode", ["MEAN_STD", "MIN_MAX", "QUANTILES"])
+def test_a_state_that_never_moved_is_doubted_or_clamped(mode: str, tmp_path: Path) -> None:
+    """LeRobot divides what the robot is off by 1e-8: a joint that stands 0.01 beside the data's
+    shows the network a million. Others are as they were."""
+    family = family_of("random:smolvla-small")
+    config = PRESETS["smolvla-small"]
+    low, high = torch.zeros(STATE_DIM), torch.ones(STATE_DIM)
+    low[[2, 5]] = 0.4
+    high[[2, 5]] = 0.0 if mode == "MEAN_STD" else 0.4
+    family.write(tmp_path / "it", config, 1)
+    units = replace(family.random_units(config), state=Scaler(mode, low, high))
+    family.write_config(tmp_path / "it", config, units)
+    chunks = {}
+    for how in ("scale", "clamp"):
+        engine = load_engine(EngineOptions(str(tmp_path / "it"), still_state=how, num_threads=1))
+        assert engine.info.contradiction == ("" if how == "clamp" else DOUBT)
+        engine.reset(TEXT)
+        for off in (0.0, 0.01):
+            state = torch.full((STATE_DIM,), 0.4).numpy()
+            state[2] += off
+            chunks[how, off] = step(engine, seen(1, proprio=state)).actions
+        state[3] += 0.2
+        moved = np.abs(step(engine, seen(1, proprio=state)).actions - chunks[how, 0.01]).max()
+        assert (moved > 1e-4) == (how == "clamp")  # beside a million nothing else counts
+    np.testing.assert_array_equal(chunks["clamp", 0.01], chunks["clamp", 0.0])
+    assert np.abs(chunks["scale", 0.01] - chunks["scale", 0.0]).max() > 1e-2
+    if mode == "MEAN_STD":
+        np.testing.assert_array_equal(chunks["clamp", 0.0], chunks["scale", 0.0])

@@ -80,6 +80,17 @@ REFUSED = [
     (put("actions", "action", value=[joints("/a"), joints("/b")]), None, "/b beside /a"),
     (put("observations", "observation.images.top", "channel", "topic", value="/top"),
      "topic: /top\n", "TOPIC/compressed, not /top"),
+    (put("observations", "observation.images.top", "apply", value=[{"crop": [1, 2]}]), "- crop:",
+     "can be resized, once, and nothing else"),
+    (put("observations", "observation.images.top", "apply", value=[{"resize": [1, 2, 3]}]), None,
+     "give height and width, such as [480, 640]"),
+    (put("observations", "observation.images.top", "apply", value=["resize"]), "- resize",
+     "resize is None"),
+    (put("observations", "observation.images.top", "apply", value=[{"resize": [1, 2]}] * 2), None,
+     "once, and nothing else"),
+    (put("observations", "observation.images.top", "channel", "qos", value={"deph": 1}), "deph: 1",
+     "has 'deph', which cannot be followed"),
+    (put(*STATE, "align", "strategy", value="holt"), "strategy: holt", "none of hold, asof, drop"),
     (put("tasks", "task", "channel", "type", value="std_msgs/msg/Bool"), "std_msgs/msg/Bool",
      "not std_msgs/msg/String"),
 ]  # fmt: skip
@@ -200,3 +211,27 @@ def test_what_the_policy_node_does_not_have_is_refused(
     path.write_text(yaml.safe_dump({**content, "x-vla_ros": own}), encoding="utf-8")
     with pytest.raises(UserError, match=says):
         read_contract(path)
+
+
+def test_images_are_brought_to_the_size_that_rosetta_recorded_them_in(tmp_path: Path) -> None:
+    content = copy.deepcopy(so_101())
+    wrist = content["observations"]["observation.images.wrist.right"]
+    wrist["apply"] = [{"resize": [240, 320]}]
+    del content["observations"]["observation.images.top"]["apply"]
+    path = tmp_path / "contract.yaml"
+    path.write_text(yaml.dump(content), encoding="utf-8")
+    parameters = read_contract(path).parameters
+    assert parameters["image_resize"] == ["main=512x512", "wrist=240x320"]
+
+
+def test_video_of_a_contract_is_a_transport(tmp_path: Path) -> None:
+    content = copy.deepcopy(so_101())
+    channel = content["observations"]["observation.images.top"]["channel"]
+    channel |= {"topic": "/top/ffmpeg", "type": "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"}
+    path = tmp_path / "contract.yaml"
+    path.write_text(yaml.dump(content), encoding="utf-8")
+    found = read_contract(path).parameters
+    assert (found["cameras.top.topic"], found["cameras.top.transport"]) == ("/top", "ffmpeg")
+    write_contract(found, "so_101", tmp_path / "again.yaml")
+    again = read_contract(tmp_path / "again.yaml").parameters
+    assert {name: again[name] for name in found} == found

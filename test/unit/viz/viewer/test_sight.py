@@ -67,7 +67,8 @@ def shown():
         status = StatusSeen(state, reason, policy="vla", checkpoint="shipped:tabletop")
         content.hear_status(status, "pick up the red cube", 0)
         banner = content.banner_html(1) + ("" if held is None else held_html(held))
-        window.show_words(banner, content.facts_html(), content.log_html())
+        words = content.facts_html(), content.assumptions_html(), content.log_html()
+        window.show_words(banner, *words)
 
     try:
         with browser() as page:

@@ -32,22 +32,32 @@ class Framing:
     N1.6, N1.7: it is padded to a square and shrunk, its middle ``share`` stays and is brought to
     ``side`` again; ``final`` is the side that N1.6 brings it to then (0: it stays). N1.5 (not
     ``letterbox``): its middle ``share``, whatever its shape, is stretched to the square.
+    ``squares``: of N1.7 without padding, whose network sees other shapes as they are: not built.
     """
 
     side: int
     share: float = 1.0
     final: int = 0
     letterbox: bool = True
+    squares: bool = False
 
 
 def framed(image: Image, framing: Framing) -> torch.Tensor:
-    """uint8 [h, w, 3] -> float32 [3, s, s] in [-1, 1]. ValueError for what is no image.
+    """uint8 [h, w, 3] -> float32 [3, s, s] in [-1, 1]. ValueError for what is no image, or is no
+    square where it has to be one.
 
     Sources: ``image_augmentations.py`` (the transform of evaluation, by way of albumentations) and
     ``fetch_image`` of ``processing_eagle3_vl.py``, which brings N1.6's square to a multiple of 28
     pixels with Pillow's bicubic; n1.5 ``data/transform/video.py``.
     """
     refuse_unless_image(image)
+    if framing.squares and image.shape[0] != image.shape[1]:
+        height, width = image.shape[:2]
+        raise ValueError(
+            f"an image of {height} x {width} pixels: this checkpoint says letter_box_transform"
+            " false, so its network would see another shape than a square, which is not built: set"
+            " the camera to squares"
+        )
     if not framing.letterbox:
         whole = _center_crop(image, framing)
     else:
@@ -162,7 +172,7 @@ def _linear(source: int, side: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     """The lower of the two pixels each one lies between [side], and both shares [2, side] in
     steps of 1 / 2048."""
     to = np.arange(side)
-    low = np.floor(to * (source / side)).astype(np.int64)
+    low = np.floor(to * (1.0 / (side / source))).astype(np.int64)  # OpenCV's scale, as it rounds
     rest = ((to + 1) - (low + 1) * (side / source)).astype(np.float32)
     rest = np.where(rest <= 0, np.float32(0), rest - np.floor(rest)).astype(np.float32)
     last = low >= source - 1

@@ -40,7 +40,7 @@ from vla_ros.engine.io.images.steps import (
     refuse_unless_image,
     sample_points,
 )
-from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.devices import on_device, upload
 
 Color = tuple[int, int, int]
 _Square = tuple[int, Color, str]  # side, fill, interpolation
@@ -128,7 +128,8 @@ class Preprocessor:
             wanted = (tower.image_size, fill, tower.interpolation)
             if wanted not in made:
                 made[wanted] = make(wanted) / 255.0
-            out.append(((made[wanted] - mean) / std)[None].to(self._device, self._dtype))
+            scaled = ((made[wanted] - mean) / std)[None].to(self._dtype)
+            out.append(upload(scaled, self._device))
         return tuple(out)
 
     def _pillow(self, image: Image) -> Callable[[_Square], torch.Tensor]:

@@ -8,7 +8,7 @@ again, but does not match a best-effort writer at all, so the offer decides.
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from sensor_msgs.msg import CompressedImage
 
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.pixels import YUV, BadMessage
+from vla_ros.core.video import VIDEOS, codec_of
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.compat import (
     SubscriptionEventCallbacks,
@@ -27,13 +28,14 @@ from vla_ros.ros.common.compat import (
     listener,
 )
 from vla_ros.ros.common.peer import image_topic
-from vla_ros.ros.common.serialized import header_stamp, read_image
+from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 
 RELIABILITIES = ("auto", "reliable", "best_effort")
 CHECK_S = 0.5  # how often the writers' offer is checked
 OVERLAP_S = 1.0  # two readers at a time, so that nothing is lost between them
+_MOST_PACKETS = 30  # of video that wait to be decoded: a second
 _HEAD = 64  # bytes that tell one image from the next: its stamp is among them
 
 Take = Callable[[bytes, Moment], None]
@@ -42,12 +44,14 @@ Received = Callable[[int, Moment], None]
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A camera as it is configured: the topic without its transport, "raw" or "compressed", and one
-    of :data:`RELIABILITIES`."""
+    """A camera as it is configured: the topic without its transport, the transport, one of
+    :data:`RELIABILITIES`, and the height and width that its images are brought to (0: as they
+    come)."""
 
     topic: str
     transport: str
     reliability: str = "auto"
+    resize: tuple[int, int] = (0, 0)
 
 
 class CameraReader:
@@ -56,9 +60,10 @@ class CameraReader:
 
     Raw images in the node's executor; those to be decoded, compressed ones and YUV, in a thread of
     its own, which leaves out those that came while it decoded another, so that no camera holds up a
-    service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is called
-    once, with the reason, where far fewer images come than the camera sends; ``received`` with the
-    stamp of every image, also of those left out; ``refuse`` with the reason why images cannot be
+    service; of video it decodes every packet. ``newest``: raw ones too are left out where a newer
+    one has come. ``lossy`` is called once, with the reason, where far fewer images come than the
+    camera sends; ``received`` with the stamp of every image, also of those left out; ``refuse``
+    with the reason why images cannot be
     used while two nodes publish them; ``offered`` now and then with the number of publishers.
     """
 
@@ -77,6 +82,7 @@ class CameraReader:
         self._node, self._camera, self._clock = node, camera, clock
         self._kind, self._topic = image_topic(node, camera.topic, camera.transport)
         self._newest, self._lossy = newest, lossy
+        self._video = camera.transport in VIDEOS
         self._received, self._refuse, self._offered = received, refuse, offered
         self._take = take
         self._decoder: Decoder | None = None  # from the first image on that needs it
@@ -98,7 +104,12 @@ class CameraReader:
             self._decoder.close()
 
     def _subscribe(self) -> Subscription:
-        profile: QoSProfile = qos.IMAGE_SUB if self._newest else qos.PART_SUB
+        best, reliable = (
+            (qos.PACKET_SUB, qos.RELIABLE_PACKET_SUB)
+            if self._video
+            else (qos.IMAGE_SUB if self._newest else qos.PART_SUB, qos.RELIABLE_IMAGE_SUB)
+        )
+        profile: QoSProfile = reliable if self.reliable else best
         mine: Counter[bytes] = Counter()
         self._counts.append(mine)
         loss = self._loss
@@ -111,7 +122,7 @@ class CameraReader:
                 self._kind,
                 self._topic,
                 listener(lambda raw, info: self._on_image(raw, info, mine)),
-                qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
+                profile,
                 event_callbacks=events,
                 raw=True,
             )
@@ -136,15 +147,19 @@ class CameraReader:
         if self._camera.reliability == "auto" and writers:
             reliable = self._all_offer_reliable()
             if reliable != self.reliable:
-                self._forget_left()
-                self._left, self._left_ns = self._subscription, self._clock.steady_ns()
                 self.reliable = reliable
                 self._loss = LossWatch()
-                self._subscription = self._subscribe()
+                self._subscribe_anew()
         if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
         if warning := self._loss.warning(self._topic, self.reliable, self._clock.steady_ns()):
             self._lossy(warning)
+
+    def _subscribe_anew(self) -> None:
+        """Read by another profile; the reader before this one stays for a moment."""
+        self._forget_left()
+        self._left, self._left_ns = self._subscription, self._clock.steady_ns()
+        self._subscription = self._subscribe()
 
     def _forget_left(self) -> None:
         """Close the reader before this one: writers have found this one by now."""
@@ -161,15 +176,18 @@ class CameraReader:
             if any(other[key] >= mine[key] for other in self._counts if other is not mine):
                 return  # the other reader had it before
         received, why = self._note(raw, info)
-        while self._newest and (newer := self._waiting()) is not None:
+        if not self._video and self._is_video(raw):
+            self._video = True
+            self._subscribe_anew()
+        while self._newest and not self._video and (newer := self._waiting()) is not None:
             raw, info = newer
             received, why = self._note(raw, info)
         if why is not None:
             if why:
                 self._refuse(why)
             return
-        if self._decoder is None and self._is_coded(raw):
-            self._decoder = Decoder(self._take)
+        if self._decoder is None and (self._video or self._is_coded(raw)):
+            self._decoder = Decoder(self._take, _MOST_PACKETS if self._video else 1)
         take = self._take if self._decoder is None else self._decoder.put
         take(raw, received)
 
@@ -178,6 +196,12 @@ class CameraReader:
             return self._kind is CompressedImage or read_image(raw).encoding in YUV
         except BadMessage:
             return False  # reported where the image is read
+
+    def _is_video(self, raw: bytes) -> bool:
+        try:
+            return self._kind is CompressedImage and bool(codec_of(read_compressed(raw).format))
+        except BadMessage:
+            return False  # as above
 
     def _waiting(self) -> tuple[bytes, Mapping[str, Any]] | None:
         """Image that came after the one in hand; a reliable reader keeps some."""
@@ -202,19 +226,19 @@ class CameraReader:
 
 
 class Decoder:
-    """Thread that decodes the newest image; others that wait are left out."""
+    """Thread that decodes the newest ``most`` images; others that wait are left out."""
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, take: Take, most: int) -> None:
         self._take = take
         self._bell = threading.Condition()
-        self._waiting: tuple[bytes, Moment] | None = None
+        self._waiting: deque[tuple[bytes, Moment]] = deque(maxlen=most)
         self._over = False
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
         self._thread.start()
 
     def put(self, raw: bytes, received: Moment) -> None:
         with self._bell:
-            self._waiting = raw, received
+            self._waiting.append((raw, received))
             self._bell.notify()
 
     def close(self) -> None:
@@ -226,11 +250,10 @@ class Decoder:
     def _run(self) -> None:
         while True:
             with self._bell:
-                self._bell.wait_for(lambda: self._over or self._waiting is not None)
+                self._bell.wait_for(lambda: self._over or bool(self._waiting))
                 if self._over:
                     return
-                assert self._waiting is not None
-                (raw, received), self._waiting = self._waiting, None
+                raw, received = self._waiting.popleft()
             self._take(raw, received)
 
 

@@ -23,6 +23,7 @@ from vla_ros.action import ExecuteInstruction
 from vla_ros.core.pixels import quoted
 from vla_ros.msg import Percentiles
 from vla_ros.ros.common import qos
+from vla_ros.ros.common.answers import until_asked
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.spin import every
 from vla_ros.runtime.control.control import Control
@@ -62,6 +63,8 @@ class GoalServer:
             handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
         )
+        goals = node.resolve_topic_name("~/execute_instruction")
+        self._requests = f"{goals}/_action/send_goal"
         every(node, _FEEDBACK_S, self._feed)
 
     def attach(self, control: Control | None) -> None:
@@ -94,12 +97,14 @@ class GoalServer:
 
     # Requests
 
-    def _on_request(self, request: ExecuteInstruction.Goal) -> GoalResponse:
+    async def _on_request(self, request: ExecuteInstruction.Goal) -> GoalResponse:
         """Accept or reject. Only a node that is not active rejects: a rejection carries no reason.
 
         The response goes out when this returns, so a goal that runs ends here: after the acceptance
-        nothing of it is published. A goal that cannot begin ends none.
+        nothing of it is published. A goal that cannot begin ends none. Nothing is decided before
+        some client is known: rclpy drops the goal whose response nobody reads.
         """
+        await until_asked(self._node, self._requests)
         control = self._control
         if control is None or not control.loop.safety.active:
             self._log.warning(f"goal {quoted(request.instruction)} rejected: not active")

@@ -23,14 +23,21 @@ from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted
+from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted, resized
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
+from vla_ros.core.video import VIDEOS, VideoDecoder, codec_of, need_av
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
-from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.ros.common.serialized import (
+    read_compressed,
+    read_ffmpeg,
+    read_foxglove,
+    read_image,
+    read_text,
+)
 from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
@@ -59,6 +66,7 @@ from vla_ros.runtime.control.observation import (
     PairingWindow,
     Poses,
     StreamMessage,
+    other_clock,
 )
 from vla_ros.runtime.safety import Limits
 
@@ -321,8 +329,16 @@ class PolicyInputs:
         rclpy. The newest image counts of the main camera alone: of images that are joined to
         others an older one may be the one that fits."""
         supply, main = self._control.supply, name == "image"
-        read = self._pixels if camera.transport == "raw" else self._decompressed
-        take = self._stream(name, read, put)
+        if camera.transport in VIDEOS:
+            need_av()
+        if any(camera.resize):
+            size = "x".join(map(str, camera.resize))
+            self._node.get_logger().info(
+                f"{name}: images are brought to {size} (height x width) by the nearest pixel, as"
+                " its data set's were (image_resize)"
+            )
+        read = self._pixels if camera.transport == "raw" else self._decoder(camera.transport)
+        take = self._stream(name, read, put, camera.resize)
 
         def on_receipt(stamp_ns: int, received: Moment) -> None:
             supply.received(name, received.steady_ns)
@@ -383,19 +399,35 @@ class PolicyInputs:
             raise NotWanted
         return image.stamp_ns, image_of(image, self._most)
 
-    def _decompressed(self, raw: bytes) -> tuple[int, Any]:
-        image = read_compressed(raw)
-        if not self._control.wants_frames:
-            raise NotWanted
-        return image.stamp_ns, decompressed(image, self._most)
+    def _decoder(self, transport: str) -> Read:
+        """Reader of one camera's compressed images, or of its packets of video, each of which it
+        needs."""
+        video = VideoDecoder(self._most)
+        parse = {"ffmpeg": read_ffmpeg, "foxglove": read_foxglove}.get(transport, read_compressed)
 
-    def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
-        """Callback that validates a camera's images and offers the observation that one completes.
-        Called from the node's executor, and from the threads that decode images."""
+        def read(raw: bytes) -> tuple[int, Any]:
+            given, wanted = parse(raw), self._control.wants_frames
+            if transport in VIDEOS or codec_of(given.format):
+                image = video.put(given.stamp_ns, given.format, given.data, wanted)
+            else:
+                image = decompressed(given, self._most) if wanted else None
+            if image is None:
+                raise NotWanted
+            return given.stamp_ns, image
+
+        return read
+
+    def _stream(
+        self, name: str, read: Read, put: Put, size: tuple[int, int]
+    ) -> Callable[..., None]:
+        """Callback that validates a camera's images, brings them to ``size`` and offers the
+        observation that one completes. Called from the node's executor, and from the threads that
+        decode images."""
 
         def callback(message: bytes, received: Moment) -> None:
             try:
                 stamp_ns, content = read(message)
+                content = resized(content, *size)
             except NotWanted:
                 self._control.pass_over()
                 return
@@ -435,6 +467,8 @@ class PolicyInputs:
             raise BadMessage(f"the stamp of {stream} is zero: its driver must fill header.stamp")
         ahead_ns = stamp_ns - received.now_ns
         if ahead_ns > (limits.period_ns if simulated else limits.clock_tolerance_ns):
+            if cause := other_clock(stamp_ns, received.now_ns, simulated):
+                raise BadMessage(f"{stream} is stamped in the future: {cause}")
             whose = "/clock" if simulated else "this machine's clock"
             remedy = "" if simulated else ", or raise stamp_tolerance_s"
             raise BadMessage(

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.pixels import sizes_of
 from vla_ros.core.types import PolicyInfo
 from vla_ros.ros.nodes.policy.cameras import Camera
 from vla_ros.ros.nodes.policy.outputs import gripper_ends
+from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.runtime.control.observation import LAYOUTS, ProprioLayout
 
 
@@ -96,10 +98,18 @@ def _camera(values: Mapping[str, Any], role: str, why: str) -> Camera:
     topic, transport = values[f"cameras.{role}.topic"], values[f"cameras.{role}.transport"]
     if not topic:
         raise ValueError(f"cameras.{role}.topic is empty, and {why}: name the camera's topic")
+    try:
+        sizes = sizes_of(values["image_resize"], ("main", "wrist", *roles_of(values)))
+    except ValueError as error:
+        raise ValueError(f"image_resize has {error}") from None
+    size = sizes.get(role) or sizes.get("") or (0, 0)
+    if size[0] * size[1] > values["max_image_pixels"]:
+        raise ValueError(f"image_resize of {role} is more than max_image_pixels")
     return Camera(
         topic,
         values["image_transport"] if transport == "auto" else transport,
         values[f"cameras.{role}.reliability"],
+        size,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from vla_ros.core.adaptation import COLORS, FITS, IMAGE_DEFAULTS, TURNS
 from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import OPTIONS, parse_options
 from vla_ros.ros.common.parameters import Parameter as P
@@ -47,6 +48,47 @@ def _reliability(role: str) -> P:
     return F(f"cameras.{role}.reliability", "auto", text, choices=RELIABILITIES)
 
 
+def _view(role: str) -> tuple[P, ...]:
+    """How a camera's image becomes the training data's (:mod:`vla_ros.core.adaptation`)."""
+    name, default = f"cameras.{role}.", IMAGE_DEFAULTS
+    return (
+        F(
+            f"{name}colors",
+            default["colors"],
+            f"Camera {role}: bgr exchanges red and blue, where the checkpoint was trained so",
+            choices=COLORS,
+        ),
+        F(
+            f"{name}gamma",
+            default["gamma"],
+            f"Camera {role}: exponent of its values as 0..1; below 1 is brighter",
+            0.1,
+            10.0,
+        ),
+        F(
+            f"{name}rotate",
+            default["rotate"],
+            f"Camera {role}: turn by 0, 90, 180 or 270 degrees, counter-clockwise",
+            0,
+            270,
+        ),
+        F(f"{name}mirror", default["mirror"], f"Camera {role}: exchange left and right"),
+        F(
+            f"{name}crop",
+            default["crop"],
+            f"Camera {role}: share of each side that is kept, around the middle",
+            0.1,
+            1.0,
+        ),
+        F(
+            f"{name}fit",
+            default["fit"],
+            f"Camera {role}: make it a square before the checkpoint's own steps",
+            choices=FITS,
+        ),
+    )
+
+
 def _engine(name: str) -> P:
     """The engine's option as a parameter."""
     option = OPTIONS[name]
@@ -78,20 +120,29 @@ _POLICY = (
     F(
         "state_units",
         [""],
-        "lerobot, remote, vla with joints: unit of each value of the state, or one for all: rad,"
+        "vla, lerobot, remote: unit of each value of the state, or one for all: rad,"
         " deg, m, cm, mm, 1, %, a gripper's closed..open, as -1..1, or both that and its joint's,"
         " as 0..100=-0.17..1.75; empty: rad, m, 0 to 1",
     ),
     F(
         "action_units",
         [""],
-        "lerobot, remote, vla with joints: unit of each value of an action, as for state_units",
+        "vla, lerobot, remote: unit of each value of an action, or one for all that move, as for"
+        " state_units; with a number, as 0.2rad; of velocities rad/s, deg/s (action_space"
+        " joint_delta); empty: as the checkpoint says, else rad",
+    ),
+    F(
+        "gripper",
+        "",
+        "vla, lerobot, remote: what an action's grippers have for closed..open, as 1..-1 (LIBERO,"
+        " robosuite), 0..100 or 0.8..0; empty: as the checkpoint says, and refused where its data"
+        " leave 0..1 and nothing says it",
     ),
     F(
         "action_scale",
         [0.0] * 6,
-        "vla, remote: what one unit of its first six numbers is, in m and rad; zeros: as its"
-        " checkpoint says, which is 0.05 and 0.5 for LIBERO's",
+        "vla, lerobot, remote: what one unit of its first six numbers is, in m and rad; zeros: as"
+        " its checkpoint says, which is 0.05 and 0.5 for LIBERO's",
     ),
     F(
         "replay_file",
@@ -128,10 +179,18 @@ _INPUTS = (
     F(
         "image_transport",
         "raw",
-        "Image or CompressedImage, of cameras without a transport of their own",
+        "Of cameras without a transport of their own: Image, CompressedImage (JPEG, PNG, H.264,"
+        " H.265), or the packets of ffmpeg_image_transport or foxglove",
         choices=TRANSPORTS,
     ),
-    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed"),
+    F(
+        "image_resize",
+        [""],
+        "Height x width that images are brought to, by the nearest pixel, where the data set was"
+        " recorded so (Rosetta): 512x512 for all cameras, main=480x640 for one; empty: as they"
+        " come, the checkpoint resizes",
+    ),
+    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed or /ffmpeg"),
     F(
         "cameras.main.transport",
         "auto",
@@ -139,10 +198,11 @@ _INPUTS = (
         choices=("auto", *TRANSPORTS),
     ),
     _reliability("main"),
+    *_view("main"),
     F(
         "cameras.wrist.topic",
         "wrist_image",
-        "Topic of the wrist camera, without /compressed;"
+        "Topic of the wrist camera, without /compressed or /ffmpeg;"
         " empty: there is none, and a checkpoint that needs one is refused",
     ),
     F(
@@ -152,6 +212,7 @@ _INPUTS = (
         choices=("auto", *TRANSPORTS),
     ),
     _reliability("wrist"),
+    *_view("wrist"),
     F(
         "camera_roles",
         [""],
@@ -194,6 +255,23 @@ _INPUTS = (
         " and two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the finger joints, two,"
         " or one that stands for both",
         choices=tuple(LAYOUTS),
+    ),
+    F(
+        "state_order",
+        [-1],
+        "Which values of the robot's state, counted from 0, are the checkpoint's, in its order;"
+        " [-1]: all as they are",
+    ),
+    F(
+        "state_factor",
+        [1.0],
+        "Each value of the checkpoint's state is so many times the robot's, -1 for the other sign;"
+        " one for all, or one each",
+    ),
+    F(
+        "state_offset",
+        [0.0],
+        "And so much more, in rad or m: a joint whose zero is elsewhere",
     ),
     F(
         "end_effector_frame",
@@ -287,12 +365,32 @@ _OUTPUTS = (
         "A prefix of the names an arm, as left_ and right_. end_effector_*: seven numbers each;"
         " joint_*: each arm has its own topics of outputs and of joint states",
     ),
+    F(
+        "action_order",
+        [-1],
+        "Which numbers of the policy's action, counted from 0, are the robot's, in its order;"
+        " [-1]: all as they are",
+    ),
+    F(
+        "action_factor",
+        [1.0],
+        "Each number of the robot's action is so many times the policy's; a gripper that is the"
+        " other way round: -1, and 1 for its action_offset",
+    ),
+    F("action_offset", [0.0], "And so much more, in rad, m or 0..1"),
+    F(
+        "action_turn",
+        "none",
+        "action_space end_effector_delta: the robot's frame is turned against the data's, x90, ..."
+        " z270: the axis and degrees",
+        choices=TURNS,
+    ),
     F("gripper_names", [""], "Which of action_names are grippers, 0 closed to 1 open"),
     F(
         "action_space_override",
         False,
-        "Run a policy that reports actions of another kind, order or gripper: these"
-        " parameters are right",
+        "The checkpoint's names and statistics do not count against these parameters, and a policy"
+        " that reports actions of another kind, order or gripper is run: the parameters are right",
     ),
     F(
         "action_rate_hz",
@@ -341,8 +439,9 @@ _CHUNKS = (
     F(
         "ensemble_decay",
         0.01,
-        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)",
-        0.0,
+        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i); LeRobot's"
+        " temporal_ensemble_coeff",
+        -1.0,
         100.0,
     ),
     P(
@@ -513,6 +612,7 @@ def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
             F(f"cameras.{role}.transport", "auto", f"Of camera {role}; auto: image_transport",
               choices=("auto", *TRANSPORTS)),
             _reliability(role),
+            *_view(role),
         )  # fmt: skip
     return tuple(rows)
 

@@ -11,18 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
+from vla_ros.core.assumption import Assumption, table
 from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.types import PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
+from vla_ros.ros.nodes.policy.assumptions import message_of, of_policy, of_robot
 from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.ros.nodes.policy.link import LoopLink
-from vla_ros.ros.nodes.policy.needs import needs_of
+from vla_ros.ros.nodes.policy.needs import FrameStreams, needs_of
 from vla_ros.ros.nodes.policy.outputs import joint_outputs
 from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.ros.nodes.policy.rates import SettledRate, settle_rate, slower
@@ -200,8 +203,11 @@ class PolicyRuntime:
             f" worker {ready.pid}, inference {ready.inference_p50_ms:.1f} ms"
             f" (p99 {ready.inference_p99_ms:.1f} ms)"
         )
-        if ready.info.conventions:
-            log.info(f"the checkpoint is read so: {ready.info.conventions}")
+        self._describe = partial(self._described, node, limits, needs)
+        again, assumptions = self._topics.described, self._describe()
+        if not again:
+            marked = "taken for granted; ? marks a default that nothing says:"
+            log.info(f"{marked}\n{table(assumptions)}")
         if chunking.replan_interval not in (values["replan_interval"], ready.info.chunk_length):
             log.info(
                 f"of each chunk of {ready.info.chunk_length} actions {chunking.replan_interval} are"
@@ -212,6 +218,21 @@ class PolicyRuntime:
         doubts = ready.info.contradiction, contradiction, self._rate.doubt
         for line in filter(None, (*doubts, slower(limits, ready.info))):
             log.warning(f"check this: {line}")
+
+    def _described(
+        self, node: LifecycleNode, limits: Limits, streams: FrameStreams
+    ) -> list[Assumption]:
+        """Publish what is taken for granted, and return it."""
+
+        def writers(topic: str) -> list[str]:
+            found = node.get_publishers_info_by_topic(topic)
+            return [f"{one.node_namespace.rstrip('/')}/{one.node_name}" for one in found]
+
+        info, resolve = self._link.ready.info, node.resolve_topic_name
+        robot = of_robot(self._values, info, limits, self._rate, streams, resolve, writers)
+        assumptions = [*of_policy(info), *robot]
+        self._topics.describe(message_of(info, assumptions), self._clock.now_ns())
+        return assumptions
 
     def _worker_limits(self) -> WorkerLimits:
         cameras = 2 + len(roles_of(self._values))
@@ -243,6 +264,7 @@ class PolicyRuntime:
         if self.control.loop.limits.actions_a_period == 1.0:
             self._link.ticker = self._ticker  # else no phase holds between arrivals and ticks
         self._ticker.start()
+        self._describe()  # by now it is known who publishes
 
     def deactivate(self) -> None:
         """Nothing is published after this; the outputs, whose readers may go on with what they

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from vla_ros.core.adaptation import Adaptation, adaptation_of
 from vla_ros.core.types import StaleAction
 from vla_ros.engine.options import EngineOptions, parse_options
 from vla_ros.policies.base import PolicyRefused, PolicySpec
@@ -138,7 +139,18 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         options=pairs_of(values, "policy_options"),
         state_units=tuple(filter(None, values["state_units"])),
         action_units=tuple(filter(None, values["action_units"])),
+        gripper=values["gripper"],
+        action_space_override=values["action_space_override"],
+        action_rate_hz=values["action_rate_hz"],
+        adaptation=_adaptation(values),
     )
+
+
+def _adaptation(values: Mapping[str, Any]) -> Adaptation:
+    try:
+        return adaptation_of(values, ("main", "wrist", *roles_of(values)))
+    except ValueError as error:
+        raise PolicyRefused(str(error)) from error
 
 
 def _joints_of_state(values: Mapping[str, Any]) -> tuple[str, ...]:

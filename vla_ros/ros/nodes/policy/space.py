@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
-from vla_ros.core.action_space import ActionKind, ActionSpace, end_effectors, joints
+from vla_ros.core.action_space import KINDS, ActionSpace, end_effectors, joints
 from vla_ros.core.types import PolicyInfo
 
-KINDS = {kind.name.lower(): kind for kind in ActionKind}
 CHOICES = tuple(KINDS)
 
 

@@ -25,7 +25,14 @@ from vla_ros.core.types import (
     PolicyInfo,
     PolicyState,
 )
-from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus, Stages
+from vla_ros.msg import (
+    ActionChunk,
+    ActionCommand,
+    Latency,
+    PolicyDescription,
+    PolicyStatus,
+    Stages,
+)
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import Diagnostics, set_time, set_times, status, to_time
 from vla_ros.ros.common.text import make_printable
@@ -76,6 +83,8 @@ class PolicyTopics:
         #: full names of the topics that commands go to beside ~/action
         self.outputs: tuple[str, ...] = ()
         self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
+        self.described = False  # since this node began
+        self._description = node.create_publisher(PolicyDescription, "~/description", qos.LATCHED)
         self._diagnostics = Diagnostics(node)
         self._last, self._spare = PolicyStatus(), ""
         self._captured, self._captured_ns = 0, 0  # graphs in service, the last time some were
@@ -171,6 +180,14 @@ class PolicyTopics:
         elif not 0 <= now_ns - self._captured_ns < CAPTURED_S * SECOND:
             self._captured = 0
         self._last, self._spare = message, spare
+
+    def describe(self, message: PolicyDescription, now_ns: int) -> None:
+        """Stamp and publish what is taken for granted."""
+        message.header.stamp = to_time(now_ns)
+        for part in (message, *message.assumptions):
+            make_printable(part)
+        self._description.publish(message)
+        self.described = True
 
     def diagnose(self) -> None:
         """Publish the last status on /diagnostics."""

@@ -31,7 +31,7 @@ from vla_ros.core.resources import version
 from vla_ros.core.types import PolicyState
 from vla_ros.data.bag_writer import MB, BagSink, Record, SinkLimits, Topic, typestore
 from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder
-from vla_ros.data.run_info import STATUS, TOPICS, RunInfo
+from vla_ros.data.run_info import STATUS, TOPICS, VIDEO_TOPICS, RunInfo
 from vla_ros.msg import PolicyStatus
 from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener
 from vla_ros.ros.common.convert import Diagnostics, status
@@ -190,7 +190,8 @@ class RecorderNode(Node):
             raise ValueError("record and flight are both false: nothing to do")
         self._state: int | None = None
         self._collector = ParameterCollector(self, NODES, self._parameters_known)
-        topics = [*TOPICS, *parse_topics(values["extra_topics"])]
+        video = [one for one in VIDEO_TOPICS if class_of(one[1]) is not None]
+        topics = [*TOPICS, *video, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
         self.create_service(Trigger, "~/record", self._on_record)

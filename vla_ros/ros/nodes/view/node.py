@@ -34,17 +34,25 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import Trigger
 
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.pixels import BadMessage, decompressed, image_of
 from vla_ros.core.types import Floats, PolicyState
-from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
+from vla_ros.msg import (
+    ActionChunk,
+    ActionCommand,
+    EpisodeStatus,
+    NamedPoses,
+    PolicyDescription,
+    PolicyStatus,
+)
 from vla_ros.ros.bringup.view import ADDRESS, LEFT, OPENED
 from vla_ros.ros.common import qos, spin
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
-from vla_ros.ros.common.peer import TRANSPORTS, image_topic
+from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.ros.nodes.monitor.node import command_seen, status_seen
 from vla_ros.srv import ResetEpisode
@@ -285,7 +293,7 @@ TABLE = (
       " start, which stands in the address that is logged", fixed=True),
     P("cameras", ["image", "wrist_image"], "Topics of the images", fixed=True),
     P("image_transport", "raw", "Topics of the cameras: as they are, or with /compressed",
-      choices=TRANSPORTS, fixed=True),
+      choices=("raw", "compressed"), fixed=True),
     P("suite", "", "libero: whose instructions are suggested; empty: of all suites", fixed=True),
     P("draw_rate_hz", 4.0, "How often the page is drawn, while a browser is open", 0.2, 20.0,
       fixed=True),
@@ -356,6 +364,7 @@ class ViewNode(Node):
         listen(self, ActionCommand, "policy/action", self._on_command, all_that_come)
         listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
         listen(self, PolicyStatus, "policy/status", self._on_status, some)
+        listen(self, PolicyDescription, "policy/description", self._on_description, qos.LATCHED)
         listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
         listen(self, JointState, "joint_states", self._on_joints, some)
         listen(self, NamedPoses, "ground_truth", self._on_poses, some)
@@ -391,6 +400,11 @@ class ViewNode(Node):
             return
         self._page.hear_status(seen, message.instruction, self._time.steady_ns())
         self._person.reported(seen.state, self._time.steady_ns())
+
+    def _on_description(self, message: PolicyDescription) -> None:
+        self._page.assumptions = tuple(
+            Assumption(a.what, a.value, a.source, a.is_default) for a in message.assumptions
+        )
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         self._page.world = world_of(message)
@@ -443,7 +457,7 @@ class ViewNode(Node):
         banner = page.banner_html(now)
         if self._person.has_robot:
             banner += held_html(self._person.held(now))
-        self._window.show_words(banner, page.facts_html(), page.log_html())
+        self._window.show_words(banner, page.facts_html(), page.assumptions_html(), page.log_html())
         if images := self._burnt():
             self._window.show_image(side_by_side(images))
         environment = page.world.environment if page.world else ""

@@ -52,7 +52,14 @@ def test_a_node_whose_starter_has_ended_by_the_time_it_asks_ends_at_once():
         "import os; from vla_ros.ros.common.ending import end_with_parent;"
         " end_with_parent(); assert 'VLA_ROS_PARENT' not in os.environ; print('runs')"
     )
-    for parent, status, said in ((os.getpid(), 0, b"runs\n"), (1, 3, b"")):
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    cases = (
+        (os.getpid(), 0, b"runs\n"),
+        (1, 0, b"runs\n"),  # somebody is between the two: a debugger
+        (gone.pid, 3, b""),
+    )
+    for parent, status, said in cases:
         env = {**os.environ, "VLA_ROS_PARENT": str(parent)}
         ended = subprocess.run(
             [sys.executable, "-c", code], env=env, capture_output=True, timeout=30

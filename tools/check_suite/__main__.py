@@ -1,0 +1,209 @@
+"""`python -m check_suite`: planted faults on episodes of the tabletop, named or not, as a table.
+
+Every result is a line of a file, and a run that was stopped goes on where it was. A fault is named
+right where the name is the planted one's; a wrong name is any other; nothing named is a miss. On
+clean recordings, and where no hypothesis repairs the fault, any name is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from check_suite.episodes import load, make
+from check_suite.plant import faults
+from vla_ros.data.check.asking import Asker
+from vla_ros.data.check.diagnosis import Diagnosis, Search
+from vla_ros.data.check.hypotheses import all_of
+from vla_ros.data.check.recording import Recording
+from vla_ros.engine.options import EngineOptions
+from vla_ros.policies import Policy, PolicySpec, load_policy
+
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "check-suite"
+#: Two at once: each by its name.
+PAIRS = (
+    ("BGR", "gripper 1..0"),
+    ("180 degrees", "action: sign of y"),
+    ("BGR", "state: sign of x"),
+    ("mirrored", "actions x0.5"),
+    ("state: x and y exchanged", "gripper -1..1"),
+    ("frame turned z90", "gripper 1..0"),
+    ("BGR", "180 degrees"),
+)
+
+
+def main() -> int:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(prog="check_suite", description=__doc__.split("\n")[0])
+    parser.add_argument("--checkpoint", nargs="+", default=["shipped:tabletop-flow"])
+    parser.add_argument("--frames", type=int, nargs="+", default=[24, 12, 48])
+    parser.add_argument("--clean", type=int, default=50, help="clean sets of each size (50)")
+    parser.add_argument("--only", default="", help="faults whose name has this word")
+    parser.add_argument("--episodes", type=int, default=4, help="of each family (4)")
+    parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
+    parser.add_argument("--table", action="store_true", help="print the table of what is there")
+    args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    done = _read(args.out)
+    if not args.table:
+        for checkpoint in args.checkpoint:
+            _run(args, checkpoint, {_key(one) for one in done})
+    print(table(_read(args.out)))
+    return 0
+
+
+def _run(args: argparse.Namespace, checkpoint: str, done: set[tuple[Any, ...]]) -> None:
+    engine = EngineOptions(checkpoint, dtype="float32", num_threads=1)
+    policy = load_policy(PolicySpec("vla", engine=engine))
+    needs = {"state"} if policy.info.state_dim else set()
+    for labels in ("clean", "disturbed"):
+        file = make(FOLDER, args.episodes, labels == "disturbed")
+        whole = load(file, 96, bool(needs), False)
+        for name, wanted, planted, frames in _cases(args, whole, needs, labels):
+            case = {"checkpoint": checkpoint, "labels": labels, "fault": name, "frames": frames}
+            if _key(case) in done:
+                continue
+            begun = time.process_time()
+            found = _check(policy, planted)
+            case |= {"wanted": wanted, "seconds": round(time.process_time() - begun, 1)}
+            case |= _outcome(found)
+            print(f"{frames:3d} {labels:9s} {name:34s} -> {case['named'] or 'nothing'}"
+                  f" ({case['before']:.2f} to {case['after']:.2f})", flush=True)  # fmt: skip
+            with args.out.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(case) + "\n")
+
+
+def _cases(
+    args: argparse.Namespace, whole: Recording, needs: set[str], labels: str
+) -> Iterator[tuple[str, list[list[str]], Recording, int]]:
+    """Name, the names that are right (one of each list), the recording, and its frames."""
+    fit = {one.name: one for one in faults() if not one.needs or one.needs in needs}
+    few = labels == "disturbed"
+    for frames in args.frames[:1] if few else args.frames:
+        recording = whole.only(frames)
+        for one in fit.values():
+            if args.only in one.name:
+                yield one.name, [[*one.wanted]], one.plant(recording), frames
+        for names in PAIRS if frames >= 24 and not few else ():
+            if set(names) <= set(fit) and args.only in " + ".join(names):
+                first, second = (fit[name] for name in names)
+                both = second.plant(first.plant(recording))
+                yield " + ".join(names), [[*first.wanted], [*second.wanted]], both, frames
+        for number in range(0 if args.only else args.clean):
+            yield f"clean {number}", [[]], _drawn(whole, frames, number), frames
+
+
+def _drawn(whole: Recording, frames: int, number: int) -> Recording:
+    """Another clean set: frames drawn of all."""
+    rng = np.random.default_rng([5, number, frames])
+    rows = sorted(rng.choice(whole.chosen, frames, replace=False).tolist())
+    return replace(whole, chosen=tuple(rows))
+
+
+def _check(policy: Policy, recording: Recording) -> Diagnosis:
+    info = policy.info
+    hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
+    return Search(_asker(policy, recording), hypotheses, 1e9).run()
+
+
+_ASKERS: dict[int, Asker] = {}
+
+
+def _asker(policy: Policy, recording: Recording) -> Asker:
+    """One that keeps its answers as long as the images are the same: clean sets are of one pool."""
+    key = id(recording.images)
+    known = _ASKERS.get(key)
+    if known is None or known.recording.state is not recording.state:
+        _ASKERS.clear()
+        known = _ASKERS[key] = Asker(policy, recording)
+    known.recording = recording
+    return known
+
+
+def _outcome(found: Diagnosis) -> dict[str, Any]:
+    named = [one.key for one in found.named.chain] if found.named else []
+    after = found.named.error if found.named else found.before.error
+    return {
+        "named": " + ".join(named),
+        "names": named,
+        "ties": list(found.ties),
+        "status": found.status,
+        "before": round(found.before.error, 4),
+        "after": round(after, 4),
+        "margin": round(found.margin, 2),
+        "calls": found.calls,
+        "best": found.rivals[0].name if found.rivals else "",
+    }
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _key(case: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(case[name] for name in ("checkpoint", "labels", "fault", "frames"))
+
+
+# The table
+
+
+def judged(case: Mapping[str, Any]) -> str:
+    """right, wrong or missed. Of two faults, both or one of them without a wrong one is right."""
+    wanted = [set(names) for names in case["wanted"]]
+    named = set(case["names"])
+    if not any(wanted):
+        return "wrong" if named else "right"
+    strange = [name for name in named if not any(name in names for names in wanted)]
+    if strange:
+        return "wrong"
+    return "right" if named and len(named) == len(wanted) else "missed" if not named else "half"
+
+
+def table(cases: Sequence[Mapping[str, Any]]) -> str:
+    """All results in Markdown: a row a kind and size, then what was not named right."""
+    rows: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for case in cases:
+        key = (case["checkpoint"], case["labels"], _kind(case), case["frames"])
+        rows[key].append(judged(case))
+        seconds[key].append(case["seconds"])
+    out = [
+        "| checkpoint | labels | kind | frames | cases | right | half | missed | wrong | CPU s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, found in sorted(rows.items()):
+        counts = [found.count(word) for word in ("right", "half", "missed", "wrong")]
+        words = [str(word) for word in (*key, len(found), *counts)]
+        out.append(f"| {' | '.join(words)} | {np.median(seconds[key]):.0f} |")
+    out += ["", "Not named right:", ""]
+    for case in cases:
+        if (verdict := judged(case)) != "right":
+            left = case["after"] if case["names"] else case["before"]
+            out.append(
+                f"- {case['checkpoint']}, {case['labels']}, {case['frames']} frames,"
+                f" {case['fault']}: {verdict}, {case['named'] or 'nothing'}"
+                f" (error {case['before']:.2f}, left {left:.2f}; best {case['best']})"
+            )
+    return "\n".join(out)
+
+
+def _kind(case: Mapping[str, Any]) -> str:
+    if case["fault"].startswith("clean "):
+        return "clean sets"
+    if not any(case["wanted"]):
+        return "none fits"
+    return "two faults" if len(case["wanted"]) > 1 else "one fault"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

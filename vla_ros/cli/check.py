@@ -1,0 +1,354 @@
+"""`vla-ros check`: which convention is wrong, before a motor moves."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, require_rosbags
+from vla_ros.core.console import Progress, Table, print_json, show
+from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.options import EngineOptions
+from vla_ros.policies.base import PolicyRefused, PolicySpec
+
+if TYPE_CHECKING:
+    from vla_ros.core.types import Floats
+    from vla_ros.data.check.recording import Recording
+    from vla_ros.data.check.report import CheckReport
+    from vla_ros.policies.base import Policy
+
+DESCRIPTION = """\
+Ask a checkpoint about recorded frames and say which convention is wrong, before a motor moves: a
+camera upside down, red and blue exchanged, the sign or the offset of a joint, the gripper's side,
+degrees for radians, a frame that is turned, images that are late.
+
+DATA are bags of one robot (the observations that the policy is to have, and the commands that a
+person, or another policy, gave), or one LeRobotDataset. Every repair on a list is tried on a few
+dozen frames; the one that restores the error is named, with the parameter of the policy node to
+set. Nothing moves, and no ROS is needed but for --robot and --contract."""
+
+EPILOG = """\
+examples:
+  vla-ros check /models/mine bag1 bag2
+  vla-ros check /models/mine data/set --robot robot.yaml --html check.html
+  vla-ros check shipped:tabletop-flow run1 --write fix.yaml --json
+
+An error of 0 is the recorded action; a policy that always gives the mean action has 0.5, and 1 more
+where the gripper is the other way round.
+
+exit status: 0 the policy does what the data do, 1 something is wrong, 2 it cannot be told, wrong
+usage or data that cannot be read"""
+
+#: Parameters of a recorded run that say how its observations are made, whichever policy it ran.
+_OBSERVING = ("state_layout", "joint_names", "camera_roles")
+
+
+def add_parser(verbs: Verbs) -> None:
+    """The options of this verb."""
+    parser = add_verb(verbs, "check", DESCRIPTION, EPILOG)
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="a folder, a hub id, shipped:..., or a server's"
+        " ws:// address")  # fmt: skip
+    add("data", type=Path, nargs="+", metavar="DATA", help="bags, or one LeRobotDataset")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--robot", type=Path, metavar="FILE", help="the policy node's parameter file"
+    )
+    group.add_argument("--contract", type=Path, metavar="FILE", help="the robot's contract")
+    add("-r", "--remap", action="append", default=[], metavar="ROLE=TOPIC",
+        help="what a topic is called in the bags, as of `vla-ros export`")  # fmt: skip
+    add("--camera", action="append", default=[], metavar="ROLE=NAME",
+        help="a camera of the data by its role (main, wrist, ...); may be repeated")  # fmt: skip
+    add("--instruction", metavar="TEXT", help="the task, instead of the data's own")
+    add("--fps", type=int, default=0, metavar="N", help="rows a second (the data's own)")
+    add("--frames", type=int, default=24, metavar="N", help="frames to ask about (24)")
+    add("--budget", type=float, default=120.0, metavar="S", help="longest search, in s (120)")
+    add_fields(parser, EngineOptions, "device", "dtype", "unnorm_key", "num_threads")
+    add("--html", type=Path, metavar="FILE", help="write the report as a page")
+    add("--write", type=Path, metavar="FILE", help="write the repair as a parameter file")
+    add_flag(parser, "--json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check; returns the exit status."""
+    if not 4 <= args.frames <= 1000:
+        raise UserError(f"--frames {args.frames}: give 4 to 1000")
+    if not args.budget > 0:
+        raise UserError(f"--budget {args.budget:g}: must be above 0 seconds")
+    robot = _robot(args)
+    with Progress() as progress:
+        progress.update("check", f"loading {args.checkpoint}")
+        report = _checked(args, robot, progress)
+    _show(report)
+    if args.html is not None:
+        from vla_ros.viz.check_page import page
+
+        args.html.write_text(page(report), encoding="utf-8")
+    if args.write is not None:
+        _write(args.write, report, robot)
+    if args.json:
+        print_json(report.json())
+    return report.status
+
+
+# The robot: parameters of the policy node from a file or a contract.
+
+
+def _robot(args: argparse.Namespace) -> dict[str, Any]:
+    """Parameters of the policy node that were given. UserError."""
+    if args.contract is not None:
+        from vla_ros.ros.bringup.contract import read_contract
+
+        return dict(read_contract(args.contract).parameters)
+    if args.robot is None:
+        return {}
+    from vla_ros.core.yaml_files import read_yaml
+    from vla_ros.ros.bringup.graph_file import flatten
+    from vla_ros.ros.common.parameter_files import matches, sections
+
+    content = read_yaml(args.robot)
+    found: dict[str, Any] = {}
+    for pattern, values in sections(content if isinstance(content, dict) else {}):
+        if matches(pattern, "/policy"):
+            found |= flatten(values)
+    if not found:
+        raise UserError(f"{args.robot} has no parameters of the node policy: policy:"
+                        " {ros__parameters: {...}}")  # fmt: skip
+    return found
+
+
+def _spec(args: argparse.Namespace, robot: Mapping[str, Any]) -> PolicySpec:
+    """The policy to ask. UserError."""
+    remote = args.checkpoint.startswith(("ws://", "wss://", "tcp://"))
+    name = "remote" if remote else "vla"
+    own = {one: getattr(args, one) for one in ("device", "dtype", "unnorm_key", "num_threads")}
+    own = {one: value for one, value in own.items() if value != getattr(EngineOptions(), one)}
+    if not robot:
+        return PolicySpec(name, EngineOptions(args.checkpoint, **own))
+    from vla_ros.ros.common.parameter_files import is_known, nearest
+    from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows
+    from vla_ros.ros.nodes.policy.settings import spec_of
+
+    values: dict[str, Any] = {row.name: row.default for row in TABLE}
+    values |= {"camera_roles": robot.get("camera_roles", [""])}
+    with user_errors(ValueError):
+        values |= {row.name: row.default for row in camera_rows(values)}
+    if strange := [name for name in robot if not is_known(name, values)]:
+        raise UserError(f"the policy node has no parameter {strange[0]!r}"
+                        f"{nearest(strange[0], values)}")  # fmt: skip
+    values |= {**robot, "policy": name, "checkpoint": args.checkpoint, **own}
+    with user_errors(ValueError, PolicyRefused):
+        return spec_of(values)
+
+
+# The data
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What the policy takes of a recording."""
+
+    state: int
+    horizon: int
+
+
+def _recording(
+    args: argparse.Namespace, robot: Mapping[str, Any], needs: _Needs, progress: Progress
+) -> Recording:
+    """The recorded frames, with the state as the policy takes it. UserError."""
+    from vla_ros.data.check.recording import state_of
+    from vla_ros.data.lerobot.dataset import is_dataset
+
+    sets = [path for path in args.data if is_dataset(path)]
+    if sets and len(args.data) > 1:
+        raise UserError("give bags, or one LeRobotDataset: several are not read side by side")
+    read = _of_set if sets else _of_bags
+    recording, observed = read(args, needs, progress)
+    settings = {**observed, **{n: robot[n] for n in _OBSERVING if n in robot}}
+    return state_of(
+        recording,
+        settings.get("state_layout", "joints"),
+        [name for name in settings.get("joint_names", ()) if name],
+        needs.state,
+    )
+
+
+def _of_bags(
+    args: argparse.Namespace, needs: _Needs, progress: Progress
+) -> tuple[Recording, dict[str, Any]]:
+    require_rosbags()
+    from vla_ros.data.bag_frames import parse_remaps
+    from vla_ros.data.bags import Bag
+    from vla_ros.data.check.recording import record, roles_of
+    from vla_ros.data.lerobot.from_bags import BagOptions, Bags
+    from vla_ros.data.lerobot.streams import ROLES
+
+    given = _cameras(args)
+    topics = {role: name for role, name in given.items() if name.startswith("/")}
+    options = BagOptions(parse_remaps(args.remap, ROLES), topics, args.instruction, fps=args.fps)
+    with Bag(args.data[0]) as first:
+        run = first.run.parameters.get("policy", {}) if first.run else {}
+    observed = {name: run[name] for name in _OBSERVING if name in run}
+    with Bags(args.data, options) as bags:
+        columns = bags.columns()
+        for note in bags.notes():
+            progress.say(note)
+        numbers = {one.name: one.names for one in columns.numbers}
+        roles = roles_of(
+            tuple(columns.cameras), {r: n for r, n in given.items() if r not in topics}
+        )
+        recording = record(
+            ", ".join(str(path) for path in args.data), float(columns.fps), bags.rows(), len(bags),
+            args.frames, numbers["action"], numbers.get("observation.state", ()), roles,
+            needs.horizon,
+        )  # fmt: skip
+    return recording, observed
+
+
+def _of_set(
+    args: argparse.Namespace, needs: _Needs, progress: Progress
+) -> tuple[Recording, dict[str, Any]]:
+    from vla_ros.data.check.recording import record, roles_of
+    from vla_ros.data.lerobot.dataset import ACTION, STATE, Reader, python_of, short
+
+    (path,) = args.data
+    with Reader(python_of(), path) as reader:
+        features = reader.info.features
+        cameras = [name for name, one in features.items() if one.image]
+        if ACTION not in features or not cameras:
+            raise UserError(f"{path} has no {'cameras' if ACTION in features else ACTION}")
+        wanted = (*cameras, ACTION, *([STATE] if STATE in features else []))
+        roles = roles_of([short(name) for name in cameras], _cameras(args))
+        state = _names(features[STATE]) if STATE in features else ()
+        rows = reader.rows(wanted)
+        if args.instruction is not None:
+            from dataclasses import replace
+
+            rows = (replace(row, task=args.instruction) for row in rows)
+        recording = record(
+            str(path), float(args.fps or reader.info.fps), rows, reader.info.frames, args.frames,
+            _names(features[ACTION]), state, roles, needs.horizon,
+        )  # fmt: skip
+    return recording, {}
+
+
+def _names(feature: Any) -> tuple[str, ...]:
+    """Names of a feature's numbers; by their places where the set has none."""
+    count = feature.shape[0]
+    return feature.names if len(feature.names) == count else tuple(map(str, range(count)))
+
+
+def _cameras(args: argparse.Namespace) -> dict[str, str]:
+    found = {}
+    for item in args.camera:
+        role, equals, name = item.partition("=")
+        if not (role and equals and name):
+            raise UserError(f"--camera {item}: write ROLE=NAME, such as main=front")
+        found[role] = name
+    return found
+
+
+# The check
+
+
+def _checked(args: argparse.Namespace, robot: Mapping[str, Any], progress: Progress) -> CheckReport:
+    from vla_ros.data.check.asking import STEPS, Asker
+    from vla_ros.data.check.diagnosis import Search
+    from vla_ros.data.check.hypotheses import all_of
+    from vla_ros.data.check.report import CheckReport, figures
+    from vla_ros.data.check.sensitivity import sensitivities
+    from vla_ros.data.check.static import findings, refuse_width
+
+    spec = _spec(args, robot)
+    policy = _loaded(spec)
+    info = policy.info
+    needs = _Needs(info.state_dim, 2 * STEPS)
+    recording = _recording(args, robot, needs, progress)
+    refuse_width(recording, info.action_space)
+    seen = findings(recording, info, _ends(spec, info.action_space.width))
+    asker = Asker(policy, recording)
+    hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
+
+    def shown(text: str, done: int, total: int) -> None:
+        progress.update("check", text, done, total)
+
+    with _understood():
+        diagnosis = Search(asker, hypotheses, args.budget, shown).run()
+        used = ["main", *(["wrist"] if info.cameras == 2 else []), *info.camera_roles]
+        sensitive = sensitivities(asker, used)
+        return CheckReport(
+            args.checkpoint, recording, info, tuple(seen), diagnosis, tuple(sensitive),
+            figures(asker, diagnosis),
+        )  # fmt: skip
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    with user_errors(PolicyRefused):
+        yield
+
+
+def _loaded(spec: PolicySpec) -> Policy:
+    from vla_ros.policies.load import load_policy, worker_python
+
+    with user_errors(PolicyRefused):
+        if (python := worker_python(spec)) is not None:
+            raise UserError(f"this policy runs in another Python ({python}): check it there")
+        return load_policy(spec)
+
+
+def _ends(spec: PolicySpec, width: int) -> Sequence[Floats]:
+    """The least and the greatest action of the checkpoint's data in the robot's units; () where
+    nothing says them, or its own units are not the robot's."""
+    if spec.name != "vla" or spec.action_units:
+        return ()
+    import numpy as np
+
+    from vla_ros.engine.families.base import LoadOptions
+    from vla_ros.engine.families.registry import family_of, source_of
+    from vla_ros.policies.conventions import settle
+
+    source = source_of(spec.checkpoint)
+    if isinstance(source, str):
+        return ()
+    engine = spec.engine
+    choice = LoadOptions(embodiment=engine.embodiment or None, unnorm_key=engine.unnorm_key or None)
+    ends = [end.double().numpy() for end in family_of(source).action_ends(source, choice)]
+    if len(ends) != 2 or any(len(end) != width for end in ends):
+        return ()
+    used, _ = settle(spec)
+    scale = np.ones(width)
+    if width == 7:
+        scale[:6] = used.action_scale
+    return [end * scale for end in ends]
+
+
+# What is said
+
+
+def _show(report: CheckReport) -> None:
+    for finding in report.findings:
+        show(f"{'WRONG' if finding.level == 'wrong' else 'look '}  {finding.line}")
+    show(Table(("tried", "error"), report.rows(), left=()))
+    for line in report.lines():
+        show(line)
+
+
+def _write(path: Path, report: CheckReport, robot: Mapping[str, Any]) -> None:
+    """Write the repair as a parameter file of the policy node. UserError: there is none, or the
+    robot's file has another value of it."""
+    parameters = report.parameters
+    if not parameters:
+        raise UserError(f"--write {path}: there is no parameter to set")
+    if both := [name for name in parameters if name in robot]:
+        raise UserError(f"--write {path}: the robot's file has {both[0]} already: put them together"
+                        " by hand")  # fmt: skip
+    import yaml
+
+    content = {"policy": {"ros__parameters": parameters}}
+    head = f"# {report.checkpoint} on {report.recording.name}: `vla-ros check`\n"
+    path.write_text(head + yaml.safe_dump(content, sort_keys=True), encoding="utf-8")

@@ -1,0 +1,302 @@
+"""Which hypothesis explains what a policy does with recorded frames: diagnosis by repair.
+
+The policy is asked the frames under each hypothesis; the one whose repair restores the error is
+named. A name needs three things: it leaves less than half of the error, it takes away more than
+chance, and no simpler one does as well. Where nothing does so, nothing is named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vla_ros.core.types import Floats
+from vla_ros.data.check.asking import STEPS, Asker, Judge, mean
+from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
+
+HALF = 0.5  # of the error that a named repair leaves at most
+LEAST = 0.03  # error that it takes away at least
+SURE = 2.5  # standard errors that this is above 0
+RESTORED = 0.25  # of the error: a repair that leaves less ends the search
+ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
+FITS = 0.4  # largest error of a policy that does what the data do
+_TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
+_SEMIFINALISTS, _FINALISTS = 12, 4
+_REFINED = (0.5, 0.75, 1.3)
+_BASES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A chain of hypotheses that was tried on all frames: the error that it leaves, of each
+    frame [F]."""
+
+    chain: tuple[Hypothesis, ...]
+    errors: Floats
+
+    @property
+    def error(self) -> float:
+        """Mean error."""
+        return mean(self.errors)
+
+    @property
+    def name(self) -> str:
+        """Names of the hypotheses."""
+        return " + ".join(one.key for one in self.chain) or NONE.key
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is wrong, by the frames.
+
+    ``before``: as it is. ``named``: the repair, None: nothing or unknown. ``rivals``: others that
+    were tried on all frames, the best first. ``ties``: as good as the named one. ``untried``:
+    hypotheses that the budget had no time for. ``seconds`` and ``calls`` of the policy.
+    """
+
+    before: Tried
+    named: Tried | None
+    rivals: tuple[Tried, ...]
+    ties: tuple[str, ...]
+    untried: tuple[str, ...]
+    seconds: float
+    calls: int
+    frames: int
+
+    @property
+    def status(self) -> int:
+        """0 it fits, 1 something is wrong, 2 cannot tell."""
+        if self.named is not None:
+            return 1
+        return 0 if self.before.error <= FITS else 2
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the policy node that repair it."""
+        return combined(self.named.chain) if self.named else {}
+
+    @property
+    def margin(self) -> float:
+        """How many times the next repair's error is the named one's; 0: nothing is named."""
+        if self.named is None:
+            return 0.0
+        keys = {*self.ties, self.named.name}
+        others = [one.error for one in self.rivals if one.name not in keys]
+        return min(others, default=self.before.error) / max(self.named.error, 1e-3)
+
+
+def combined(chain: Sequence[Hypothesis]) -> dict[str, Any]:
+    """Parameters of several repairs, one after the other; factors and offsets of the same values
+    are put together."""
+    out: dict[str, Any] = {}
+    for one in chain:
+        for name, value in one.parameters.items():
+            if name in out and name.endswith("_factor"):
+                value = [a * b for a, b in zip(out[name], value, strict=True)]
+            elif name in out and name.endswith("_offset"):
+                value = [a + b for a, b in zip(out[name], value, strict=True)]
+            elif name in out and name.endswith(".rotate"):
+                value = (out[name] + value) % 360
+            out[name] = value
+    return out
+
+
+@dataclass
+class Search:
+    """A search over hypotheses within ``budget_s`` seconds. ``shown``: told what is tried, done and
+    to do."""
+
+    asker: Asker
+    hypotheses: Sequence[Hypothesis]
+    budget_s: float = 120.0
+    shown: Callable[[str, int, int], None] = lambda *_: None
+    steps: int = STEPS
+    _tried: dict[str, Tried] = field(default_factory=dict)
+    _untried: list[str] = field(default_factory=list)
+
+    def run(self) -> Diagnosis:
+        """The diagnosis. UserError: the policy has no answer to a frame."""
+        self._begun = time.monotonic()
+        self._judge = Judge(self.asker.recording, self.asker.space)
+        self._rows = self.asker.recording.chosen
+        third = max(min(8, len(self._rows)), len(self._rows) // 3)
+        self._few = self._spread(self._rows, third)
+        self._fewest = self._spread(self._few, min(5, len(self._few)))
+        before = self._try(())
+        if before.error < LEAST:  # nothing that is left could be named
+            return self._diagnosis(before, None)
+        self._level((), self.hypotheses)
+        best = self._best(before)
+        if best is None or self._left(best, before) > HALF or best.error > ENOUGH:
+            for base in self._bases(before):
+                self._level(base.chain, self._others(base))
+            best = self._best(before)
+        if best is not None and not self._named(best, before):
+            best = None
+        return self._diagnosis(before, best)
+
+    def _diagnosis(self, before: Tried, best: Tried | None) -> Diagnosis:
+        rivals = sorted((t for t in self._tried.values() if t.chain), key=lambda t: t.error)
+        ties: tuple[str, ...] = ()
+        if best is not None:
+            ties = tuple(t.name for t in rivals if t is not best and self._tied(t, best))
+        return Diagnosis(
+            before,
+            best,
+            tuple(rivals),
+            ties,
+            tuple(self._untried),
+            time.monotonic() - self._begun,
+            self.asker.calls,
+            len(self._rows),
+        )
+
+    @staticmethod
+    def _spread(rows: Sequence[int], count: int) -> tuple[int, ...]:
+        at = np.linspace(0, len(rows) - 1, count).round().astype(int)
+        return tuple(rows[i] for i in at)
+
+    # One level: every hypothesis on top of a chain.
+
+    def _level(self, base: tuple[Hypothesis, ...], hypotheses: Sequence[Hypothesis]) -> None:
+        free = [one for one in hypotheses if one.inputs is None]
+        for one in free:
+            self._try((*base, one))
+        asked = [one for one in hypotheses if one.inputs is not None]
+        for about in dict.fromkeys(one.about for one in asked):
+            if self._restored(base):
+                break
+            self._ask_all(base, [one for one in asked if one.about == about])
+
+    def _restored(self, base: tuple[Hypothesis, ...]) -> bool:
+        """Whether a repair leaves so little that no other need be asked for."""
+        before = self._tried[Tried(base, np.zeros(1)).name].error
+        return min(one.error for one in self._tried.values()) < min(RESTORED * before, ENOUGH)
+
+    def _ask_all(self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis]) -> None:
+        """Try those on all frames that help in some."""
+        screened = self._screened(base, asked, self._fewest)
+        few = mean(self._errors(base, self._fewest))
+        left = [one for error, one in screened if error < 0.9 * few][:_SEMIFINALISTS]
+        screened = self._screened(base, left, self._few)
+        few = mean(self._errors(base, self._few))
+        for error, one in screened[:_FINALISTS]:
+            if error > 0.85 * few:
+                break
+            self._try((*base, self._refined(base, one, error)))
+
+    def _screened(
+        self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis], rows: Sequence[int]
+    ) -> list[tuple[float, Hypothesis]]:
+        """The hypotheses by the error that they leave in some frames, the best first."""
+        found: list[tuple[float, Hypothesis]] = []
+        for number, one in enumerate(asked):
+            if self._spent():
+                self._untried += [other.key for other in asked[number:]]
+                break
+            self.shown(one.text, number, len(asked))
+            found.append((mean(self._errors((*base, one), rows)), one))
+        return sorted(found, key=lambda item: item[0])
+
+    def _refined(self, base: tuple[Hypothesis, ...], one: Hypothesis, error: float) -> Hypothesis:
+        """The hypothesis with the best number near its own."""
+        if one.refine is None:
+            return one
+        found, make = one.refine
+        best = one
+        for _ in range(2):
+            others = [make(found * factor) for factor in _REFINED]
+            for other in () if self._spent() else others:
+                now = mean(self._errors((*base, other), self._few))
+                if now < error:
+                    best, error = other, now
+            assert best.refine is not None
+            found = best.refine[0]
+        return best
+
+    def _others(self, base: Tried) -> list[Hypothesis]:
+        keys = {one.key for one in base.chain}
+        return [one for one in self.hypotheses if one.key not in keys]
+
+    def _bases(self, before: Tried) -> list[Tried]:
+        """The single repairs that help most, one of each kind."""
+        singles = sorted(
+            (t for t in self._tried.values() if len(t.chain) == 1), key=lambda t: t.error
+        )
+        found: list[Tried] = []
+        for one in singles:
+            if one.error < 0.9 * before.error and self._sure(one, before, 1.5):
+                found.append(one)
+        return found[:_BASES]
+
+    def _try(self, chain: tuple[Hypothesis, ...]) -> Tried:
+        made = Tried(chain, self._errors(chain, self._rows))
+        known = self._tried.get(made.name)
+        if known is None or made.error < known.error:
+            self._tried[made.name] = made
+        return made
+
+    def _errors(self, chain: Sequence[Hypothesis], rows: Sequence[int]) -> Floats:
+        inputs: list[Inputs] = [one.inputs for one in chain if one.inputs is not None]
+        predicted = self.asker.ask(inputs, rows)
+        lag, rate = 0, 1.0
+        for one in chain:
+            if one.answer is None:
+                continue
+            if one.answer.change is not None:
+                predicted = one.answer.change(predicted, self.asker.states(rows))
+            lag, rate = lag + one.answer.lag, rate * one.answer.rate
+        return self._judge.errors(predicted, Answer(None, lag, rate), rows, self.steps)
+
+    def _spent(self) -> bool:
+        return time.monotonic() - self._begun > self.budget_s
+
+    # Names
+
+    def _best(self, before: Tried) -> Tried | None:
+        """The repair that restores the most; of those as good the simplest."""
+        fit = [t for t in self._tried.values() if t.chain]
+        if not fit:
+            return None
+        least = min(fit, key=lambda t: t.error)
+        shorter = [t for t in fit if len(t.chain) < len(least.chain)]
+        single = min(shorter, key=lambda t: t.error, default=None)
+        # A second repair must halve what the first one leaves, or the first one is enough.
+        enough = single is not None and self._left(single, before) <= HALF
+        if single is not None and enough and not self._better(least, single):
+            least = single
+        order = {one.key: number for number, one in enumerate(self.hypotheses)}
+        ties = [t for t in fit if len(t.chain) <= len(least.chain) and self._tied(t, least)]
+        return min(
+            (least, *ties), key=lambda t: (len(t.chain), [order.get(h.key, 0) for h in t.chain])
+        )
+
+    def _named(self, best: Tried, before: Tried) -> bool:
+        return (
+            self._left(best, before) < HALF
+            and before.error - best.error > LEAST
+            and self._sure(best, before)
+        )
+
+    def _better(self, tried: Tried, single: Tried) -> bool:
+        return tried.error < HALF * single.error and self._sure(tried, single)
+
+    @staticmethod
+    def _left(tried: Tried, before: Tried) -> float:
+        return tried.error / max(before.error, 1e-9)
+
+    @staticmethod
+    def _tied(tried: Tried, best: Tried) -> bool:
+        factor, more = _TIE
+        return tried.error <= factor * best.error + more
+
+    @staticmethod
+    def _sure(tried: Tried, before: Tried, sure: float = SURE) -> bool:
+        """Whether it is better in so many frames that chance does not explain it."""
+        gain = before.errors - tried.errors
+        error = float(np.std(gain, ddof=1)) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
+        return bool(mean(gain) > sure * error)
