@@ -32,7 +32,8 @@ _LIFECYCLE = (
 OWN = {
     "policy": frozenset(
         {
-            "action", "action_chunk", "status", "camera", "latency", "twist", "gripper",
+            "action", "action_chunk", "description", "status", "camera", "latency", "twist",
+            "gripper",
             "joint_trajectory", "positions", "joint_commands", "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,
