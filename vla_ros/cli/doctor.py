@@ -468,6 +468,10 @@ def check_leftovers(clean: bool) -> Check:
     if free < 256 << 20:
         advice = "vla-ros doctor --clean; in a container: --ipc=host or --shm-size=1g"
         return fail("/dev/shm", f"{free / 1e6:.0f} MB free; {text}", advice)
+    if others := environment.foreign_segments():
+        users = ", ".join(map(str, sorted(others)))
+        advice = "a node sees their cameras and gets no image: run driver and nodes as one user"
+        return warn("/dev/shm", f"{sum(others.values())} segments of the users {users}", advice)
     if size > 64e6:
         return warn("/dev/shm", text, "vla-ros doctor --clean")
     return ok("/dev/shm", f"{free / 1e9:.1f} GB free, {len(found)} segments left over")
