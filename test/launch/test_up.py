@@ -182,7 +182,7 @@ def test_a_second_policy_of_that_name_is_refused_and_the_first_is_left_alone(up,
     assert ros.change_state("/policy", "deactivate")
     second = up("policy")
     assert second.wait(60.0) == 1
-    assert "another node /policy runs in ROS_DOMAIN_ID" in second.log
+    assert "a node /policy runs in ROS_DOMAIN_ID" in second.log
     assert "give --namespace, set another ROS_DOMAIN_ID, or end that one" in second.log
     assert "Traceback" not in second.log and first.returncode is None
     assert ros.call(GetState, "/policy/get_state").current_state.label == "inactive"

@@ -187,7 +187,7 @@ ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
-SECOND_S = 1.0  # in which another node of the same name is discovered, once ours is
+DISCOVERY_S = 1.0  # in which nodes that are there are discovered
 
 LogLine = Callable[[str, str], None]  # (node, line)
 Say = Callable[[str], None]
@@ -262,8 +262,11 @@ class Graph:
             BringUpStopped: ``interrupted`` became true.
         """
         try:
-            self._start_processes()
-            self._bring_up()
+            self._prepare()
+            with contextlib.ExitStack() as open_:
+                client = self._join(open_)
+                self._start_processes()
+                self._bring_up(client)
         except BaseException:
             self.stop()
             raise
@@ -310,20 +313,27 @@ class Graph:
             self._processes = {}
         return self._exits
 
-    def _start_processes(self) -> None:
+    def _prepare(self) -> None:
         if self._given is None:
             prepare()
             self._environment = dict(os.environ)
         else:
             self._environment = {**self._given, **defaults(self._given)}
+
+    def _start_processes(self) -> None:
         for spec in self.spec.nodes:
             self._processes[spec.name] = NodeProcess(spec, self._environment, self._on_line)
         self._say(f"started {', '.join(self._processes)}")
 
-    def _bring_up(self) -> None:
-        nodes = [spec for spec in self.spec.nodes if spec.lifecycle]
-        if not nodes:
-            return
+    @property
+    def _lifecycle(self) -> list[NodeSpec]:
+        return [spec for spec in self.spec.nodes if spec.lifecycle]
+
+    def _join(self, open_: contextlib.ExitStack) -> LifecycleClient | None:
+        """Client of the lifecycle nodes, closed with ``open_``. None: there are none. Raises
+        GraphFailed where other nodes of their names are there: those would be moved instead."""
+        if not self._lifecycle:
+            return None
         try:
             from vla_ros.ros.bringup.lifecycle import LifecycleClient
         except ImportError as error:
@@ -335,30 +345,34 @@ class Graph:
         except RuntimeError as error:  # of rclpy: such as security that the middleware has not
             reason = str(error).strip().splitlines()[0]
             raise GraphFailed(f"cannot join the ROS graph: {reason}") from None
-        try:
-            for spec in nodes:
-                self._refuse_second(client, spec)
-                self._transition(client, spec, "configure", self._configure_timeout_s)
-            self._before_activate()
-            for spec in nodes:
-                self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
-        finally:
-            with self._step("leaving the ROS graph"):
-                client.close()
+        open_.callback(self._leave, client)
+        if name := client.there([spec.full_name for spec in self._lifecycle], DISCOVERY_S):
+            raise self._twice(name)
+        return client
+
+    def _twice(self, name: str) -> GraphFailed:
+        domain = self._environment.get("ROS_DOMAIN_ID") or 0
+        return GraphFailed(
+            f"a node {name} runs in ROS_DOMAIN_ID {domain} already, perhaps somebody else's robot:"
+            " give --namespace, set another ROS_DOMAIN_ID, or end that one"
+        )
+
+    def _leave(self, client: LifecycleClient) -> None:
+        with self._step("leaving the ROS graph"):
+            client.close()
+
+    def _bring_up(self, client: LifecycleClient | None) -> None:
+        if client is None:
+            return
+        for spec in self._lifecycle:
+            self._transition(client, spec, "configure", self._configure_timeout_s)
+        self._before_activate()
+        for spec in self._lifecycle:
+            self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
 
     def _step(self, what: str, more_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
         """Step that only the process's end gets out of where the middleware hangs."""
         return step(what, STEP_S + more_s, [process.pid for process in self._processes.values()])
-
-    def _refuse_second(self, client: LifecycleClient, spec: NodeSpec) -> None:
-        """Raise GraphFailed where another node of that name is there: it would be moved instead."""
-        process = self._processes[spec.name]
-        if client.count(spec.full_name, SECOND_S, lambda: process.running) > 1:
-            domain = self._environment.get("ROS_DOMAIN_ID") or "0"
-            raise GraphFailed(
-                f"another node {spec.full_name} runs in ROS_DOMAIN_ID {domain}, perhaps somebody"
-                " else's robot: give --namespace, set another ROS_DOMAIN_ID, or end that one"
-            )
 
     def _transition(
         self, client: LifecycleClient, spec: NodeSpec, name: str, timeout_s: float
@@ -374,11 +388,15 @@ class Graph:
         try:
             with self._step(f"{spec.name}: {name}", SERVICE_TIMEOUT_S + timeout_s):
                 client.state(spec.full_name, SERVICE_TIMEOUT_S, alive)
+                if client.twice(spec.full_name):
+                    raise self._twice(spec.full_name)
                 self._say(f"{spec.name}: {name} ...")
                 done = client.change(spec.full_name, name, timeout_s, alive)
         except TimeoutError as error:
             self.check()
             raise TimedOut(f"{spec.name}: {name}: {error}: {process.reason()}") from None
+        if not done and client.twice(spec.full_name):
+            raise self._twice(spec.full_name)
         if not done:
             raise GraphFailed(f"{spec.name} refused to {name}: {process.reason()}")
         self._say(f"{spec.name}: {name} done in {time.monotonic() - start:.1f} s")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -65,18 +65,23 @@ class LifecycleClient:
         self._node.destroy_node()
         self._context.try_shutdown()
 
-    def count(self, node: str, watch_s: float, alive: Callable[[], bool]) -> int:
-        """How many nodes of that full name are in the graph: looked at for a while from when there
-        is one, until there are two, or ``alive`` is false."""
-        found, since = 0, None
-        until = time.monotonic() + LONGEST_S
-        while found < 2 and alive() and time.monotonic() < (until if since is None else since):
-            names = self._node.get_node_names_and_namespaces()
-            found = sum(f"{space.rstrip('/')}/{name}" == node for name, space in names)
-            if found and since is None:
-                since = time.monotonic() + watch_s
+    def there(self, nodes: Collection[str], watch_s: float) -> str:
+        """The first of these full names that a node in the graph has; "": none in ``watch_s``."""
+        until = time.monotonic() + watch_s
+        while time.monotonic() < until:
+            for found in self._names():
+                if found in nodes:
+                    return found
             self._executor.spin_once(timeout_sec=0.05)
-        return found
+        return ""
+
+    def twice(self, node: str) -> bool:
+        """True where the graph has two nodes of that full name by now."""
+        return self._names().count(node) > 1
+
+    def _names(self) -> list[str]:
+        found = self._node.get_node_names_and_namespaces()
+        return [f"{space.rstrip('/')}/{name}" for name, space in found]
 
     def state(self, node: str, timeout_s: float, alive: Callable[[], bool]) -> str:
         """Label of the node's state, such as "inactive".
