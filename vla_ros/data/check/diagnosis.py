@@ -21,6 +21,7 @@ from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
 HALF = 0.5  # of the error that a named repair leaves at most
 LEAST = 0.03  # error that it takes away at least
 SURE = 2.5  # standard errors that this is above 0
+LESS, SURER = 0.67, 3.5  # the same, of a repair that leaves next to nothing
 RESTORED = 0.25  # of the error: a repair that leaves less ends the search
 ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
 FITS = 0.4  # largest error of a policy that does what the data do
@@ -276,11 +277,11 @@ class Search:
         )
 
     def _named(self, best: Tried, before: Tried) -> bool:
-        return (
-            self._left(best, before) < HALF
-            and before.error - best.error > LEAST
-            and self._sure(best, before)
-        )
+        left = self._left(best, before)
+        halved = left < HALF and self._sure(best, before)
+        # An error that is small already has a floor, and half of it may be below that.
+        small = best.error < ENOUGH and left < LESS and self._sure(best, before, SURER)
+        return (halved or small) and before.error - best.error > LEAST
 
     def _better(self, tried: Tried, single: Tried) -> bool:
         return tried.error < HALF * single.error and self._sure(tried, single)
