@@ -97,7 +97,7 @@ def _cases(
                 first, second = (fit[name] for name in names)
                 both = second.plant(first.plant(recording))
                 yield " + ".join(names), [[*first.wanted], [*second.wanted]], both, frames
-        for number in range(0 if args.only else args.clean):
+        for number in range(args.clean if args.only in ("", "clean") else 0):
             yield f"clean {number}", [[]], _drawn(whole, frames, number), frames
 
 
