@@ -58,7 +58,7 @@ launch-pytest: ros2-launch ## run the launch files' tests as ROS 2's own are wri
 # Their pins exclude ours, so they stand beside the environment; their tests are skipped without them.
 STRANGERS := build/strangers
 OF_STRANGERS := openpi-client==0.1.2 json-numpy==2.1.1 cyclonedds==11.0.1
-strangers: install ## install others' programs that drive ours in tests: openpi's client, json-numpy, Cyclone DDS
+strangers: install ## install others' programs that drive ours in tests: PyPI's copy of openpi's client, json-numpy, Cyclone DDS
 	@[ "$$(cat $(STRANGERS)/.installed 2>/dev/null)" = "$(OF_STRANGERS)" ] \
 	|| { rm -rf $(STRANGERS) && $(BIN)/python -m pip install --quiet --no-deps --target $(STRANGERS) $(OF_STRANGERS) && echo "$(OF_STRANGERS)" > $(STRANGERS)/.installed; } \
 	|| echo "==> openpi-client, json-numpy and cyclonedds are not to be had: their tests are skipped"

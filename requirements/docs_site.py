@@ -27,6 +27,8 @@ BROUGHT = {
     TABLE: "pages.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "QUALITY_DECLARATION.md": "quality-declaration.md",
     "benchmarks/README.md": "benchmarks.md",
     "vla_ros/shipped/README.md": "model-card.md",
     "test/golden/README.md": "golden-references.md",
@@ -39,6 +41,8 @@ MORE = {
     "Golden references": "golden-references.md",
     "Changelog": "changelog.md",
     "Contributing": "contributing.md",
+    "Security": "security.md",
+    "Quality declaration": "quality-declaration.md",
 }
 CONFIG = "docs/zensical.toml"
 STYLE = "docs/site.css"

@@ -126,7 +126,9 @@ def held(name: str, here: Played, there: Played, within: float, graphs: bool = T
         assert tokens(here) == tokens(there)
     assert there.in_service == 0
     assert bool(there.captures) == bool(journal.counts["replay"]) == graphs
-    assert set(journal.waits) <= {"event wait"}, str(journal)
+    # Page-locked memory for a draft of a length that none had before may be new.
+    assert set(journal.waits) <= {"event wait", "host malloc"}, str(journal)
+    assert journal.counts["host malloc"] <= 2, str(journal)
     answered = [one for one in there.answers[SETTLED:] if one is not None]
     passes = sum(one.target_passes + one.draft_passes for one in answered)
     assert journal.counts["download"] <= passes + len(answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -495,6 +496,7 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
             stack.enter_context(mock.patch.object(torch.Tensor, name, value))
         for name, value in (("Generator", _generator(gpu)), ("inference_mode", _NoGrad)):
             stack.enter_context(mock.patch.object(torch, name, value))
+        stack.enter_context(mock.patch.dict(sys.modules, {"triton": None}))  # would want a driver
         stack.enter_context(mock.patch.object(threading.Thread, "_bootstrap_inner", in_thread))
         stack.callback(torch._C._set_only_lift_cpu_tensors, lift)
         torch._C._set_only_lift_cpu_tensors(True)

@@ -153,6 +153,8 @@ def _space(data: ActionData, width: int, spec: PolicySpec) -> tuple[ActionSpace,
     else:
         space, default = named, not (by_names or data.positions)
         source = "default" if default else data.named_by or "config.json"
+        if default and data.libero and space == END_EFFECTOR_DELTA:
+            source, default = f"{PROTOCOL} ({data.libero})", False
     what = f"{space.kind.name.lower()}: {' '.join(space.names)}"
     return space, Assumption("actions", what, source, default)
 

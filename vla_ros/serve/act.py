@@ -26,7 +26,8 @@ from vla_ros.policies.remote.names import NameTable
 
 IDLE_S = 60.0  # of a connection between two observations
 ARRIVE_S = 10.0  # for an observation to come, from its first byte on
-_KNOWN = ("unnorm_key",)  # of deploy.py's message, beside the observation
+#: Beside the observation: of deploy.py's message, and of ours.
+_KNOWN = ("unnorm_key", "stamp_ns")
 
 
 class Wrong(Exception):
@@ -90,7 +91,10 @@ class ActNames:
                 f"the observation has {', '.join(strange)[:200]}, and {', '.join(_keys(table))}"
                 " are read"
             )
-        return table.from_wire(message, received[0], received)
+        stamp_ns = message.get("stamp_ns", received[0])
+        if type(stamp_ns) is not int or not 0 <= stamp_ns < 1 << 63:
+            raise InvalidAction(f"stamp_ns is {str(stamp_ns)[:80]}: give whole nanoseconds")
+        return table.from_wire(message, stamp_ns, received)
 
 
 def _keys(table: NameTable) -> list[str]:

@@ -34,7 +34,7 @@ from vla_ros.core.types import (
     Timeline,
 )
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
-from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
+from vla_ros.policies.remote.codec import JPEG, MAX_BYTES, Malformed, need, pack, unpack
 from vla_ros.policies.remote.link import TOKEN
 from vla_ros.policies.remote.names import NameTable, names_for, names_of
 from vla_ros.policies.remote.policy import OURS, UNANSWERED
@@ -50,7 +50,7 @@ from vla_ros.serve.stepper import Sessions, Stepper, TooOld
 HUNG_S = 30.0  # a pass that takes longer fails /healthz
 END_S = 3.0  # for the answers that are on their way
 PING_S = 20.0  # a client that answers no ping for so long is dropped
-LARGE = 1 << 20  # bytes of a message whose images are copied in a thread, without Python's lock
+LARGE = 1 << 20  # bytes of a message that is read in a thread, mostly without Python's lock
 SHARE = 0.25  # of the loop's time that what one client sends may be read in: the others' time
 HALF_OPEN = 64  # connections of `POST /act` before their first observation
 ACCEPTS = 4  # connections taken in one turn of the loop, however many there are at once
@@ -333,7 +333,7 @@ class Server:
         own."""
         if not isinstance(data, bytes):
             raise Malformed("an observation is binary, and this is text")
-        if len(data) > LARGE:
+        if len(data) > LARGE or b"__jpeg__" in data:  # a small one may be a large image
             fields, observation, text = await asyncio.to_thread(self._read, data, received)
         else:
             fields, observation, text = self._read(data, received)
@@ -476,6 +476,7 @@ def _metadata(info: PolicyInfo, names: NameTable, inference_ms: float) -> dict[s
     own = {
         "info": asdict(info),
         "names": asdict(names),
+        "compression": [JPEG],
         "inference_p50_ms": inference_ms,
     }
     return {"policy": info.name, "chunk_length": info.chunk_length, OURS: own}

@@ -27,7 +27,7 @@ def test_every_way_is_measured_with_every_number_of_robots(
     words = ["--fleet", "1,3", "--rate", "5", "--timed", "6", "--output", str(tmp_path)]
     assert main([*SMALL, *words]) == 0
     printed = capsys.readouterr().out
-    result = json.loads(printed.strip().splitlines()[-1])
+    result = json.loads((tmp_path / "fleet.json").read_text())
     rows = {(row["way"], row["robots"]): row for row in result["fleet"]}
     assert list(rows) == [(w, n) for w in ("unbatched", "batched", "workers") for n in (1, 3)]
     for (way, count), row in rows.items():

@@ -6,6 +6,7 @@ import base64
 import json
 import socket as sockets
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
@@ -36,6 +37,12 @@ SCALE = (1.0,) * 6
 @pytest.fixture(params=[ONES, ROWS], ids=["one action", "a chunk"])
 def rows(request, tmp_path) -> PolicySpec:
     return PolicySpec("replay", replay_file=rows_file(tmp_path, request.param))
+
+
+@pytest.fixture(params=["shipped:tabletop", "shipped:tabletop-flow"])
+def shipped(request) -> PolicySpec:
+    pytest.importorskip("torch")
+    return PolicySpec("vla", engine=EngineOptions(request.param))
 
 
 def encoded(array: np.ndarray) -> dict[str, Any]:
@@ -116,6 +123,7 @@ def test_openvla_s_own_way_of_asking(rows, monkeypatch) -> None:
         (body(image=[[1, 2], [3, 4]]), {}, 400, "an image is uint8 hwc"),
         (body(image={**encoded(IMAGE), "shape": [9, 9, 9]}), {}, 400, "in 192 bytes"),
         (body(image={**encoded(IMAGE), "dtype": "|O8"}), {}, 400, "numbers of at most 8 bytes"),
+        (body(stamp_ns=1.5), {}, 400, "give whole nanoseconds"),
         (body(state=[1.0]), {}, 400, "has state, and image, instruction are read"),
         (body(), {"path": "/infer"}, 404, "POST goes to /act"),
         (b"", {"Content_Length": str(1 << 40)}, 413, "at most"),
@@ -262,3 +270,27 @@ def test_arrays_come_back_as_they_went(value) -> None:
 def test_nothing_but_malformed_comes_of_what_is_no_message(text) -> None:
     with pytest.raises(Malformed):
         unpack_json(text)
+
+
+def test_every_door_gives_the_same_chunk(shipped) -> None:
+    """In process, through the websocket and through POST /act."""
+    image = np.random.default_rng(3).integers(0, 256, (224, 224, 3), np.uint8)
+    task = Instruction("put the green cube on the red cube", 1)
+    observation, timeline = seen()
+    policy = load_policy(shipped)
+    state = np.linspace(-0.5, 0.5, policy.info.state_dim, dtype=np.float32)
+    observation = replace(observation, image=image, proprio=state.astype(float))
+    policy.reset(task)
+    wanted = policy.step(observation, timeline, CLOCK).actions
+    said = {"instruction": task.text, "image": encoded(image), "stamp_ns": observation.stamp_ns}
+    if len(state):
+        said["state"] = encoded(state)  # as a client sends it, and a websocket of ours
+    with serving(shipped) as server:
+        remote = policy_at(server.address)
+        remote.reset(task)
+        found = remote.step(observation, seen()[1], CLOCK).actions
+        status, answer = Poster(server).post(json.dumps(said).encode())
+        doors = {"ws": found, "act": numbers(answer)}
+    assert status == 200
+    for door, actions in doors.items():
+        np.testing.assert_array_equal(actions, wanted, err_msg=door)

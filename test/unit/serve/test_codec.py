@@ -13,7 +13,7 @@ msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: pip i
 from support.foreign_server import from_map, to_map
 from vla_ros.core.types import Observation
 from vla_ros.policies import InvalidAction, PolicyRefused
-from vla_ros.policies.remote.codec import MAX_LENGTH, MAX_PARTS, Malformed, pack, unpack
+from vla_ros.policies.remote.codec import MAX_LENGTH, MAX_PARTS, Jpeg, Malformed, pack, unpack
 from vla_ros.policies.remote.names import OPENPI, names_from
 
 NUMBERS = st.one_of(
@@ -122,3 +122,27 @@ def test_what_a_table_sends_it_reads(table) -> None:
     np.testing.assert_array_equal(found.image, image)
     np.testing.assert_array_equal(found.proprio, state)
     assert set(found.more_images) == set(more)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no JPEG"),
+        (b"\x89PNG\r\n", "no JPEG"),
+        (b"\xff\xd8\xff\xe0 and no more", "neither JPEG nor PNG|corrupt"),
+        ("text", "no JPEG"),
+    ],
+)
+def test_an_image_that_is_no_jpeg_is_malformed(data, says) -> None:
+    with pytest.raises(Malformed, match=says):
+        unpack(msgpack.packb({"image": {b"__jpeg__": True, b"data": data}}))
+
+
+def test_small_jpegs_of_large_images_are_not_all_decoded() -> None:
+    large = Jpeg(np.zeros((3000, 3000, 3), np.uint8), 10)
+    assert len(pack({"a": large})) < 1 << 18
+    assert unpack(pack({"a": large}))["a"].shape == (3000, 3000, 3)
+    with pytest.raises(Malformed, match="images of more than"):
+        unpack(pack({"a": large, "b": large}))
+    with pytest.raises(Malformed, match="exceeds"):
+        unpack(pack({"a": Jpeg(np.zeros((4000, 4000, 3), np.uint8), 10)}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import socket as sockets
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 pytest.importorskip("websockets", reason="websockets is not installed: pip install '.[serve]'")
 msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: pip install '.[serve]'")
@@ -554,3 +556,62 @@ def test_a_session_ends_with_its_connection_however_that_ends() -> None:
             assert [one() for one in opened if one() is not None] == []
         finally:
             gc.enable()
+
+
+def seen_at(image: np.ndarray) -> tuple[Observation, Timeline]:
+    now = CLOCK.steady_ns()
+    return Observation(41, now, now, image), Timeline(now).mark("queue", now)
+
+
+def test_jpeg_is_a_tenth_of_the_pixels_and_the_server_sees_the_decoded_image(rows) -> None:
+    """What the policy gets is what Pillow makes of the JPEG."""
+    y, x = np.mgrid[:128, :128]
+    image = np.stack([x * 2, y * 2, (x + y)], axis=-1).astype(np.uint8)
+    got: list[np.ndarray] = []
+    with serving(rows) as server:
+        read = server._names.from_wire
+
+        class Keeping:
+            def from_wire(self, message: Any, *more: Any) -> Any:
+                found = read(message, *more)
+                got.append(found[0].image)
+                return found
+
+        server._names = Keeping()
+        options = {"compression": "jpeg", "quality": "80"}
+        policy = load_policy(
+            PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        )
+        sent = []
+        send = policy._link.send
+        policy._link.send = lambda message, s: (sent.append(message), send(message, s))[1]
+        policy.reset(Instruction("stack", 1))
+        found = policy.step(*seen_at(image), CLOCK)
+    np.testing.assert_array_equal(found.actions, ROWS[0])
+    stream = io.BytesIO()
+    Pillow.fromarray(image).save(stream, "JPEG", quality=80)
+    np.testing.assert_array_equal(got[-1], np.array(Pillow.open(stream).convert("RGB")))
+    assert len(sent[-1]["observation/image"].data) < image.nbytes / 10
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"compression": "png"}, "there is jpeg"),
+        ({"compression": "jpeg", "quality": "101"}, "quality"),
+        ({"quality": "80"}, "give both"),
+    ],
+)
+def test_a_compression_that_there_is_not_is_refused(rows, options, says) -> None:
+    with serving(rows) as server:
+        spec = PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        with pytest.raises(PolicyRefused, match=says):
+            load_policy(spec)
+
+
+def test_a_server_that_takes_no_jpeg_is_sent_none() -> None:
+    options = {"names": "libero", "compression": "jpeg"}
+    with ForeignServer(lambda _: {"actions": ROWS[0]}) as foreign:
+        spec = PolicySpec("remote", engine=EngineOptions(foreign.url), options=options)
+        with pytest.raises(PolicyRefused, match="does not say that it takes JPEG"):
+            load_policy(spec)

@@ -32,7 +32,7 @@ from vla_ros.engine.families.random import (
 )
 from vla_ros.engine.formats import Formats
 from vla_ros.engine.io.action_data import ActionData
-from vla_ros.engine.io.files import cached, give_back_freed, text_in
+from vla_ros.engine.io.files import cached, memory_returned, text_in
 from vla_ros.engine.io.quantize import (
     PreparedWeights,
     QuantizingWeights,
@@ -359,8 +359,8 @@ class FlowFamily(Family[C]):
                 return self.load(self.cached(name, seed), options, placement)
             opened = self.random(config, seed, placement.device)
             sha256 = digest_of(config, seed, placement.dtype)
-        model = opened.build(placement.formatted(opened.weights), placement)
-        give_back_freed()
+        with memory_returned():
+            model = opened.build(placement.formatted(opened.weights), placement)
         return LoadedPolicy(
             opened.config,
             model,

@@ -62,7 +62,7 @@ from vla_ros.engine.io.config import (
     bitvla_json,
     config_json,
 )
-from vla_ros.engine.io.files import cached, write_json
+from vla_ros.engine.io.files import cached, memory_returned, write_json
 from vla_ros.engine.io.foreign import MODEL_TYPES
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import (
@@ -76,6 +76,7 @@ from vla_ros.engine.io.quantize import (
     stored_shapes,
     with_head,
 )
+from vla_ros.engine.io.streamed import Streamed
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.tokens import Normalizer, PromptTokenizer, read_normalizer
 from vla_ros.engine.io.weights import (
@@ -86,6 +87,7 @@ from vla_ros.engine.io.weights import (
     Shape,
     Shapes,
     Stored,
+    TensorReader,
     check_tensors,
     read_headers,
     read_tensors,
@@ -234,7 +236,7 @@ def load_checkpoint(
     name: str, device: torch.device, dtype: torch.dtype, seed: int = 0
 ) -> Checkpoint:
     """The checkpoint of a directory, a hub id or ``random:<preset>``; tensors land on ``device`` as
-    ``dtype``, checked. ``seed`` of random weights.
+    ``dtype``, each read and checked when it is asked for. ``seed`` of random weights.
 
     CheckpointError names the file, what is wrong with it and what to do.
     """
@@ -261,12 +263,13 @@ def load_checkpoint(
         refuse_unless_fast(device, dtype, f"{layout.directory} has {formats}")
         shapes = with_head(expected_shapes(layout.config), layout.config, formats)
         own = (*PACKED, ".scale")
-    read = {
-        name: tensor.to(torch.float32, copy=True)
-        if name.startswith(VQ)
-        else tensor.to(device, tensor.dtype if name.endswith(own) else dtype, copy=True)
-        for name, tensor in read_tensors(layout.stored, layout.wanted)
-    }
+
+    def place(name: str, tensor: torch.Tensor) -> tuple[torch.device, torch.dtype]:
+        if name.startswith(VQ):
+            return torch.device("cpu"), torch.float32
+        return device, tensor.dtype if name.endswith(own) else dtype
+
+    read = Streamed(layout.wanted, TensorReader(layout.stored), place)
     digest = sha256_of(directory, layout.files)
     tensors, quantized = from_stored(read, shapes)
     return Checkpoint(layout.config, tensors, stats, directory, digest, quantized)
@@ -281,7 +284,7 @@ def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
         raise CheckpointError(TERNARY)
     if checkpoint.quantized:
         raise CheckpointError(already(checkpoint.directory))
-    like = next(t for n, t in checkpoint.tensors.items() if not n.startswith(VQ))
+    like = checkpoint.tensors[LANGUAGE + "model.norm.weight"]
     refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
     kept, made = quantize_tensors(checkpoint.tensors, checkpoint.config, formats)
     return replace(checkpoint, tensors=kept, quantized=made)
@@ -454,7 +457,8 @@ def policy_of(
     options = resolve_decoding(options, checkpoint.config)
     if formats := parse_formats(options.weights):
         checkpoint = quantized(checkpoint, formats)
-    model = make_model(checkpoint, device, dtype, options, capture)
+    with memory_returned():
+        model = make_model(checkpoint, device, dtype, options, capture)
     found = _statistics(checkpoint, options)
     space = action_space_of(found.action.dim)
     tokenizer = PromptTokenizer(checkpoint.directory, model.config)

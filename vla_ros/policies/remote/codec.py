@@ -15,23 +15,39 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from PIL import Image as Pillow
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.pixels import BadMessage, decompressed
+from vla_ros.core.types import Image
 
 MAX_BYTES = 32 * 1024 * 1024  # of a message: three cameras of 1080p are 19 MB
 MAX_DEPTH = 6  # of maps in maps, an array's own included
 MAX_PARTS = 1000  # maps and lists in a message
 MAX_LENGTH = 4096  # entries of one of them; more is an array's business
 MAX_ENTRIES = 4 * MAX_LENGTH  # of all of them together
+JPEG = "jpeg"  # what a server of ours says that it takes
+_JPEG_BEGINS = b"\xff\xd8\xff"
 _KINDS = "biuf"  # truth values, integers, floats: no objects, text or times
 _MAX_DIMENSIONS = 8
 
 
 class Malformed(ValueError):
     """Bytes that are no message of this protocol, or of one beyond its limits."""
+
+
+class Jpeg:
+    """An image to be sent as JPEG, of ``quality`` 1 to 100. On the wire it is ``{b"__jpeg__": True,
+    b"data": bytes}``, which only a server of ours takes, and an array again behind it."""
+
+    def __init__(self, image: Image, quality: int) -> None:
+        stream = io.BytesIO()
+        Pillow.fromarray(image).save(stream, "JPEG", quality=quality)
+        self.data = stream.getvalue()
 
 
 class NotInstalled(UserError):
@@ -47,7 +63,9 @@ def need(module: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0]
         extra = "ray" if name in ("ray", "starlette") else "serve"
-        raise NotInstalled(f"{name} is not installed: pip install 'vla_ros[{extra}]'") from error
+        raise NotInstalled(
+            f"{name} is not installed: pip install '.[{extra}]' in the checkout"
+        ) from error
 
 
 def pack(message: Mapping[str, Any], as_npy: bool = False) -> bytes:
@@ -66,6 +84,8 @@ def _npy(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Jpeg):
+        return {b"__jpeg__": True, b"data": value.data}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in _KINDS:
         raise ValueError(f"an array of {value.dtype} cannot be sent")
     if isinstance(value, np.ndarray):
@@ -158,7 +178,7 @@ class _Parts:
     first."""
 
     def __init__(self) -> None:
-        self._count = self._entries = 0
+        self._count = self._entries = self._pixels = 0
 
     def _another(self, entries: int) -> None:
         self._count += 1
@@ -176,9 +196,25 @@ class _Parts:
         self._another(len(values))
         if b"__ndarray__" in values:
             return _array(values)
+        if b"__jpeg__" in values:
+            return self._image(values[b"data"])
         if b"__npgeneric__" in values:
             return _dtype(values[b"dtype"]).type(values[b"data"])
         return values
+
+    def _image(self, data: Any) -> Image:
+        """Uint8 [H, W, 3] RGB of a JPEG; of all of a message together no more than fit into one as
+        they are."""
+        if not isinstance(data, bytes) or not data.startswith(_JPEG_BEGINS):
+            raise Malformed("an image that is no JPEG")
+        try:
+            image = decompressed(SimpleNamespace(data=data, format=JPEG), MAX_BYTES // 3)
+        except BadMessage as error:
+            raise Malformed(str(error)) from error
+        self._pixels += image.size
+        if self._pixels > MAX_BYTES:
+            raise Malformed(f"images of more than {MAX_BYTES} bytes")
+        return image
 
 
 class _GrootParts(_Parts):

@@ -38,7 +38,7 @@ from vla_ros.policies.layout import (
     state_units_of,
 )
 from vla_ros.policies.remote.act import ActLink, act_names
-from vla_ros.policies.remote.codec import Malformed
+from vla_ros.policies.remote.codec import JPEG, Jpeg, Malformed
 from vla_ros.policies.remote.figures import MAX_CHUNK, inference_from, info_from
 from vla_ros.policies.remote.groot import GrootLink
 from vla_ros.policies.remote.link import OUT_OF_STEP, Connection, ServerError
@@ -47,7 +47,8 @@ from vla_ros.policies.units import Scaling, scaling_for
 
 OURS = "vla_ros"  # the key of our own server's additions
 UNANSWERED = "unanswered"  # in its answer: why there is none, which is no fault of the policy's
-OPTIONS = ("names", "timeout_s", "rate_hz", "max_age_s")
+OPTIONS = ("names", "timeout_s", "rate_hz", "max_age_s", "compression", "quality")
+QUALITY = 90  # of JPEG, where none is given
 TRY_S = 280.0  # for the first answer: JAX compiles, a large model loads
 SHORTEST_S = 1.0  # of timeout_s where it is not given
 TIMES = 3  # of the first warm answer, which timeout_s is then
@@ -60,6 +61,30 @@ class _OpenRequest:
     observation: Observation
     timeline: Timeline
     asked_s: float
+
+
+def _quality(options: Mapping[str, str]) -> int:
+    """Quality of the JPEGs that are sent; 0: none are. PolicyRefused."""
+    how = options.get("compression", "")
+    if how not in ("", JPEG):
+        raise PolicyRefused(f"policy_options compression={how}: there is {JPEG}")
+    if not how and "quality" in options:
+        raise PolicyRefused(f"policy_options quality is that of compression={JPEG}: give both")
+    given = _number(options.get("quality", str(QUALITY)), "quality", 1, 100)
+    return round(given) if how else 0
+
+
+def _compressed(message: dict[str, Any], quality: int) -> dict[str, Any]:
+    """The same message with its images as JPEG."""
+    made: dict[str, Any] = {}
+    for key, value in message.items():
+        if isinstance(value, dict):
+            made[key] = _compressed(value, quality)
+        elif isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
+            made[key] = Jpeg(value, quality)
+        else:
+            made[key] = value
+    return made
 
 
 def _link(url: str) -> Connection | GrootLink | ActLink:
@@ -77,7 +102,8 @@ class RemotePolicy:
     has its own); ``timeout_s``, after which an observation without an answer is Unreachable;
     ``rate_hz`` and ``max_age_s``, the answers a second that
     our own server has to have time for and how old what they rest on may be when they are made
-    (0: as they come). PolicyRefused: no answer, none with actions of the space, or not so often.
+    (0: as they come). ``compression=jpeg`` sends images to our own server as JPEG of ``quality`` 1
+    to 100. PolicyRefused: no answer, none with actions of the space, or not so often.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -93,6 +119,7 @@ class RemotePolicy:
             for name in ("rate_hz", "max_age_s")
             if name in spec.options
         }
+        self._quality = _quality(spec.options)
         self._link = _link(self._url)
         self._task = TRIAL
         self._open: _OpenRequest | None = None
@@ -105,6 +132,7 @@ class RemotePolicy:
             self._link.connect(TRY_S)
             self._names = self._settle_names()
             self._served = self._hello()
+            self._check_compression()
             self._greeted = self._link.connections
             self._space = self._served.action_space if self._served else spec.action_space
             self._layout = self._settle_layout()
@@ -154,6 +182,15 @@ class RemotePolicy:
             return info_from(body)
         except Malformed as error:
             raise PolicyRefused(f"{self._url}: what it serves cannot be read: {error}") from error
+
+    def _check_compression(self) -> None:
+        """Raise PolicyRefused where images are to go as JPEG to a server that takes none."""
+        takes = self._own(self._link.metadata).get("compression")
+        if self._quality and not (isinstance(takes, list) and JPEG in takes):
+            raise PolicyRefused(
+                f"{self._url} does not say that it takes JPEG: leave compression out of"
+                " policy_options"
+            )
 
     def _own(self, message: Mapping[Any, Any]) -> Mapping[Any, Any]:
         own = message.get(OURS)
@@ -268,6 +305,8 @@ class RemotePolicy:
         if seen.proprio is not None and len(seen.proprio) == len(self._state.factor):
             seen = replace(seen, proprio=self._state.to_checkpoint(seen.proprio))
         message = self._names.to_wire(seen, self._task.text)
+        if self._quality:
+            message = _compressed(message, self._quality)
         if self._served is not None:
             going = observation.executing
             since_ns = time.monotonic_ns() - observation.received_steady_ns
@@ -423,6 +462,6 @@ def _number(text: str, name: str, least: float, most: float) -> float:
     except ValueError:
         number = math.nan
     if not least <= number <= most:
-        unit = "Hz" if name.endswith("hz") else "seconds"
-        raise PolicyRefused(f"{name} is {text!r}: give {unit} from {least:g} to {most:g}")
+        unit = {"quality": "", "rate_hz": "Hz "}.get(name, "seconds ")
+        raise PolicyRefused(f"{name} is {text!r}: give {unit}from {least:g} to {most:g}")
     return number

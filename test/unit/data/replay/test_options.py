@@ -115,7 +115,7 @@ def test_policies_of_other_packages_are_taken_as_the_node_takes_them(monkeypatch
     given = ("--policy", "mine", "-p", "policy_options=[speed=2]")
     values = policy(*given).parameters
     assert (values["policy"], values["policy_options"]) == ("mine", ["speed=2"])
-    with pytest.raises(UserError, match="policy is 'yours': there are zero, .* mine"):
+    with pytest.raises(UserError, match=r"policy is 'yours': there are zero, .* mine"):
         policy("--policy", "yours")
     with pytest.raises(UserError, match="no policy 'scriptd': did you mean 'scripted'"):
         policy("--policy", "scriptd")
