@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -361,8 +361,10 @@ def _of_gripper(recording: Recording, space: ActionSpace, i: int) -> Iterator[Hy
     for closed, opened in ends:
         factor = np.where(np.arange(space.width) == i, opened - closed, 1.0)
         offset = np.where(np.arange(space.width) == i, closed, 0.0)
-        text = f"{name} of the actions goes from {closed:g} (closed) to {opened:g} (open)"
-        yield _linear(f"action {name}: {closed:g}..{opened:g}", text, space, factor, offset)
+        text = f"{name} of the recorded actions is {closed:g} closed and {opened:g} open"
+        made = _linear(f"action {name}: {closed:g}..{opened:g}", text, space, factor, offset)
+        advice = "of a robot that is 0 closed and 1 open set nothing: only the data have it so"
+        yield made if (closed, opened) == (1.0, 0.0) else replace(made, advice=advice)
 
 
 def _of_kind(recording: Recording, space: ActionSpace) -> Iterator[Hypothesis]:
