@@ -117,7 +117,7 @@ class LimitedConnection(ServerConnection):  # type: ignore[misc]  # typed as Any
         """Leave the connection to who answers POSTs: to websockets it is over."""
         data, self._held, self.thrown_out = self._held, b"", True  # of which nothing is logged
         transport, loop = self.transport, self.loop
-        self.transport = _NoTransport()
+        self.transport: Any = _NoTransport()
         self._door.leave(self)
         super().connection_lost(None)
         reader = StreamReader(limit=HEAD, loop=loop)
