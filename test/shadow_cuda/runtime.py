@@ -25,7 +25,7 @@ from shadow_cuda.order import Actor, Uses
 from shadow_cuda.tensors import RUNNING, Memory, Recorded, ShadowMode, ShadowTensor, mapped
 
 TOTAL = 80 << 30
-_CUDA, _META = 1, 14  # c10/core/DeviceType: where a device's guard is
+_CUDA = 1  # c10/core/DeviceType: where its guard is
 _PROPERTIES = {
     "name": "shadow", "major": 9, "minor": 0, "L2_cache_size": 50 << 20, "total_memory": TOTAL,
     "multi_processor_count": 132, "shared_memory_per_block_optin": 227 << 10, "warp_size": 32,
@@ -358,12 +358,18 @@ class ShadowGpu:
 
 
 def _guard() -> None:
-    """Give torch the guard of the CUDA device that does nothing, if it has none: a build for CPUs
-    has but those of others, and takes the one of meta tensors as well."""
-    names = "_ZN3c104impl26device_guard_impl_registryE"
+    """Give torch the guard of CUDA devices that does nothing, if it has none. Torch puts it in the
+    place of a guard that knows of no device, which a build for CPUs lacks: here is one, whose every
+    function says 0."""
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
-    registry = (ctypes.c_void_p * (_META + 1)).in_dll(ctypes.CDLL(str(library)), names)
-    registry[_CUDA] = registry[_CUDA] or registry[_META]
+    name = "_ZN3c104impl26device_guard_impl_registryE"
+    registry = (ctypes.c_void_p * (_CUDA + 1)).in_dll(ctypes.CDLL(str(library)), name)
+    if registry[_CUDA] is None:
+        none = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+        functions = (ctypes.c_void_p * 64)(*[ctypes.cast(none, ctypes.c_void_p).value] * 64)
+        empty = (ctypes.c_void_p * 1)(ctypes.addressof(functions))
+        registry[_CUDA] = ctypes.addressof(empty)
+        torch._C._ensureCUDADeviceGuardSet()
 
 
 def _generator(gpu: ShadowGpu) -> type:
