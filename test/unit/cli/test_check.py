@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed: no vla policy here"
 pytest.importorskip("mujoco", reason="mujoco is not installed: no tabletop here")
 
 from support.bags import SECOND, START, STORE, Entry, T, action, header, image, task, write_bag
+from support.lerobot import interpreter
 from vla_ros.cli.main import main
 from vla_ros.core.yaml_files import read_yaml
 from vla_ros.sim.env import AGENTVIEW
@@ -125,6 +126,18 @@ def test_a_gripper_the_other_way_round_is_named(tmp_path, episodes, capsys):
     assert (status, found["named"]) == (1, ["action gripper: 1..-1"])
     assert found["parameters"]["action_factor"][6] == -2.0
     assert any("gripper goes from -1 to 1" in one["line"] for one in found["findings"])
+
+
+@pytest.mark.slow
+def test_a_data_set_of_lerobots_with_a_turned_camera(tmp_path, episodes, capsys):
+    interpreter()
+    path = bag(tmp_path / "turned", episodes, turn=lambda rgb: rgb[::-1, ::-1])
+    out = tmp_path / "set"
+    assert main(["export", "--lerobot", str(path), "--out", str(out), "--fps", "20"]) == 0
+    capsys.readouterr()
+    status, found, _ = run(capsys, out, "--frames", 12)
+    assert (status, found["named"]) == (1, ["main: 180"])
+    assert found["parameters"] == {"cameras.main.rotate": 180}
 
 
 @pytest.mark.parametrize(

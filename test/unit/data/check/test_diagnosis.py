@@ -284,6 +284,9 @@ def test_degrees_beside_radians_and_exchanged_ends_are_found(clean):
     degrees = acted(clean, scale(180 / math.pi, slice(0, 3)))
     lines = [one.line for one in findings(degrees, Reaching.info, ends)]
     assert any("degrees beside radians" in line for line in lines)
+    small = acted(clean, scale(math.pi / 180, slice(0, 3)))
+    lines = [one.line for one in findings(small, Reaching.info, ends)]
+    assert any("no value in rad reaches 1/" in line for line in lines)
     lines = [one.line for one in findings(clean, Reaching.info, ends[::-1])]
     assert any("its ends are exchanged" in line for line in lines)
     assert not [f for f in findings(clean, Reaching.info, ends) if f.level == "wrong"]
