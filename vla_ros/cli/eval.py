@@ -14,8 +14,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.arguments import FLAGS, Verbs, add_fields, add_verb
-from vla_ros.cli.conventions import add_conventions, scale_of, words_of
+from vla_ros.cli.arguments import (
+    FLAGS,
+    Verbs,
+    add_conventions,
+    add_fields,
+    add_verb,
+    scale_of,
+    words_of,
+)
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     DRAFT_CHECKPOINT,

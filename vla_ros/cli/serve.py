@@ -8,8 +8,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from vla_ros.cli.arguments import Verbs, add_fields, add_verb
-from vla_ros.cli.conventions import add_conventions, scale_of, words_of
+from vla_ros.cli.arguments import (
+    Verbs,
+    add_conventions,
+    add_fields,
+    add_verb,
+    scale_of,
+    words_of,
+)
 from vla_ros.cli.defaults import CHECKPOINT
 from vla_ros.core.action_space import KINDS, ActionSpace, end_effectors, is_gripper, joints
 from vla_ros.core.console import LogFormatter

@@ -40,9 +40,21 @@ def test_units_scale_and_options_reach_the_policy(served):
     assert six == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 
 
+def test_joints_and_grippers_reach_the_policy(served):
+    spec = served(
+        "DIR", "--action-space", "joint_position", "--action-names", "a,b,finger_joint",
+        "--gripper", "0.8..0", "--action-units", "deg", "--action-rate-hz", "20",
+    )  # fmt: skip
+    assert spec.action_space.names == ("a", "b", "finger_joint")
+    assert spec.action_space.grippers == (2,)
+    assert (spec.gripper, spec.action_units, spec.action_rate_hz) == ("0.8..0", ("deg",), 20.0)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--action-space", "joint_delta"], "--action-names goes with --action-space"),
+        (["--action-names", "a,b"], "--action-names goes with --action-space"),
         (["--action-scale", "1,2,3"], "--action-scale 1,2,3: write two numbers or six"),
         (["--action-scale", "a,b"], "write two numbers or six"),
         (["--engine-option", "gamma"], "--engine-option gamma: write NAME=VALUE"),
