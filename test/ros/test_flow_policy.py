@@ -30,11 +30,13 @@ from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.families.act import SMALL as ACT
 from vla_ros.engine.families.lerobot import PRESETS
 from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.families.turbovla import SMALL as TURBOVLA
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.load import corrector_for
+from vla_ros.engine.models.act import View
 from vla_ros.engine.models.corrector import Corrector, save_corrector
 from vla_ros.ros.bringup.environment import PROFILES, python_path
 from vla_ros.ros.common import qos
@@ -173,13 +175,28 @@ def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, 
     assert rig.chunks.wait().decoding == "flow"
 
 
-def test_turbovla_drives_the_robot(start_policy, tmp_path: Path, arms) -> None:
-    """Its chunks of six become commands, in the units of its statistics."""
-    small = replace(TURBOVLA, cameras=TURBOVLA.cameras[:1], state_dim=2)
+SINGLE_PASS = {
+    "turbovla": (replace(TURBOVLA, cameras=TURBOVLA.cameras[:1], state_dim=2), "async"),
+    # as LeRobot runs one whose config has a temporal_ensemble_coeff
+    "act": (
+        replace(
+            ACT, cameras=("front",), views=(View("observation.images.front", 6, 8),), state_dim=2
+        ),
+        "ensemble",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE_PASS)
+def test_a_policy_without_a_solver_drives_the_robot(
+    name: str, start_policy, tmp_path: Path, arms
+) -> None:
+    """Its chunks become commands, in the units of its statistics."""
+    small, execution = SINGLE_PASS[name]
     write_folder(tmp_path / "it", small, seed=1)
     rig: PolicyRig = start_policy(
         policy="vla", checkpoint=str(tmp_path / "it"), max_age_s=AGE, num_threads=1,
-        action_scale=[0.05] * 3 + [0.5] * 3, detect_frozen=False,
+        action_scale=[0.05] * 3 + [0.5] * 3, detect_frozen=False, execution=execution,
     )  # fmt: skip
     rig.bring_up("reach the red cube")
     arms.append(Arm(rig))

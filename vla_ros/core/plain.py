@@ -54,6 +54,7 @@ def info_of(body: dict[str, Any]) -> PolicyInfo:
     for name in ("camera_roles", "continues"):
         body[name] = tuple(map(str, body[name]))
     body["state_middle"] = tuple(map(float, body["state_middle"]))
+    body["image_sizes"] = tuple(map(int, body.get("image_sizes", ())))
     body["assumptions"] = tuple(Assumption(**one) for one in body.get("assumptions", ()))
     body["action_rate_hz"] = float(body.get("action_rate_hz", 0.0))
     names, units = (tuple(map(str, space[name])) for name in ("names", "units"))

@@ -179,6 +179,9 @@ class PolicyInfo:
     parameters and checkpoint disagree. One line each, or "". ``assumptions``: what it takes for
     granted, each with its source. ``moves_grippers``: whether its actions command the grippers;
     False: their numbers for grippers mean nothing.
+    ``image_sizes``: height and width that it
+    wants of the main image, the wrist's and those of ``camera_roles``, one behind the other, 0 for
+    a camera that it does not look at; empty: of any size.
     """
 
     name: str
@@ -203,6 +206,7 @@ class PolicyInfo:
     corrects: int = 0  # actions that it corrects, from the one due with a newer frame on
     action_rate_hz: float = 0.0  # of the data that it learned from; 0: nothing says it
     moves_grippers: bool = True
+    image_sizes: tuple[int, ...] = ()
 
 
 class PolicyState(IntEnum):

@@ -74,6 +74,7 @@ class Engine:
             max_delay=self.decoder.max_delay,
             state_middle=self.robot.state_middle,
             contradiction=self.robot.doubt,
+            image_sizes=self.robot.image_sizes,
             corrects=0 if corrector is None else corrector.config.ahead + 1,
         )
 

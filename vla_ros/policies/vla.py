@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import (
@@ -87,6 +88,11 @@ class VlaPolicy:
             self._state = scaling_for(spec.state_units, count, "state_units")
         _, state = state_units_of(spec, self._engine.info.state_dim)
         rows = (*layout.assumptions, *filter(None, [state]), *used.assumptions(spec))
+        if self._engine.policy.tokenizer is None:
+            mute = Assumption(
+                "instruction", "not read: it does the task of its data", "its network"
+            )
+            rows = (*rows, mute)
         self._cannot = "no instruction was given"
         self.info: PolicyInfo = replace(
             self._engine.info,

@@ -167,3 +167,11 @@ def test_a_checkpoint_with_robot_state_is_warmed_up_and_refuses_another_size(tmp
     for state, size in ((None, "none"), (np.zeros(7), "7")):
         with pytest.raises(InvalidAction, match=f"needs 8 values of robot state .* has {size}"):
             shown(state)
+
+
+def test_a_policy_that_reads_no_instruction_says_so() -> None:
+    """ACT does the one task of its data, whatever it is given."""
+    engine = EngineOptions("random:act-small", num_threads=1)
+    said = {a.what: a.value for a in load_policy(PolicySpec("vla", engine=engine)).info.assumptions}
+    assert said["instruction"] == "not read: it does the task of its data"
+    assert "instruction" not in {a.what for a in load("random:small").info.assumptions}

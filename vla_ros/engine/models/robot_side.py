@@ -23,7 +23,7 @@ from vla_ros.engine.layers.devices import downloaded
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.request import Chunk, Decoded
 from vla_ros.engine.models.base import Inputs, PolicyConfig
-from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
+from vla_ros.engine.models.cameras import ABSENT, MAIN, WRIST, images_of, roles_of
 from vla_ros.engine.models.minivla import ActionTokens
 from vla_ros.engine.models.openvla import camera_pixels
 from vla_ros.engine.models.preparation import Preparation
@@ -35,12 +35,14 @@ class RobotSide(ABC):
 
     ``cameras``: images that an observation must have; ``camera_roles``: further ones;
     ``state_middle``: of each value of the state in its data, in their units, () where nothing
-    states it; ``doubt``: one line about what may go wrong with this data, or "".
+    states it; ``image_sizes``: as of PolicyInfo; ``doubt``: one line about what may go
+    wrong with this data, or "".
     """
 
     cameras: int
     camera_roles: tuple[str, ...] = ()
     state_middle: tuple[float, ...] = ()
+    image_sizes: tuple[int, ...] = ()
     doubt: str = ""
 
     def session(self) -> RobotSide:
@@ -127,6 +129,13 @@ class ChunkSide(RobotSide):
         self.cameras = 2 if WRIST in self.roles else 1
         self._mirrored = options.preprocessing == "libero"
         self.camera_roles = tuple(role for role in options.camera_roles if role in self.roles)
+        sizes = {
+            role: (view.height, view.width)
+            for role, view in zip(self.roles, getattr(config, "views", ()), strict=False)
+        }
+        if sizes:
+            seen = (MAIN, WRIST, *self.camera_roles)
+            self.image_sizes = tuple(side for role in seen for side in sizes.get(role, (0, 0)))
         ends = scaler.ends() if isinstance(scaler, Scaler) else ()
         middle = middle_of(*(end.double().numpy() for end in ends)) if ends else ()
         self.state_middle = middle if len(middle) == config.state_dim else ()

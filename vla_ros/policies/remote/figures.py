@@ -189,8 +189,14 @@ INFO = Fields(
         "corrects": _PERIODS,
         "action_rate_hz": Range(0.0, MAX_HZ, real=True),
         "moves_grippers": Flag(),
+        "image_sizes": Many(Range(0, 2**14), 2 * MAX_CAMERAS + 4),
     },
-    given={"action_rate_hz": 0.0, "moves_grippers": True, "assumptions": ()},
+    given={
+        "action_rate_hz": 0.0,
+        "moves_grippers": True,
+        "assumptions": (),
+        "image_sizes": (),
+    },
 )
 _EXECUTING = Fields({"stamp_ns": _STAMP, "index": _PERIODS, "delay_steps": _PERIODS}, nothing=True)
 #: of an answer, a rule for each field of Inference but its actions and times

@@ -32,7 +32,7 @@ import numpy as np
 
 from vla_ros.core.clock import MS, Clock, SystemClock
 from vla_ros.core.console import show_traceback
-from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.types import Image, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import (
     InvalidAction,
     Policy,
@@ -326,11 +326,18 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> PolicyL
 
 
 def warm_up_observation(info: PolicyInfo, spec: PolicySpec) -> Observation:
-    """An image of noise from every camera of the policy, and a robot at 0."""
-    image = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
+    """An image of noise from every camera of the policy, in the size that it wants, and a robot at
+    0."""
+    random, sizes = np.random.default_rng(0), info.image_sizes
+
+    def noise(camera: int) -> Image:
+        size = sizes[2 * camera : 2 * camera + 2]
+        return random.integers(0, 256, (*(size if any(size) else spec.warmup_size), 3), np.uint8)
+
     state = np.zeros(info.state_dim) if info.state_dim else None
-    more = dict.fromkeys(info.camera_roles, image)
-    return Observation(1, 0, 0, image, image, state, more_images=more)
+    main, wrist, *others = (noise(camera) for camera in range(2 + len(info.camera_roles)))
+    more = dict(zip(info.camera_roles, others, strict=True))
+    return Observation(1, 0, 0, main, wrist, state, more_images=more)
 
 
 def last_line(error: BaseException) -> str:

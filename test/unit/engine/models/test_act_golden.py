@@ -26,6 +26,8 @@ from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.folder import describe
 from vla_ros.engine.load import load_engine
 from vla_ros.engine.options import EngineOptions
+from vla_ros.policies import PolicySpec, load_policy
+from vla_ros.runtime.worker.worker import warm_up
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "act"
 CPU = torch.device("cpu")
@@ -212,3 +214,16 @@ def test_a_look_at_the_folder_names_cameras_state_and_how_it_was_run(tmp_path: P
     (tmp_path / "blind").mkdir()
     blind = describe(str(folder_of("blind_to_itself", tmp_path / "blind")))
     assert "no state; it gives actions of 7" in blind.needs
+
+
+def test_it_is_warmed_up_with_images_of_its_datas_sizes(tmp_path: Path) -> None:
+    """Of another shape they are refused, and no node would configure."""
+    engine = EngineOptions(
+        str(folder_of("three", tmp_path)),
+        camera_map="top=main left_wrist=wrist side=side",
+        camera_roles=("side",),
+        num_threads=1,
+    )
+    policy = load_policy(PolicySpec("vla", engine=engine))
+    assert policy.info.image_sizes == (70, 100, 70, 100, 50, 90)
+    assert warm_up(policy, PolicySpec("vla", engine=engine, warmup_count=1), 1, CLOCK).pid == 1
