@@ -43,5 +43,22 @@ def test_a_node_says_it_too(ros_env, name):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("door", ["verb", "node"])
+def test_a_loopback_that_is_down_is_named(ros_env, door):
+    """A network namespace begins with it down, as a container's with `--network none` once did."""
+    apart = ["unshare", "-rn"]
+    try:
+        subprocess.run([*apart, "true"], check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("no namespaces of a user's own here (unshare -rn)")
+    code = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
+    verb = [sys.executable, "-c", code, "up", "policy", "--for", "1"]
+    node = [sys.executable, "-m", "vla_ros.ros.nodes.monitor.node"]
+    command = [*apart, *(verb if door == "verb" else node)]
+    done = subprocess.run(command, env=ros_env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "the loopback interface lo is down" in done.stderr
+
+
 def test_the_middleware_that_runs_here_is_found():
     assert "rmw_fastrtps_cpp" in middlewares(os.environ)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shadow_cuda import ShadowGpu, shadow
-from shadow_cuda.playing import FRAMES, SETTLED, TEXTS, answer, floats, load_on_shadow, play
+from shadow_cuda.playing import FRAMES, SETTLED, TEXTS, answer, load_on_shadow, play
 from support.engine import CLOCK, engine_of, tiny_config
 from unit.runtime.worker.bench import Bench
 from unit.runtime.worker.conftest import make_bench
@@ -186,7 +186,8 @@ def test_a_server_on_a_gpu() -> None:
         pytest.importorskip(module, reason=f"{module} is not installed: pip install '.[serve]'")
     from support.serving import serving
 
-    here = play(of_policy("cpu"))
+    here = load_policy(PolicySpec("vla", engine=options_of("cpu")))
+    here.reset(Instruction(TEXTS[0], 1))
     with shadow() as gpu:
         spec = PolicySpec("vla", engine=options_of("cuda:0"), warmup_count=1)
         with serving(spec) as server:
@@ -194,24 +195,22 @@ def test_a_server_on_a_gpu() -> None:
             robots = [load_policy(there) for _ in range(2)]
             for robot in robots:
                 robot.reset(Instruction(TEXTS[0], 1))
-            wanted = floats(here)[:3]
             from shadow_cuda.playing import frames
 
             for number in range(3):
                 seen = Observation(number + 1, number + 1, CLOCK.steady_ns(), frames()[number])
-                for robot in robots:
-                    found = robot.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
-                    assert found is not None
-                    np.testing.assert_allclose(found.actions, wanted[number], atol=1e-6)
+                wanted, *both = (
+                    robot.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
+                    for robot in (here, *robots)
+                )
+                for found in both:
+                    assert found is not None and wanted is not None
+                    np.testing.assert_allclose(found.actions, wanted.actions, atol=1e-6)
         assert not gpu.journal.errors
 
 
 def options_of(device: str) -> EngineOptions:
     return EngineOptions("random:small", device=device, num_threads=1)
-
-
-def of_policy(device: str) -> Engine:
-    return load_engine(options_of(device))
 
 
 def test_two_gpus_take_turns() -> None:

@@ -112,6 +112,8 @@ def _grouped(known: Mapping[str, tuple[str, str]]) -> str:
     for package in _packages():
         for title, verbs in getattr(package, "GROUPS", {"others": tuple(package.VERBS)}).items():
             groups[title] = (*groups.get(title, ()), *verbs)
+    grouped = {verb for verbs in groups.values() for verb in verbs}
+    groups["others"] = tuple(verb for verb in known if verb not in grouped)
     parts = []
     for title, verbs in groups.items():
         rows = [

@@ -50,7 +50,7 @@ def test_every_way_is_measured_with_every_number_of_robots(
 
 def test_whom_the_server_does_not_let_in_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--fleet", "2", "--rate", "900", "--max-age", "30", "--timed", "2", "--rows"]
-    assert main([*SMALL, *words, "unbatched"]) == 0
+    assert main([*SMALL, *words, "unbatched", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.strip().splitlines()[-1])["fleet"]
     assert row["refused"] == 2
     assert row["each"][0]["refused"].startswith("1 robots want 900.0 answers a second")

@@ -22,7 +22,7 @@ import torch
 from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.decoding.base import resolve as resolve_decoding
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions, Placement, Sizes
 from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -32,7 +32,7 @@ from vla_ros.engine.families.random import (
     tokenizer_directory,
     write_tokenizer,
 )
-from vla_ros.engine.formats import Formats, parse_formats
+from vla_ros.engine.formats import STORED, Formats, parse_formats
 from vla_ros.engine.io.bitvla import (
     EMBEDDING,
     PROJECTOR,
@@ -40,6 +40,7 @@ from vla_ros.engine.io.bitvla import (
     DrawnRows,
     FileRows,
     gather,
+    is_ternary,
     vision_table,
     vision_unused,
 )
@@ -69,6 +70,7 @@ from vla_ros.engine.io.quantize import (
     TERNARY,
     Origin,
     already,
+    format_of,
     from_stored,
     quantize_tensors,
     read_origin,
@@ -76,7 +78,7 @@ from vla_ros.engine.io.quantize import (
     stored_shapes,
     with_head,
 )
-from vla_ros.engine.io.streamed import Streamed
+from vla_ros.engine.io.streamed import Streamed, stored_bytes
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.tokens import Normalizer, PromptTokenizer, read_normalizer
 from vla_ros.engine.io.weights import (
@@ -95,6 +97,7 @@ from vla_ros.engine.io.weights import (
     weight_files,
 )
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.ternary import stored_bytes as ternary_bytes
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.transformer import layer_table
 from vla_ros.engine.options import TOKENS, EngineOptions
@@ -552,6 +555,26 @@ class OpenVLAFamily(Family[ModelConfig]):
 
     def sha256(self, directory: Path) -> str:
         return sha256_of(directory, weight_files(directory))
+
+    def sizes(self, source: Path | str, options: LoadOptions, place: Placement) -> Sizes:
+        config = self.config(source, options)
+        origin = read_origin(source) if isinstance(source, Path) else None
+        formats = place.formats if origin is None else origin.formats
+        each: dict[str, int] = {}
+        for name, shape in with_head(expected_shapes(config), config, formats).items():
+            if config.text.ternary and (name == EMBEDDING or is_ternary(name, config)):
+                # the embedding is read by rows
+                each[name] = 0 if name == EMBEDDING else ternary_bytes(*shape)
+                continue
+            kind = format_of(name, formats, config)
+            size = int(torch.Size(shape).numel()) * place.dtype.itemsize
+            each[name] = size if kind == STORED else stored_bytes(*shape, kind)
+        text, layer = config.text, f"{LANGUAGE}model.layers.0.mlp."
+        fused = sum(each.get(f"{layer}{name}_proj.weight", 0) for name in ("gate", "up"))
+        head = each[EMBEDDING] if text.tied and not text.ternary and not config.parallel else 0
+        if formats.head != STORED:
+            head = 0
+        return Sizes(sum(each.values()), max(fused, *each.values()), head)
 
     def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
         if not place.formats:

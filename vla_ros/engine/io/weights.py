@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
-BLOCK = 1 << 22  # bytes in float32 of what is taken at a time of a matrix
+BLOCK = 1 << 21  # bytes in float32 of what is taken at a time of a matrix
 _RATE_LINE = re.compile(rb'\n *"action_rate_hz": [0-9.]+,(?=\n)')  # as it is written here
 FLOATS = ("BF16", "F16", "F32", "F64")
 QUANTIZED = "quantised.json"  # of a checkpoint that was quantized ahead of time

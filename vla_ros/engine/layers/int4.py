@@ -20,7 +20,7 @@ from vla_ros.engine.layers.prepacked import with_rows
 from vla_ros.engine.layers.tuner import LowBitProduct, fastest_int4, runs_tinygemm
 
 _ROWS = 16  # what the kernels want N to be a multiple of (CUDA's: 8)
-_AT_A_TIME = 1024  # of them that are packed at a time, a multiple of every block's
+_AT_A_TIME = 256  # of them that are packed at a time, a multiple of every block's
 _MIDDLE = 0x88  # two values of 8, which are 0
 
 

@@ -186,7 +186,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
                 if heads:
                     hidden = model._hidden(span)
                     filled = None if model.prefix_is_masked else model.filled
-                    out.append(attend(q, *own, hidden, tuner_of(layer.out), filled))
+                    out.append(attend(q, own[0], own[1], hidden, tuner_of(layer.out), filled))
             if heads:
                 x = linear_residual(x, joined(out), layer.out)
                 x = linear_residual(x, norm_gate_up(x, layer, text), layer.down)

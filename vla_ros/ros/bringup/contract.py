@@ -329,6 +329,7 @@ def _read_camera(camera: _Source, role: str, found: Contract) -> None:
         if not _is_size(size):
             why = f"resize is {size!r}: give height and width, such as [480, 640]"
             camera.refuse(why, "apply", index)
+        assert size is not None
         sizes = found.parameters.setdefault("image_resize", [])
         sizes.append(f"{role}={size[0]}x{size[1]}")
     topic, transport = camera.topic, _CAMERAS[camera.type]

@@ -341,9 +341,9 @@ class Graph:
             raise BringUpStopped
         if found:
             domain = self._environment.get("ROS_DOMAIN_ID") or "0"
-            run = f"{' and '.join(found)} run{'s' if len(found) == 1 else ''}"
+            run, it = ("runs", "it") if len(found) == 1 else ("run", "them")
             raise GraphFailed(
-                f"{run} in domain {domain} already, and were left alone: end them, or give"
+                f"{' and '.join(found)} {run} in domain {domain} already: end {it}, or give"
                 " --namespace, or another ROS_DOMAIN_ID"
             )
 

@@ -143,7 +143,7 @@ def of_type(before: object, value: Any, place: str) -> Any:
         return str(value)
     assert kind is not None
     example = "" if kind is bool else f" such as {before!r}"
-    if kind is list and isinstance(value, (str, int, float)):
+    if kind is list and isinstance(value, str):
         example = f" such as [{value}]"
     raise UserError(f"{place}: must be {_WORDS[kind]}{example}, not {value!r}")
 

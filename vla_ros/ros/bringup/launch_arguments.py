@@ -5,13 +5,13 @@ launch takes an argument that no file declares, and nothing comes of it.
 
 from __future__ import annotations
 
-import difflib
 import runpy
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 
 #: launch file -> those of ours that it includes, whose arguments can be given to it too
 _INCLUDES = {
@@ -36,6 +36,5 @@ def refuse_undeclared(file: str, words: Iterable[str]) -> None:
     for word in words:
         name, given, _ = word.partition(":=")
         if given and name not in names:
-            near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
-            hint = f": did you mean {near[0]!r}?" if near else "; --show-args lists them"
+            hint = nearest(name, names, "; --show-args lists them")
             raise UserError(f"{path.name} has no argument {name!r}{hint}")

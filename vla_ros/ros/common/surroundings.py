@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 from vla_ros.core.errors import UserError
 
 MOST_DOMAIN = 232  # of DDS: a higher one's ports are above 65535
+_FLAGS, _UP = 0x8913, 0x1  # SIOCGIFFLAGS of <linux/sockios.h>, IFF_UP of <net/if.h>
 _MIDDLEWARES = Path("share/ament_index/resource_index/rmw_typesupport_cpp")
 
 
@@ -29,7 +33,22 @@ def missing(environment: Mapping[str, str]) -> str:
             f"RMW_IMPLEMENTATION is {wanted}, which is not installed here ({', '.join(there)} is):"
             " unset it, or install that middleware"
         )
+    reach = environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "LOCALHOST"
+    if reach == "LOCALHOST" and _loopback_is_down():
+        return (
+            "the loopback interface lo is down, and the nodes of this machine find each other"
+            " over it: sudo ip link set lo up"
+        )
     return ""
+
+
+def _loopback_is_down() -> bool:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_one:
+            found = fcntl.ioctl(any_one, _FLAGS, struct.pack("256s", b"lo"))
+    except OSError:  # nothing is known
+        return False
+    return not int.from_bytes(found[16:18], sys.byteorder) & _UP
 
 
 def middlewares(environment: Mapping[str, str]) -> list[str]:

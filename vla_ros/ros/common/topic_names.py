@@ -6,10 +6,10 @@ comes. Needs no ROS: such a name is refused before anything starts.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 from vla_ros.core.video import VIDEOS
 
 _IMAGES = ("image", "wrist_image")
@@ -32,7 +32,8 @@ _LIFECYCLE = (
 OWN = {
     "policy": frozenset(
         {
-            "action", "action_chunk", "status", "camera", "latency", "twist", "gripper",
+            "action", "action_chunk", "description", "status", "camera", "latency", "twist",
+            "gripper",
             "joint_trajectory", "positions", "joint_commands", "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,
@@ -56,9 +57,9 @@ def check_remapped(old: str, place: str, more: Iterable[str] = ()) -> None:
     if not _is_there(old, given):
         names = [*sorted(SHARED | given), *(f"~/{name}" for name in own)]
         bare = old.removeprefix("~/").strip("/")
-        near = [f"~/{bare}"] if f"~/{bare}" in names else []
-        near = near or difflib.get_close_matches(old.lstrip("/"), names, n=1, cutoff=0.5)
-        hint = f": did you mean {near[0]!r}?" if near else "; see docs/reference/topics.md"
+        own_name = f"~/{bare}"
+        wanted = own_name if own_name in names else old.lstrip("/")
+        hint = nearest(wanted, names, "; see docs/reference/topics.md")
         raise UserError(f"{place}: no node here has a topic or service {old!r}{hint}")
 
 

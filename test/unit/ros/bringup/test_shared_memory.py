@@ -2,11 +2,12 @@
 
 import fcntl
 import mmap
+import os
 import uuid
 
 import pytest
 
-from vla_ros.ros.bringup.environment import find_leftovers, remove
+from vla_ros.ros.bringup.environment import find_leftovers, foreign_segments, remove
 
 # What a living process maps is told by its name: these must be nobody's, and no other test's.
 _OWN = uuid.uuid4().int
@@ -59,3 +60,15 @@ def test_files_that_vanish_meanwhile_are_no_error(folder):
     found = find_leftovers(folder, min_age_s=0.0)
     remove(found)
     assert remove(found) >= 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
+def test_another_user_s_segments_are_counted_and_never_removed(tmp_path):
+    for name in ("fastdds_00000000000000aa", "fastdds_00000000000000aa_el", "fastdds_port7411"):
+        (tmp_path / name).write_bytes(b"x")
+        os.chown(tmp_path / name, 12345, 12345)
+    (tmp_path / "fastdds_00000000000000bb").write_bytes(b"x")
+    assert foreign_segments(tmp_path) == {12345: 1}
+    assert [one.name for one in find_leftovers(tmp_path, min_age_s=0.0)] == [
+        "fastdds_00000000000000bb"
+    ]
