@@ -18,6 +18,7 @@ from vla_ros.core.action_space import (
 from vla_ros.core.pixels import BadMessage
 from vla_ros.core.types import PolicyInfo, StaleAction
 from vla_ros.msg import ActionCommand
+from vla_ros.policies.base import PolicyRefused
 from vla_ros.ros.nodes.bridge.convert import check_space as check_command_space
 from vla_ros.ros.nodes.policy.parameters import TABLE
 from vla_ros.ros.nodes.policy.settings import limits_of, spec_of, validate
@@ -155,3 +156,11 @@ def test_a_server_is_told_how_late_an_answer_may_be() -> None:
     asked = given(**remote, policy_options=["max_age_s=0.2", "rate_hz=5"])
     assert validate(asked, False)[0].options == {"max_age_s": "0.2", "rate_hz": "5"}
     assert validate(given(**remote), sim_time=True)[0].options == {}
+
+
+def test_the_adaptation_is_that_of_the_parameters() -> None:
+    assert not spec_of(DEFAULTS).adaptation
+    values = {"cameras.main.rotate": 180, "action_factor": [1.0] * 6 + [-1.0]}
+    assert spec_of(DEFAULTS | values).adaptation.parameters() == values
+    with pytest.raises(PolicyRefused, match=r"cameras\.main\.rotate is 45, must be one of 0, 90"):
+        spec_of(DEFAULTS | {"cameras.main.rotate": 45})
