@@ -130,7 +130,7 @@ class TokenKind:
             source = load_checkpoint(name, CPU, torch.float32)
             if (source.config.towers, source.config.text) != (self.config.towers, self.config.text):
                 raise UserError(f"{name} has other sizes than this model")
-            network.load_tensors(source.tensors)
+            network.load_tensors(dict(source.tensors))
         if name := options.vision_from:
             source = load_checkpoint(name, CPU, torch.float32)
             if source.config.towers != self.config.towers:

@@ -20,7 +20,7 @@ from vla_ros.engine.memory import needed
 
 CPU = torch.device("cpu")
 #: for some rows in float32, RoPE's tables, KV caches, and holes between them
-SLACK = 24 << 20
+SLACK = 40 << 20
 MEASURED = """
 import json, sys
 sys.argv[1:] = []

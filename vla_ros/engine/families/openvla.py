@@ -564,11 +564,11 @@ class OpenVLAFamily(Family[ModelConfig]):
         for name, shape in with_head(expected_shapes(config), config, formats).items():
             if config.text.ternary and (name == EMBEDDING or is_ternary(name, config)):
                 # the embedding is read by rows
-                each[name] = 0 if name == EMBEDDING else ternary_bytes(*shape)
+                each[name] = 0 if name == EMBEDDING else ternary_bytes(shape[0], shape[1])
                 continue
             kind = format_of(name, formats, config)
             size = int(torch.Size(shape).numel()) * place.dtype.itemsize
-            each[name] = size if kind == STORED else stored_bytes(*shape, kind)
+            each[name] = size if kind == STORED else stored_bytes(shape[0], shape[1], kind)
         text, layer = config.text, f"{LANGUAGE}model.layers.0.mlp."
         fused = sum(each.get(f"{layer}{name}_proj.weight", 0) for name in ("gate", "up"))
         head = each[EMBEDDING] if text.tied and not text.ternary and not config.parallel else 0

@@ -194,8 +194,11 @@ def quantize_tensors(
 ) -> tuple[Mapping[str, torch.Tensor], StreamedMatrices]:
     """Tensors of a checkpoint in bfloat16 -> those that stay, and the others, each quantized when
     it is asked for."""
-    streamed = isinstance(tensors, Streamed)
-    shapes = tensors.shapes if streamed else {n: tuple(t.shape) for n, t in tensors.items()}
+    streamed = tensors if isinstance(tensors, Streamed) else None
+    if streamed is not None:
+        shapes = streamed.shapes
+    else:
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     there = with_head({name: name for name in shapes}, config, formats)  # whose numbers it has
     every = {name: format_of(name, formats, config) for name in there}
     kinds = {name: kind for name, kind in every.items() if kind != STORED}
@@ -203,8 +206,8 @@ def quantize_tensors(
 
     def rows(names: Sequence[str]) -> Iterator[torch.Tensor]:
         source = [there[name] for name in names]
-        if streamed:
-            yield from tensors.rows(source)
+        if streamed is not None:
+            yield from streamed.rows(source)
         else:
             for name in source:
                 yield from row_blocks(tensors[name])
@@ -214,8 +217,10 @@ def quantize_tensors(
         return low_bit.quantize_rows(rows(names), count, width, kinds[names[0]])
 
     kept = [name for name in there if name not in kinds]
-    stay = tensors.only(kept) if streamed else {name: tensors[name] for name in kept}
-    return stay, StreamedMatrices(kinds, sizes, make)
+    matrices = StreamedMatrices(kinds, sizes, make)
+    if streamed is not None:
+        return streamed.only(kept), matrices
+    return {name: tensors[name] for name in kept}, matrices
 
 
 def as_stored(made: Mapping[str, LowBit]) -> dict[str, torch.Tensor]:

@@ -71,7 +71,9 @@ class VLAModel(TokenNetwork):
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
         #: without what is packed; see :meth:`unpacked`
-        self.tensors, self.directory = Kept(checkpoint.tensors), checkpoint.directory
+        tensors = Kept(checkpoint.tensors)
+        self.tensors: dict[str, torch.Tensor] = tensors
+        self.directory = checkpoint.directory
         self.actions = action_tokens(self.config, self.tensors)
         #: parameters in fewer bits, which are not among ``tensors``
         self.quantized, self.quantized_bytes = size_of(checkpoint.quantized)
@@ -91,11 +93,11 @@ class VLAModel(TokenNetwork):
         sizes = text.hidden_size, text.intermediate_size
         pack_vision = pack_vision and has_wide_products(device, dtype)
         self.vision, self._packed_vision = _vision(
-            self.config, self.tensors, checkpoint.quantized, pack_vision
+            self.config, tensors, checkpoint.quantized, pack_vision
         )
         self.decoder: Decoder
         if make_decoder is not None:
-            self.tensors.finish()
+            tensors.finish()
             self.decoder = make_decoder(text, self.tensors, checkpoint.quantized)
         elif text.ternary:
             self.decoder = BitNetDecoder(text, checkpoint)
@@ -106,7 +108,7 @@ class VLAModel(TokenNetwork):
                 tuner=self.tuner,
                 between=choose_between(device, dtype, *sizes),
             )  # fmt: skip
-        self.tensors.finish()
+        tensors.finish()
         packed = list(self._packed_vision.values())
         if isinstance(self.decoder, LlamaDecoder):
             packed += self.decoder.packed
