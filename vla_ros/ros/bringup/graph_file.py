@@ -36,6 +36,7 @@ from vla_ros.ros.bringup.environment import enclave_of
 from vla_ros.ros.common.parameter_files import (
     is_known,
     meant,
+    named_for,
     parameters_of_all,
     place_of,
     whose,
@@ -408,9 +409,13 @@ def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
     roles = [str(role) for role in spec.values().get("camera_roles") or ()]
     for file in (*spec.parameter_files, graph):
         only = dataclasses.replace(spec, parameter_files=(file,))
-        for name in spec.parameters if file == graph else only.file_parameters():
-            if not is_known(name, parameters_of_all(), roles):
-                where = place_of(name, file) or str(file)
+        mine = set() if file == graph else named_for(read_yaml(file), spec.full_name)
+        values = spec.parameters if file == graph else only.file_parameters()
+        for name, value in values.items():
+            where = place_of(name, file) or str(file)
+            if file != graph and value is not None and not (value == [] and name in known):
+                of_type(known.get(name), value, f"{where}: {spec.name}.{name}")
+            if not is_known(name, known if name in mine else parameters_of_all(), roles):
                 raise UserError(
                     f"{where}: node {spec.name} has no parameter {name!r}{meant(name, known)}"
                 )

@@ -6,6 +6,8 @@ the default without a word.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from vla_ros.core.yaml_files import read_yaml
 from vla_ros.ros.common.parameter_files import (
     is_known,
     meant,
+    named_for,
     parameters_of_all,
     place_of,
     whose,
@@ -35,7 +38,7 @@ def refuse_unknown(node: Node) -> None:
     for name in sorted(node._parameter_overrides):
         if node.has_parameter(name) or is_known(name, ()):
             continue
-        if name not in parameters_of_all():
+        if name not in parameters_of_all() or any(name in _mine(node, file) for file in files):
             own = [one for one in parameters_of_all() if node.has_parameter(one)]
             where = next(filter(None, (place_of(name, file) for file in files)), "")
             raise ValueError(
@@ -47,6 +50,27 @@ def refuse_unknown(node: Node) -> None:
         node.get_logger().info(f"given, but of other nodes: {', '.join(others)}")
     for file in files:
         _check_sections(node, file)
+
+
+def _mine(node: Node, file: Path) -> set[str]:
+    """Parameters of a file's sections that are for this node alone."""
+    try:
+        content = read_yaml(file)
+    except (OSError, BadFile):  # rcl has read it: only it knows how
+        return set()
+    return named_for(content if isinstance(content, dict) else {}, node.get_fully_qualified_name())
+
+
+def given_place(text: str) -> str:
+    """File and line of the parameter that an error names, last as rclpy's do or first; "": it is
+    in none of this process's files."""
+    names = (text.rsplit(": ", 1)[-1], text.split(" ", 1)[0])
+    for name in names:
+        for file in reversed(list(_parameter_files(sys.argv))):  # the last one wins
+            with contextlib.suppress(OSError, BadFile):
+                if re.fullmatch(r"[a-z][\w.]*", name) and (where := place_of(name, file)):
+                    return where
+    return ""
 
 
 def _check_sections(node: Node, file: Path) -> None:

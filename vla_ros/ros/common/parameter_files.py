@@ -101,6 +101,16 @@ def whose(content: Mapping[Any, Any], file: Path, full_name: str) -> tuple[str, 
     )
 
 
+def named_for(content: Mapping[Any, Any], full_name: str) -> set[str]:
+    """Parameters of the sections that are for the node of this name alone."""
+    return {
+        name
+        for pattern, values in sections(content)
+        if "*" not in pattern and matches(pattern, full_name)
+        for name in names_of(values)
+    }
+
+
 def our_nodes() -> set[str]:
     """Names of the nodes that have a file in config/."""
     return {file.stem for file in (share() / "config").glob("*.yaml") if "." not in file.stem}

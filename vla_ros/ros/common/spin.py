@@ -30,6 +30,7 @@ from vla_ros.core.console import log_line
 from vla_ros.core.signals import set_on_signal
 from vla_ros.ros.common.answers import KeptAnswers
 from vla_ros.ros.common.ending import FORCED, bounded, end_with_parent
+from vla_ros.ros.common.given import given_place
 from vla_ros.ros.common.surroundings import missing
 from vla_ros.ros.common.text import plain_log
 
@@ -118,7 +119,8 @@ def run(
         ParameterUninitializedException,
         ValueError,
     ) as error:
-        log_line(f"bad parameter: {error}")
+        where = given_place(str(error))
+        log_line(f"bad parameter: {where + ': ' if where else ''}{error}")
     if node is None:
         with bounded(_REFUSED_S, 2):
             gc.collect()  # the half-made node must go before its context

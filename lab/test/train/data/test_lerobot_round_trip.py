@@ -289,3 +289,42 @@ def test_of_a_task_with_one_episode_none_is_held_out(sets, tmp_path, capsys):
     assert "LeRobot would hold out every episode" in capsys.readouterr().out
     with pytest.raises(UserError, match="--validation 0, or record more episodes"):
         held_out(python(), sets / "joints", 0.1, asked=True)
+
+
+def test_two_publishers_of_joints_gaps_and_nan_are_read_back_by_lerobot(tmp_path, capfd):
+    """An arm and its gripper on one topic, a pause, and readings that are none."""
+    from support.bags import STORE, Entry, header
+
+    def state(at, names, values):
+        kind, none = "sensor_msgs/msg/JointState", np.zeros(0)
+        content = STORE.types[kind](
+            header=header(at), name=list(names), position=np.array(values), velocity=none,
+            effort=none,
+        )  # fmt: skip
+        return Entry("/joint_states", at, kind, content)
+
+    entries = [task(START - T, "reach")]
+    stamps = [START + i * T + (20 * T if i >= 12 else 0) for i in range(24)]
+    from support.bags import picture
+
+    for i, at in enumerate(stamps):
+        nan = float("nan") if i in (3, 15) else 0.1 * i
+        entries += [state(at - 2, ("finger",), [0.01 * i]), state(at - 1, ("j1", "j2"), [nan, 1.0])]
+        entries += [image(at, picture(i)), action(at + 1, [i / 100] * 7)]
+    path = write_bag(tmp_path / "bag", sorted(entries, key=lambda e: e.at_ns))
+    assert export(path, "--out", tmp_path / "set", "--images", "png") == 0
+    said = capfd.readouterr().out
+    assert "1 gaps begin another episode" in said and "a state that is not finite" in said, said
+    with Reader(python(), tmp_path / "set") as there:
+        assert there.info.features["observation.state"].names == ("j1", "j2", "finger")
+        assert (there.info.episodes, there.info.frames) == (2, 22)
+        rows = list(there.rows(("action", "observation.state", "observation.images.main")))
+    kept = [i for i in range(24) if i not in (3, 15)]
+    assert [row.episode for row in rows] == [int(i >= 12) for i in kept]
+    for i, row in zip(kept, rows, strict=True):
+        np.testing.assert_allclose(
+            row.numbers["observation.state"], [0.1 * i, 1.0, 0.01 * i], rtol=1e-6
+        )
+        np.testing.assert_array_equal(row.images["observation.images.main"], picture(i))
+    stats = json.loads((tmp_path / "set" / "meta" / "stats.json").read_text())
+    assert all(np.isfinite(one).all() for one in stats["observation.state"].values())

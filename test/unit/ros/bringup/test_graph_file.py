@@ -59,7 +59,7 @@ def test_a_parameter_file_may_say_the_types_of_its_values(tmp_path):
     write(
         tmp_path,
         "policy:\n  ros__parameters:\n    max_age_s: !!float 1\n    device: !!str 0\n"
-        "    warm_spare: !!bool yes\n    seed: !!int '7'\n"
+        "    warm_spare: !!bool yes\n    warmup_count: !!int '7'\n"
         "    bounds_low: [!!float -1, !!float -2]\n",
         "typed.yaml",
     )
@@ -67,7 +67,8 @@ def test_a_parameter_file_may_say_the_types_of_its_values(tmp_path):
     (policy,) = GraphSpec.load(path).nodes
     found = policy.file_parameters()
     assert found == {
-        "max_age_s": 1.0, "device": "0", "warm_spare": True, "seed": 7, "bounds_low": [-1.0, -2.0],
+        "max_age_s": 1.0, "device": "0", "warm_spare": True, "warmup_count": 7,
+        "bounds_low": [-1.0, -2.0],
     }  # fmt: skip
     assert isinstance(found["max_age_s"], float) and isinstance(found["bounds_low"][0], float)
 

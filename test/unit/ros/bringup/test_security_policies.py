@@ -17,6 +17,7 @@ import pytest
 from support.endpoints import UNREADABLE, endpoints_of
 from support.sros2 import Enclave, Endpoint, absolute, read_policy
 from vla_ros.core.resources import config_path
+from vla_ros.core.video import VIDEOS
 from vla_ros.data.run_info import TOPICS as RECORDED
 
 FOLDER = config_path("security/governance.xml").parent
@@ -28,6 +29,7 @@ SPECTATORS = {"rerun"}
 #: no keys are made of these where there is a robot
 SIMULATED = {"bridge", "replay"}
 
+CAMERAS = ("image", "wrist_image")
 IMAGES = ("image", "image/compressed", "wrist_image", "wrist_image/compressed")
 OUTPUTS = (
     *("twist", "left_twist", "gripper", "left_gripper"),
@@ -176,7 +178,9 @@ def test_no_policy_allows_what_nobody_opens(enclaves: dict[str, Enclave]) -> Non
         made = [*opened(node), *(Endpoint(h, absolute(n, "/", node)) for h, n in own)]
         if node == "policy":  # of tf2's listener, with end_effector_frame; any camera's role
             made += [Endpoint("subscribe", name) for name in ("/tf", "/tf_static")]
-            made += [Endpoint("subscribe", "/left_image/compressed")]
+            made += [Endpoint("subscribe", f"/left_image/{one}") for one in ("compressed", *VIDEOS)]
+        if node in ("policy", "recorder"):  # where their messages are installed
+            made += [Endpoint("subscribe", f"/{c}/{t}") for c in CAMERAS for t in VIDEOS]
         for allowed in enclaves[node].allowed:
             alone = Enclave("", node, (allowed,))
             assert any(not alone.lacks(e) for e in made if e.how == allowed.how), allowed
