@@ -20,6 +20,12 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.families.base import FlowFamily, LoadOptions, Opened
 from vla_ros.engine.families.lerobot import save_weights, write_steps
 from vla_ros.engine.families.random import DrawnWeights
+from vla_ros.engine.io.action_data import (
+    ActionData,
+    action_names_in,
+    executed_in,
+    libero_in,
+)
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import ACT
@@ -40,7 +46,13 @@ from vla_ros.engine.io.flow_config import (
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.images.steps import refuse_unless_image
-from vla_ros.engine.io.processors import Scaler, StatisticsChoice, data_sets_in, scaler_of
+from vla_ros.engine.io.processors import (
+    Scaler,
+    StatisticsChoice,
+    data_sets_in,
+    ends_of,
+    scaler_of,
+)
 from vla_ros.engine.io.weights import WEIGHTS, Expected, Weights
 from vla_ros.engine.models.act import Act, ActConfig, View, act_expected
 from vla_ros.engine.models.base import Inputs
@@ -282,8 +294,18 @@ class ActFamily(FlowFamily[ActConfig]):
     def save(self, directory: Path, tensors: dict[str, torch.Tensor]) -> None:
         save_weights(directory / WEIGHTS, tensors)
 
-    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_units(directory, self.config(directory, options), options).action.ends()
+    def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
+        config = self.config(directory, options)
+        low, high = ends_of(read_units(directory, config, options).action)
+        names, named_by = action_names_in(directory, config.action_dim)
+        return ActionData(
+            names,
+            named_by,
+            low,
+            high,
+            libero=libero_in(directory),
+            executed=executed_in(directory),
+        )
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         return data_sets_in(directory)
