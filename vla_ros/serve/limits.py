@@ -16,7 +16,7 @@ import time
 from asyncio import StreamReader, StreamReaderProtocol, StreamWriter, Transport
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from websockets.asyncio.server import ServerConnection
 from websockets.protocol import State
@@ -117,7 +117,7 @@ class LimitedConnection(ServerConnection):  # type: ignore[misc]  # typed as Any
         """Leave the connection to who answers POSTs: to websockets it is over."""
         data, self._held, self.thrown_out = self._held, b"", True  # of which nothing is logged
         transport, loop = self.transport, self.loop
-        self.transport = cast(Any, _NoTransport())
+        self.transport: Any = _NoTransport()
         self._door.leave(self)
         super().connection_lost(None)
         reader = StreamReader(limit=HEAD, loop=loop)
