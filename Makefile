@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
+.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot check-suite smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -58,7 +58,7 @@ launch-pytest: ros2-launch ## run the launch files' tests as ROS 2's own are wri
 # Their pins exclude ours, so they stand beside the environment; their tests are skipped without them.
 STRANGERS := build/strangers
 OF_STRANGERS := openpi-client==0.1.2 json-numpy==2.1.1 cyclonedds==11.0.1
-strangers: install ## install others' programs that drive ours in tests: openpi's client, json-numpy, Cyclone DDS
+strangers: install ## install others' programs that drive ours in tests: PyPI's copy of openpi's client, json-numpy, Cyclone DDS
 	@[ "$$(cat $(STRANGERS)/.installed 2>/dev/null)" = "$(OF_STRANGERS)" ] \
 	|| { rm -rf $(STRANGERS) && $(BIN)/python -m pip install --quiet --no-deps --target $(STRANGERS) $(OF_STRANGERS) && echo "$(OF_STRANGERS)" > $(STRANGERS)/.installed; } \
 	|| echo "==> openpi-client, json-numpy and cyclonedds are not to be had: their tests are skipped"
@@ -125,6 +125,9 @@ test-docs: install ## run the documented commands that need no robot, GPU or net
 
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
 	@$(TOOL) second_robot $(ARGS)
+
+check-suite: install ## planted faults on episodes of the tabletop: what `vla-ros check` names, by fault (it goes on where it was stopped; hours on two cores)
+	@$(TOOL) check_suite $(ARGS)
 
 smoothness: install ## how smooth is what is commanded and executed of recorded chunks: vla_ros, LeRobot's interpolator, stairs (2 minutes)
 	@$(TOOL) motion.smoothness $(ARGS)

@@ -8,10 +8,12 @@ policy.launch.py can be given too. `vla-ros libero setup` prepares the benchmark
 """
 
 from launch import LaunchDescription
-from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription
+from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
+
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 
 SHARE = FindPackageShare("vla_ros")
 LIBERO = PathJoinSubstitution([SHARE, "config", "libero.yaml"])
@@ -42,8 +44,10 @@ def arguments() -> list[DeclareLaunchArgument]:
 def generate_launch_description() -> LaunchDescription:
     """Launch description, for `ros2 launch`."""
     simulation = PathJoinSubstitution([SHARE, "launch", "sim.launch.py"])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
     return LaunchDescription(
         [
+            check,
             *arguments(),
             IncludeLaunchDescription(PythonLaunchDescriptionSource(simulation)),
         ]

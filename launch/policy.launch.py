@@ -37,7 +37,9 @@ from vla_ros.ros.bringup.environment import (
     ends_with_launch,
 )
 from vla_ros.ros.bringup.graph_file import argument
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 from vla_ros.ros.common.parameters import Parameter
+from vla_ros.ros.common.topic_names import check_remapped
 from vla_ros.ros.nodes.policy.parameters import TABLE
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
@@ -176,7 +178,10 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     robot = read_contract(given("contract")) if given("contract") else None
     moved = dict(robot.remappings) if robot else {}
     moved |= {name: given(name) for name in TOPICS if given(name) != name}
-    moved |= mapping(context, "remappings")
+    named = mapping(context, "remappings")
+    for old in named:
+        check_remapped(old, "remappings", map(str, mapping(context, "parameters").values()))
+    moved |= named
     check_enclave(given("enclave"), context.environment)
     common = {
         "package": "vla_ros",
@@ -281,4 +286,5 @@ def brought_up(event: ProcessExited, context: LaunchContext) -> None:
 
 def generate_launch_description() -> LaunchDescription:
     """Launch description, for `ros2 launch`."""
-    return LaunchDescription([*arguments(), OpaqueFunction(function=nodes)])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
+    return LaunchDescription([check, *arguments(), OpaqueFunction(function=nodes)])

@@ -37,6 +37,7 @@ from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of, ends_with_launch
 from vla_ros.ros.bringup.graph_file import argument
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -241,4 +242,5 @@ def _exit_with(status: int, context: LaunchContext) -> None:
 
 def generate_launch_description() -> LaunchDescription:
     """Launch description, for `ros2 launch`."""
-    return LaunchDescription([*arguments(), OpaqueFunction(function=play)])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
+    return LaunchDescription([check, *arguments(), OpaqueFunction(function=play)])

@@ -21,6 +21,7 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of, ends_with_launch
+from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
 from vla_ros.ros.nodes.bridge.node import TABLE
 
 SHARE = FindPackageShare("vla_ros")
@@ -131,4 +132,5 @@ def generate_launch_description() -> LaunchDescription:
             )
         }.items(),
     )
-    return LaunchDescription([*arguments(), policy, OpaqueFunction(function=bridge)])
+    check = OpaqueFunction(function=lambda context: refuse_undeclared(__file__, context.argv))
+    return LaunchDescription([check, *arguments(), policy, OpaqueFunction(function=bridge)])

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import docs_api
 from docs_markdown import outside_code, plain
 from sources import ROOT
 
@@ -27,6 +28,8 @@ BROUGHT = {
     TABLE: "pages.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "QUALITY_DECLARATION.md": "quality-declaration.md",
     "benchmarks/README.md": "benchmarks.md",
     "vla_ros/shipped/README.md": "model-card.md",
     "test/golden/README.md": "golden-references.md",
@@ -39,6 +42,8 @@ MORE = {
     "Golden references": "golden-references.md",
     "Changelog": "changelog.md",
     "Contributing": "contributing.md",
+    "Security": "security.md",
+    "Quality declaration": "quality-declaration.md",
 }
 CONFIG = "docs/zensical.toml"
 STYLE = "docs/site.css"
@@ -144,7 +149,8 @@ def navigation() -> list[dict[str, object]]:
     for kind, rows in sections(readme).items():
         listed = [{_capital(title): place(resolved(path, TABLE))} for title, path in rows]
         nav.append({_capital(kind): listed})
-    nav.append({"More": [{title: page} for title, page in MORE.items()]})
+    more = {"Python interface": docs_api.PAGE, **MORE}
+    nav.append({"More": [{title: page} for title, page in more.items()]})
     return nav
 
 
@@ -177,6 +183,7 @@ def stage(out: Path) -> Path:
                 folder_page(path, folder)
             else:
                 copied(ROOT / path, folder / place(path))
+    (folder / docs_api.PAGE).write_text(plain(docs_api.api_page()), encoding="utf-8")
     copied(ROOT / STYLE, folder / place(STYLE))
     config = (ROOT / CONFIG).read_text(encoding="utf-8")
     made = re.sub(r"^nav = \[\]$", lambda _: f"nav = {_toml(navigation())}", config, flags=re.M)

@@ -17,7 +17,7 @@ from vla_ros.engine.decoding.drafters import Draft, Drafter
 from vla_ros.engine.decoding.factory import DecodingParts
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.tokens import MAX_TEXT, PromptTokenizer
-from vla_ros.engine.layers.devices import upload
+from vla_ros.engine.layers.devices import downloaded, upload
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.layers.request import Request
 from vla_ros.engine.layers.runner import prompt_lengths, resized
@@ -140,8 +140,10 @@ class ModelDrafter(Drafter):
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         # The device is idle here: the target's last verdict has just been read.
-        if self._maxima and not bool(torch.cat(self._maxima).isfinite().all()):
-            self.forget(damaged=True)
+        if self._maxima:
+            finite = torch.cat(self._maxima).isfinite().all()
+            if not downloaded(finite).item():
+                self.forget(damaged=True)
 
     def forget(self, damaged: bool = False) -> None:
         self._request = None

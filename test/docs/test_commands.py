@@ -118,7 +118,7 @@ def test_the_reasons_are_used():
         ("vla-ros eval --episodes 2 --no-ros", ""),
         ("vla-ros eval --episode-count 2", "unrecognized arguments"),
         ("vla-ros eval --episodes many", "invalid int value"),
-        ("vla-ros fly", "there is no verb 'fly'"),
+        ("vla-ros fly", "invalid choice: 'fly'"),
         ("vla-ros demo --task pick_pink_cube", "no task pick_pink_cube"),
         ("vla-ros verify --checkpoint shipped:desk", "there is no shipped:desk"),
         ("vla-ros up sim -p policy.control_rate=10", "no parameter 'control_rate'"),

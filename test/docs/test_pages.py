@@ -79,13 +79,22 @@ def test_every_link_of_the_site_stays_in_it(site):
 def test_the_site_is_told_all_that_it_has(site):
     config = (site / "zensical.toml").read_text(encoding="utf-8")
     listed = re.findall(r'= "([^"]+\.md)"', config)
-    assert sorted(listed) == sorted({docs_site.place(page) for page in PAGES})
+    assert sorted(listed) == sorted({*map(docs_site.place, PAGES), docs_site.docs_api.PAGE})
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     nav = tomllib.loads(config)["project"]["nav"]
     assert [next(iter(entry)) for entry in nav] == [
         "Home", "Tutorial", "How-to, robots", "How-to, other machines", "How-to, checkpoints",
         "How-to, data", "How-to, measuring", "Reference", "Explanation", "Lab", "More",
     ]  # fmt: skip
+
+
+def test_the_python_interface_is_that_of_the_sources(site):
+    page = (site / "pages" / docs_site.docs_api.PAGE).read_text(encoding="utf-8")
+    for name in ("Policy", "PolicySpec", "Observation", "Inference", "ActionSpace", "Family"):
+        assert re.search(rf"^### {name}$", page, re.MULTILINE), name
+    for part in page.split("\n### ")[1:]:
+        name, _, text = part.partition("\n")
+        assert len(text.partition("\n```\n")[2].strip()) > 10, f"{name} says nothing of itself"
 
 
 def test_a_page_that_links_to_nothing_is_refused():

@@ -155,3 +155,48 @@ def test_no_node_outlives_its_launch(ros2_launch, ros, tmp_path, number) -> None
     launch.wait(30)
     wait_until(lambda: not any(map(alive, pids)), 15.0, f"the end of {pids}")
     assert (tmp_path / "bag" / "metadata.yaml").is_file(), "the recorder wrote its index"
+
+
+UNDECLARED = {
+    "policy.launch.py": ({"imgae": "/camera"}, "has no argument 'imgae': did you mean 'image'?"),
+    "sim.launch.py": ({"polcy": "zero"}, "has no argument 'polcy': did you mean 'policy'?"),
+    "libero.launch.py": ({"tasks": "3"}, "has no argument 'tasks': did you mean 'task'?"),
+    "replay.launch.py": ({"bag": "x", "rates": "2"}, "no argument 'rates': did you mean 'rate'?"),
+}
+
+
+@pytest.mark.parametrize("file", UNDECLARED)
+def test_an_argument_that_no_launch_file_declares_is_refused_with_the_nearest(
+    ros2_launch: Callable[..., Program], file: str
+) -> None:
+    arguments, says = UNDECLARED[file]
+    graph = ros2_launch(file, **arguments)
+    assert graph.wait(60.0) != 0
+    assert says in graph.log and "process started" not in graph.log, graph.log
+
+
+def test_a_topic_that_no_node_has_is_refused(ros2_launch: Callable[..., Program]) -> None:
+    graph = ros2_launch("policy.launch.py", remappings="{~/twsit: /servo}")
+    assert graph.wait(60.0) != 0
+    assert "no node here has a topic or service '~/twsit': did you mean '~/twist'?" in graph.log
+
+
+def test_a_strangers_launch_file_keeps_its_own_arguments(
+    ros2_launch: Callable[..., Program], ros: RosPeer, tmp_path: Path
+) -> None:
+    from vla_ros.core.resources import share
+
+    policy = str(share() / "launch" / "policy.launch.py")
+
+    file = tmp_path / "mine.launch.py"
+    file.write_text(
+        "from launch import LaunchDescription\n"
+        "from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription\n"
+        "from launch.launch_description_sources import PythonLaunchDescriptionSource as Source\n"
+        "def generate_launch_description():\n"
+        "    return LaunchDescription([DeclareLaunchArgument('arm', default_value=''),\n"
+        f"        IncludeLaunchDescription(Source({policy!r}))])\n"
+    )
+    ros2_launch(str(file), arm="left", policy="zero")
+    status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
+    status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)

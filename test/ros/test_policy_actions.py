@@ -77,7 +77,10 @@ def test_actions_beyond_their_bounds_are_clamped_and_five_in_a_row_hold(start_po
     with rig.filming(SLOW):
         rig.expect(State.RUNNING)
         held = rig.expect(State.HOLD)
-        assert held.reason == "5 actions in a row exceeded their limits"
+        assert held.reason == (
+            "5 actions in a row exceeded their limits: x 1 m, held to 0.05; its bounds are -0.05 to"
+            " 0.05: is it in m? (bounds)"
+        )
         wait_until(lambda: len(rig.commands) and rig.commands.last.kind == CommandKind.STOP, 5.0)
     sent = [m.action[0] for m in rig.commands.messages if m.kind == CommandKind.POLICY]
     assert sent == [0.01, 0.02, 0.05, 0.03, -0.05, *[0.04] * 5, *[0.05] * 4]

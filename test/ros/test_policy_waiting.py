@@ -62,8 +62,8 @@ def test_a_state_of_another_size_is_said_until_it_is_right(start_policy, ros, tm
         with jointed(ros, 9):
             waits(
                 rig,
-                "waits for a fresh frame and a valid action; no joint_states within 100.0 ms of the"
-                " image: joint_states has 9 values, the checkpoint needs 8",
+                "waits for a fresh frame and a valid action; joint_states has 9 values, the"
+                " checkpoint needs 8",
                 "joint_names",
             )
         with jointed(ros, 8):

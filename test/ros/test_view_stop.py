@@ -61,7 +61,8 @@ def test_stop_goes_out_while_the_view_stands_still(view, ros, stops, held):
     assert len(stops) == 1
     assert not moved.messages and not opened.messages, "what was asked before STOP is void"
     view._jog(PUSH)
-    rclpy.spin_once(view, timeout_sec=1.0)
+    for _ in range(20):
+        rclpy.spin_once(view, timeout_sec=0.05)
     moved.wait(timeout=10)
 
 

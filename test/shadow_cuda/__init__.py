@@ -15,11 +15,13 @@ own memory: a replay runs them again, so a host value that was baked in stays wh
 memory that its pool has handed out again is overwritten, as on a GPU. Streams run in the order
 in which they are asked; who waits for whom is kept as vector clocks.
 
-What it cannot see: how long anything takes; races within a kernel; Triton's kernels on
-hardware (with Triton installed its interpreter runs them, ``make kernels``); the rounding of
-cuBLAS, cuDNN and flash attention; shared memory, registers, launch limits; what only one
-generation of GPU can do; processes that share a GPU; a second thread that launches during a
-capture. Inference mode is ``no_grad`` here.
+What it cannot see: how long anything takes; races within a kernel, and those of streams that
+wait by luck; Triton's kernels (torch's operators run in their place: ``make kernels`` has them in
+Triton's interpreter, a GPU alone in graphs); the rounding of cuBLAS, cuDNN and flash attention, and
+the draws of a GPU's generator; shared memory, registers, launch limits; what only one generation
+of GPU can do; processes that share a GPU; a second thread that launches during a capture;
+gradients (``rtc_mode=guided_vjp``), for which torch's engine wants a device. Inference mode is
+``no_grad`` here.
 """
 
 from shadow_cuda.journal import CudaError, Journal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shadow_cuda.playing import TABLE
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_and_no_triton() -> None:
+    """Where kernels would be given the addresses of a CPU."""
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("a GPU or Triton's interpreter is here: test/gpu is for them")
 
 
 @pytest.fixture(autouse=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 
 from shadow_cuda import Journal, ShadowGpu, shadow
 from support.engine import CLOCK
-from vla_ros.core.types import Executing, Floats, Inference, Observation, Timeline
+from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import Engine
 from vla_ros.policies import Policy, PolicySpec, load_policy
 
@@ -126,7 +127,9 @@ def held(name: str, here: Played, there: Played, within: float, graphs: bool = T
         assert tokens(here) == tokens(there)
     assert there.in_service == 0
     assert bool(there.captures) == bool(journal.counts["replay"]) == graphs
-    assert set(journal.waits) <= {"event wait"}, str(journal)
+    # Page-locked memory for a draft of a length that none had before may be new.
+    assert set(journal.waits) <= {"event wait", "host malloc"}, str(journal)
+    assert journal.counts["host malloc"] <= 2, str(journal)
     answered = [one for one in there.answers[SETTLED:] if one is not None]
     passes = sum(one.target_passes + one.draft_passes for one in answered)
     assert journal.counts["download"] <= passes + len(answered)
@@ -134,11 +137,10 @@ def held(name: str, here: Played, there: Played, within: float, graphs: bool = T
     assert there.grown == 0
 
 
-def floats(played: Played) -> list[Floats]:
-    return [np.asarray(one.actions) for one in played.answers if one is not None]
-
-
 def load_on_shadow(spec: PolicySpec) -> Policy:
     """A loader of a worker process, in which the shadow stays."""
-    shadow().__enter__()
+    _STAYS.enter_context(shadow())
     return load_policy(spec)
+
+
+_STAYS = ExitStack()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,21 +22,20 @@ from torch.utils._pytree import tree_flatten
 from shadow_cuda.journal import CudaError, Journal
 from shadow_cuda.memory import Allocator, Pinned, Pool
 from shadow_cuda.order import Actor, Uses
-from shadow_cuda.tensors import Memory, Recorded, ShadowMode, ShadowTensor, mapped
+from shadow_cuda.tensors import RUNNING, Memory, Recorded, ShadowMode, ShadowTensor, mapped
 
 TOTAL = 80 << 30
-_CUDA, _META = 1, 14  # c10/core/DeviceType: where a device's guard is
+_CUDA = 1  # c10/core/DeviceType: where its guard is
 _PROPERTIES = {
     "name": "shadow", "major": 9, "minor": 0, "L2_cache_size": 50 << 20, "total_memory": TOTAL,
     "multi_processor_count": 132, "shared_memory_per_block_optin": 227 << 10, "warp_size": 32,
     "max_threads_per_multi_processor": 2048, "regs_per_multiprocessor": 65536,
 }  # fmt: skip
-_running: list[ShadowGpu] = []
 
 
 def gpu_here() -> ShadowGpu:
     """The shadow that is in place."""
-    return _running[-1]
+    return RUNNING[-1]
 
 
 class Stream(Actor):
@@ -289,7 +289,10 @@ class ShadowGpu:
         return [one for one in known if one is not self.host]
 
     def uses(self, memory: Memory, stream: Stream, what: str, write: bool) -> None:
-        """A stream reads or writes memory: in a capture when it is replayed."""
+        """A stream reads or writes memory: in a capture when it is replayed. What a program kept of
+        an earlier shadow was written long ago."""
+        if memory.gpu is not self:
+            return
         if self.graph is not None and memory.pool is None:
             self.graph.touch(memory, write)
             return
@@ -355,12 +358,18 @@ class ShadowGpu:
 
 
 def _guard() -> None:
-    """Give torch the guard of the CUDA device that does nothing, if it has none: a build for CPUs
-    has but those of others, and takes the one of meta tensors as well."""
-    names = "_ZN3c104impl26device_guard_impl_registryE"
+    """Give torch the guard of CUDA devices that does nothing, if it has none. Torch puts it in the
+    place of a guard that knows of no device, which a build for CPUs lacks: here is one, whose every
+    function says 0."""
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
-    registry = (ctypes.c_void_p * (_META + 1)).in_dll(ctypes.CDLL(str(library)), names)
-    registry[_CUDA] = registry[_CUDA] or registry[_META]
+    name = "_ZN3c104impl26device_guard_impl_registryE"
+    registry = (ctypes.c_void_p * (_CUDA + 1)).in_dll(ctypes.CDLL(str(library)), name)
+    if registry[_CUDA] is None:
+        none = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+        functions = (ctypes.c_void_p * 64)(*[ctypes.cast(none, ctypes.c_void_p).value] * 64)
+        empty = (ctypes.c_void_p * 1)(ctypes.addressof(functions))
+        registry[_CUDA] = ctypes.addressof(empty)
+        torch._C._ensureCUDADeviceGuardSet()
 
 
 def _generator(gpu: ShadowGpu) -> type:
@@ -464,7 +473,7 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
     """A shadow GPU, or several, in place of torch's CUDA; everything is as before behind it."""
     _guard()
     gpu = ShadowGpu(devices)
-    _running.append(gpu)
+    RUNNING.append(gpu)
     gpu.start()
     host = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__array__")}
     begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
@@ -478,6 +487,7 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
         return method
 
     def in_thread(self: threading.Thread) -> None:
+        torch._C._set_only_lift_cpu_tensors(True)  # of each thread its own
         with ShadowMode(gpu):
             begin(self)
 
@@ -495,10 +505,11 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
             stack.enter_context(mock.patch.object(torch.Tensor, name, value))
         for name, value in (("Generator", _generator(gpu)), ("inference_mode", _NoGrad)):
             stack.enter_context(mock.patch.object(torch, name, value))
+        stack.enter_context(mock.patch.dict(sys.modules, {"triton": None}))  # would want a driver
         stack.enter_context(mock.patch.object(threading.Thread, "_bootstrap_inner", in_thread))
         stack.callback(torch._C._set_only_lift_cpu_tensors, lift)
         torch._C._set_only_lift_cpu_tensors(True)
-        stack.callback(_running.pop)
+        stack.callback(RUNNING.pop)
         stack.enter_context(ShadowMode(gpu))
         yield gpu
 

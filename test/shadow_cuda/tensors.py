@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shadow_cuda.runtime import ShadowGpu
 
 aten = torch.ops.aten
+RUNNING: list[ShadowGpu] = []  # the last one is in place
 WAITING = {
     "_local_scalar_dense": "item", "is_nonzero": "item", "equal": "item",
     "nonzero": "nonzero", "masked_select": "nonzero", "_unique2": "nonzero",
@@ -79,8 +80,7 @@ class ShadowTensor(torch.Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        gpu = next(t.memory.gpu for t in tensors_of(args, kwargs or {}) if type(t) is ShadowTensor)
-        return dispatch(gpu, func, args, kwargs or {})
+        return dispatch(RUNNING[-1], func, args, kwargs or {})
 
     def tolist(self) -> Any:
         return self.cpu().tolist()

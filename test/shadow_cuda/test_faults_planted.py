@@ -46,6 +46,7 @@ def test_two_devices_in_one_operator(gpu: ShadowGpu) -> None:
         with pytest.raises(CudaError, match=r"two (devices|GPUs)"):
             call()
     assert (there * torch.tensor(2.0)).tolist() == [2, 2, 2]  # a number of the host is a number
+    assert here.to("cuda").device == here.to(torch.device("cuda")).device == there.device
     assert there.to("cuda:1").device == torch.device("cuda:1")
     with pytest.raises(CudaError, match="generator of the CPU"):
         torch.randn(3, device=CUDA, generator=torch.Generator())

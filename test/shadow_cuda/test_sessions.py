@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shadow_cuda import ShadowGpu, shadow
-from shadow_cuda.playing import FRAMES, SETTLED, TEXTS, answer, floats, load_on_shadow, play
+from shadow_cuda.playing import FRAMES, SETTLED, TEXTS, answer, load_on_shadow, play
 from support.engine import CLOCK, engine_of, tiny_config
 from unit.runtime.worker.bench import Bench
 from unit.runtime.worker.conftest import make_bench
@@ -32,7 +32,7 @@ def of(name: str, device: str) -> Engine:
     return load_engine(EngineOptions(f"random:{name}-small", device=device, num_threads=1))
 
 
-NAMES = ("autoregressive", "speculative", "pi0", "smolvla", "groot-n1.7", "pi0_fast")
+NAMES = ("autoregressive", "speculative", "pi0", "smolvla", "groot-n1.7")
 
 
 def together(robots: list[Engine], number: int) -> list[object]:
@@ -47,7 +47,7 @@ def together(robots: list[Engine], number: int) -> list[object]:
         rng = np.random.default_rng(number)
         timeline = Timeline(CLOCK.steady_ns())
         batched.add(index, robot.pieces(seen(robot, number, rng), timeline, CLOCK))
-    while len(batched):
+    while len(found) < len(robots):  # one that asks for nothing ends as it is added
         found |= dict(batched.turn())
     return [found[index] for index in range(len(robots))]
 
@@ -66,26 +66,24 @@ def test_sessions_say_what_the_cpu_s_say_and_wait_for_events_alone(name: str) ->
         for other in pair:
             assert not isinstance(other, Exception)
             np.testing.assert_allclose(other.actions, one.actions, atol=3e-6)  # type: ignore[union-attr]
-    assert set(journal.waits) <= {"event wait"}, str(journal)
+    assert set(journal.waits) <= {"event wait", "host malloc"}, str(journal)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_closed_session_gives_its_memory_back(name: str) -> None:
     with shadow() as gpu:
         first = of(name, "cuda:0")
-        together([first.session()], 0)  # what is made once: tables, pools
-        gc.collect()
-        before = torch.cuda.memory_allocated()
-        peaks = []
-        for _ in range(3):
+        peaks, left = [], []
+        for _ in range(3):  # the first time tables, pools of KV caches and their plans are made
             robots = [first.session() for _ in range(2)]
             for number in range(3):
                 together(robots, number)
             peaks.append(torch.cuda.memory_allocated())
             del robots
             gc.collect()
-            assert torch.cuda.memory_allocated() == before
-        assert peaks[0] == peaks[2]
+            left.append(torch.cuda.memory_allocated())
+        assert peaks[1] == peaks[2]
+        assert left[0] == left[1] == left[2]
         assert not gpu.journal.errors
 
 
@@ -188,7 +186,8 @@ def test_a_server_on_a_gpu() -> None:
         pytest.importorskip(module, reason=f"{module} is not installed: pip install '.[serve]'")
     from support.serving import serving
 
-    here = play(of_policy("cpu"))
+    here = load_policy(PolicySpec("vla", engine=options_of("cpu")))
+    here.reset(Instruction(TEXTS[0], 1))
     with shadow() as gpu:
         spec = PolicySpec("vla", engine=options_of("cuda:0"), warmup_count=1)
         with serving(spec) as server:
@@ -196,24 +195,22 @@ def test_a_server_on_a_gpu() -> None:
             robots = [load_policy(there) for _ in range(2)]
             for robot in robots:
                 robot.reset(Instruction(TEXTS[0], 1))
-            wanted = floats(here)[:3]
             from shadow_cuda.playing import frames
 
             for number in range(3):
                 seen = Observation(number + 1, number + 1, CLOCK.steady_ns(), frames()[number])
-                for robot in robots:
-                    found = robot.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
-                    assert found is not None
-                    np.testing.assert_allclose(found.actions, wanted[number], atol=1e-6)
+                wanted, *both = (
+                    robot.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
+                    for robot in (here, *robots)
+                )
+                for found in both:
+                    assert found is not None and wanted is not None
+                    np.testing.assert_allclose(found.actions, wanted.actions, atol=1e-6)
         assert not gpu.journal.errors
 
 
 def options_of(device: str) -> EngineOptions:
     return EngineOptions("random:small", device=device, num_threads=1)
-
-
-def of_policy(device: str) -> Engine:
-    return load_engine(options_of(device))
 
 
 def test_two_gpus_take_turns() -> None:

@@ -89,6 +89,11 @@ FAMILIES = ("pi0", "pi05", "smolvla", "groot-n1.5", "groot-n1.6", "groot-n1.7", 
 GUIDED = tuple(name for name in FAMILIES if name != "turbovla")  # which starts from no noise
 
 
+def quick_but(names: tuple[str, ...], *slow: str) -> list[Any]:
+    """Parameters, some of them for `make test-slow`: what takes seconds and asks what others do."""
+    return [pytest.param(n, marks=pytest.mark.slow) if n in slow else n for n in names]
+
+
 def of_family(checkpoint: str, **options: Any) -> Callable[[str], Engine]:
     def make(device: str) -> Engine:
         return load_engine(EngineOptions(checkpoint, device=device, num_threads=1, **options))
@@ -96,13 +101,13 @@ def of_family(checkpoint: str, **options: Any) -> Callable[[str], Engine]:
     return make
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", quick_but(FAMILIES, "pi05", "groot-n1.5"))
 def test_chunks(name: str) -> None:
     here, there = on_both(of_family(f"random:{name}-small"))
     held(name, here, there, within=2e-6)
 
 
-@pytest.mark.parametrize("name", GUIDED)
+@pytest.mark.parametrize("name", quick_but(GUIDED, "smolvla", "groot-n1.6", "groot-n1.7"))
 def test_chunks_that_continue(name: str) -> None:
     here, there = on_both(of_family(f"random:{name}-small", rtc_mode="guided"))
     assert any(one.continues for one in there.answers)
@@ -151,17 +156,18 @@ FAST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", quick_but(tuple(FAST), "temporal"))
 def test_pi0_fast(name: str) -> None:
     here, there = on_both(of_family("random:pi0_fast-small", **FAST[name]))
     held(f"pi0_fast, {name}", here, there, within=0.0)
 
 
+CHECKPOINTS = ("random:small", "random:pi0-small")
 WEIGHTS = ("", "int8", "int4", "fp8", "decoder=int4,head=int8")
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("checkpoint", ["random:small", "random:pi0-small"])
+@pytest.mark.parametrize("weights", quick_but(WEIGHTS, "decoder=int4,head=int8"))
+@pytest.mark.parametrize("checkpoint", quick_but(CHECKPOINTS, "random:small"))
 def test_weights_of_few_bits(checkpoint: str, weights: str) -> None:
     """A GPU multiplies them by other kernels than a CPU: its graphs are held to its passes without
     (in BF16 as another shape's sums may differ)."""

@@ -17,7 +17,7 @@ from vla_ros.engine.families.registry import family_of
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.flow_config import FlowConfig, Shapes
 from vla_ros.engine.io.quantize import DECODER, HEAD, PreparedWeights
-from vla_ros.engine.io.weights import Expected
+from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.flow_matching import Guidance, generator_for
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.tuner import Tuner
@@ -61,7 +61,7 @@ def expected_of(config: FlowConfig) -> Expected:
     return smolvla_expected(config) if config.kind == "smolvla" else pi0_expected(config)
 
 
-class MemoryWeights:
+class MemoryWeights(Weights):
     """Tensors that are in memory already; each is given away once."""
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
@@ -69,6 +69,9 @@ class MemoryWeights:
 
     def take(self, name: str) -> torch.Tensor:
         return self._tensors.pop(name).float()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
 
 
 def tensors_of(config: FlowConfig) -> dict[str, torch.Tensor]:

@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name has this word")
     parser.add_argument("--episodes", type=int, default=4, help="of each family (4)")
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
+    parser.add_argument("--labels", nargs="+", default=["clean", "disturbed"])
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,7 @@ def _run(args: argparse.Namespace, checkpoint: str, done: set[tuple[Any, ...]]) 
     engine = EngineOptions(checkpoint, dtype="float32", num_threads=1)
     policy = load_policy(PolicySpec("vla", engine=engine))
     needs = {"state"} if policy.info.state_dim else set()
-    for labels in ("clean", "disturbed"):
+    for labels in args.labels:
         file = make(FOLDER, args.episodes, labels == "disturbed")
         whole = load(file, 96, bool(needs), False)
         for name, wanted, planted, frames in _cases(args, whole, needs, labels):
@@ -97,7 +98,7 @@ def _cases(
                 first, second = (fit[name] for name in names)
                 both = second.plant(first.plant(recording))
                 yield " + ".join(names), [[*first.wanted], [*second.wanted]], both, frames
-        for number in range(0 if args.only else args.clean):
+        for number in range(args.clean if args.only in ("", "clean") else 0):
             yield f"clean {number}", [[]], _drawn(whole, frames, number), frames
 
 

@@ -52,7 +52,7 @@ def case(out: Path, fixtures: Path, robot: str, seed: int) -> None:
     from prismatic.models.projectors import ProprioProjector
     from prismatic.vla.constants import ACTION_DIM, NUM_ACTIONS_CHUNK, PROPRIO_DIM
 
-    images, key = (2, KEYS[robot])
+    images, key = (3 if robot == "aloha" else 2), KEYS[robot]
     stats = statistics(ACTION_DIM, PROPRIO_DIM, key, gripper=robot == "libero")
     model = model_of("dinosiglip-vit-so-224px", "llama2-7b-pure", stats, {})
     randomize(model, seed)

@@ -39,7 +39,7 @@ VERBS = {
 
 #: title in `vla-ros --help` → its verbs
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "run a policy": ("demo", "up", "serve", "doctor"),
+    "run a policy": ("demo", "up", "check", "serve", "doctor"),
     "data": ("record", "replay", "rerun", "export"),
     "learn": (),
     "measure": ("eval",),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,7 +275,7 @@ def _checked(args: argparse.Namespace, robot: Mapping[str, Any], progress: Progr
     def shown(text: str, done: int, total: int) -> None:
         progress.update("check", text, done, total)
 
-    with _understood():
+    with user_errors(PolicyRefused):
         diagnosis = Search(asker, hypotheses, args.budget, shown).run()
         used = ["main", *(["wrist"] if info.cameras == 2 else []), *info.camera_roles]
         sensitive = sensitivities(asker, used)
@@ -284,12 +283,6 @@ def _checked(args: argparse.Namespace, robot: Mapping[str, Any], progress: Progr
             args.checkpoint, recording, info, tuple(seen), diagnosis, tuple(sensitive),
             figures(asker, diagnosis),
         )  # fmt: skip
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    with user_errors(PolicyRefused):
-        yield
 
 
 def _loaded(spec: PolicySpec) -> Policy:
@@ -308,19 +301,13 @@ def _ends(spec: PolicySpec, width: int) -> Sequence[Floats]:
         return ()
     import numpy as np
 
-    from vla_ros.engine.families.base import LoadOptions
-    from vla_ros.engine.families.registry import family_of, source_of
     from vla_ros.policies.conventions import settle
 
-    source = source_of(spec.checkpoint)
-    if isinstance(source, str):
+    with user_errors(PolicyRefused):
+        used, _ = settle(spec)
+    ends = [np.array(end, np.float64) for end in (used.data.low, used.data.high)]
+    if any(len(end) != width for end in ends):
         return ()
-    engine = spec.engine
-    choice = LoadOptions(embodiment=engine.embodiment or None, unnorm_key=engine.unnorm_key or None)
-    ends = [end.double().numpy() for end in family_of(source).action_ends(source, choice)]
-    if len(ends) != 2 or any(len(end) != width for end in ends):
-        return ()
-    used, _ = settle(spec)
     scale = np.ones(width)
     if width == 7:
         scale[:6] = used.action_scale

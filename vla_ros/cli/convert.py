@@ -33,7 +33,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--vq", type=Path, help="the VQ-VAE of a MiniVLA that speaks in its codes")
     add("--step", help="which of several checkpoints or heads (the newest; of heads the only one)")
     add("--chunk", type=int, help="actions of a chunk (OFT; 8 LIBERO, 5 Bridge, 25 ALOHA)")
-    add("--images", type=int, choices=(1, 2), help="cameras (OFT; 2 LIBERO, 1 Bridge)")
+    add("--images", type=int, choices=(1, 2, 3), help="cameras (OFT; 2 LIBERO, 3 ALOHA, 1 Bridge)")
 
 
 def run(args: argparse.Namespace) -> int:

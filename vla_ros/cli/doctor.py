@@ -316,6 +316,28 @@ def check_checkpoint(name: str) -> Check:
     return tried("checkpoint", code, "docs/reference/checkpoints.md says what can be read", 600.0)
 
 
+def check_memory(name: str) -> Check:
+    """Check that a checkpoint fits on the GPU, or without one in this machine's memory, by its
+    headers alone."""
+    code = (
+        "import sys, torch\n"
+        "from vla_ros.engine.memory import free_bytes, needed\n"
+        "from vla_ros.engine.options import EngineOptions\n"
+        "device = 'cuda:0' if torch.cuda.is_available() else 'cpu'\n"
+        "free = free_bytes(torch.device(device))\n"
+        "try:\n"
+        f"    need = needed(EngineOptions({name!r}, device=device, dtype='auto'))\n"
+        "except (OSError, ValueError) as error:\n"
+        "    sys.exit(' '.join(str(error).split()))\n"
+        "there = '' if free is None else f', {free / 1e9:.2f} GB free'\n"
+        "line = f'on {device}: {need}{there}'\n"
+        "sys.exit(line) if free is not None and need.loading > free else print(line)"
+    )
+    return tried(
+        "memory", code, "weights int8 or int4 take a half or a quarter; or another machine"
+    )
+
+
 def _of_random(name: str) -> str:
     return (
         "import sys\n"
@@ -550,6 +572,7 @@ examples:
   vla-ros doctor
   vla-ros doctor --clean                          free shared memory that killed nodes left
   vla-ros doctor --checkpoint /models/openvla-7b  what a folder is, needs and lacks, in a second
+  vla-ros doctor --checkpoint /models/openvla-7b --memory what loading it will take
   vla-ros doctor --checkpoint /models/openvla-7b --full   and every tensor, and this machine
 
 exit status: 0 no FAIL, 1 at least one FAIL, 2 wrong usage"""
@@ -563,6 +586,11 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "--full", action="store_true", help="with --checkpoint: read every tensor, and look at all"
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="with --checkpoint: what loading it takes, and whether that is free",
     )
     parser.add_argument(
         "--clean",
@@ -597,8 +625,12 @@ def run(args: argparse.Namespace) -> int:
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
     if args.checkpoint is not None and not args.checkpoint.startswith("random:"):
         yield from check_folder(args.checkpoint)
+        if args.memory:
+            yield check_memory(args.checkpoint)
         if not args.full:
             return
+    elif args.memory and args.checkpoint is not None:
+        yield check_memory(args.checkpoint)
     yield check_python()
     shared = check_files()
     yield shared

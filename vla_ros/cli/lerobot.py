@@ -53,6 +53,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--python", default="", help="LeRobot's interpreter (that of setup)")
     add("--device", default="cpu", help="torch device (cpu)")
     add("--cameras", default="", help="'top=main left=wrist right=none' (by their names)")
+    add("--gripper", default="", metavar="CLOSED..OPEN", help="what its actions have for a closed"
+        " and an open gripper, such as 0..100")  # fmt: skip
     add = what.add_parser("upgrade", help="make v3.0 of a data set of v2.1").add_argument
     add("set", type=Path, metavar="SET", help="a folder on this machine")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to make")
@@ -98,7 +100,7 @@ def _check(args: argparse.Namespace) -> int:
         engine = EngineOptions(
             str(folder), device=args.device, camera_map=args.cameras, camera_roles=more
         )
-        spec = PolicySpec("lerobot", engine, worker_python=args.python)
+        spec = PolicySpec("lerobot", engine, worker_python=args.python, gripper=args.gripper)
         executor = Executor(spec, SystemClock(), WorkerLimits(), lambda _: None, lambda _: None)
         ready = executor.start(timeout_s=1800.0)
     except PolicyRefused as error:

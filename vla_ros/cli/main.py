@@ -93,13 +93,16 @@ def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
             module.add_parser(verbs)
         else:
             verbs.add_parser(verb)
-    if chosen is not None and chosen not in known and known.keys() == VERBS.keys():
-        near = nearest(chosen, known, f"; those of the lab come with it: {LAB}")
-        parser.error(f"there is no verb {chosen!r} here{near}")
-    if chosen is not None and chosen not in known:
-        near = ": the verb comes first" if "=" in chosen else nearest(chosen, known)
-        parser.error(f"there is no verb {chosen!r}{near}")
     return parser, module
+
+
+def _instead(chosen: str) -> str:
+    """End of a line that refuses a verb."""
+    known = available()
+    if "=" in chosen:
+        return ": the verb comes first"
+    alone = known.keys() == VERBS.keys()
+    return nearest(chosen, known, f" here; those of the lab come with it: {LAB}" if alone else "")
 
 
 def _grouped(known: Mapping[str, tuple[str, str]]) -> str:
@@ -109,6 +112,8 @@ def _grouped(known: Mapping[str, tuple[str, str]]) -> str:
     for package in _packages():
         for title, verbs in getattr(package, "GROUPS", {"others": tuple(package.VERBS)}).items():
             groups[title] = (*groups.get(title, ()), *verbs)
+    grouped = {verb for verbs in groups.values() for verb in verbs}
+    groups["others"] = tuple(verb for verb in known if verb not in grouped)
     parts = []
     for title, verbs in groups.items():
         rows = [
@@ -133,6 +138,8 @@ def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser, module = make_parser(chosen)
+    if chosen is not None and module is None:
+        parser.error(f"there is no verb {chosen!r}{_instead(chosen)}")
     args = parser.parse_args(arguments)
     assert module is not None  # argparse refused an unknown verb
     who = f"vla-ros {args.verb}"
@@ -157,7 +164,7 @@ def _main(argv: Sequence[str] | None) -> int:
         extra = _extra_with(wrong.name or "")
         if not extra:
             raise
-        error(who, f"{wrong.name} is not installed: pip install 'vla_ros[{extra}]'")
+        error(who, f"{wrong.name} is not installed: pip install '.[{extra}]' in the checkout")
         return 2
 
 

@@ -7,7 +7,6 @@ import os
 import textwrap
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
@@ -122,15 +121,15 @@ def run(args: argparse.Namespace) -> int:
     )
     if robot is not None:
         spec = robot.given_to(spec, given.get("policy", {}))
-    for node in spec.nodes:
-        _check_policy(node)
     if args.list:
         print(describe(spec))
         return 0
+    for node in spec.nodes:
+        _check_policy(node)
     check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)
-    return _run(spec, stop, args.seconds, args.remap)
+    return _run(spec, stop, args.seconds)
 
 
 def _check_policy(node: NodeSpec) -> None:
@@ -159,16 +158,8 @@ def describe(spec: GraphSpec) -> str:
     return "\n".join(lines)
 
 
-def _run(
-    spec: GraphSpec, stop: threading.Event, seconds: float | None, remaps: Sequence[str]
-) -> int:
-    graph = Graph(
-        spec,
-        on_line=_show,
-        interrupted=stop.is_set,
-        before_activate=lambda: graph.check_remappings(remaps),
-        shared=True,
-    )
+def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
+    graph = Graph(spec, on_line=_show, interrupted=stop.is_set, shared=True)
     failure: GraphFailed | None = None
     try:
         graph.start()

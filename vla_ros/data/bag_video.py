@@ -29,7 +29,8 @@ def is_video(kind: str, first: Callable[[], bytes | None]) -> bool:
     if data is None:
         return False
     try:
-        return bool(codec_of(str(typestore().deserialize_cdr(data, kind).format)))
+        image: Any = typestore().deserialize_cdr(data, kind)
+        return bool(codec_of(str(image.format)))
     except Exception:  # the parser raises whatever malformed bytes make it raise: said when read
         return False
 

@@ -144,6 +144,13 @@ class BagError(UserError):
 
 
 _ENDINGS = (".mcap", ".db3")
+_ZSTD, _ZSTD_FRAME = ".zstd", b"\x28\xb5\x2f\xfd"  # no message begins so: CDR begins with 0
+_ROS1 = "it is of ROS 1: `rosbags-convert --src {} --dst NEW` (of rosbags) makes one of ROS 2"
+
+
+def _is_bag(file: Path) -> bool:
+    """Whether a file is one of a bag, by its name; rosbag2 may have compressed it whole."""
+    return Path(file.name.removesuffix(_ZSTD)).suffix in _ENDINGS
 
 
 def _refuse_log(files: Iterable[Path]) -> None:
@@ -211,26 +218,30 @@ class Bag:
         if not self.path.exists():
             raise BagError(f"{self.path}: there is no such bag")
         if self.path.is_dir() and not (self.path / "metadata.yaml").is_file():
-            files = sorted(p for p in self.path.iterdir() if p.suffix in _ENDINGS)
+            files = sorted(p for p in self.path.iterdir() if _is_bag(p))
             if not files:
-                raise BagError(f"{self.path}: no bag: it has no metadata.yaml, .mcap or .db3")
+                old = next(self.path.glob("*.bag"), None)
+                hint = _ROS1.format(old) if old else "it has no metadata.yaml, .mcap or .db3"
+                raise BagError(f"{self.path}: no bag: {hint}")
             return self._open_files(files)
         if self.path.is_file():
-            if self.path.suffix not in _ENDINGS:
-                raise BagError(f"{self.path}: no bag: give a folder, an .mcap or a .db3 file")
-            return [self._open_file(self.path)]
+            if not _is_bag(self.path):
+                ros1 = self.path.suffix == ".bag"
+                hint = _ROS1.format(self.path) if ros1 else "give a folder, an .mcap or a .db3 file"
+                raise BagError(f"{self.path}: no bag: {hint}")
+            return self._open_files([self.path])
         try:
             files, self._compressed = read_metadata(self.path)
             _refuse_log(files)
             if self._compressed:
-                return self._open_files(self._unpacked(files))
+                return self._open_files(files)
             return [_opened(Reader(BagPath(self.path)))]
         except BagError:
             raise
         except TooLarge as error:
             raise BagError(f"{self.path}: refused: {error}") from None
         except Exception as error:  # rosbags raises whatever its parsers raise
-            files = sorted(self.path.glob("*.mcap"))
+            files = sorted(p for p in self.path.iterdir() if _is_bag(p) and ".mcap" in p.suffixes)
             if not files:
                 raise BagError(f"{self.path}: cannot be read: {_line(error)}") from None
             found = self._open_files(files)
@@ -258,20 +269,29 @@ class Bag:
 
     def _unpacked(self, files: list[Path]) -> list[Path]:
         """The files as SQLite and MCAP can read them: those that were compressed whole, unpacked
-        where there is room for them."""
-        if self._compressed != "file":
+        where there is room for them. BagError: they cannot be."""
+        if not any(file.suffix == _ZSTD for file in files):
             return files
         folder = Path(self._scratch.enter_context(TemporaryDirectory(prefix="vla_ros_bag_")))
         found = []
         for file in files:
+            if file.suffix != _ZSTD:
+                found.append(file)
+                continue
             room = shutil.disk_usage(folder).free // 2  # the rest of the machine needs some too
-            unpack_file(file, folder / file.stem, room)
+            try:
+                unpack_file(file, folder / file.stem, room)
+            except TooLarge as error:
+                raise BagError(f"{file}: refused: {error}") from None
+            except (OSError, BadFile, EOFError, DamagedChunk) as error:
+                raise BagError(f"{file}: cannot be unpacked: {_line(error)}") from None
             found.append(folder / file.stem)
         return found
 
     def _open_files(self, files: list[Path]) -> list[Any]:
         """Readers in order of time, which a split bag's names do not give: rosbag2 writes bag_9 and
         bag_10, from Lyrical on 9_bag_<date> and 10_bag_<date>."""
+        files = self._unpacked(files)
         return sorted(map(self._open_file, files), key=lambda reader: reader.start_time)
 
     def _open_file(self, file: Path) -> Any:
@@ -389,7 +409,7 @@ class Bag:
             try:
                 chosen = [c for c in reader.connections if c.topic in wanted]
                 for connection, stamp, data in reader.messages(chosen) if chosen else ():
-                    if self._compressed == "message":
+                    if self._compressed == "message" or bytes(data[:4]) == _ZSTD_FRAME:
                         data = unpack(bytes(data))
                     yield BagMessage(connection.topic, connection.msgtype, stamp, bytes(data))
             except Exception as error:  # rosbags and SQLite raise whatever damage makes them raise

@@ -187,7 +187,8 @@ def _parts(
             options.preprocessing,
             options.image_steps,
         )
-        return TokenSide(config, model.actions, action, state, preprocess), PromptDecoder(
+        more = options.camera_roles
+        return TokenSide(config, model.actions, action, state, preprocess, more), PromptDecoder(
             model,
             policy.tokenizer,
             action,

@@ -14,12 +14,14 @@ from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.families.random import PREFIX
 from vla_ros.engine.families.registry import all_presets, config_of, family_of, source_of
 from vla_ros.engine.formats import parse_formats
+from vla_ros.engine.io.files import memory_returned
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import DECODER, HEAD, VISION
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.layers.graphs import Capture, CudaCapture
 from vla_ros.engine.layers.prepacked import can_prepack, has_wide_products
 from vla_ros.engine.layers.tuner import choose_tuner
+from vla_ros.engine.memory import refuse_unless_fits
 from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
 from vla_ros.engine.models.robot_side import check_layout
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
@@ -31,7 +33,8 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
     """Load a checkpoint and make its engine ready; ``packed``: parts of a flow policy to give a CPU
     in its own order, None: by :func:`packed_parts`.
 
-    Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
+    Raises CheckpointError when the checkpoint does not fit, with a list of what is there, or the
+    memory that is free.
     """
     if not options.checkpoint:
         raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
@@ -48,24 +51,19 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
     if formats := parse_formats(options.weights):
         family.refuse_formats(source, Placement(device, dtype, formats=formats), rtc)
     options.check_family(family.group)
-    choice = LoadOptions(
-        options.tokenizer or None,
-        options.flow_steps or None,
-        options.embodiment or None,
-        options.unnorm_key or None,
-        None if options.state_normalization == AUTO else options.state_normalization,
-        options.state_in_prompt or None,
-    )
+    choice = LoadOptions.of(options)
     if family.group != TOKENS:  # whose statistics say what an action is
         check_layout(config_of(source, choice), options)  # before any weight is read
     tuned = options if family.group == FLOW else replace(options, gemm="torch")
     place = replace(placement(tuned, packed), options=options)
     family.refuse_formats(source, place, rtc)
-    policy = family.load(source, choice, place, options.seed)
-    corrector, wanted = None, corrector_for(policy)
-    if isinstance(source, Path) and wanted is not None:
-        corrector = find_corrector(source, wanted, policy.model.device)
-    return Engine(policy, options, corrector=corrector)
+    refuse_unless_fits(options)
+    with memory_returned():
+        policy = family.load(source, choice, place, options.seed)
+        corrector, wanted = None, corrector_for(policy)
+        if isinstance(source, Path) and wanted is not None:
+            corrector = find_corrector(source, wanted, policy.model.device)
+        return Engine(policy, options, corrector=corrector)
 
 
 def placement(options: EngineOptions, packed: frozenset[str] | None = None) -> Placement:

@@ -133,6 +133,10 @@ def _space(data: ActionData, width: int, spec: PolicySpec) -> tuple[ActionSpace,
     given = spec.action_space
     fits, chosen = given.width == width, given != END_EFFECTOR_DELTA
     by_names = len(data.names) == width
+    if chosen and not fits:
+        raise PolicyRefused(
+            f"{beside(given, width, data.names)}: give action_space and action_names of as many"
+        )
     try:
         named = action_space_of(width, data.names)
     except ValueError as error:
@@ -153,6 +157,8 @@ def _space(data: ActionData, width: int, spec: PolicySpec) -> tuple[ActionSpace,
     else:
         space, default = named, not (by_names or data.positions)
         source = "default" if default else data.named_by or "config.json"
+        if default and data.libero and space == END_EFFECTOR_DELTA:
+            source, default = f"{PROTOCOL} ({data.libero})", False
     what = f"{space.kind.name.lower()}: {' '.join(space.names)}"
     return space, Assumption("actions", what, source, default)
 
@@ -190,14 +196,15 @@ def _order(data: ActionData, space: ActionSpace) -> tuple[tuple[int, ...], list[
         return plain, []
     if places := _places(data.names, space.names):
         return places, []
-    return plain, [f"{beside(space, data.names)}: taken in this order, since no name is the same"]
+    table = beside(space, space.width, data.names)
+    return plain, [f"{table}: taken in this order, since no name is the same"]
 
 
-def beside(space: ActionSpace, names: Sequence[str]) -> str:
+def beside(space: ActionSpace, width: int, names: Sequence[str]) -> str:
     """What is wanted, a name and unit a value, and what the checkpoint offers."""
     wanted = " ".join(f"{n}[{u}]" for n, u in zip(space.names, space.units, strict=True))
     given = " ".join(names) if names else "without names"
-    return f"actions wanted: {space.width} ({wanted}); offered: {len(names)} ({given})"
+    return f"actions wanted: {space.width} ({wanted}); offered: {width} ({given})"
 
 
 def _refuse_positions(space: ActionSpace, low: Sequence[float], high: Sequence[float]) -> None:

@@ -24,6 +24,7 @@ from vla_ros.core.types import Floats
 from vla_ros.runtime.safety import ActionRefused, Limits, refuse_unless_numbers
 
 _ROUNDING = 1e-9  # a rounding error is no excess
+_OTHER_UNIT = 3.0  # times its bounds: a number of another unit, degrees say
 _JITTER = 0.02  # of a step: what a tick that is a little early takes from it is not counted
 _TURN = 2 * np.pi
 _NOTHING = 1e-12
@@ -391,11 +392,13 @@ def near(leash: Leash, at: Floats, reach: Reach) -> bool:
 @dataclass(frozen=True, slots=True)
 class LimitedAction:
     """An action judged within the policy's own motion: ``bounded``, float64 [D], held to its bounds
-    alone; ``over``: names of the limits that it exceeded; ``far``: by more than a tolerance."""
+    alone; ``over``: names of the limits that it exceeded; ``far``: by more than a tolerance, and
+    then ``worst`` names the number that did most."""
 
     bounded: Floats
     over: str
     far: bool
+    worst: str = ""
 
 
 def judge(
@@ -412,5 +415,21 @@ def judge(
         step = step_between(before[1][motion], last, reach) if len(before) > 1 else None
         commanded = Commanded(last, step)
     passed = pass_through(out[motion], commanded, reach, brakes=False)
+    worst = ""
+    if passed.far:
+        worst = _worst(action[motion], passed.commanded.at, reach, limits) + f" ({passed.over})"
     out[motion] = passed.bounded
-    return LimitedAction(out, passed.over, passed.far)
+    return LimitedAction(out, passed.over, passed.far, worst)
+
+
+def _worst(wish: Floats, held: Floats, reach: Reach, limits: Limits) -> str:
+    """The number of an action that exceeded its limits most, by the width of its bounds, and what
+    it was held to."""
+    low, high = np.array(limits.low), np.array(limits.high)
+    at = int(np.argmax(apart(wish, held, reach) / np.maximum(high - low, _ROUNDING)))
+    index = limits.space.motion[at]
+    unit = limits.space.units[index]
+    found = f"{limits.space.names[index]} {wish[at]:.4g} {unit}, held to {held[at]:.4g}"
+    if abs(wish[at]) > _OTHER_UNIT * max(abs(low[at]), abs(high[at])):
+        found += f"; its bounds are {low[at]:g} to {high[at]:g}: is it in {unit}?"
+    return found

@@ -302,18 +302,25 @@ def recover(safety: Safety, steady_ns: int, reason: str = "recovered") -> Safety
 
 
 def after_valid(
-    safety: Safety, limits: Limits, far: bool, steady_ns: int, over: str = "limits"
+    safety: Safety,
+    limits: Limits,
+    far: bool,
+    steady_ns: int,
+    over: str = "limits",
+    worst: str = "",
 ) -> Safety:
     """A finite, fresh action of this epoch has come: count it, and move on where it suffices.
 
-    ``far``: by more than a tolerance it was beyond its limits, those named in ``over``. As many in
+    ``far``: by more than a tolerance it was beyond its limits, those named in ``over``, the most in
+    ``worst``. As many in
     a row as end RUNNING take back what was counted towards the end of a HOLD; fewer do not, or a
     policy that may run could not begin to.
     """
     clamps = safety.clamped + 1 if far else 0
     counted = replace(safety, invalid=0, clamped=clamps)
     if clamps >= limits.clamp_limit and safety.state is PolicyState.RUNNING:
-        return hold(counted, f"{clamps} actions in a row exceeded their limits", steady_ns)
+        reason = f"{clamps} actions in a row exceeded their limits"
+        return hold(counted, f"{reason}: {worst}" if worst else reason, steady_ns)
     if safety.state is PolicyState.WAITING:
         return Safety(PolicyState.RUNNING, "running", steady_ns, clamped=clamps)
     if safety.state is PolicyState.HOLD:

@@ -23,7 +23,9 @@ def bench(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
 
     def run(checkpoint: str, *words: str) -> dict[str, Any]:
         capsys.readouterr()
-        assert main(["bench", "--checkpoint", checkpoint, "--dtype", "float32", *words]) == 0
+        assert (
+            main(["bench", "--checkpoint", checkpoint, "--dtype", "float32", *words, "--json"]) == 0
+        )
         found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
         return found
 

@@ -31,7 +31,8 @@ Bench = Callable[..., dict[str, Any]]
 def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main([*SMALL, "--timed", "8", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    result = json.loads(printed.splitlines()[-1])
+    result = json.loads((tmp_path / "bench.json").read_text())
+    assert not printed.rstrip().endswith("}"), "JSON is printed with --json alone"
     rows = result["decodings"]
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())

@@ -27,7 +27,7 @@ def test_every_way_is_measured_with_every_number_of_robots(
     words = ["--fleet", "1,3", "--rate", "5", "--timed", "6", "--output", str(tmp_path)]
     assert main([*SMALL, *words]) == 0
     printed = capsys.readouterr().out
-    result = json.loads(printed.strip().splitlines()[-1])
+    result = json.loads((tmp_path / "fleet.json").read_text())
     rows = {(row["way"], row["robots"]): row for row in result["fleet"]}
     assert list(rows) == [(w, n) for w in ("unbatched", "batched", "workers") for n in (1, 3)]
     for (way, count), row in rows.items():
@@ -50,7 +50,7 @@ def test_every_way_is_measured_with_every_number_of_robots(
 
 def test_whom_the_server_does_not_let_in_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--fleet", "2", "--rate", "900", "--max-age", "30", "--timed", "2", "--rows"]
-    assert main([*SMALL, *words, "unbatched"]) == 0
+    assert main([*SMALL, *words, "unbatched", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.strip().splitlines()[-1])["fleet"]
     assert row["refused"] == 2
     assert row["each"][0]["refused"].startswith("1 robots want 900.0 answers a second")

@@ -1,6 +1,7 @@
 """`vla-ros loop`: what the other verbs wrote, joined by the SHA-256 of the checkpoint."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,15 @@ def test_generations_are_joined_by_what_ran_and_not_by_names(robot, capsys):
     assert first["age_ms"] == [10.0, 10.0] and second["person_share"] is None
     assert second["age_ms"] is None  # its evaluation is in lock-step
     assert found["left_out"] == []
+
+
+def test_a_flight_record_is_no_run_of_its_own(tmp_path):
+    """Its seconds are those of a run again."""
+    folder = run_of(tmp_path / "flight_20261126_070000_000000_hold", "0" * 64)
+    assert read_bag(folder) is not None
+    info = RunInfo.parse((folder / FILE).read_text())
+    (folder / FILE).write_text(replace(info, reason="hold: too old").text())
+    assert read_bag(folder) is None
 
 
 def test_a_run_lasts_as_long_as_its_stamps_say_however_many_commands_came(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from vla_ros.cli import main
+from vla_ros.ros.bringup.graph_file import GraphSpec, parse_overrides
 
 BENCH = str(Path(__file__).parents[3] / "benchmarks/cpu-bf16/bench.json")
 ADVISE = ("advise", "--camera-hz", "30", "--control-hz", "20")
@@ -93,6 +95,11 @@ def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
     assert flow["decoding"] == "flow"
     s = flow["executed"]
     assert flow["parameters"] == f"decoding=auto replan_interval={s}"
+    (pasted,) = (line for line in out.splitlines() if line.startswith("vla-ros up policy "))
+    given = shlex.split(pasted)[3:]
+    overrides = parse_overrides(word for word in given if word != "-p")
+    values = GraphSpec.load("policy", overrides).node("policy").values()
+    assert (values["decoding"], values["replan_interval"]) == ("auto", s)
     assert flow["actions_hz"] == 20
     parts = {p["executed"]: p for p in result["executed"]}
     chunk = max(parts)

@@ -73,7 +73,7 @@ def group_table(rows: Sequence[VariantRow]) -> Table:
     heads = [Cell("variant", "l")]
     for name, found in columns.items():
         episodes = found[0].episodes if found[0] and even[name] else 0
-        heads.append(Cell(name, "b", f"{episodes} episodes" if episodes else ""))
+        heads.append(Cell(name, "b", _count(episodes, "episode") if episodes else ""))
     lines = (
         TableLine((
             _variant(row),

@@ -7,7 +7,7 @@ checkpoint is the state of this module under LeRobot's names; a test holds the v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -265,6 +265,14 @@ class FlowNetwork(nn.Module):
         """A parameter by its name in a checkpoint, as of the engine's Weights."""
         found: torch.Tensor = self.parts[name.replace(".", "/")]
         return found
+
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        """The same, whole."""
+        yield self.take(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.take(name).shape)
 
     def tensors(self) -> Tensors:
         """Tensors of a checkpoint, under its names."""

@@ -251,7 +251,7 @@ def test_what_is_written_is_read_back() -> None:
         ("", {"vision_feature_layer": -1}, "vision_feature_layer is -1: wanted -2"),
         ("", {"vision_feature_select_strategy": "default"}, "wanted full: every patch has a token"),
         ("", {"projector_hidden_act": "relu"}, "projector_hidden_act is 'relu': wanted 'gelu'"),
-        ("", {"image_sequence_len": 3}, "image_sequence_len is 3: one camera or two"),
+        ("", {"image_sequence_len": 4}, "image_sequence_len is 4: one to three"),
         ("", {"parallel_decoding": False}, "BitVLA without an action head, which says no actions"),
         ("text_config", {"model_type": "llama"}, "text_config.model_type is 'llama': wanted one"),
         ("text_config", {"hidden_act": "gelu"}, "text_config.hidden_act is 'gelu'"),

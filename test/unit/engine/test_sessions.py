@@ -280,7 +280,7 @@ def test_a_flow_session_has_the_noise_of_its_seed(
     assert np.abs(one.actions - other.actions).max() > 1e-3
 
 
-@pytest.mark.parametrize("preset", ["groot-n1.7-small", "evo1-small"])
+@pytest.mark.parametrize("preset", ["groot-n1.7-small", "evo1-small", "act-small"])
 def test_where_frames_take_turns_they_are_answered_all_the_same(preset: str) -> None:
     engine = load_engine(EngineOptions(checkpoint=f"random:{preset}"))
     arrivals(engine, [(0, 0, 1), (1, 2, 1), (2, 2, 4), (0, 1, 1)], 1e-5)
@@ -290,7 +290,7 @@ DRAFTERS = ("head", "model")
 PRESETS = (
     "small", "small-oft", "small-chunk", "bitvla-small", "pi0_fast-small", "pi0-small",
     "pi05-small", "smolvla-small", "groot-n1.5-small", "groot-n1.6-small", "groot-n1.7-small",
-    "evo1-small", "turbovla-small",
+    "evo1-small", "act-small", "turbovla-small",
 )  # fmt: skip
 
 

@@ -269,3 +269,9 @@ def test_a_folder_says_that_it_learned_from_libero(tmp_path: Path, file, text, s
 def test_the_reach_of_a_gripper_by_mean_and_deviation(mean, std, ends):
     low, high = reach_of({"mean": [mean], "std": [std]})
     assert (low[0], high[0]) == pytest.approx(ends)
+
+
+def test_another_number_of_values_than_the_robot_s_is_refused_with_both():
+    data = ActionData(("x", "y"), "config.json")
+    with pytest.raises(PolicyRefused, match=r"wanted: 3 \(.*\); offered: 2 \(x y\): give action_s"):
+        action_layout(data, 2, spec(action_space=PAN))

@@ -20,7 +20,7 @@ from vla_ros.policies.sessions import SessionRequest, open_session, step_togethe
 STEPS = 4  # actions of a chunk that are judged
 _BATCH = 8
 _LEAST = 1e-3  # m, rad: a group that moves less in the data is not judged
-_WEIGHTS = (2.0, 1.0)  # of an end effector's position and rotation: square objects have four
+_WEIGHTS = (3.0, 1.0)  # of an end effector's position and rotation: square objects have four
 
 
 class OutOfBudget(Exception):

@@ -21,7 +21,9 @@ from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
 HALF = 0.5  # of the error that a named repair leaves at most
 LEAST = 0.03  # error that it takes away at least
 SURE = 2.5  # standard errors that this is above 0
+LESS, SURER = 0.67, 3.5  # the same, of a repair that leaves next to nothing
 RESTORED = 0.25  # of the error: a repair that leaves less ends the search
+ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
 FITS = 0.4  # largest error of a policy that does what the data do
 _TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
 _SEMIFINALISTS, _FINALISTS = 12, 4
@@ -130,7 +132,7 @@ class Search:
             return self._diagnosis(before, None)
         self._level((), self.hypotheses)
         best = self._best(before)
-        if best is None or self._left(best, before) > HALF or best.error > FITS:
+        if best is None or self._left(best, before) > HALF or best.error > ENOUGH:
             for base in self._bases(before):
                 self._level(base.chain, self._others(base))
             best = self._best(before)
@@ -172,33 +174,54 @@ class Search:
             self._ask_all(base, [one for one in asked if one.about == about])
 
     def _restored(self, base: tuple[Hypothesis, ...]) -> bool:
-        """Whether a repair leaves so little that no other need be asked for."""
+        """Whether one repair leaves so little that no other need be asked for."""
         before = self._tried[Tried(base, np.zeros(1)).name].error
-        return min(one.error for one in self._tried.values()) < min(RESTORED * before, FITS / 2)
+        simple = [t.error for t in self._tried.values() if len(t.chain) <= len(base) + 1]
+        return min(simple) < min(RESTORED * before, ENOUGH)
 
     def _ask_all(self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis]) -> None:
-        """Try those on all frames that help in some."""
+        """Try those on all frames that help in some, alone or with a change of the answers."""
         screened = self._screened(base, asked, self._fewest)
-        few = mean(self._errors(base, self._fewest))
-        left = [one for error, one in screened if error < 0.9 * few][:_SEMIFINALISTS]
+        few = self._with_free(base, self._fewest)[0]
+        left = [one for error, one, _ in screened if error < 0.9 * few][:_SEMIFINALISTS]
         screened = self._screened(base, left, self._few)
-        few = mean(self._errors(base, self._few))
-        for error, one in screened[:_FINALISTS]:
+        few = self._with_free(base, self._few)[0]
+        for error, one, more in screened[:_FINALISTS]:
             if error > 0.85 * few:
                 break
-            self._try((*base, self._refined(base, one, error)))
+            refined = (*base, one if more else self._refined(base, one, error))
+            self._try(refined)
+            if more:
+                self._try((*refined, *more))
+
+    def _with_free(
+        self, chain: tuple[Hypothesis, ...], rows: Sequence[int]
+    ) -> tuple[float, tuple[Hypothesis, ...]]:
+        """The least error of a chain, alone or with one change of the answers, which costs no
+        question; and that change, where it halves the error."""
+        alone = mean(self._errors(chain, rows))
+        keys = {one.key for one in chain}
+        free = [one for one in self.hypotheses if one.inputs is None and one.key not in keys]
+        error, best = min(
+            ((mean(self._errors((*chain, one), rows)), one) for one in free),
+            key=lambda item: item[0],
+            default=(alone, NONE),
+        )
+        return (error, (best,)) if error < HALF * alone else (alone, ())
 
     def _screened(
         self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis], rows: Sequence[int]
-    ) -> list[tuple[float, Hypothesis]]:
-        """The hypotheses by the error that they leave in some frames, the best first."""
-        found: list[tuple[float, Hypothesis]] = []
+    ) -> list[tuple[float, Hypothesis, tuple[Hypothesis, ...]]]:
+        """The hypotheses by the error that they leave in some frames, the best first, each with the
+        change of the answers that goes with it."""
+        found: list[tuple[float, Hypothesis, tuple[Hypothesis, ...]]] = []
         for number, one in enumerate(asked):
             if self._spent():
                 self._untried += [other.key for other in asked[number:]]
                 break
             self.shown(one.text, number, len(asked))
-            found.append((mean(self._errors((*base, one), rows)), one))
+            error, more = self._with_free((*base, one), rows)
+            found.append((error, one, more))
         return sorted(found, key=lambda item: item[0])
 
     def _refined(self, base: tuple[Hypothesis, ...], one: Hypothesis, error: float) -> Hypothesis:
@@ -275,11 +298,11 @@ class Search:
         )
 
     def _named(self, best: Tried, before: Tried) -> bool:
-        return (
-            self._left(best, before) < HALF
-            and before.error - best.error > LEAST
-            and self._sure(best, before)
-        )
+        left = self._left(best, before)
+        halved = left < HALF and self._sure(best, before)
+        # An error that is small already has a floor, and half of it may be below that.
+        small = best.error < ENOUGH and left < LESS and self._sure(best, before, SURER)
+        return (halved or small) and before.error - best.error > LEAST
 
     def _better(self, tried: Tried, single: Tried) -> bool:
         return tried.error < HALF * single.error and self._sure(tried, single)

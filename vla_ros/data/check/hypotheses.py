@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -175,7 +175,7 @@ def _of_state(recording: Recording, middle: Sequence[float]) -> Iterator[Hypothe
                              f"{names[i]} and {names[j]} of the state are exchanged",
                              order=order)  # fmt: skip
     for i in lives:
-        guesses = {g * max(2.0 * float(spread[i]), 1e-3) for g in (-1.0, 1.0)}
+        guesses = {g * max(float(spread[i]), 1e-3) for g in (-1.8, -0.6, 0.6, 1.8)}
         if len(middle) == count:
             guesses.add(float(middle[i] - recording.state[:, i].mean()))
         if np.abs(recording.state[:, i]).max() > 0.5:
@@ -361,8 +361,10 @@ def _of_gripper(recording: Recording, space: ActionSpace, i: int) -> Iterator[Hy
     for closed, opened in ends:
         factor = np.where(np.arange(space.width) == i, opened - closed, 1.0)
         offset = np.where(np.arange(space.width) == i, closed, 0.0)
-        text = f"{name} of the actions goes from {closed:g} (closed) to {opened:g} (open)"
-        yield _linear(f"action {name}: {closed:g}..{opened:g}", text, space, factor, offset)
+        text = f"{name} of the recorded actions is {closed:g} closed and {opened:g} open"
+        made = _linear(f"action {name}: {closed:g}..{opened:g}", text, space, factor, offset)
+        advice = "of a robot that is 0 closed and 1 open set nothing: only the data have it so"
+        yield made if (closed, opened) == (1.0, 0.0) else replace(made, advice=advice)
 
 
 def _of_kind(recording: Recording, space: ActionSpace) -> Iterator[Hypothesis]:
@@ -375,11 +377,11 @@ def _of_kind(recording: Recording, space: ActionSpace) -> Iterator[Hypothesis]:
 
         def moved(actions: Floats, state: Floats | None) -> Floats:
             assert state is not None
-            out = actions.copy()
+            out, start = actions.copy(), state[:, None, motion]
             if space.kind is ActionKind.JOINT_POSITION:
-                out[..., motion] -= state[:, None, motion]
+                out[..., motion] = np.diff(out[..., motion], axis=1, prepend=start)
             else:
-                out[..., motion] = state[:, None, motion] + np.cumsum(out[..., motion], axis=1)
+                out[..., motion] = start + np.cumsum(out[..., motion], axis=1)
             return out
 
         other = "joint_delta" if space.kind.absolute else "joint_position"

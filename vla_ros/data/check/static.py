@@ -115,6 +115,7 @@ def _statistics(
 ) -> Iterator[Finding]:
     low, high = ends
     names = recording.names
+    shares: dict[str, list[float]] = {}
     for i in space.motion:
         if low[i] > high[i]:
             yield Finding(WRONG, f"the checkpoint's statistics of {names[i]} go from {low[i]:.3g}"
@@ -129,16 +130,21 @@ def _statistics(
                               " here")  # fmt: skip
         elif here > _TIMES * there > 0:
             yield Finding(WRONG, f"{names[i]} reaches {here:.3g} here and {there:.3g} in the"
-                          f" checkpoint's data{_unit(here / there)}")  # fmt: skip
-        elif 0 < here < there / _TIMES:
-            yield Finding(LOOK, f"{names[i]} reaches {here:.3g} here and {there:.3g} in the"
-                          f" checkpoint's data{_unit(there / here)}")  # fmt: skip
+                          f" checkpoint's data{_unit(here / there, space.units[i])}")  # fmt: skip
+        elif there > 0:
+            shares.setdefault(space.units[i], []).append(here / there)
+    for unit, found in shares.items():
+        if 0 < max(found) < 1.0 / _TIMES:  # all of them: one alone may just not be needed
+            less = 1.0 / max(found)
+            yield Finding(LOOK, f"no value in {unit} reaches 1/{int(less)} of what it does in the"
+                          f" checkpoint's data{_unit(less, unit)}")  # fmt: skip
 
 
-def _unit(ratio: float) -> str:
-    if 30.0 < ratio < 110.0:
+def _unit(ratio: float, unit: str = "rad") -> str:
+    """What a ratio of two reaches of the same value may come from."""
+    if unit == "rad" and 10.0 < ratio < 120.0:
         return ": degrees beside radians?"
-    return ": mm beside m?" if ratio > 300.0 else ""
+    return ": mm beside m?" if unit == "m" and ratio > 300.0 else ": another unit?"
 
 
 def _state(recording: Recording, middle: Sequence[float]) -> Iterator[Finding]:

@@ -299,15 +299,15 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The description of a data set. ``tasks``: how many episodes each has. ``ours``:
-    meta/vla_ros.json, {} where another wrote it."""
+    """The description of a data set. ``ours``: meta/vla_ros.json, {} where another wrote it.
+    ``tasks``: how many episodes each has."""
 
     fps: float
     episodes: int
     frames: int
     features: Mapping[str, Feature]
-    tasks: tuple[int, ...]
     ours: Mapping[str, Any]
+    tasks: tuple[int, ...] = ()
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -350,8 +350,8 @@ class Reader:
             episodes=int(meta["episodes"]),
             frames=int(meta["frames"]),
             features={name: _feature(name, one) for name, one in meta["features"].items()},
-            tasks=tuple(map(int, meta["tasks"])),
             ours=read_json(ours) if ours.is_file() else {},
+            tasks=tuple(map(int, meta["tasks"])),
         )
 
     def rows(self, names: tuple[str, ...]) -> Iterator[DatasetRow]:

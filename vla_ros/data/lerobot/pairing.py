@@ -100,6 +100,9 @@ class PairedImages:
     lacking: str = ""
 
 
+OTHER_CLOCK_S = 30 * 24 * 3600  # apart: no delay
+
+
 def pair(
     command: RecordedCommand,
     cameras: Mapping[str, Stamps],
@@ -127,6 +130,11 @@ def pair(
         found = {name: _partner(cameras[name], i, moment, limit) for name, i in found.items()}
     reference = moment or command.published_ns
     for name, i in found.items():
+        if abs(reference - cameras[name].stamp(i)) > OTHER_CLOCK_S * SECOND:
+            return PairedImages(
+                lacking=f"a stamp of {name} from another clock than the commands' (simulated time,"
+                " or since its machine's start): record both in one time"
+            )
         if reference - cameras[name].stamp(i) > max_age_s * SECOND:
             return PairedImages(lacking=f"no {name} younger than {max_age_s:g} s")
     return PairedImages(found)

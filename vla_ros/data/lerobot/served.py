@@ -94,8 +94,8 @@ def _read(dataset_class: Any, first: Message, requests: BinaryIO, out: BinaryIO)
         if name not in _OWN
     }
     counts = {"episodes": meta.total_episodes, "frames": len(dataset), "fps": meta.fps}
-    first = ((tasks or [""])[0] for tasks in meta.episodes["tasks"])
-    tasks = sorted(Counter(first).values())
+    named = [str((names or [""])[0]) for names in meta.episodes["tasks"]]
+    tasks = sorted(Counter(named).values())
     send(out, Message("meta", {**counts, "tasks": tasks, "features": features}))
     if (wanted := receive(requests)) is None:
         return

@@ -75,11 +75,6 @@ def convert_oft(
     dim, state = _sizes(source, head, proprio)
     robot = next((r for r in ROBOTS if r.dim == dim and state in (0, r.state)), ROBOTS[0])
     chunk, images = chunk or robot.chunk, images or robot.cameras
-    if images > 2:
-        raise CheckpointError(
-            f"{source}: {robot.name} has {images} cameras, one or two are supported"
-            " (--images says how many this checkpoint was trained with)"
-        )
     whole = replace(
         config, parallel=True, chunk=chunk, images=images, action_dim=dim, proprio_dim=state
     )

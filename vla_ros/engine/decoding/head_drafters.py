@@ -31,6 +31,7 @@ from vla_ros.engine.decoding.tree_growth import (
 )
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.devices import upload
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.request import Request
 
@@ -81,7 +82,8 @@ class HeadTrees:
 
     def observe_taps(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
         """Take in the taps of accepted rows, as ``Drafter.observe_taps``."""
-        self.grower.add_taps(taps[list(rows)])  # a copy: the next pass may write where these are
+        # A copy: the next pass may write where these are.
+        self.grower.add_taps(taps.index_select(0, upload(list(rows), taps.device)))
 
     def forget(self, damaged: bool = False) -> None:
         """Forget an answer, as ``Drafter.forget``; also before every answer."""

@@ -30,23 +30,25 @@ from vla_ros.engine.families.random import (
     fingerprint_of,
     write_tokenizer,
 )
-from vla_ros.engine.formats import Formats
+from vla_ros.engine.formats import STORED, Formats
 from vla_ros.engine.io.action_data import ActionData
-from vla_ros.engine.io.files import cached, give_back_freed, text_in
+from vla_ros.engine.io.files import cached, memory_returned, text_in
 from vla_ros.engine.io.quantize import (
     PreparedWeights,
     QuantizingWeights,
     Record,
     quantized_weights,
+    read_origin,
     refuse_flow_formats,
 )
+from vla_ros.engine.io.streamed import stored_bytes
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights, sha256_of_folder
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.prepacked import Prepacked
 from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.corrector import FOLDER as CORRECTOR
 from vla_ros.engine.models.preparation import Preparation
-from vla_ros.engine.options import FLOW, EngineOptions
+from vla_ros.engine.options import AUTO, FLOW, EngineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,29 @@ class LoadOptions:
     unnorm_key: str | None = None
     state_normalization: str | None = None
     state_in_prompt: str | None = None
+
+    @staticmethod
+    def of(options: EngineOptions) -> LoadOptions:
+        """Those of an engine's options."""
+        normalization = options.state_normalization
+        return LoadOptions(
+            options.tokenizer or None,
+            options.flow_steps or None,
+            options.embodiment or None,
+            options.unnorm_key or None,
+            None if normalization == AUTO else normalization,
+            options.state_in_prompt or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of weights in memory: of all, of the ``largest`` piece, which is there twice while it
+    is made, and of a ``head`` that is the word embeddings too, 0 where there is none."""
+
+    weights: int
+    largest: int
+    head: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +247,23 @@ class Family(ABC, Generic[C]):
         """Bytes of its weights in memory."""
         return self.parameters(config) * dtype.itemsize
 
+    def sizes(self, source: Path | str, options: LoadOptions, place: Placement) -> Sizes:
+        """Bytes of its weights there; reads no weights. In formats of fewer bits the least that
+        they can be: which matrix belongs to which part is known when it is read."""
+        config = self.config(source, options)
+        origin = read_origin(source) if isinstance(source, Path) else None
+        formats = place.formats if origin is None else origin.formats
+        shapes, width = self.expected(config).must, place.dtype.itemsize
+        each = {name: math.prod(shape) * width for name, shape in shapes.items()}
+        total = self.weight_bytes(config, place.dtype)
+        kinds = {formats.vision, formats.decoder, formats.head} - {STORED}
+        for name, shape in shapes.items():
+            if kinds and len(shape) == 2 and "embed" not in name:
+                few = min(stored_bytes(*shape, kind) for kind in kinds)
+                total -= max(each[name] - few, 0)
+                each[name] = few
+        return Sizes(total, max(each.values()))
+
     def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
         """CheckpointError in one line where weights cannot be in these formats there, for chunks
         that continue others as ``rtc`` says; reads no weights."""
@@ -359,8 +401,8 @@ class FlowFamily(Family[C]):
                 return self.load(self.cached(name, seed), options, placement)
             opened = self.random(config, seed, placement.device)
             sha256 = digest_of(config, seed, placement.dtype)
-        model = opened.build(placement.formatted(opened.weights), placement)
-        give_back_freed()
+        with memory_returned():
+            model = opened.build(placement.formatted(opened.weights), placement)
         return LoadedPolicy(
             opened.config,
             model,

@@ -326,7 +326,9 @@ def _tokens(found: FolderDescription, raw: Mapping[str, Any]) -> None:
 
 
 def _of_tokens(config: ModelConfig) -> str:
-    camera = "main and wrist" if config.images == 2 else "main"
+    camera = ("main", "main and wrist", "main, wrist and the first of camera_roles")[
+        config.images - 1
+    ]
     state = f", a state of {config.proprio_dim} values" if config.proprio_dim else ""
     how = "in one pass" if config.parallel else "token by token"
     return f"cameras {camera}{state}; chunks of {config.chunk}, {how}"

@@ -22,7 +22,7 @@ import torch
 from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.decoding.base import resolve as resolve_decoding
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions, Placement, Sizes
 from vla_ros.engine.families.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -32,7 +32,7 @@ from vla_ros.engine.families.random import (
     tokenizer_directory,
     write_tokenizer,
 )
-from vla_ros.engine.formats import Formats, parse_formats
+from vla_ros.engine.formats import STORED, Formats, parse_formats
 from vla_ros.engine.io.bitvla import (
     EMBEDDING,
     PROJECTOR,
@@ -40,6 +40,7 @@ from vla_ros.engine.io.bitvla import (
     DrawnRows,
     FileRows,
     gather,
+    is_ternary,
     vision_table,
     vision_unused,
 )
@@ -62,13 +63,14 @@ from vla_ros.engine.io.config import (
     bitvla_json,
     config_json,
 )
-from vla_ros.engine.io.files import cached, write_json
+from vla_ros.engine.io.files import cached, memory_returned, write_json
 from vla_ros.engine.io.foreign import MODEL_TYPES
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.io.quantize import (
     TERNARY,
     Origin,
     already,
+    format_of,
     from_stored,
     quantize_tensors,
     read_origin,
@@ -76,6 +78,7 @@ from vla_ros.engine.io.quantize import (
     stored_shapes,
     with_head,
 )
+from vla_ros.engine.io.streamed import Streamed, stored_bytes
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.tokens import Normalizer, PromptTokenizer, read_normalizer
 from vla_ros.engine.io.weights import (
@@ -86,6 +89,7 @@ from vla_ros.engine.io.weights import (
     Shape,
     Shapes,
     Stored,
+    TensorReader,
     check_tensors,
     read_headers,
     read_tensors,
@@ -93,6 +97,7 @@ from vla_ros.engine.io.weights import (
     weight_files,
 )
 from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.ternary import stored_bytes as ternary_bytes
 from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.models.transformer import layer_table
 from vla_ros.engine.options import TOKENS, EngineOptions
@@ -234,7 +239,7 @@ def load_checkpoint(
     name: str, device: torch.device, dtype: torch.dtype, seed: int = 0
 ) -> Checkpoint:
     """The checkpoint of a directory, a hub id or ``random:<preset>``; tensors land on ``device`` as
-    ``dtype``, checked. ``seed`` of random weights.
+    ``dtype``, each read and checked when it is asked for. ``seed`` of random weights.
 
     CheckpointError names the file, what is wrong with it and what to do.
     """
@@ -261,12 +266,13 @@ def load_checkpoint(
         refuse_unless_fast(device, dtype, f"{layout.directory} has {formats}")
         shapes = with_head(expected_shapes(layout.config), layout.config, formats)
         own = (*PACKED, ".scale")
-    read = {
-        name: tensor.to(torch.float32, copy=True)
-        if name.startswith(VQ)
-        else tensor.to(device, tensor.dtype if name.endswith(own) else dtype, copy=True)
-        for name, tensor in read_tensors(layout.stored, layout.wanted)
-    }
+
+    def place(name: str, tensor: torch.Tensor) -> tuple[torch.device, torch.dtype]:
+        if name.startswith(VQ):
+            return torch.device("cpu"), torch.float32
+        return device, tensor.dtype if name.endswith(own) else dtype
+
+    read = Streamed(layout.wanted, TensorReader(layout.stored), place)
     digest = sha256_of(directory, layout.files)
     tensors, quantized = from_stored(read, shapes)
     return Checkpoint(layout.config, tensors, stats, directory, digest, quantized)
@@ -281,7 +287,7 @@ def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
         raise CheckpointError(TERNARY)
     if checkpoint.quantized:
         raise CheckpointError(already(checkpoint.directory))
-    like = next(t for n, t in checkpoint.tensors.items() if not n.startswith(VQ))
+    like = checkpoint.tensors[LANGUAGE + "model.norm.weight"]
     refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
     kept, made = quantize_tensors(checkpoint.tensors, checkpoint.config, formats)
     return replace(checkpoint, tensors=kept, quantized=made)
@@ -454,7 +460,8 @@ def policy_of(
     options = resolve_decoding(options, checkpoint.config)
     if formats := parse_formats(options.weights):
         checkpoint = quantized(checkpoint, formats)
-    model = make_model(checkpoint, device, dtype, options, capture)
+    with memory_returned():
+        model = make_model(checkpoint, device, dtype, options, capture)
     found = _statistics(checkpoint, options)
     space = action_space_of(found.action.dim)
     tokenizer = PromptTokenizer(checkpoint.directory, model.config)
@@ -548,6 +555,26 @@ class OpenVLAFamily(Family[ModelConfig]):
 
     def sha256(self, directory: Path) -> str:
         return sha256_of(directory, weight_files(directory))
+
+    def sizes(self, source: Path | str, options: LoadOptions, place: Placement) -> Sizes:
+        config = self.config(source, options)
+        origin = read_origin(source) if isinstance(source, Path) else None
+        formats = place.formats if origin is None else origin.formats
+        each: dict[str, int] = {}
+        for name, shape in with_head(expected_shapes(config), config, formats).items():
+            if config.text.ternary and (name == EMBEDDING or is_ternary(name, config)):
+                # the embedding is read by rows
+                each[name] = 0 if name == EMBEDDING else ternary_bytes(*shape)
+                continue
+            kind = format_of(name, formats, config)
+            size = int(torch.Size(shape).numel()) * place.dtype.itemsize
+            each[name] = size if kind == STORED else stored_bytes(*shape, kind)
+        text, layer = config.text, f"{LANGUAGE}model.layers.0.mlp."
+        fused = sum(each.get(f"{layer}{name}_proj.weight", 0) for name in ("gate", "up"))
+        head = each[EMBEDDING] if text.tied and not text.ternary and not config.parallel else 0
+        if formats.head != STORED:
+            head = 0
+        return Sizes(sum(each.values()), max(fused, *each.values()), head)
 
     def refuse_formats(self, source: Path | str, place: Placement, rtc: str = "") -> None:
         if not place.formats:

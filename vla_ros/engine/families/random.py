@@ -20,7 +20,7 @@ import torch
 from vla_ros.engine.io.checkpoint import RANDOM
 from vla_ros.engine.io.files import cached
 from vla_ros.engine.io.tokens import IMAGE, PROMPTS
-from vla_ros.engine.io.weights import Shape
+from vla_ros.engine.io.weights import Shape, Weights
 
 PREFIX = RANDOM
 VERSION = 5  # of what is written; a new one makes what is cached void
@@ -43,7 +43,7 @@ def inputs_of(shape: Shape) -> int:
     return int(torch.Size(shape[1:]).numel())
 
 
-class DrawnWeights:
+class DrawnWeights(Weights):
     """Each tensor from the seed and its name, float32, so that reading some of them draws no other.
 
     Matrices are normal with 1 / sqrt(inputs), Q and K twice that so that attention chooses, scales
@@ -74,6 +74,9 @@ class DrawnWeights:
         gains = [gain for pattern, gain in self._gains.items() if re.search(pattern, name)]
         sharp = 2.0 if ".q_proj." in name or ".k_proj." in name else 1.0
         return self.normal(name, shape, math.prod((sharp, *gains)) * inputs_of(shape) ** -0.5)
+
+    def shape(self, name: str) -> Shape:
+        return self.shapes[name]
 
     def normal(self, name: str, shape: Shape, spread: float) -> torch.Tensor:
         """A normal tensor, drawn by that name."""

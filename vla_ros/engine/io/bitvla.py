@@ -19,7 +19,7 @@ import torch
 from vla_ros.core.files import open_file
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import ModelConfig
-from vla_ros.engine.io.files import WINDOW, give_back_freed, header
+from vla_ros.engine.io.files import header, memory_returned
 from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.layers.linear import LowBit
 from vla_ros.engine.layers.ternary import Ternary
@@ -180,27 +180,23 @@ def gather(
     What is multiplied together is put together as it comes, and the memory of what it was made of
     goes back: at no time is there more than the result and one tensor in float32.
     """
-    parts, waiting, read = CheckpointParts(), dict[str, dict[int, torch.Tensor | Ternary]](), 0
-    for name, tensor in tensors:
-        if name == EMBEDDING:
-            continue
-        value: torch.Tensor | Ternary
-        if is_ternary(name, config):
-            value = Ternary.of(tensor).to(like.device)
-        else:
-            value = tensor.to(like, copy=True)
-        own, index, count = place_of(name)
-        others = waiting.setdefault(own, {})
-        others[index] = value
-        if len(others) == count:
-            del waiting[own]
-            parts.put(own, _together([others[i] for i in range(count)]))
-        read += tensor.nbytes
-        del tensor, value
-        if read > WINDOW:
-            give_back_freed()
-            read = 0
-    give_back_freed()
+    parts, waiting = CheckpointParts(), dict[str, dict[int, torch.Tensor | Ternary]]()
+    with memory_returned():
+        for name, tensor in tensors:
+            if name == EMBEDDING:
+                continue
+            value: torch.Tensor | Ternary
+            if is_ternary(name, config):
+                value = Ternary.of(tensor).to(like.device)
+            else:
+                value = tensor.to(like, copy=True)
+            own, index, count = place_of(name)
+            others = waiting.setdefault(own, {})
+            others[index] = value
+            if len(others) == count:
+                del waiting[own]
+                parts.put(own, _together([others[i] for i in range(count)]))
+            del tensor, value
     return parts
 
 

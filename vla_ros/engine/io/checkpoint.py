@@ -25,13 +25,15 @@ LANGUAGE, VQ = "language_model.", "vq."
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that has been read and checked. ``directory`` holds its tokenizer.
+    """A checkpoint whose headers have been checked. ``directory`` holds its tokenizer.
 
-    ``quantized``: the weights that are not among ``tensors`` since they have fewer bits; ``words``:
-    the word embeddings, where they are not among them either."""
+    ``tensors`` of a folder are :class:`~vla_ros.engine.io.streamed.Streamed`: each is read, and
+    every number looked at, when it is asked for. ``quantized``: the weights that are not among them
+    since they have fewer bits; ``words``: the word embeddings, where they are not among them
+    either."""
 
     config: ModelConfig
-    tensors: Tensors
+    tensors: Mapping[str, torch.Tensor]
     norm_stats: Mapping[str, Any]
     directory: Path
     sha256: str

@@ -268,9 +268,9 @@ def _parse_bitvla(raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _check_images(config: ModelConfig) -> None:
-    if config.images > 2:
+    if config.images > 3:
         raise CheckpointError(
-            f"image_sequence_len is {config.images}: one camera or two are supported"
+            f"image_sequence_len is {config.images}: one to three cameras are supported"
         )
 
 

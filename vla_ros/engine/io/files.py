@@ -280,3 +280,25 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt(3)
+_APART, _MOST = 1 << 22, 1 << 25  # glibc takes no more than 32 MB
+
+
+@contextmanager
+def memory_returned() -> Iterator[None]:
+    """Within, what is freed goes back to the kernel at once, where it had 4 MB or more: while a
+    model is loaded memory is what is in use and no more. Behind it blocks below 32 MB are kept for
+    the next one, as glibc does by itself once such a block was freed: activations cost no new
+    pages. Nothing where there is no glibc."""
+    setting = getattr(ctypes.CDLL(None), "mallopt", None)
+    if setting is not None:
+        setting(_MMAP_THRESHOLD, _APART)
+    try:
+        yield
+    finally:
+        if setting is not None:
+            setting(_MMAP_THRESHOLD, _MOST)
+            setting(_TRIM_THRESHOLD, 2 * _MOST)
+        give_back_freed()

@@ -13,10 +13,10 @@ quantized is what is multiplied, and a family knows no format. Its directory hol
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from vla_ros.engine.formats import STORED, Formats, parse_formats
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.linear import Linear
+from vla_ros.engine.io.streamed import Streamed, StreamedMatrices
 from vla_ros.engine.io.weights import (
     QUANTIZED,
     Expected,
@@ -35,6 +36,7 @@ from vla_ros.engine.io.weights import (
     Weights,
     read_headers,
     refuse_faults,
+    row_blocks,
     weight_files,
 )
 from vla_ros.engine.layers import linear as low_bit
@@ -189,17 +191,31 @@ def with_head(wanted: Mapping[str, T], config: ModelConfig, formats: Formats) ->
 
 def quantize_tensors(
     tensors: Mapping[str, torch.Tensor], config: ModelConfig, formats: Formats
-) -> tuple[dict[str, torch.Tensor], dict[str, LowBit]]:
-    """Tensors of a checkpoint in bfloat16 -> those that stay, and the others, quantized."""
-    kept: dict[str, torch.Tensor] = {}
-    made: dict[str, LowBit] = {}
-    for name, tensor in with_head(tensors, config, formats).items():
-        kind = format_of(name, formats, config)
-        if kind == STORED:
-            kept[name] = tensor
+) -> tuple[Mapping[str, torch.Tensor], StreamedMatrices]:
+    """Tensors of a checkpoint in bfloat16 -> those that stay, and the others, each quantized when
+    it is asked for."""
+    streamed = isinstance(tensors, Streamed)
+    shapes = tensors.shapes if streamed else {n: tuple(t.shape) for n, t in tensors.items()}
+    there = with_head({name: name for name in shapes}, config, formats)  # whose numbers it has
+    every = {name: format_of(name, formats, config) for name in there}
+    kinds = {name: kind for name, kind in every.items() if kind != STORED}
+    sizes = {name: shapes[there[name]] for name in kinds}
+
+    def rows(names: Sequence[str]) -> Iterator[torch.Tensor]:
+        source = [there[name] for name in names]
+        if streamed:
+            yield from tensors.rows(source)
         else:
-            made[name] = low_bit.quantize(tensor, kind)
-    return kept, made
+            for name in source:
+                yield from row_blocks(tensors[name])
+
+    def make(names: Sequence[str]) -> Stored:
+        count, width = sum(sizes[name][0] for name in names), sizes[names[0]][1]
+        return low_bit.quantize_rows(rows(names), count, width, kinds[names[0]])
+
+    kept = [name for name in there if name not in kinds]
+    stay = tensors.only(kept) if streamed else {name: tensors[name] for name in kept}
+    return stay, StreamedMatrices(kinds, sizes, make)
 
 
 def as_stored(made: Mapping[str, LowBit]) -> dict[str, torch.Tensor]:
@@ -211,28 +227,66 @@ def as_stored(made: Mapping[str, LowBit]) -> dict[str, torch.Tensor]:
     return out
 
 
-def from_stored(
-    tensors: Mapping[str, torch.Tensor], shapes: Shapes
-) -> tuple[dict[str, torch.Tensor], dict[str, LowBit]]:
+def from_stored(tensors: Streamed, shapes: Shapes) -> tuple[Streamed, StreamedMatrices]:
     """The other way round: the tensors that stayed, and the quantized ones, of these shapes."""
-    kept = dict(tensors)
-    made: dict[str, LowBit] = {}
+    kinds = {}
     for name in tensors:
         base, _, kind = name.rpartition(".")
         if kind in KINDS:
-            values, scale = kept.pop(name), kept.pop(f"{base}.scale")
-            made[base] = low_bit.from_stored(kind, values, scale, shapes[base][1])
-    return kept, made
+            kinds[base] = kind
+
+    def make(names: Sequence[str]) -> Stored:
+        kind = kinds[names[0]]
+        values = tensors.fused([f"{name}.{kind}" for name in names])
+        scale = tensors.fused([f"{name}.scale" for name in names], dim=int(kind == "int4"))
+        return low_bit.from_stored(kind, values, scale, shapes[names[0]][1])
+
+    made = {f"{name}.{end}" for name, kind in kinds.items() for end in (kind, "scale")}
+    sizes = {name: shapes[name] for name in kinds}
+    return tensors.only(n for n in tensors if n not in made), StreamedMatrices(kinds, sizes, make)
 
 
 # Flow policies: matrix by matrix, each made of a checkpoint's tensors.
 
-#: name -> tensor float32 on the model's device
-Take = Callable[[str], torch.Tensor]
+
+class Take(Protocol):
+    """What a matrix is made of: tensors float32 on the model's device, by name."""
+
+    def __call__(self, name: str) -> torch.Tensor:
+        """All of one."""
+        ...
+
+    def rows(self, name: str) -> Rows:
+        """One, some of its rows at a time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A matrix [N, K] as its rows come: ``blocks`` [n, K] of any float type, to be read once."""
+
+    shape: tuple[int, int]
+    blocks: Iterable[torch.Tensor]
+
+    @staticmethod
+    def of(matrix: torch.Tensor) -> Rows:
+        """One that is there."""
+        count, width = matrix.shape
+        return Rows((count, width), (matrix,))
+
+    def placed(self, like: torch.Tensor) -> torch.Tensor:
+        """The matrix as ``like``: no more of it is in another type than some rows."""
+        whole, begin = like.new_empty(self.shape), 0
+        for block in self.blocks:
+            whole[begin : begin + len(block)].copy_(block)
+            begin += len(block)
+        return whole
+
+
 #: What makes a matrix [N, K], and a bias [N] if it has one, of tensors
-Make = Callable[[Take], tuple[torch.Tensor, torch.Tensor | None]]
-MakeMatrix = Callable[[Take], torch.Tensor]
-MakeLinear = Callable[[Take], Linear]
+Make = Callable[[Take], tuple[Rows, torch.Tensor | None]]
+MakeMatrix = Callable[[Take], torch.Tensor | Rows]
+MakeLinear = Callable[[Take], Linear | tuple[Rows, torch.Tensor]]
 Made = tuple[Weight, torch.Tensor | None]
 
 
@@ -269,7 +323,7 @@ class Record:
         self.made |= {n: t.cpu() for n, t in stored.items()}
 
 
-class QuantizingWeights:
+class QuantizingWeights(Weights):
     """Weights whose matrices are quantized as they are read."""
 
     def __init__(self, within: Weights, formats: Formats, record: Record | None = None) -> None:
@@ -281,6 +335,14 @@ class QuantizingWeights:
         if self._record is not None and not self._making:
             self._record.kept.add(name)
         return self._within.take(name)
+
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        if self._record is not None and not self._making:
+            self._record.kept.add(name)
+        return self._within.blocks(name)
+
+    def shape(self, name: str) -> Shape:
+        return self._within.shape(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
         if self._record is not None:
@@ -295,16 +357,16 @@ class QuantizingWeights:
             return plain(like, make, take)
         self._making = True
         try:
-            weight, bias = make(take)
+            rows, bias = make(take)
+            few = low_bit.quantize_rows(rows.blocks, *rows.shape, kind)
         finally:
             self._making = False
-        few = low_bit.quantize(weight, kind)
         if self._record is not None:
-            self._record.add(name, kind, few, bias, weight.numel() * like.itemsize)
+            self._record.add(name, kind, few, bias, few.parameters * like.itemsize)
         return few.ready(), None if bias is None else bias.to(like)
 
 
-class PreparedWeights:
+class PreparedWeights(Weights):
     """Weights whose matrices, where no format has them, come as ``prepare`` makes them: laid out as
     a CPU multiplies, or tuned. Those of some ``parts``: others' products could have gradients."""
 
@@ -315,6 +377,12 @@ class PreparedWeights:
 
     def take(self, name: str) -> torch.Tensor:
         return self.within.take(name)
+
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        return self.within.blocks(name)
+
+    def shape(self, name: str) -> Shape:
+        return self.within.shape(name)
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
         taken: torch.Tensor = self.within.take_row(name, row)  # type: ignore[attr-defined]
@@ -350,6 +418,14 @@ class QuantizedWeights(FileWeights):
         self._refuse_lost(name)
         return super().take_row(name, row)
 
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        self._refuse_lost(name)
+        return super().blocks(name)
+
+    def shape(self, name: str) -> Shape:
+        self._refuse_lost(name)
+        return super().shape(name)
+
     def read_all(self, names: Iterable[str]) -> tuple[str, ...]:
         """Read every matrix once; returns those of ``names`` that can be taken."""
         for name in self._found:
@@ -362,9 +438,8 @@ class QuantizedWeights(FileWeights):
         kind = getattr(self._formats, part)
         if kind == STORED:
             return plain(like, make, take)
-        # put together in its shape alone
-        weight, bias = make(lambda one: torch.empty(self._expected.must[one], device="meta"))
-        count, width = weight.shape
+        rows, bias = make(_Shapes(self._expected.must))
+        count, width = rows.shape
         values, scale = (
             self._of_shape(f"{name}.{what}", shape).to(like.device)
             for what, shape in zip(
@@ -404,8 +479,12 @@ def matrix(
     ``make`` is given what takes tensors, float32 on that device, and takes each once; without it
     the matrix is the weight of that name.
     """
-    made = make or (lambda take: take(f"{name}.weight"))
-    return _made(weights, name, part, like, lambda take: (made(take), None))[0]
+
+    def alone(take: Take) -> tuple[Rows, None]:
+        made = take.rows(f"{name}.weight") if make is None else make(take)
+        return Rows.of(made) if isinstance(made, torch.Tensor) else made, None
+
+    return _made(weights, name, part, like, alone)[0]
 
 
 def mapped(
@@ -413,13 +492,24 @@ def mapped(
 ) -> Map:
     """A matrix as of :func:`matrix`, and its bias; without ``make`` these are two tensors."""
 
-    def both(take: Take) -> tuple[torch.Tensor, torch.Tensor | None]:
-        made = (make or as_it_is(name))(take)
-        return made.weight, made.bias
+    def both(take: Take) -> tuple[Rows, torch.Tensor]:
+        if make is None:
+            return take.rows(f"{name}.weight"), take(f"{name}.bias")
+        made = make(take)
+        return (Rows.of(made.weight), made.bias) if isinstance(made, Linear) else made
 
     weight, bias = _made(weights, name, part, like, both)
     assert bias is not None
     return Map(weight, bias)
+
+
+def read_table(weights: Weights, name: str, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that is no matrix of a map, such as word embeddings, as ``like``."""
+    whole, begin = like.new_empty(weights.shape(name)), 0
+    for block in weights.blocks(name):
+        whole[begin : begin + len(block)].copy_(block)
+        begin += len(block)
+    return whole
 
 
 def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.Tensor]:
@@ -438,8 +528,8 @@ def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.
 
 def plain(like: torch.Tensor, make: Make, take: Take) -> Made:
     """The map as it is stored."""
-    weight, bias = make(take)
-    return weight.to(like), None if bias is None else bias.to(like)
+    rows, bias = make(take)
+    return rows.placed(like), None if bias is None else bias.to(like)
 
 
 def as_it_is(name: str) -> Callable[[Take], Linear]:
@@ -447,10 +537,36 @@ def as_it_is(name: str) -> Callable[[Take], Linear]:
     return lambda take: Linear(take(f"{name}.weight"), take(f"{name}.bias"))
 
 
-def _made(weights: Weights, name: str, part: str, like: torch.Tensor, make: Make) -> Made:
-    def take(one: str) -> torch.Tensor:
-        return weights.take(one).to(like.device)
+class _Taking:
+    """Tensors of some weights on a device."""
 
+    def __init__(self, weights: Weights, device: torch.device) -> None:
+        self._weights, self._device = weights, device
+
+    def __call__(self, name: str) -> torch.Tensor:
+        return self._weights.take(name).to(self._device)
+
+    def rows(self, name: str) -> Rows:
+        count, width = self._weights.shape(name)
+        blocks = (block.to(self._device) for block in self._weights.blocks(name))
+        return Rows((count, width), blocks)
+
+
+class _Shapes:
+    """Tensors of these shapes that hold nothing: a matrix is put together in its shape alone."""
+
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self._shapes = shapes
+
+    def __call__(self, name: str) -> torch.Tensor:
+        return torch.empty(self._shapes[name], device="meta")
+
+    def rows(self, name: str) -> Rows:
+        return Rows.of(self(name))
+
+
+def _made(weights: Weights, name: str, part: str, like: torch.Tensor, make: Make) -> Made:
+    take = _Taking(weights, like.device)
     source, prepare = weights, None
     while (within := getattr(source, "within", None)) is not None:  # such as checked tables
         if isinstance(source, PreparedWeights) and part in source.parts:

@@ -7,7 +7,7 @@ makes what a folder must hold and what random weights are drawn for; :func:`read
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 
 from vla_ros.engine.io.linear import Linear, behind_norm
-from vla_ros.engine.io.quantize import Map, Take, mapped, matrix
+from vla_ros.engine.io.quantize import Map, Rows, Take, mapped, matrix
 from vla_ros.engine.io.weights import Shape, Shapes, Weights
 from vla_ros.engine.layers.linear import Weight
 
@@ -43,22 +43,36 @@ class Matrix:
     offset: float = 0.0
     bias: bool = True
 
-    def stacked(self, take: Take, base: str, kind: str) -> torch.Tensor:
+    def stacked(self, take: Callable[[str], torch.Tensor], base: str, kind: str) -> torch.Tensor:
         """``kind``, "weight" or "bias", of its maps at ``base``."""
         first, *more = (take(f"{base}{name}.{kind}") for name in self.maps)
         if self.scale != 1.0:
             first = first * self.scale
         return torch.cat((first, *more)) if more else first
 
-    def weight(self, take: Take, base: str) -> torch.Tensor:
+    def weight(self, take: Take, base: str) -> Rows:
         """The matrix [N, K] alone."""
-        made = self.stacked(take, base, "weight")
-        return made * (take(f"{base}{self.norm}.weight") + self.offset) if self.norm else made
+        return Rows(self._size, self._blocks(take, base))
 
-    def linear(self, take: Take, base: str) -> Linear:
+    def _blocks(self, take: Take, base: str) -> Iterator[torch.Tensor]:
+        norm = take(f"{base}{self.norm}.weight") + self.offset if self.norm else None
+        for number, name in enumerate(self.maps):
+            for block in take.rows(f"{base}{name}.weight").blocks:
+                if not number and self.scale != 1.0:
+                    block = block * self.scale
+                yield block if norm is None else block * norm
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        sizes = list(self.maps.values())
+        return sum(outputs for _, outputs in sizes), sizes[0][0]
+
+    def linear(self, take: Take, base: str) -> Linear | tuple[Rows, torch.Tensor]:
         """The matrix and its bias."""
+        if not self.norm:
+            return self.weight(take, base), self.stacked(take, base, "bias")
         made = Linear(*(self.stacked(take, base, kind) for kind in ("weight", "bias")))
-        return behind_norm(take, base + self.norm, made, self.times) if self.norm else made
+        return behind_norm(take, base + self.norm, made, self.times)
 
 
 #: A layer norm by its width, a map with a bias by (inputs, outputs), or what else there is.

@@ -39,6 +39,7 @@ Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
+BLOCK = 1 << 21  # bytes in float32 of what is taken at a time of a matrix
 _RATE_LINE = re.compile(rb'\n *"action_rate_hz": [0-9.]+,(?=\n)')  # as it is written here
 FLOATS = ("BF16", "F16", "F32", "F64")
 QUANTIZED = "quantised.json"  # of a checkpoint that was quantized ahead of time
@@ -171,6 +172,10 @@ class TensorReader:
         self._open: dict[Path, safe_open] = {}
         self._read = 0
 
+    def shape(self, name: str) -> Shape:
+        """The tensor's shape; it is not read."""
+        return self._found[name].shape
+
     def __call__(self, name: str, row: int | None = None) -> torch.Tensor:
         """The tensor, or one row of it: no other is read. CheckpointError: it has NaN or infinity,
         or its file changed meanwhile."""
@@ -215,6 +220,15 @@ def all_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.stack((low, high)).isfinite().all())
 
 
+def row_blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Views of a tensor's rows, some at a time: in float32 they take ``BLOCK`` bytes at most, or
+    are one."""
+    if tensor.dim() < 2 or 4 * tensor.numel() <= BLOCK:
+        yield tensor
+        return
+    yield from tensor.split(max(BLOCK // (4 * tensor[0].numel()), 1))
+
+
 class Weights(Protocol):
     """The source of a model's tensors, each taken once."""
 
@@ -222,8 +236,17 @@ class Weights(Protocol):
         """The tensor in float32, all finite, in memory of its own."""
         ...
 
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        """The tensor as :meth:`take` gives it, its rows some at a time: one after another they take
+        the memory of one."""
+        yield from row_blocks(self.take(name))
 
-class FileWeights:
+    def shape(self, name: str) -> Shape:
+        """The tensor's shape."""
+        return tuple(self.take(name).shape)
+
+
+class FileWeights(Weights):
     """Tensors of a file, or of a directory's shards, read one by one: memory holds no second copy
     of a model. Of a stack with a row for each embodiment one row can be read alone."""
 
@@ -250,6 +273,13 @@ class FileWeights:
 
     def take(self, name: str) -> torch.Tensor:
         return self.take_row(name, None)
+
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        for block in row_blocks(self._tensor(self._names[name])):
+            yield block.to(torch.float32, copy=True)
+
+    def shape(self, name: str) -> Shape:
+        return self._tensor.shape(self._names[name])
 
     def take_row(self, name: str, row: int | None) -> torch.Tensor:
         """``tensor[row]``, no other row is read; None: all of it."""

@@ -151,10 +151,11 @@ def _is_faster(shape: Shape) -> bool:
 
         def torchs() -> torch.Tensor:
             grouped = shape.heads.query != shape.heads.kv
-            across = (x.transpose(1, 2) for x in (q, k, v))
-            return F.scaled_dot_product_attention(
+            across = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            made = F.scaled_dot_product_attention(
                 *across, is_causal=shape.causal, scale=scale, enable_gqa=grouped
-            ).transpose(1, 2)
+            )
+            return made.transpose(1, 2)
 
         return partial(_fresh, q, k, v, scale, shape.causal), torchs
 

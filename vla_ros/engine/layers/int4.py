@@ -20,6 +20,7 @@ from vla_ros.engine.layers.prepacked import with_rows
 from vla_ros.engine.layers.tuner import LowBitProduct, fastest_int4, runs_tinygemm
 
 _ROWS = 16  # what the kernels want N to be a multiple of (CUDA's: 8)
+_AT_A_TIME = 256  # of them that are packed at a time, a multiple of every block's
 _MIDDLE = 0x88  # two values of 8, which are 0
 
 
@@ -104,10 +105,19 @@ class Int4:
             return replace(self, product=product)
         count, width = self.shape
         missing = round_up(count, _ROWS) - count
-        values = F.pad(self.values, (0, 0, 0, missing), value=_MIDDLE) if missing else self.values
         scale = with_rows(self.scale.transpose(0, 1), count + missing).transpose(0, 1).contiguous()
-        packed = int4_packed(replace(self, values=values).unpacked())
-        return Int4(self.values[:0], scale, packed, width, count)
+        return Int4(self.values.new_empty(0), scale, self._packed(missing), width, count)
+
+    def _packed(self, missing: int) -> torch.Tensor:
+        """The values in the order of torch's kernel, ``missing`` rows behind them; some rows at a
+        time, as they lie in blocks of 64 at most behind each other and are int32 on the way."""
+        pieces = []
+        for first in range(0, len(self.values), _AT_A_TIME):
+            values = self.values[first : first + _AT_A_TIME]
+            if missing and first + _AT_A_TIME >= len(self.values):
+                values = F.pad(values, (0, 0, 0, missing), value=_MIDDLE)
+            pieces.append(int4_packed(replace(self, values=values).unpacked()))
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """x bfloat16 [M, K] -> [M, N]; the matrix must be :meth:`ready`."""

@@ -84,7 +84,7 @@ class Int8:
         width, device = self.shape[1], self.values.device
         if multiplies_integers(device):
             packed = IntegerProduct.of(self.values, self.scale)
-            return Int8(self.values[:0], self.scale, width, packed=packed)
+            return Int8(self.values.new_empty(0), self.scale, width, packed=packed)
         values = with_columns(self.values, round_up(width, _COLUMNS)).contiguous()
         few, many = fastest_int8(device)
         return Int8(values, self.scale, width, few, many)

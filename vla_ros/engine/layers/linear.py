@@ -16,7 +16,7 @@ product of any but a plain one has no gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,6 +94,20 @@ def quantize(weight: torch.Tensor, kind: str) -> Stored:
     return KINDS[kind].of(weight)
 
 
+def quantize_rows(blocks: Iterable[torch.Tensor], count: int, width: int, kind: str) -> Stored:
+    """A matrix [N, K] of some rows at a time, to the bit what :func:`quantize` makes of all."""
+    values, scale, begin = torch.empty(0), torch.empty(0), 0
+    for block in blocks:
+        few = quantize(block, kind)
+        if not begin:
+            sizes = stored_shapes(count, width, kind)
+            values, scale = few.values.new_empty(sizes[0]), few.scale.new_empty(sizes[1])
+        values[begin : begin + len(block)] = few.values
+        scale.narrow(int(kind == "int4"), begin, len(block)).copy_(few.scale)
+        begin += len(block)
+    return from_stored(kind, values, scale, width)
+
+
 def stored_shapes(count: int, width: int, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the stored values and scale of a matrix [N, K]."""
     if kind != "int4":
@@ -146,15 +160,17 @@ def replace_linear(
 
 
 def prepack_linear(
-    module: torch.nn.Module, tensors: dict[str, torch.Tensor], prefix: str = ""
+    module: torch.nn.Module, take: Callable[[str], torch.Tensor], biases: Callable[[str], Any]
 ) -> dict[str, Prepacked]:
-    """Give a CPU all matrices of a module's maps in its own order: they leave ``tensors``, where
-    their names begin with ``prefix``, and are returned by name. Low-bit ones stay as they are."""
+    """Give a CPU all matrices of a module's maps in its own order, one after another; they are
+    returned by name. ``take`` gives one by its name, ``biases`` what is added. Low-bit ones stay as
+    they are."""
     found: dict[str, Prepacked] = {}
     for path, own in list(module.named_modules()):
         if isinstance(own, torch.nn.Linear):
-            name = f"{prefix}{path}.weight"
-            found[name] = Prepacked.of(tensors.pop(name))
+            name = f"{path}.weight"
+            found[name] = Prepacked.of(take(name))
+            bias = None if own.bias is None else biases(f"{path}.bias")
             parent, _, last = path.rpartition(".")
-            setattr(module.get_submodule(parent), last, LowBitLinear(found[name], own.bias))
+            setattr(module.get_submodule(parent), last, LowBitLinear(found[name], bias))
     return found

@@ -92,7 +92,8 @@ class Pool:
         """A slot as a KV cache, until that is no longer used; None: there is none left."""
         if not self._free:
             return None
-        slot = self._free.pop(0)
+        slot = min(self._free)  # of which there are plans already
+        self._free.remove(slot)
         part = self.kv_cache.part(slot)
         part.flush(damaged=True)  # what was there before may not have been finite
         finalize(part, self._free.append, slot)

@@ -37,6 +37,11 @@ def plane(width: int) -> int:
     return -(-width // (PLANES * _BYTES)) * _BYTES
 
 
+def stored_bytes(count: int, width: int) -> int:
+    """Bytes of a matrix [N, K]: its values, and a scale a row."""
+    return count * (plane(width) + 4)
+
+
 def pack(values: torch.Tensor) -> torch.Tensor:
     """Int8 [N, K] of -1, 0, 1 -> uint8 [N, P]."""
     count, width = values.shape

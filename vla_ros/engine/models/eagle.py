@@ -11,6 +11,7 @@ every image), and joins 2 x 2 patches.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from vla_ros.engine.io.linear import Linear, behind_norm
 from vla_ros.engine.io.quantize import VISION, Map, Take, as_it_is, mapped
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.tokenizer_file import FileTokenizer, open_tokenizer, refusing
-from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.io.weights import Expected, Shape, Weights
 from vla_ros.engine.models.golden_ints import same_integers
 from vla_ros.engine.models.qwen3_vl import (
     Qwen3,
@@ -216,7 +217,7 @@ class Eagle(Qwen3):
         return x.flatten(0, 1)
 
 
-class _Stretched:
+class _Stretched(Weights):
     """A checkpoint's tower as :func:`read_siglip` knows it: a convolution, and one row of the
     table for every patch of an image."""
 
@@ -231,6 +232,12 @@ class _Stretched:
             grid = tensor.view(len(tensor), vision.patch, vision.patch, 3)
             return grid.permute(0, 3, 1, 2).contiguous()
         return tensor
+
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        return self.within.blocks(name)
+
+    def shape(self, name: str) -> Shape:
+        return self.within.shape(name)
 
 
 def _read_connector(config: EagleConfig, weights: Weights, like: torch.Tensor) -> list[Map]:

@@ -24,7 +24,17 @@ from vla_ros.core.numbers import round_up
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.linear import Linear, read_linear
-from vla_ros.engine.io.quantize import DECODER, HEAD, VISION, Map, Take, as_it_is, mapped, matrix
+from vla_ros.engine.io.quantize import (
+    DECODER,
+    HEAD,
+    VISION,
+    Map,
+    Take,
+    as_it_is,
+    mapped,
+    matrix,
+    read_table,
+)
 from vla_ros.engine.io.tensors import Plain, Table, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.devices import pinned
@@ -178,7 +188,7 @@ class Evo1(FlowPolicy[ContextSpan]):
         read_tower(weights, TOWER, self.tower, like)
         self._projector_norm = read_linear(weights, f"{PROJECTOR}layer_norm").to(like)
         self._projector = [mapped(weights, f"{PROJECTOR}linear_{n}", VISION, like) for n in (1, 2)]
-        self.embed_tokens = weights.take(TEXT + "embed_tokens.weight").to(like)
+        self.embed_tokens = read_table(weights, TEXT + "embed_tokens.weight", like)
         self._layers = [
             read_layer(weights, f"{TEXT}layers.{i}.", table, like, DECODER)
             for i in range(text.layers)

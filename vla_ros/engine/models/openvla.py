@@ -15,6 +15,7 @@ from vla_ros.core.types import Observation
 from vla_ros.engine.io.checkpoint import Checkpoint
 from vla_ros.engine.io.config import ModelConfig, TextConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.streamed import Kept, size_of
 from vla_ros.engine.layers.backends import choose_backend, choose_between
 from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.layers.kernels.fused import Heads
@@ -22,6 +23,7 @@ from vla_ros.engine.layers.linear import LowBit, prepack_linear, replace_linear
 from vla_ros.engine.layers.prepacked import Prepacked, can_prepack, has_wide_products
 from vla_ros.engine.layers.runner import Decoder, Pools, TokenNetwork
 from vla_ros.engine.layers.tuner import Tuner, choose_tuner
+from vla_ros.engine.models.cameras import WRIST
 from vla_ros.engine.models.language.bitnet import BitNetDecoder
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.models.minivla import action_tokens
@@ -69,18 +71,14 @@ class VLAModel(TokenNetwork):
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
         #: without what is packed; see :meth:`unpacked`
-        self.tensors, self.directory = dict(checkpoint.tensors), checkpoint.directory
+        self.tensors, self.directory = Kept(checkpoint.tensors), checkpoint.directory
         self.actions = action_tokens(self.config, self.tensors)
         #: parameters in fewer bits, which are not among ``tensors``
-        self.quantized = sum(m.parameters for m in checkpoint.quantized.values())
-        self.quantized_bytes = sum(m.nbytes for m in checkpoint.quantized.values())
+        self.quantized, self.quantized_bytes = size_of(checkpoint.quantized)
         #: of OFT's head of actions
         self.quantized_head: dict[str, LowBit] = {
-            n: m for n, m in checkpoint.quantized.items() if n.startswith("action_head.")
+            n: checkpoint.quantized[n] for n in checkpoint.quantized if n.startswith("action_head.")
         }
-        self.vision = _vision(self.config, checkpoint)
-        self.parameters = self.quantized + sum(t.numel() for t in self.tensors.values())
-        self.nbytes = self.quantized_bytes + sum(t.nbytes for t in self.tensors.values())
         self.text = text = self.config.text
         self.capture = _capture(device, options, capture)
         #: chooses the kernels of the decoder's products in captured passes; None: torch's
@@ -91,11 +89,13 @@ class VLAModel(TokenNetwork):
         # Decoding generate is transformers' and takes the matrices plain.
         prepack = options.decoding != "generate" and can_prepack(device, dtype)
         sizes = text.hidden_size, text.intermediate_size
-        self._packed_vision: dict[str, Prepacked] = {}
-        if pack_vision and has_wide_products(device, dtype):
-            self._packed_vision = prepack_linear(self.vision, self.tensors)
+        pack_vision = pack_vision and has_wide_products(device, dtype)
+        self.vision, self._packed_vision = _vision(
+            self.config, self.tensors, checkpoint.quantized, pack_vision
+        )
         self.decoder: Decoder
         if make_decoder is not None:
+            self.tensors.finish()
             self.decoder = make_decoder(text, self.tensors, checkpoint.quantized)
         elif text.ternary:
             self.decoder = BitNetDecoder(text, checkpoint)
@@ -106,6 +106,14 @@ class VLAModel(TokenNetwork):
                 tuner=self.tuner,
                 between=choose_between(device, dtype, *sizes),
             )  # fmt: skip
+        self.tensors.finish()
+        packed = list(self._packed_vision.values())
+        if isinstance(self.decoder, LlamaDecoder):
+            packed += self.decoder.packed
+        count = sum(matrix.values.numel() for matrix in packed)
+        self.parameters = self.quantized + count + sum(t.numel() for t in self.tensors.values())
+        plain = count * dtype.itemsize + sum(t.nbytes for t in self.tensors.values())
+        self.nbytes = self.quantized_bytes + plain
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
         self.vision_function: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = (
@@ -185,15 +193,20 @@ def _capture(
     return CountedCapture(capture)
 
 
-def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
-    tensors = checkpoint.tensors
+def _vision(
+    config: ModelConfig, tensors: Kept, quantized: Mapping[str, LowBit], pack: bool
+) -> tuple[Vision, dict[str, Prepacked]]:
+    """Towers and projector, and those of their matrices that are laid out as a CPU multiplies."""
     with torch.device("meta"):
         vision = Vision(config)
     parts = ("vision_backbone.", "projector.")
-    few = {n: m for n, m in checkpoint.quantized.items() if n.startswith(parts)}
+    few = {n: quantized[n] for n in quantized if n.startswith(parts)}
     replace_linear(vision, few, tensors)
+    packed: dict[str, Prepacked] = {}
+    if pack:
+        packed = prepack_linear(vision, lambda name: tensors.taken([name])[0], tensors.__getitem__)
     vision.load_state_dict({n: tensors[n] for n in vision.state_dict()}, assign=True)
-    return vision.requires_grad_(False).eval()
+    return vision.requires_grad_(False).eval(), packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +236,19 @@ class ImageEncoding:
 
 
 def camera_pixels(
-    preprocess: Preprocessor, observation: Observation, cameras: int
+    preprocess: Preprocessor, observation: Observation, cameras: int, more: tuple[str, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """Pixels [cameras, 3, s, s] for every tower: the main image, then the wrist's.
+    """Pixels [cameras, 3, s, s] for every tower: the main image, the wrist's, those of the roles
+    ``more``.
 
-    Raises ValueError when a second camera is needed and the observation has none.
+    Raises ValueError when one of them is needed and the observation has none.
     """
     views = [preprocess(observation.image)]
-    if cameras == 2:
-        if observation.wrist_image is None:
-            raise ValueError("this checkpoint needs a wrist image, the observation has none")
-        views.append(preprocess(observation.wrist_image))
+    for role in (WRIST, *more)[: cameras - 1]:
+        image = observation.wrist_image if role == WRIST else observation.more_images.get(role)
+        if image is None:
+            raise ValueError(f"this checkpoint needs a {role} image, the observation has none")
+        views.append(preprocess(image))
     if len(views) == 1:
         return views[0]
     return tuple(torch.cat(per_tower) for per_tower in zip(*views, strict=True))

@@ -20,7 +20,7 @@ from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import QWEN3_TEXT, QWEN3_VL_VISION
 from vla_ros.engine.io.linear import Linear, behind_norm
-from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped
+from vla_ros.engine.io.quantize import DECODER, VISION, Take, as_it_is, mapped, read_table
 from vla_ros.engine.io.tensors import Matrix, Plain, Table, read_map, shapes
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.kernels.fused import rotate
@@ -92,7 +92,7 @@ class Qwen3:
         last_norm: bool = False,
     ) -> None:
         self.text, self.width = text, text.hidden_size
-        self._embed_tokens = weights.take(f"{base}embed_tokens.weight").to(like)
+        self._embed_tokens = read_table(weights, f"{base}embed_tokens.weight", like)
         self._layers = [
             Qwen3Layer(weights, f"{base}layers.{i}.", text, like) for i in range(text.layers)
         ]

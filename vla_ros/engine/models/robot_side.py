@@ -62,7 +62,8 @@ class RobotSide(ABC):
 class TokenSide(RobotSide):
     """The side of OpenVLA and its kin: pixels in, values in [-1, 1] by the checkpoint's statistics.
 
-    ``action`` and ``state`` (None: it takes none) are these statistics.
+    ``action`` and ``state`` (None: it takes none) are these statistics; ``more``: the robot's
+    roles beside main and wrist, of which the first are the checkpoint's further cameras.
     """
 
     def __init__(
@@ -72,15 +73,23 @@ class TokenSide(RobotSide):
         action: Normalizer,
         state: Normalizer | None,
         preprocess: Preprocessor,
+        more: tuple[str, ...] = (),
     ) -> None:
-        self.config, self.normalizer, self.cameras = config, action, config.images
+        self.config, self.normalizer, self.cameras = config, action, min(2, config.images)
+        self.camera_roles = more[: max(0, config.images - 2)]
+        if self.cameras + len(self.camera_roles) < config.images:
+            raise CheckpointError(
+                f"this checkpoint looks at {config.images} cameras: main, wrist and"
+                f" {config.images - 2} more, whose roles camera_roles gives in their order"
+            )
         self._tokens, self._preprocess = tokens, preprocess
         if state is not None:
             self.state_middle = middle_of(state.low, state.high)
 
     def prepare(self, observation: Observation) -> tuple[torch.Tensor, ...]:
         """Pixels [images, 3, s, s] per vision tower."""
-        return camera_pixels(self._preprocess, observation, self.cameras)
+        count = self.config.images
+        return camera_pixels(self._preprocess, observation, count, self.camera_roles)
 
     def finish(self, decoded: Decoded) -> Inference:
         """The actions in units, by the checkpoint's statistics, of tokens or of a head's values in

@@ -335,7 +335,8 @@ def _attend_sdpa(
     (pytorch#191085), and copies them, with all scores in float32."""
     heads, count, dim = q.shape
     if mask is None or filled is not None:
-        made = flash(*(x.transpose(0, 1)[None] for x in (q, k, v)), 1.0, filled=filled)
+        rows = q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None]
+        made = flash(*rows, 1.0, filled=filled)
         if made is not None:
             return made.reshape(count, heads * dim)
     group = heads // len(k)

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.io.quantize import read_table
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span
@@ -417,7 +418,9 @@ class TurboVLA(FlowPolicy[PatchSpan]):
         self.bucket = 1  # padding is no padding here: every length is its own
         network = network_without_memory(config)
         taken = {
-            name: weights.take(name).to(like) for name in network.state_dict() if name not in UNUSED
+            name: read_table(weights, name, like)
+            for name in network.state_dict()
+            if name not in UNUSED
         }
         network.load_state_dict(taken, assign=True, strict=False)
         self.network = network.requires_grad_(False)

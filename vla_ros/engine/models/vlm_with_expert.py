@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from vla_ros.core.numbers import round_up
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.linear import Linear, read_linear
-from vla_ros.engine.io.quantize import DECODER
+from vla_ros.engine.io.quantize import DECODER, read_table
 from vla_ros.engine.io.tensors import Plain, Table
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.graphs import Capture
@@ -84,7 +84,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
         )
         shape = config.shapes.text
         self.tower: SigLip = read_siglip(weights, tower, config.shapes.vision, positions, like)
-        self.embed_tokens = weights.take(text + "embed_tokens.weight").to(like)
+        self.embed_tokens = read_table(weights, text + "embed_tokens.weight", like)
         last, table = shape.layers - 1, layer_table(shape)
         self.layers: list[Layer] = [
             read_layer(weights, f"{text}layers.{i}.", table, like, DECODER, kv_alone=i == last)
@@ -186,7 +186,7 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
                 if heads:
                     hidden = model._hidden(span)
                     filled = None if model.prefix_is_masked else model.filled
-                    out.append(attend(q, *own, hidden, tuner_of(layer.out), filled))
+                    out.append(attend(q, own[0], own[1], hidden, tuner_of(layer.out), filled))
             if heads:
                 x = linear_residual(x, joined(out), layer.out)
                 x = linear_residual(x, norm_gate_up(x, layer, text), layer.down)

@@ -64,7 +64,9 @@ def need(module: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0]
         extra = "ray" if name in ("ray", "starlette") else "serve"
-        raise NotInstalled(f"{name} is not installed: pip install 'vla_ros[{extra}]'") from error
+        raise NotInstalled(
+            f"{name} is not installed: pip install '.[{extra}]' in the checkout"
+        ) from error
 
 
 def pack(message: Mapping[str, Any], as_npy: bool = False) -> bytes:

@@ -34,7 +34,7 @@ from vla_ros.core.files import BadFile
 from vla_ros.core.types import Floats, Image, Observation, PolicyInfo
 from vla_ros.core.yaml_files import read_yaml
 from vla_ros.engine.models.cameras import MAIN, WRIST
-from vla_ros.policies.base import InvalidAction, PolicyRefused
+from vla_ros.policies.base import InvalidAction, PolicyRefused, Scale
 from vla_ros.policies.remote.codec import MAX_BYTES, Malformed
 from vla_ros.policies.remote.figures import (
     MAX_CAMERAS,
@@ -66,7 +66,7 @@ class NameTable:
     layout: str = "hwc"
     mirrored: bool = False
     size: tuple[int, int] | None = None
-    action_scale: tuple[float, ...] | None = None
+    action_scale: Scale | None = None
     gripper: str = ""
     action_space: str = ""
     action_units: tuple[str, ...] = ()

@@ -42,6 +42,7 @@ from vla_ros.runtime.safety import MOST_CONTROL_HZ
 OWN = "x-vla_ros"
 RECORDED = ("teleop", "rewards", "signals", "info", "complementary_data", "adjunct")
 _TOP = ("robot_type", "robot_interface", "fps", "observations", "actions", "tasks", *RECORDED)
+_OLDER = ("rate_hz", "max_duration_s", "name", "version", "recording", "process")  # of 0.1
 _CHANNEL = ("topic", "type", "qos", "dtype", "safety")
 _IMAGES, _STATE = "observation.images.", "observation.state"
 _RAW, _COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -147,6 +148,12 @@ def read_contract(path: str | Path) -> Contract:
 
 
 def _contract(top: dict[str, Any]) -> Contract:
+    if "robot_interface" not in top and (older := [name for name in _OLDER if name in top]):
+        raise _Refused(
+            (older[0],),
+            f"{older[0]!r} is of an older contract of Rosetta's: one of 0.2 has robot_interface:"
+            " ros2, fps, and observations, actions and tasks by the keys of LeRobot's features",
+        )
     if not set(top) & {"robot_type", "observations", "actions"}:
         first = next(iter(top), "nothing")
         has = ", ".join(_TOP[:5])
@@ -322,6 +329,7 @@ def _read_camera(camera: _Source, role: str, found: Contract) -> None:
         if not _is_size(size):
             why = f"resize is {size!r}: give height and width, such as [480, 640]"
             camera.refuse(why, "apply", index)
+        assert size is not None
         sizes = found.parameters.setdefault("image_resize", [])
         sizes.append(f"{role}={size[0]}x{size[1]}")
     topic, transport = camera.topic, _CAMERAS[camera.type]

@@ -21,16 +21,15 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.console import log_line
-from vla_ros.core.names import nearest
 from vla_ros.core.signals import kept_back
 from vla_ros.ros.bringup.environment import OVERRIDE, SAFE_PATH, defaults, prepare, python_path
-from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, remapping
+from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec
 from vla_ros.ros.common.ending import PARENT, STEP_S, step
 
 if TYPE_CHECKING:
@@ -195,7 +194,6 @@ SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
 NAMESAKES_S = 0.8  # to discover the nodes of a domain: a fifth of it on a quiet machine
-NAMED_S = 5.0  # for the topics of every node to be discovered
 LACKING_S = 2.0  # for a policy to run after its activation; it names a missing camera after 1 s
 
 LogLine = Callable[[str, str], None]  # (node, line)
@@ -333,32 +331,6 @@ class Graph:
             found = [client.status(spec.full_name, LACKING_S) for spec in policies]
         return [line for line in found if line]
 
-    def check_remappings(self, items: Iterable[str]) -> None:
-        """Raise GraphFailed for "[NODE:]FROM=TO" where no node has come to use TO: FROM is the name
-        of no topic and of no service of theirs. Of nodes that are configured."""
-        wanted = [remapping(item) for item in items]
-        if not wanted:
-            return
-        nodes = [spec.full_name for spec in self.spec.nodes]
-        until = time.monotonic() + NAMED_S
-        with self._client() as client:
-            while unheard := [one for one in wanted if not self._hears(client, one)]:
-                if time.monotonic() > until or self._interrupted():
-                    break
-            own = client.topics(nodes) if unheard else set()
-        for node, old, new in unheard:
-            known = {_relative(topic, self.spec) for topic in own}
-            where = f"node {node} has" if node else "these nodes have"
-            raise GraphFailed(f"-r {old}={new}: {where} no topic {old!r}{nearest(old, known)}")
-
-    def _hears(self, client: LifecycleClient, wanted: tuple[str, str, str]) -> bool:
-        node, _, new = wanted
-        nodes = [spec for spec in self.spec.nodes if node in ("", spec.name)]
-        names = {f"/{spec.namespace.strip('/')}/{new}".replace("//", "/") for spec in nodes}
-        names |= {spec.full_name + new[1:] for spec in nodes if new.startswith("~")}
-        names |= {new} if new.startswith("/") else set()
-        return bool(client.topics([spec.full_name for spec in nodes]) & names)
-
     def _look_for_namesakes(self) -> None:
         """Raise GraphFailed where nodes of these names run: their services would be called, and
         theirs would get our messages."""
@@ -369,9 +341,9 @@ class Graph:
             raise BringUpStopped
         if found:
             domain = self._environment.get("ROS_DOMAIN_ID") or "0"
-            run = f"{' and '.join(found)} run{'s' if len(found) == 1 else ''}"
+            run, it = ("runs", "it") if len(found) == 1 else ("run", "them")
             raise GraphFailed(
-                f"{run} in domain {domain} already, and were left alone: end them, or give"
+                f"{' and '.join(found)} {run} in domain {domain} already: end {it}, or give"
                 " --namespace, or another ROS_DOMAIN_ID"
             )
 
@@ -444,15 +416,6 @@ class Graph:
         if not done:
             raise GraphFailed(f"{spec.name} refused to {name}: {process.reason()}")
         self._say(f"{spec.name}: {name} done in {time.monotonic() - start:.1f} s")
-
-
-def _relative(topic: str, spec: GraphSpec) -> str:
-    """Name of a topic as its node has it: without the namespace."""
-    for node in spec.nodes:
-        space = f"/{node.namespace.strip('/')}/".replace("//", "/")
-        if topic.startswith(space):
-            return topic.removeprefix(space)
-    return topic
 
 
 def _end(processes: list[NodeProcess], say: Say) -> list[NodeExit]:

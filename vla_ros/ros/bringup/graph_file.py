@@ -20,8 +20,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from vla_ros.ros.common.parameter_files import (
     place_of,
     whose,
 )
+from vla_ros.ros.common.topic_names import check_remapped
 
 # The graph files that come with the package (config/*.up.yaml), and any other by its path.
 
@@ -141,7 +143,7 @@ def of_type(before: object, value: Any, place: str) -> Any:
         return str(value)
     assert kind is not None
     example = "" if kind is bool else f" such as {before!r}"
-    if kind is list and isinstance(value, (str, int, float)):
+    if kind is list and isinstance(value, str):
         example = f" such as [{value}]"
     raise UserError(f"{place}: must be {_WORDS[kind]}{example}, not {value!r}")
 
@@ -416,11 +418,21 @@ def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
         line, of_ours = whose(read_yaml(file), file, spec.full_name)
         if line and not of_ours:
             raise UserError(f"{line}: name the section {spec.name} or /**")
+    for old in spec.remappings:
+        check_remapped(old, place_of(old, graph) or str(graph), _topics_of(spec))
     given = {
         name: of_type(known.get(name), value, f"{graph}: {spec.name}.{name}")
         for name, value in spec.parameters.items()
     }
     return dataclasses.replace(spec, parameters=given)
+
+
+def _topics_of(spec: NodeSpec) -> Iterator[str]:
+    """Topics that a node's parameters name."""
+    for value in spec.values().values():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                yield from text.replace(",", " ").split()
 
 
 def _with_remappings(
@@ -431,6 +443,7 @@ def _with_remappings(
         if node and node not in [spec.name for spec in specs]:
             names = [spec.name for spec in specs]
             raise UserError(f"{source} has no node {node!r}{known_or_nearest(node, names)}")
+        check_remapped(old, f"-r {item}", chain.from_iterable(map(_topics_of, specs)))
         specs = tuple(
             dataclasses.replace(spec, remappings={**spec.remappings, old: new})
             if node in ("", spec.name)

@@ -11,7 +11,6 @@ lost. So the state of a node that does not respond is queried, and the request s
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node, NodeNameNonExistentError
+from rclpy.node import Node
 
 from vla_ros.core.console import log_line
 from vla_ros.core.signals import ignore, set_on_signal
@@ -80,22 +79,6 @@ class LifecycleClient:
             self._executor.spin_once(timeout_sec=0.05)
             listed = self._node.get_node_names_and_namespaces()
             found = {f"{space.rstrip('/')}/{name}" for name, space in listed} & set(names)
-        return found
-
-    def topics(self, nodes: Collection[str]) -> set[str]:
-        """Full names of the topics and services of these nodes, as far as they are discovered."""
-        self._executor.spin_once(timeout_sec=0.05)
-        found = set[str]()
-        for node in nodes:
-            space, _, name = node.rpartition("/")
-            for ask in (
-                self._node.get_publisher_names_and_types_by_node,
-                self._node.get_subscriber_names_and_types_by_node,
-                self._node.get_service_names_and_types_by_node,
-                self._node.get_client_names_and_types_by_node,
-            ):
-                with contextlib.suppress(NodeNameNonExistentError):
-                    found |= {topic for topic, _ in ask(name, space or "/")}
         return found
 
     def status(self, policy: str, seconds: float) -> str:

@@ -25,7 +25,7 @@ def view_node(simulated: bool) -> dict[str, dict[str, Any]]:
     Raises UserError where viser is missing.
     """
     if importlib.util.find_spec("viser") is None:
-        raise UserError("--view needs viser: pip install 'vla_ros[view]', or make view")
+        raise UserError("--view needs viser: pip install '.[view]' in the checkout, or make view")
     node: dict[str, Any] = {"parameter_files": ["view.yaml"], "spectator": True}
     if simulated:
         node["parameters"] = {"use_sim_time": True}

@@ -267,7 +267,9 @@ class PublishGate:
         endless = self._endless
         meant = limiter.judge(self._candidate(action), self._meant, limits, endless)
         self._meant = (meant.bounded, *self._meant[:1])
-        moved = safety.after_valid(loop.safety, limits, meant.far, now.steady_ns, meant.over)
+        moved = safety.after_valid(
+            loop.safety, limits, meant.far, now.steady_ns, meant.over, meant.worst
+        )
         begins = loop.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
         if meant.over and moved.state is not PolicyState.RUNNING:
             self._clamped(meant.over)  # before what it led to

@@ -468,8 +468,9 @@ class Assembler:
         for name, part in self._parts.items():
             if part.at(stamp_ns, slop_ns) is None:
                 kind, text = part.lacks(stamp_ns)
-                within = f"within {slop_ns / MS:.1f} ms of the image"
-                self._lost.append(LostImage(name, f"no {name} {within}: {name} {text}", kind))
+                late = kind not in ("size", "names")  # a message that came is not late too
+                within = f"no {name} within {slop_ns / MS:.1f} ms of the image: " if late else ""
+                self._lost.append(LostImage(name, f"{within}{name} {text}", kind))
                 return
 
     def _observation(
@@ -522,9 +523,12 @@ class FrameCheck:
             return "stamp is zero: the camera driver must fill header.stamp"
         if stamp - received > tolerance:
             ahead = (stamp - received) / MS
-            return f"stamp lies {ahead:.1f} ms in the future: synchronize the clocks"
+            cause = other_clock(stamp, received, self._sim_time)
+            return f"stamp lies {ahead:.1f} ms in the future: {cause or 'synchronize the clocks'}"
         if received - stamp > limits.max_age_ns:
-            return f"older than max_age: {(received - stamp) / MS:.0f} ms"
+            cause = other_clock(stamp, received, self._sim_time)
+            older = f"older than max_age: {(received - stamp) / MS:.0f} ms"
+            return f"{older}: {cause}" if cause else older
         if stamp == self.last_stamp_ns:
             return "stamp repeated"
         if stamp < self.last_stamp_ns:
@@ -564,6 +568,30 @@ class FrameCheck:
             if one.same + 1 >= _FROZEN_FRAMES and steady_ns - one.since_ns >= _FROZEN_NS:
                 return name
         return ""
+
+
+def other_clock(stamp_ns: int, now_ns: int, sim_time: bool) -> str:
+    """Which clock a stamp is of that is no time of this one's, and the remedy; "": it may be late
+    or early."""
+    if sim_time and now_ns <= 0:
+        return "no /clock has come yet: start what publishes it, or set use_sim_time false"
+    if abs(stamp_ns - now_ns) < _ANOTHER_CLOCK_NS:
+        return ""
+    since = f"the stamp counts {stamp_ns / SECOND:.0f} s"
+    if sim_time:
+        return f"{since}, /clock {now_ns / SECOND:.0f} s: the stamps must be of /clock's time"
+    if stamp_ns < _ANOTHER_CLOCK_NS:
+        return (
+            f"{since}, as of simulated time or since a machine's start: set use_sim_time where"
+            " /clock comes (ros2 bag play --clock), else let the driver stamp ROS time"
+        )
+    return (
+        f"{since}, this machine's clock {now_ns / SECOND:.0f} s: an old bag's, which needs"
+        " use_sim_time and ros2 bag play --clock, or a clock that is not set"
+    )
+
+
+_ANOTHER_CLOCK_NS = 30 * 24 * 3600 * SECOND  # no delay
 
 
 @dataclass(slots=True)

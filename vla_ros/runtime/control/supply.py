@@ -85,6 +85,11 @@ class FrameSupply:
             text = f"no image on {self.topic} for {(steady_ns - received_ns) / SECOND:.0f} s"
         if self.writers == 0:
             return f"{text}, nobody publishes it: start the driver, or set cameras.main.topic"
+        if self.writers and not received_ns:
+            return (
+                f"{text}, though its publisher is found: look at the camera's driver, and whether"
+                " it runs as another user or in a container (docs/how-to/docker.md)"
+            )
         return f"{text}: look at the camera's driver"
 
     def _reason(self, lost: LostImage, steady_ns: int) -> str:

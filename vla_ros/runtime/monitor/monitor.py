@@ -269,13 +269,16 @@ def action_rate(facts: MonitorFacts) -> Diagnostic:
         missed = facts.commands.missed.recent(facts.steady_ns)
         due = missed + facts.commands.acted.recent(facts.steady_ns)
         # One alone is no pattern, however short the window still is.
+        begins = facts.running_s <= facts.config.command_timeout_s  # a second shows no pattern
         if missed > max(1.0, facts.config.missed_fraction * due):
-            found.add(Level.WARN, f"{missed} of {due} periods without an action")
+            text = f"{missed} of {due} periods without an action"
+            found.add(Level.WARN, text, expected=begins)
         period_ms = status.period_ns / MS
         if not facts.config.sim_time and report.period_error.p99 > period_ms / 2:
             found.add(
                 Level.WARN,
                 f"period jitter p99 {report.period_error.p99:.1f} ms is over half a period",
+                expected=begins,
             )
     if lost := facts.commands.lost.recent(facts.steady_ns):
         found.add(Level.WARN, f"{lost} commands lost on the way")

@@ -17,6 +17,7 @@ from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.text import printable
 from vla_ros.core.types import STAGES, STOPPED, CommandKind, Floats, Image, PolicyState
@@ -85,6 +86,7 @@ class Page:
         self.world: SimulationState | None = None
         self.note = ""  # label of every image of this simulation
         self.passes: float | None = None  # of the target model, an action
+        self.assumptions: tuple[Assumption, ...] = ()
         self._heard_ns = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._instructions: dict[str, None] = {}  # in the order in which they first came
@@ -163,6 +165,17 @@ class Page:
             for name, value in self.facts()
         )
         return f'<table id="vla-facts" style="font-size:12px;margin:0 12px">{rows}</table>'
+
+    def assumptions_html(self) -> str:
+        """What is taken for granted, a row each: what nothing says first, with a mark."""
+        rows = "".join(
+            f'<tr><td style="padding-right:6px;font-weight:700">{"?" if a.default else ""}</td>'
+            f'<td style="padding-right:10px;vertical-align:top">{_html(a.what)}</td>'
+            f'<td style="overflow-wrap:anywhere">{_html(a.value)} <i>({_html(a.source)})</i>'
+            "</td></tr>"
+            for a in sorted(self.assumptions, key=lambda a: not a.default)
+        )
+        return f'<table id="vla-assumptions" style="font-size:12px;margin:0 12px">{rows}</table>'
 
     def log_html(self) -> str:
         """The last lines, oldest first, one a row, in the colors of their levels."""

@@ -210,6 +210,8 @@ class PageWindow:
         self._facts = gui.add_html("")
         self._ago = gui.add_slider("rewind, s", 0.0, float(HISTORY_SECONDS), 0.1, 0.0)
         self._takeover(gui)
+        with gui.add_folder("Taken for granted", expand_by_default=False):
+            self._assumptions = gui.add_html("")
         self._log = gui.add_html("")
 
     def _instruct(self, gui: Any) -> None:
@@ -268,11 +270,12 @@ class PageWindow:
         """Age of the scene that the three-dimensional part is to show."""
         return float(self._ago.value)
 
-    def show_words(self, banner: str, facts: str, log: str) -> None:
+    def show_words(self, banner: str, facts: str, assumptions: str, log: str) -> None:
         """HTML of the page's parts."""
         for name, text, handle in (
             ("banner", banner, self._banner),
             ("facts", facts, self._facts),
+            ("assumptions", assumptions, self._assumptions),
             ("log", log, self._log),
         ):
             if self._shown.get(name) != text:

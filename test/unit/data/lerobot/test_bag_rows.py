@@ -455,3 +455,24 @@ def test_a_size_that_is_none(tmp_path, capsys, monkeypatch, given, says):
     assert main(words) == 2
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
+
+
+def test_stamps_of_another_clock_than_the_commands_are_named(tmp_path):
+    """A camera in simulated time beside a stranger's commands, which carry no stamp."""
+    import dataclasses
+
+    entries = [e for e in ours() if e.topic != "/policy/action"]
+    late = 1_700_000_000 * 10**9
+    entries = [dataclasses.replace(e, at_ns=e.at_ns + late) for e in entries]
+    array = STORE.types["std_msgs/msg/Float64MultiArray"](
+        layout=STORE.types["std_msgs/msg/MultiArrayLayout"](dim=[], data_offset=0),
+        data=np.zeros(3),
+    )
+    entries += [
+        Entry("/cmd", START + late + i * T + 1, "std_msgs/msg/Float64MultiArray", array)
+        for i in range(6)
+    ]
+    entries.sort(key=lambda e: e.at_ns)
+    path = write_bag(tmp_path / "bag", entries)
+    with pytest.raises(BagError, match="a stamp of main from another clock than the commands'"):
+        rows_of(path, remaps={"policy/action": "/cmd"}, fps=20)

@@ -18,6 +18,8 @@ pytest.importorskip(
 from rosbags.typesys import get_types_from_msg
 
 from support.bags import START, Entry, T, action, film, task, write_bag
+from support.browser import browser, missing
+from support.wait import wait_until
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.types import CommandKind
 from vla_ros.data.bag_frames import BagFrames, FrameTime, pick
@@ -284,3 +286,17 @@ def test_json_and_text_and_page_say_the_same():
     assert "<run" not in html
     assert html.count("<polyline") == 14
     assert "script" not in html
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
+def test_the_page_fits_a_phone(tmp_path):
+    """Nothing of it scrolls sideways but a wide table in its own frame."""
+    off = PolicyRun(tuple(said(i, 0.25 + 0.01 * i) for i in range(4)))
+    (tmp_path / "report.html").write_text(page(report(run(range(4)), off)), encoding="utf-8")
+    with browser() as shown:
+        shown.size(390, 844)
+        shown.open((tmp_path / "report.html").as_uri())
+        wait_until(lambda: shown.run("!!document.querySelector('svg.stages')"), 60, "the page")
+        assert shown.run("document.scrollingElement.scrollWidth") <= 390
+        shown.picture(tmp_path / "phone.png")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from vla_ros.cli.main import make_parser
@@ -9,7 +11,9 @@ from vla_ros.cli.record import node_arguments
 from vla_ros.cli.replay import check
 from vla_ros.core.errors import UserError
 from vla_ros.core.extensions import POLICIES
+from vla_ros.data.run_info import RunInfo
 from vla_ros.ros.nodes.replay import frame_range
+from vla_ros.ros.nodes.replay import prepare as prepare_module
 from vla_ros.ros.nodes.replay.prepare import graph_of, needs_of
 
 
@@ -115,7 +119,7 @@ def test_policies_of_other_packages_are_taken_as_the_node_takes_them(monkeypatch
     given = ("--policy", "mine", "-p", "policy_options=[speed=2]")
     values = policy(*given).parameters
     assert (values["policy"], values["policy_options"]) == ("mine", ["speed=2"])
-    with pytest.raises(UserError, match="policy is 'yours': there are zero, .* mine"):
+    with pytest.raises(UserError, match=r"policy is 'yours': there are zero, .* mine"):
         policy("--policy", "yours")
     with pytest.raises(UserError, match="no policy 'scriptd': did you mean 'scripted'"):
         policy("--policy", "scriptd")
@@ -158,3 +162,33 @@ def test_what_is_to_be_written_is_looked_at_before_anything_runs(tmp_path, optio
         check(parsed("replay", "bag", option, str(tmp_path)))
     with pytest.raises(UserError, match="there is no folder"):
         check(parsed("replay", "bag", option, str(tmp_path / "a" / "b")))
+
+
+@pytest.mark.parametrize(
+    ("mode", "chunks", "depth", "given", "becomes"),
+    [
+        ("realtime", 5, 1, (), "chunks"),
+        ("realtime", 0, 1, (), "lockstep"),  # it recorded none
+        ("realtime", 5, 7, (), "lockstep"),  # a pipeline
+        ("realtime", 5, 1, ("--golden", "g.json"), "lockstep"),
+        ("realtime", 5, 1, ("--save", "g.json"), "lockstep"),
+        ("lockstep", 5, 1, (), "lockstep"),
+        (None, 5, 1, (), "lockstep"),  # another recorder's bag
+    ],
+)
+def test_without_a_mode_the_run_decides(monkeypatch, mode, chunks, depth, given, becomes):
+    """The shipped policy's own run in real time differed by 0.996 from itself in lock-step."""
+    run = SimpleNamespace(pipeline_depth=depth)
+    monkeypatch.setattr(prepare_module, "read_recorded", lambda *_: SimpleNamespace(run=run))
+    topics = [
+        SimpleNamespace(name=f"/{name}", kind=kind, count=count, latched=False)
+        for name, kind, count in (
+            ("image", "sensor_msgs/msg/Image", 9),
+            ("policy/action_chunk", "vla_ros/msg/ActionChunk", chunks),
+        )
+    ]
+    info = RunInfo(parameters={"policy": {"mode": mode} if mode else {}})
+    bag = SimpleNamespace(run=info, topics=topics)
+    args = parsed("replay", "bag", *given)
+    assert check(args) == ""
+    assert prepare_module.mode_like(args, bag) == becomes

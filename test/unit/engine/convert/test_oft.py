@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from support.engine import CLOCK, images
 from support.releases import (
     Trap,
     adapter,
@@ -17,6 +20,7 @@ from support.releases import (
     plain_config,
     read_back,
 )
+from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
 from vla_ros.engine.convert import ConvertOptions, convert
 
@@ -53,9 +57,37 @@ def test_the_robot_is_told_by_its_dimensions(tmp_path: Path) -> None:
     assert "Bridge: chunks of 5" in convert(tmp_path / "bridge", tmp_path / "b").summary
     assert read_back(tmp_path / "b").config == replace(config, images=1)
     config = oft_release(tmp_path / "aloha", proprio=14, dim=14, chunk=25)
-    refused(tmp_path / "aloha", "ALOHA has 3 cameras")
+    assert "3 cameras, 14 values" in convert(tmp_path / "aloha", tmp_path / "three").summary
+    assert read_back(tmp_path / "three").config == replace(config, images=3)
     convert(tmp_path / "aloha", tmp_path / "a", ConvertOptions(images=2))
     assert read_back(tmp_path / "a").config == config
+
+
+def test_an_aloha_looks_at_three_cameras_in_their_order(tmp_path: Path) -> None:
+    """openvla-oft's: the high one, the left wrist's, the right wrist's."""
+    oft_release(tmp_path / "aloha", proprio=14, dim=14, chunk=25)
+    convert(tmp_path / "aloha", tmp_path / "out")
+    options = EngineOptions(str(tmp_path / "out"), decoding="parallel", num_threads=1)
+    with pytest.raises(CheckpointError, match="3 cameras: main, wrist and 1 more, whose roles"):
+        load_engine(options)
+    engine = load_engine(replace(options, camera_roles=("right", "unused")))
+    assert (engine.cameras, engine.info.camera_roles) == (2, ("right",))
+    engine.reset("fold the shirt")
+    frames = list(images(3, seed=4, still=0.0))
+
+    def actions(*order: int) -> np.ndarray:
+        main, wrist, right = (frames[i] for i in order)
+        seen = Observation(1, 1, 0, main, wrist, np.zeros(14), more_images={"right": right})
+        answer = engine.step(seen, Timeline(0), CLOCK)
+        assert answer is not None and answer.actions.shape == (25, 14)
+        return answer.actions
+
+    orders = [actions(*order) for order in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (0, 1, 1))]
+    for one, other in itertools.combinations(orders, 2):
+        assert np.abs(one - other).max() > 1e-6
+    np.testing.assert_array_equal(actions(0, 1, 2), orders[0])
+    with pytest.raises(ValueError, match="needs a right image, the observation has none"):
+        engine.step(Observation(2, 2, 0, frames[0], frames[1], np.zeros(14)), Timeline(0), CLOCK)
 
 
 def test_two_heads_are_refused_and_one_can_be_chosen(tmp_path: Path) -> None:

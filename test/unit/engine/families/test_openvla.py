@@ -17,6 +17,7 @@ from vla_ros.engine.families.openvla import (
     FAMILY,
     PRESETS,
     load_checkpoint,
+    policy_of,
     write_random,
 )
 from vla_ros.engine.io.config import BACKBONES, config_json, parse_config
@@ -147,8 +148,8 @@ def test_a_qwens_action_tokens_are_not_guessed() -> None:
 
 
 def test_more_cameras_than_two_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="image_sequence_len is 3: one camera or two"):
-        parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 3})
+    with pytest.raises(CheckpointError, match="image_sequence_len is 4: one to three"):
+        parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 4})
 
 
 def test_random_weights_need_no_writable_home(
@@ -166,9 +167,33 @@ def test_a_loaded_checkpoint_needs_its_file_no_more(directory: Path, dtype: torc
     """A mapped weight would change with a file that is copied over while the robot moves."""
     path = directory / "model.safetensors"
     save_file({n: t.to(dtype) for n, t in load_file(path).items()}, path)
-    loaded = load_checkpoint(str(directory), CPU, dtype).tensors
-    want = {name: tensor.clone() for name, tensor in loaded.items()}
+    name = str(dtype).removeprefix("torch.")
+    model = load_engine(EngineOptions(str(directory), dtype=name)).model
+    want = {name: tensor.clone() for name, tensor in model.unpacked().items()}
     assert str(path) not in Path("/proc/self/maps").read_text()
     with path.open("r+b") as stream:
         stream.write(bytes(path.stat().st_size))
+    loaded = model.unpacked()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in want.items())
+
+
+def test_a_checkpoint_that_is_written_over_before_it_is_read_is_refused(directory: Path) -> None:
+    """Its headers were checked: what another file holds under them is no checkpoint."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    checkpoint = load_checkpoint(str(directory), CPU, torch.float32)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, path)
+    with pytest.raises(CheckpointError, match="changed while it was read: load it again"):
+        policy_of(checkpoint, EngineOptions(str(directory)))
+
+
+def test_a_model_holds_no_tensor_twice(directory: Path) -> None:
+    """What is fused, packed or quantized is in the place of what it was made of."""
+    model = load_engine(EngineOptions(str(directory), dtype="bfloat16", weights="int8")).model
+    held = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in model.tensors.values()
+    }
+    assert sum(held.values()) == sum(t.nbytes for t in model.tensors.values())
+    for layer in model.decoder._layers:
+        for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
+            assert matrix.packed is None or not matrix.values.untyped_storage().nbytes()

@@ -323,5 +323,5 @@ def test_without_a_letterbox_an_image_must_be_a_square(tmp_path: Path) -> None:
         if not squares:
             assert torch.equal(framed(wide, framing), framed(wide, plain))
             continue
-        with pytest.raises(ValueError, match="48 x 64 pixels: .* letter_box_transform false"):
+        with pytest.raises(ValueError, match=r"48 x 64 pixels: .* letter_box_transform false"):
             framed(wide, framing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -98,15 +99,31 @@ def test_what_a_branch_points_at_is_refused(cache: FakeHub, asked: str) -> None:
 
 def test_a_commit_that_is_not_here_is_no_traceback(cache: FakeHub) -> None:
     cache.add(COMMIT, FILES)
-    with pytest.raises(CheckpointError, match="cannot download 'somebody/policy@abc"):
+    with pytest.raises(CheckpointError, match=r"policy@abc.* is not downloaded, .*`hf down"):
         hub.folder_of(f"{NAME}@{LATER}")
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(
+    cache: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its library tried for a minute and printed twenty lines."""
+    cache.add(COMMIT, FILES)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # discard: nobody is there
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    began = time.monotonic()
+    with pytest.raises(CheckpointError, match="cannot be reached: `hf download somebody/policy"):
+        hub.folder_of(f"{NAME}@{LATER}")
+    assert hub.folder_of(f"{NAME}@{COMMIT}").name == COMMIT, "what is here is read"
+    assert time.monotonic() - began < 10.0
 
 
 @pytest.mark.parametrize("name", list(FILES))
 def test_a_download_that_is_not_what_the_hub_has_is_refused(
     cache: FakeHub, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def download(repository: str, revision: str, allow_patterns: list[str]) -> str:
+    def download(repository: str, revision: str, **_: object) -> str:
         assert (repository, revision) == (NAME, COMMIT)
         snapshot = cache.add(revision, {})
         for file, data in FILES.items():

@@ -94,7 +94,8 @@ class Widened(QuantizingWeights):
     """The same matrices, quantized and made floats again: plain products."""
 
     def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
-        weight, bias = make(take)
+        rows, bias = make(take)
+        weight = rows.placed(torch.empty(0))
         kind = getattr(self._formats, part)
         whole = weight if kind == "bf16" else quantize(weight, kind).whole()
         return whole.to(like), None if bias is None else bias.to(like)
@@ -150,8 +151,8 @@ class BesidePlace(Placement):
 
 class BesideFormatting(QuantizingWeights):
     def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
-        weight, bias = make(take)
-        few = quantize(weight, getattr(self._formats, part))
+        rows, bias = make(take)
+        few = quantize(rows.placed(torch.empty(0)), getattr(self._formats, part))
         assert isinstance(few, Fp8)
         beside: Any = Beside(few, BesidePlace.off)
         return beside, None if bias is None else bias.to(like)

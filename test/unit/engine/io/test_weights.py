@@ -32,7 +32,7 @@ from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io import weights as weights_of_files
 from vla_ros.engine.io.files import header
 from vla_ros.engine.io.flow_config import FlowConfig
-from vla_ros.engine.io.weights import Expected, FileWeights
+from vla_ros.engine.io.weights import Expected, FileWeights, Shape, Weights
 from vla_ros.engine.models.golden_ints import position_ids
 
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def held(*roots: object) -> int:
     return sum(found.values())
 
 
-class Noted:
+class Noted(Weights):
     """Keeps in mind what was asked for."""
 
     def __init__(self, config: FlowConfig) -> None:
@@ -75,6 +75,9 @@ class Noted:
     def take(self, name: str) -> torch.Tensor:
         self.taken.append(name)
         return self._within.take(name)
+
+    def shape(self, name: str) -> Shape:
+        return self.shapes[name]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,3 +245,23 @@ def test_what_the_caches_hold_is_left_as_it_is() -> None:
 def test_more_threads_are_torchs() -> None:
     torch.set_num_threads(2)
     assert layers.one_row() is None
+
+
+OTHER_CPU = """
+from numba import types
+from vla_ros.engine.layers.kernels import one_row_numba as functions
+words, floats = types.Array(types.uint32, 3, "C"), types.Array(types.float32, 1, "C")
+functions.multiply.compile((words, floats, floats))
+print("VNNI" if functions.HAS_VNNI else "without VNNI")
+"""
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell"])
+def test_a_processor_without_vnni_is_given_none_of_its_instructions(
+    cpu: str, tmp_path: Path
+) -> None:
+    """LLVM ends the process over one: a Xeon Gold 61xx could load no token policy."""
+    names = {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command, env = [sys.executable, "-c", OTHER_CPU], {**os.environ, **names}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.strip()) == (0, "without VNNI"), done.stderr[-500:]

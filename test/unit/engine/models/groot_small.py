@@ -22,6 +22,7 @@ from golden.groot.cases import (
 )
 from golden.groot.drawn import weight
 from vla_ros.engine.io.field_table import Fields
+from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.groot import GrootConfig, GrootModel
 from vla_ros.engine.models.groot_head import HeadConfig
@@ -55,7 +56,7 @@ def config(horizon: int = 7) -> GrootConfig:
     )
 
 
-class Drawn:
+class Drawn(Weights):
     """Weights by their names in the checkpoint behind ``case``; ``left``: those that nobody took,
     ``rows``: those of stacks that were."""
 
@@ -66,6 +67,9 @@ class Drawn:
     def take(self, name: str) -> torch.Tensor:
         self.left.remove(name)
         return torch.from_numpy(np.float32(weight(self._case + name, self.shapes[name])))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.shapes[name]
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
         self.rows.add(row)

@@ -135,5 +135,5 @@ def test_joints_of_a_checkpoint_in_degrees_become_radians(tmp_path: Path) -> Non
     with pytest.raises(PolicyRefused, match="action_units has 2 units, the checkpoint 6 values"):
         VlaPolicy(replace(spec, action_units=("deg", "deg")))
     seven = PolicySpec("vla", engine=EngineOptions("random:smolvla-small"), action_units=("deg",))
-    with pytest.raises(PolicyRefused, match="give action_scale"):
+    with pytest.raises(PolicyRefused, match="x in deg, wanted m; y in deg"):
         VlaPolicy(seven)

@@ -94,11 +94,11 @@ def test_values_reach_the_command_line_as_yaml(graph_file):
 
 def test_namespace_and_remappings_from_outside(graph_file):
     graph = GraphSpec.load(
-        graph_file, namespace="/left/", remappings=["a=b", "arm_policy:image:=/other"]
+        graph_file, namespace="/left/", remappings=["tf=b", "arm_policy:image:=/other"]
     )
     assert [node.full_name for node in graph.nodes] == ["/left/arm/arm_policy", "/left/monitor"]
-    assert graph.node("arm_policy").remappings == {"image": "/other", "a": "b"}
-    assert graph.node("monitor").remappings == {"a": "b"}
+    assert graph.node("arm_policy").remappings == {"image": "/other", "tf": "b"}
+    assert graph.node("monitor").remappings == {"tf": "b"}
     assert "__ns:=/left/arm" in command_line(graph.node("arm_policy"))
 
 

@@ -160,6 +160,29 @@ def test_a_frame_may_be_as_old_or_as_early_as_is_said(ahead_ms, sim_time, says):
     assert len(bench.out.submitted) == (not says)
 
 
+@pytest.mark.parametrize(
+    ("now_s", "stamp_s", "sim_time", "says"),
+    [
+        (0, 1005.56, True, "no /clock has come yet: start what publishes it, or set use_sim_time"),
+        (1.7e9, 5000, False, "the stamp counts 5000 s, as of simulated time or since a machine's"),
+        (
+            1.7e9,
+            1.6e9,
+            False,
+            "machine's clock 1700000000 s: an old bag's, which needs use_sim_time",
+        ),
+        (5000, 1.7e9, False, "this machine's clock 5000 s: an old bag's"),
+        (5000, 1.7e9, True, "/clock 5000 s: the stamps must be of /clock's time"),
+    ],
+)
+def test_a_stamp_of_another_clock_is_named_with_the_remedy(now_s, stamp_s, sim_time, says):
+    bench = Bench(sim_time=sim_time)
+    bench.clock.now = round(now_s * SECOND)
+    bench.control.activate()
+    bench.frame(round(stamp_s * SECOND))
+    assert says in bench.loop.counters.last_drop, bench.loop.counters.last_drop
+
+
 def test_the_first_stamps_of_a_clock_that_begins_at_zero_are_taken():
     bench = Bench(sim_time=True)
     bench.clock.now = 0

@@ -84,7 +84,10 @@ def test_no_picture_at_all_names_the_topic_and_who_publishes_it():
     told = [text for kind, text in bench.out.warnings if kind == "lacks"]
     assert len(told) == 1 and "no image on /front yet, nobody publishes it" in told[0]
     bench.control.supply.writers = 1
-    assert bench.pass_s(2.0, pictures=False).endswith("/front yet: look at the camera's driver")
+    assert bench.pass_s(2.0, pictures=False).endswith(
+        "/front yet, though its publisher is found: look at the camera's driver, and whether it"
+        " runs as another user or in a container (docs/how-to/docker.md)"
+    )
     bench.pass_s(1.0)
     assert "no image on /front for 3 s" in bench.pass_s(3.2, pictures=False)
 

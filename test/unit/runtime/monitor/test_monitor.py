@@ -359,6 +359,48 @@ def test_a_policy_never_heard_is_stale() -> None:
     assert Graph(status=None).diagnostic("policy").level is Level.STALE
 
 
+def faults(graph: Graph) -> list[str]:
+    """Subjects that a log has to tell of: those that a healthy graph does not come through."""
+    return [d.name for d in graph.monitor.judge().diagnostics if d.level and not d.expected]
+
+
+def test_what_a_healthy_graph_comes_through_is_expected_and_what_stays_so_is_not() -> None:
+    """From before the policy's first status to its orderly end; each wait has its time."""
+    graph = Graph(status=None)
+    graph.monitor.publishers(())
+    graph.clock.advance(2.9)
+    assert faults(graph) == []
+    graph.clock.advance(0.2)
+    assert faults(graph) == ["policy"], "nobody is there"
+
+    graph = Graph(StatusSeen(PolicyState.UNCONFIGURED, "loads its policy"))
+    graph.clock.advance(2.0)
+    graph.status(StatusSeen(PolicyState.WAITING, "waits for an instruction"))
+    graph.clock.advance(2.9)
+    assert faults(graph) == [], "the first image may take as long as that"
+    graph.clock.advance(0.05)
+    graph.status(graph.current)
+    graph.clock.advance(0.2)
+    assert faults(graph) == ["camera"]
+
+    graph = Graph()
+    graph.run(8)
+    graph.clock.advance(4 * PERIOD)  # a machine that was busy while it began
+    graph.run(2)
+    assert graph.diagnostic("action rate").level is Level.WARN and faults(graph) == []
+    graph.run(12)
+    assert faults(graph) == ["action rate"], "within a second it should have found its pace"
+
+    for state, found in ((PolicyState.INACTIVE, []), (PolicyState.RUNNING, ["policy"])):
+        graph = Graph()
+        graph.run(40)
+        graph.status(replace(RUNNING, state=state))
+        graph.monitor.publishers(())
+        graph.monitor.policy_alive(False)
+        assert [name for name in faults(graph) if name == "policy"] == found
+    assert "action topic" in faults(graph)
+
+
 def test_frozen_stamps_are_an_error_after_the_timeout_and_stop_the_rate() -> None:
     graph = Graph(window_s=2.0)
     graph.run(20)

@@ -56,6 +56,8 @@ def start(
         str(folder), camera_roles=roles, seed=5, num_threads=1, camera_map=camera_map
     )
     settings = {"action_space": SPACE, "warmup_count": 1} | fields
+    if "action_units" not in fields:
+        settings |= {"gripper": "0..1"}  # its statistics are -2 to 1
     spec = PolicySpec("lerobot", engine=engine, **settings)
     bench = make_bench(spec=spec, limits=PATIENT)
     return bench, bench.executor.start(120.0)

@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.shown import EVIL, obeyed
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState
 from vla_ros.runtime.monitor.seen import StatusSeen
@@ -44,6 +45,19 @@ def test_what_was_said_long_ago_is_not_shown_as_the_present():
     assert late.reason == "silent for 8 s; it was RUNNING"
 
 
+def html_of(page: Page) -> str:
+    words = page.banner_html(SECOND), page.facts_html(), page.assumptions_html(), page.log_html()
+    return "".join(words)
+
+
+def test_what_nothing_says_comes_first_among_what_is_taken_for_granted():
+    page = Page()
+    page.assumptions = (Assumption("rate", "20 Hz", "its data"), Assumption.taken("frame", "base"))
+    shown = page.assumptions_html()
+    assert shown.index("frame") < shown.index("rate")
+    assert shown.count(">?<") == 1
+
+
 @given(st.text(max_size=40))
 @example(EVIL)
 def test_nothing_that_is_heard_becomes_markup(text):
@@ -51,12 +65,14 @@ def test_nothing_that_is_heard_becomes_markup(text):
     page.hear_status(status(reason=text, checkpoint=text, decoding=text), text, SECOND)
     page.world = SimulationState("tabletop", text, 1, 2, 3, "running")
     page.hear_log(LogLine(text, 20, text))
-    marked = page.banner_html(SECOND) + page.facts_html() + page.log_html()
+    page.assumptions = (Assumption(text, text, text), Assumption.taken(text, text))
+    marked = html_of(page)
     plain = Page()
     plain.hear_status(status(reason="a", checkpoint="a", decoding="a"), "a", SECOND)
     plain.world = SimulationState("tabletop", "a", 1, 2, 3, "running")
     plain.hear_log(LogLine("a", 20, "a"))
-    usual = plain.banner_html(SECOND) + plain.facts_html() + plain.log_html()
+    plain.assumptions = (Assumption("a", "a", "a"), Assumption.taken("a", "a"))
+    usual = html_of(plain)
     assert obeyed(marked) == []
     # <i> stands where there is no instruction; checkpoints and decodings may be empty
     assert marked.replace("<i>", "").count("<") <= usual.count("<") + 1

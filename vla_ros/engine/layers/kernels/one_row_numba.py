@@ -33,8 +33,12 @@ _U16 = np.uint32(16)
 _HIGH = np.uint32(0xFFFF0000)
 NO_SCALE = np.empty(0, np.float32)
 #: whether Numba compiles for this processor itself, and it has VNNI: for another, LLVM ends the
-#: process over the instruction
-HAS_VNNI = not config.CPU_NAME and bool(binding.get_host_cpu_features().get("avx512vnni"))
+#: process over the instruction, so nothing that holds it may be compiled there
+HAS_VNNI = (
+    not config.CPU_NAME
+    and not config.CPU_FEATURES
+    and bool(binding.get_host_cpu_features().get("avx512vnni"))
+)
 #: of a word: how many columns' values of a row it holds, and what they are compared as
 _VALUES = {torch.float32: (1, np.uint32), torch.bfloat16: (2, np.uint16), torch.int8: (4, np.int8)}
 
@@ -77,7 +81,7 @@ def product(weight: Any, scale: Any, x: Any) -> Any:
 def _product(weight: Any, scale: Any, x: Any) -> Any:
     if weight.dtype == types.float32:
         return _of_float32
-    return _of_words
+    return _of_words if HAS_VNNI else _of_bfloat16
 
 
 def _of_float32(weight: Any, scale: Any, x: Any) -> Any:
@@ -95,6 +99,10 @@ def _of_float32(weight: Any, scale: Any, x: Any) -> Any:
 def _of_words(weight: Any, scale: Any, x: Any) -> Any:
     if len(scale):
         return of_int8(weight, scale, x)
+    return of_bfloat16(weight, x)
+
+
+def _of_bfloat16(weight: Any, scale: Any, x: Any) -> Any:
     return of_bfloat16(weight, x)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.io.quantize import DECODER
+from vla_ros.engine.io.quantize import DECODER, read_table
 from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.kernels.fused import signed
 from vla_ros.engine.layers.linear import Weight, linear
@@ -38,8 +38,8 @@ class GemmaDecoder(PackedLayers):
             read_layer(weights, f"{text}layers.{i}.", layer, like, DECODER)
             for i in range(config.layers)
         ]
-        self._embedding = weights.take(text + "embed_tokens.weight").to(like)
-        self._head = weights.take(head).to(like)
+        self._embedding = read_table(weights, text + "embed_tokens.weight", like)
+        self._head = read_table(weights, head, like)
         self._norm = norm_scale(weights, text + "norm.weight", config).to(like)
         table = rope(config, positions, like.device)
         self._cos, self._sin = table.cos.to(like), signed(table.sin).to(like)

@@ -15,11 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.io.streamed import Kept, matrix_of
 from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.devices import tried
 from vla_ros.engine.layers.int8 import Int8
 from vla_ros.engine.layers.kernels.fused import PLAIN, AddNorm, Heads, Pair, signed
-from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear, stacked
+from vla_ros.engine.layers.linear import LowBit, Weight, for_one_row, linear
 from vla_ros.engine.layers.prepacked import Prepacked, one_row
 from vla_ros.engine.layers.tuner import Tuner
 from vla_ros.engine.models.language.base import PackedLayers
@@ -48,7 +49,7 @@ class LlamaDecoder(PackedLayers):
     def __init__(
         self,
         config: TextConfig,
-        tensors: dict[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
         prefix: str = "language_model.",
         max_positions: int = 4096,
         quantized: Mapping[str, LowBit] | None = None,
@@ -56,34 +57,38 @@ class LlamaDecoder(PackedLayers):
         tuner: Tuner | None = None,
         between: AddNorm = PLAIN,
     ) -> None:
-        """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in. ``tuner``
-        chooses the kernels of their products, ``between`` are the operators between products."""
+        """``prepack``: matrices go from ``tensors``, the caller's own where they are :class:`Kept`,
+        into the order that a CPU multiplies in. ``tuner`` chooses the kernels of their products,
+        ``between`` are the operators between products."""
         self.config, self._between = config, between
         self._packed: list[tuple[list[str], list[int], Prepacked]] = []
-        self.embedding = tensors[prefix + "model.embed_tokens.weight"]
-        self._final_norm = tensors[prefix + "model.norm.weight"]
+        kept = tensors if isinstance(tensors, Kept) else Kept(tensors)
+        self.embedding = kept[prefix + "model.embed_tokens.weight"]
+        self._final_norm = kept[prefix + "model.norm.weight"]
         few = quantized or {}
         head = prefix + "lm_head.weight"
         self._head: Weight
         if head in few:
             self._head = few[head].ready()
+        elif prepack:
+            self._head = (
+                Prepacked.of(self.embedding) if config.tied else self._prepacked(kept, [head])
+            )
         else:
-            self._head = self.embedding if config.tied else tensors[head]
-            if prepack:
-                self._head = self._prepacked(tensors, [] if config.tied else [head], self._head)
-            elif tuner is not None:
+            self._head = self.embedding if config.tied else kept[head]
+            if tuner is not None:
                 self._head = tuner.of(self._head)
 
         def matrix(names: list[str]) -> Weight:
             """One weight of those that are multiplied together."""
             if names[0] in few:
-                return stacked([few[name] for name in names]).ready()
-            whole = _fuse(tensors, names) if len(names) > 1 else tensors[names[0]]
+                return matrix_of(few, names).ready()
             if prepack:
-                return self._prepacked(tensors, names, whole)
+                return self._prepacked(kept, names)
+            whole = kept.fused(names)
             return whole if tuner is None else tuner.of(whole)
 
-        self._layers = [_layer(config, tensors, matrix, prefix, i) for i in range(config.layers)]
+        self._layers = [_layer(config, kept, matrix, prefix, i) for i in range(config.layers)]
         cos, sin = rope_tables(config, max_positions, self.embedding)
         self._cos, self._sin = cos, signed(sin)
         self._scale = config.head_dim**-0.5
@@ -93,6 +98,11 @@ class LlamaDecoder(PackedLayers):
     def head(self) -> Weight:
         return self._head
 
+    @property
+    def packed(self) -> list[Prepacked]:
+        """The matrices that were prepacked in the place of others; a head that is tied is none."""
+        return [matrix for _, _, matrix in self._packed]
+
     def unpacked(self) -> dict[str, torch.Tensor]:
         """The matrices that were prepacked, by name, made anew."""
         found: dict[str, torch.Tensor] = {}
@@ -100,12 +110,10 @@ class LlamaDecoder(PackedLayers):
             found |= zip(names, packed.whole().split(sizes), strict=True)
         return found
 
-    def _prepacked(
-        self, tensors: dict[str, torch.Tensor], names: list[str], whole: torch.Tensor
-    ) -> Prepacked:
+    def _prepacked(self, kept: Kept, names: list[str]) -> Prepacked:
+        whole, sizes = kept.taken(names)
         packed = Prepacked.of(whole)
-        if names:
-            self._packed.append((names, [len(tensors.pop(name)) for name in names], packed))
+        self._packed.append((names, sizes, packed))
         return packed
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -237,7 +245,7 @@ def rope_tables(
 
 def _layer(
     config: TextConfig,
-    tensors: dict[str, torch.Tensor],
+    tensors: Kept,
     matrix: Callable[[list[str]], Weight],
     prefix: str,
     number: int,
@@ -245,7 +253,7 @@ def _layer(
     base = f"{prefix}model.layers.{number}."
     qkv = [f"{base}self_attn.{n}_proj" for n in "qkv"]
     gate_up = [f"{base}mlp.{n}_proj.weight" for n in ("gate", "up")]
-    bias = _fuse(tensors, [n + ".bias" for n in qkv]) if config.qkv_bias else None
+    bias = tensors.fused([n + ".bias" for n in qkv]) if config.qkv_bias else None
     return Layer(
         norm1=tensors[base + "input_layernorm.weight"],
         qkv=matrix([n + ".weight" for n in qkv]),
@@ -255,12 +263,3 @@ def _layer(
         gate_up=matrix(gate_up),
         down=matrix([base + "mlp.down_proj.weight"]),
     )
-
-
-def _fuse(tensors: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:
-    """Concatenate along rows; the parts become views of the whole, so memory is paid once."""
-    sizes = [len(tensors[n]) for n in names]
-    whole = torch.cat([tensors[n] for n in names])
-    for name, part in zip(names, whole.split(sizes), strict=True):
-        tensors[name] = part
-    return whole

@@ -66,6 +66,7 @@ from vla_ros.runtime.control.observation import (
     PairingWindow,
     Poses,
     StreamMessage,
+    other_clock,
 )
 from vla_ros.runtime.safety import Limits
 
@@ -466,6 +467,8 @@ class PolicyInputs:
             raise BadMessage(f"the stamp of {stream} is zero: its driver must fill header.stamp")
         ahead_ns = stamp_ns - received.now_ns
         if ahead_ns > (limits.period_ns if simulated else limits.clock_tolerance_ns):
+            if cause := other_clock(stamp_ns, received.now_ns, simulated):
+                raise BadMessage(f"{stream} is stamped in the future: {cause}")
             whose = "/clock" if simulated else "this machine's clock"
             remedy = "" if simulated else ", or raise stamp_tolerance_s"
             raise BadMessage(

@@ -34,10 +34,18 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import Trigger
 
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.pixels import BadMessage, decompressed, image_of
 from vla_ros.core.types import Floats, PolicyState
-from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
+from vla_ros.msg import (
+    ActionChunk,
+    ActionCommand,
+    EpisodeStatus,
+    NamedPoses,
+    PolicyDescription,
+    PolicyStatus,
+)
 from vla_ros.ros.bringup.view import ADDRESS, LEFT, OPENED
 from vla_ros.ros.common import qos, spin
 from vla_ros.ros.common.convert import stamp_of
@@ -356,6 +364,7 @@ class ViewNode(Node):
         listen(self, ActionCommand, "policy/action", self._on_command, all_that_come)
         listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
         listen(self, PolicyStatus, "policy/status", self._on_status, some)
+        listen(self, PolicyDescription, "policy/description", self._on_description, qos.LATCHED)
         listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
         listen(self, JointState, "joint_states", self._on_joints, some)
         listen(self, NamedPoses, "ground_truth", self._on_poses, some)
@@ -391,6 +400,11 @@ class ViewNode(Node):
             return
         self._page.hear_status(seen, message.instruction, self._time.steady_ns())
         self._person.reported(seen.state, self._time.steady_ns())
+
+    def _on_description(self, message: PolicyDescription) -> None:
+        self._page.assumptions = tuple(
+            Assumption(a.what, a.value, a.source, a.is_default) for a in message.assumptions
+        )
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         self._page.world = world_of(message)
@@ -443,7 +457,7 @@ class ViewNode(Node):
         banner = page.banner_html(now)
         if self._person.has_robot:
             banner += held_html(self._person.held(now))
-        self._window.show_words(banner, page.facts_html(), page.log_html())
+        self._window.show_words(banner, page.facts_html(), page.assumptions_html(), page.log_html())
         if images := self._burnt():
             self._window.show_image(side_by_side(images))
         environment = page.world.environment if page.world else ""
