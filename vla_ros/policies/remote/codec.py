@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image as Pillow
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.files import BadFile, parse_json
 from vla_ros.core.pixels import BadMessage, decompressed
 from vla_ros.core.types import Image
 
@@ -131,10 +132,12 @@ def unpack_json(data: bytes | str, max_bytes: int = MAX_BYTES) -> Any:
     if text.count(b",") > MAX_ENTRIES or text.count(b"[") + text.count(b"{") > MAX_PARTS:
         raise Malformed("lists of too many entries: send numbers as json-numpy sends arrays")
     try:
-        return json.loads(text, object_hook=_of_json)
+        return _of_json(parse_json(text, "a message"))
     except Malformed:
         raise
-    except Exception as error:  # json's and NumPy's, of whatever kind
+    except BadFile as error:
+        raise Malformed(f"not JSON: {error}") from error
+    except Exception as error:  # of base64 and NumPy, of whatever kind
         reason = " ".join(str(error).split())[:200]
         raise Malformed(f"not JSON: {type(error).__name__}: {reason}") from error
 
@@ -146,11 +149,16 @@ def _based(value: Any) -> Any:
     return {"__numpy__": data, "dtype": value.dtype.str, "shape": list(value.shape)}
 
 
-def _of_json(values: dict[str, Any]) -> Any:
-    if "__numpy__" not in values:
-        return values
-    data = base64.b64decode(values["__numpy__"], validate=True)
-    return _array({b"data": data, b"dtype": values["dtype"], b"shape": values["shape"]})
+def _of_json(value: Any) -> Any:
+    """The value with its maps of arrays as arrays."""
+    if isinstance(value, list):
+        return [_of_json(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "__numpy__" not in value:
+        return {name: _of_json(one) for name, one in value.items()}
+    data = base64.b64decode(value["__numpy__"], validate=True)
+    return _array({b"data": data, b"dtype": value["dtype"], b"shape": value["shape"]})
 
 
 def _unpacked(data: bytes, max_bytes: int, parts: _Parts) -> Any:
