@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import socket as sockets
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +32,7 @@ from vla_ros.serve.server import HALF_OPEN, Server
 
 CLOCK = SystemClock()
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
+ROWS[..., 6] = np.abs(ROWS[..., 6])  # openings: 0 to 1
 ONES = ROWS[:, 0]  # chunks of one action
 IMAGE = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
 SCALE = (1.0,) * 6
@@ -97,6 +101,18 @@ def test_a_connection_is_an_episode_and_each_post_an_observation(rows) -> None:
         status, found = one.post(json.dumps({"encoded": body().decode()}).encode())
         assert isinstance(found, str), "what was encoded twice is answered so"
         np.testing.assert_array_equal(numbers(json.loads(found)), np.atleast_2d(expected[3]))
+
+
+def test_the_page_s_program_prints_the_action(rows, monkeypatch) -> None:
+    pytest.importorskip("requests")
+    stranger("json_numpy", monkeypatch)
+    program = Path(__file__).resolve().parents[3] / "docs/how-to/post_act.py"
+    with serving(rows) as server:
+        url = server.address.replace("ws://", "http://").rstrip("/")
+        words = [sys.executable, str(program), url]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    found = np.array(json.loads(done.stdout))
+    np.testing.assert_array_equal(np.atleast_2d(found), np.atleast_2d(np.load(rows.replay_file)[0]))
 
 
 def test_openvla_s_own_way_of_asking(rows, monkeypatch) -> None:

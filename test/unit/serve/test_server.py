@@ -41,6 +41,7 @@ from vla_ros.serve.stepper import SharedPolicy
 
 CLOCK = SystemClock()
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
+ROWS[..., 6] = np.abs(ROWS[..., 6])  # openings: 0 to 1
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 
