@@ -1,5 +1,6 @@
 """The real browser of the tests, without a robot: it ends with its test, and it moves a slider."""
 
+import contextlib
 import io
 import os
 import signal
