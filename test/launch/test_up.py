@@ -88,7 +88,8 @@ def test_up_sim_with_the_shipped_policy_solves_one_task_after_another(up, ros):
         end = episodes.wait(lambda m, n=number: m.episode == n and m.state in final, timeout=60)
         assert end.state == EpisodeStatus.STATE_SUCCESS, end.reason
         assert end.initial_state == number - 1
-    graph.wait_for_log("statistics 'tabletop', one unit is [1, 1, ")
+    graph.wait_for_log("taken for granted; ? marks a default that nothing says:")
+    assert re.search(r"\? units of actions +one is 1m 1m 1m 1rad 1rad 1rad ", graph.log)
     assert re.search(r"episode 1 of reach_green_cube: success after \d+ steps; the next", graph.log)
     assert "camera: no image for" not in graph.log
 
