@@ -160,7 +160,7 @@ class EngineOptions:
         AUTO,
         "images as the checkpoint's processor wants them (default), or as in the published LIBERO"
         " evaluations (libero): mirrored, and of token policies through JPEG and Lanczos-3; auto:"
-        " as the checkpoint's files say",
+        " as the checkpoint says",
         choices=(AUTO, "default", "libero"),
     )
     image_steps: str = _option(
