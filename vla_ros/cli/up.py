@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import textwrap
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
 from vla_ros.core.console import error
+from vla_ros.core.errors import UserError
 from vla_ros.core.signals import set_on_signal
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.contract import read_contract
@@ -29,10 +32,12 @@ from vla_ros.ros.bringup.graph_file import (
     NodeSpec,
     parse_overrides,
     shipped_graphs,
+    shipped_values,
     title_of,
 )
 from vla_ros.ros.bringup.view import view_node
 from vla_ros.ros.common.ending import STUCK
+from vla_ros.ros.common.parameter_files import place_of_error
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -121,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if robot is not None:
         spec = robot.given_to(spec, given.get("policy", {}))
+    for node in spec.nodes:
+        _check_values(node, Path(spec.source), given.get(node.name, {}))
     if args.list:
         print(describe(spec))
         return 0
@@ -130,6 +137,24 @@ def run(args: argparse.Namespace) -> int:
     stop = threading.Event()
     set_on_signal(stop)
     return _run(spec, stop, args.seconds)
+
+
+def _check_values(node: NodeSpec, graph: Path, given: Mapping[str, object]) -> None:
+    """Refuse a value that the node would refuse as it starts, with its file and line, or as one
+    ``given`` with -p."""
+    if node.values() == shipped_values(node):
+        return
+    try:
+        from vla_ros.ros.nodes.tables import check_given
+    except ImportError:  # without ROS: nothing will start
+        return
+    try:
+        check_given(node.executable, node.values())
+    except ValueError as error:
+        named = re.split("[ :]", str(error), maxsplit=1)[0]
+        where = f"-p {node.name}.{named}" if named in given else ""
+        where = where or place_of_error(str(error), (*node.parameter_files, graph), node.full_name)
+        raise UserError(f"{where or node.name}: {error}") from None
 
 
 def _check_policy(node: NodeSpec) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from vla_ros.core.extensions import DECODING_OPTIONS, extensions, imported
+from vla_ros.core.names import known_or_nearest
 from vla_ros.engine.errors import InvalidOption
 from vla_ros.engine.formats import parse_formats
 
@@ -408,7 +409,7 @@ def parse_options(words: Mapping[str, str]) -> dict[str, Value]:
     unknown = sorted(set(words) - set(OPTIONS))
     known = {**(extra_options() if unknown else {}), **OPTIONS}
     if strange := sorted(set(unknown) - set(known)):
-        raise InvalidOption(f"no engine option {', '.join(strange)}: there are {', '.join(known)}")
+        raise InvalidOption(f"no engine option {strange[0]!r}{known_or_nearest(strange[0], known)}")
     found = {name: known[name].parse(text) for name, text in words.items()}
     for name, value in found.items():
         known[name].check(value)

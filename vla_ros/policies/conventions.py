@@ -41,7 +41,6 @@ from vla_ros.policies.layout import (
     ActionLayout,
     OwnUnits,
     action_layout,
-    rate_of,
 )
 
 LIBERO_SUITE = "libero_"  # what the names of LIBERO's data sets begin with
@@ -113,22 +112,22 @@ class Conventions:
         """What is taken of a checkpoint beside its actions' layout, each with its source."""
         engine, data = spec.engine, self.data
         whose = f"'{self.unnorm_key}'" if self.unnorm_key else "the only ones"
-        images = "RGB, mirrored" if self.preprocessing == LIBERO else "RGB, as they come"
+        images = "mirrored" if self.preprocessing == LIBERO else "as they come"
         if self.center_crop:
             images += ", center crop"
-        by = "config.json"
+        by = "default"
         if self.preprocessing == LIBERO:
             by = f"{PROTOCOL} ({data.libero or 'unnorm_key'})"
-        if engine.preprocessing != AUTO:
-            by = "parameter preprocessing"
-        rows = (
+        for name in ("center_crop", "preprocessing"):
+            if getattr(engine, name) != AUTO:
+                by = f"parameter {name}"
+        return (
             Assumption(
                 "statistics", whose, "parameter unnorm_key" if engine.unnorm_key else "its files"
             ),
-            Assumption("images", f"{images}, {self.cameras} camera{'s' * (self.cameras > 1)}", by),
+            Assumption("orientation of images", images, by, by == "default"),
             Assumption("chunk", f"{self.chunk} action{'s' * (self.chunk > 1)}", "config.json"),
         )
-        return (*rows, rate_of(spec, self.action_rate_hz))
 
 
 _BY_REACH = "its data reach"

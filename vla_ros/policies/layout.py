@@ -261,8 +261,8 @@ def _motion_units(
         scale, source = spec.action_scale, "parameter action_scale"
     many = scale * (len(space.motion) // 6)
     units = [Unit(f"{x:g}{si}", si, x) for x, si in zip(many, wanted, strict=True)]
-    shown = " ".join(unit.name for unit in units)
-    row = Assumption("units of actions", f"one is {shown}", source or "default", not source)
+    shown = " ".join(unit.si if unit.factor == 1.0 else unit.name for unit in units)
+    row = Assumption("units of actions", shown, source or "default", not source)
     return units, [row]
 
 
@@ -336,16 +336,6 @@ def _said(word: str, source: str, default: bool = False) -> tuple[Unit, Assumpti
     return unit, Assumption("gripper", value, source, default), ""
 
 
-def rate_of(spec: PolicySpec, own_hz: float) -> Assumption:
-    """The row about the rate of the actions: the spec's, else that of their data."""
-    what = "rate of actions"
-    if spec.action_rate_hz:
-        return Assumption(what, f"{spec.action_rate_hz:g} Hz", "parameter action_rate_hz")
-    if own_hz:
-        return Assumption(what, f"{own_hz:g} Hz", "its data set")
-    return Assumption.taken(what, "that of the commands")
-
-
 def state_units_of(
     spec: PolicySpec, count: int, given: Sequence[str] = (), by: str = ""
 ) -> tuple[tuple[str, ...], Assumption | None]:
@@ -355,6 +345,6 @@ def state_units_of(
     if not count:
         return words, None
     if not words:
-        return (), Assumption.taken(f"state of {count} values", "rad, m, grippers as measured")
+        return (), Assumption.taken("units of the state", "rad, m, grippers as measured")
     source = "parameter state_units" if spec.state_units else by
-    return words, Assumption(f"state of {count} values", " ".join(words), source)
+    return words, Assumption("units of the state", " ".join(words), source)

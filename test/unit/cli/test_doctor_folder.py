@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.hub_folders import FOLDERS, fasts, lerobots
+from support.hub_folders import FOLDERS, fasts, lerobots, token_policy
 from vla_ros.cli.main import main
 from vla_ros.engine.families.folder import describe
 from vla_ros.engine.families.registry import write_folder
@@ -108,6 +108,29 @@ def test_pi0_fast_and_the_tokenizer_of_its_actions(tmp_path: Path) -> None:
     (lack,) = found.lacks
     assert "no FAST tokenizer" in lack
     assert found.next.startswith("hf download lerobot/fast-action-tokenizer --local-dir ")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"q01": "q99", "q99": "q01"}, "q01 is above q99 in values 0, 1"),
+        ({"q99": [None] * 7}, "['action']['q99'] is no list of numbers"),
+        ({"q99": ["0.02"] * 7}, "is no list of numbers"),
+        ({"q01": [[0.0] * 7]}, "is no list of numbers"),
+        ({"q99": [float("nan")] * 7}, "holds NaN or infinity"),
+        ({"q01": [0.0] * 6}, "has lists of unequal length"),
+    ],
+)
+def test_statistics_that_the_policy_refuses_are_lacking(
+    tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    token_policy(tmp_path / "it")
+    good: dict[str, object] = {"q01": [-0.02] * 6 + [0.0], "q99": [0.02] * 6 + [1.0]}
+    action = good | {k: good[v] if isinstance(v, str) else v for k, v in change.items()}
+    text = json.dumps({"my_robot": {"action": action}})
+    (tmp_path / "it" / "dataset_statistics.json").write_text(text)
+    (lack,) = describe(str(tmp_path / "it")).lacks
+    assert says in lack and "my_robot" in lack
 
 
 def test_turbovla_as_convert_writes_it(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_folder_without_statistics_of_its_state_is_evaluated(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("gammma=3", "no engine option gammma"),
+        ("gammma=3", "no engine option 'gammma': did you mean 'gamma'?"),
         ("state_normalization=maybe", "state_normalization is 'maybe': give one of auto, identity"),
         ("dtype=bfloat16", "--engine-option dtype: another flag, or the checkpoint, sets it"),
         ("drafter=head", "--engine-option drafter: another flag"),

@@ -58,7 +58,7 @@ def test_joints_and_grippers_reach_the_policy(served):
         (["--action-scale", "1,2,3"], "--action-scale 1,2,3: write two numbers or six"),
         (["--action-scale", "a,b"], "write two numbers or six"),
         (["--engine-option", "gamma"], "--engine-option gamma: write NAME=VALUE"),
-        (["--engine-option", "gamm=3"], "no engine option gamm"),
+        (["--engine-option", "gamm=3"], "no engine option 'gamm': did you mean 'gamma'?"),
         (["--engine-option", "decoding=auto"], "a flag of that name says it"),
         (["--policy-option", "a=1", "--policy-option", "a=2"], "each name once"),
     ],

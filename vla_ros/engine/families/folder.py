@@ -52,6 +52,7 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.foreign import refuse_foreign, refuse_foreign_flow
 from vla_ros.engine.io.hub import SHIPPED, folder_of, shipped
+from vla_ros.engine.io.tokens import read_normalizer
 from vla_ros.engine.models.cameras import roles_of
 
 ACT, EVO1 = "act", "evo1"  # LeRobot's kinds whose config is not one of pi0's kin
@@ -306,8 +307,11 @@ def _tokens(found: FolderDescription, raw: Mapping[str, Any]) -> None:
     found.family = str(raw.get("model_type", "openvla"))
     with found.finding():
         found.weights = _weights(directory)
+    minmax = False
     with found.finding():
-        found.needs.append(_of_tokens(parse_config(raw)))
+        config = parse_config(raw)
+        found.needs.append(_of_tokens(config))
+        minmax = config.minmax
     with found.finding():
         path = directory / "dataset_statistics.json"
         sets = read_json(path) if path.is_file() else raw.get("norm_stats") or {}
@@ -318,6 +322,8 @@ def _tokens(found: FolderDescription, raw: Mapping[str, Any]) -> None:
             )
         if len(sets) > 1:
             found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
+        for key in sets:
+            read_normalizer(sets, key, minmax=minmax, source=str(directory))
     with found.finding():
         words = directory / "tokenizer.json"
         if not words.is_file():

@@ -38,7 +38,6 @@ from vla_ros.policies.layout import (
     ActionLayout,
     OwnUnits,
     action_layout,
-    rate_of,
     state_units_of,
 )
 from vla_ros.policies.lerobot.allowed import CodeWatch, check_folder
@@ -374,23 +373,24 @@ class LerobotPolicy:
             camera_roles=tuple(r for r in spec.engine.camera_roles if r in self._cameras),
             conventions=_conventions(self._features, self._cameras, self._layout, spec),
             contradiction=self._layout.doubt,
-            assumptions=self._assumptions(spec, chunk, action_rate_of(directory)),
+            assumptions=self._assumptions(spec, chunk),
             state_dim=self._features.state_dim,
             action_space=self._layout.space,
             action_rate_hz=action_rate_of(directory),
         )
 
-    def _assumptions(self, spec: PolicySpec, chunk: int, rate_hz: float) -> tuple[Assumption, ...]:
+    def _assumptions(self, spec: PolicySpec, chunk: int) -> tuple[Assumption, ...]:
         _, state = state_units_of(spec, self._features.state_dim)
-        images = Assumption("images", "RGB, as they come", CONFIG)
+        images = Assumption.taken("orientation of images", "as they come")
         if self._mirrored:
-            images = Assumption("images", "RGB, mirrored", f"{PROTOCOL} ({self._data.libero})")
+            images = Assumption(
+                "orientation of images", "mirrored", f"{PROTOCOL} ({self._data.libero})"
+            )
         return (
             *self._layout.assumptions,
             *filter(None, [state]),
             images,
             Assumption("chunk", f"{chunk} actions", CONFIG),
-            rate_of(spec, rate_hz),
         )
 
     def reset(self, instruction: Instruction) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_space import KINDS, ActionKind, ActionSpace, end_effectors, joints
+from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND, Clock
 from vla_ros.core.text import printable
 from vla_ros.core.types import (
@@ -34,7 +35,6 @@ from vla_ros.policies.layout import (
     ActionLayout,
     OwnUnits,
     action_layout,
-    rate_of,
     state_units_of,
 )
 from vla_ros.policies.remote.act import ActLink, act_names
@@ -202,9 +202,11 @@ class RemotePolicy:
         if self._served is not None:
             told = ("action_units", "state_units", "action_scale", "gripper")
             if given := [name for name in told if getattr(spec, name)]:
+                listed = ", ".join(given)
+                flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
                 raise PolicyRefused(
-                    f"{self._url} answers in m, rad and 0 to 1 already: leave out"
-                    f" {', '.join(given)} (`vla-ros serve` has them as flags)"
+                    f"{self._url} converts the units of its checkpoint itself: leave {listed} out"
+                    f" here, and give `vla-ros serve` there {flags}"
                 )
             return ActionLayout(space, tuple(range(space.width)), scaling_for((), space.width, ""))
         table = f"names={spec.options.get('names', '')}"
@@ -243,7 +245,15 @@ class RemotePolicy:
         names, served = self._names, self._served
         line = f"{self._url}: " + ", ".join(f"{r} is {k!r}" for r, k in names.images.items())
         if served is not None:
-            return replace(served, name="remote", checkpoint=self._url, conventions=line)
+            doubt = f"the server says: {served.contradiction}" if served.contradiction else ""
+            return replace(
+                served,
+                name="remote",
+                checkpoint=self._url,
+                conventions=line,
+                contradiction=doubt,
+                assumptions=(self._server_row(), *served.assumptions),
+            )
         return PolicyInfo(
             name="remote",
             decoding="remote",
@@ -255,15 +265,20 @@ class RemotePolicy:
             conventions=line,
             contradiction=self._layout.doubt,
             assumptions=(
+                self._server_row(),
                 *self._layout.assumptions,
                 *filter(None, [self._state_row]),
-                rate_of(self._spec, names.action_rate_hz),
             ),
             state_dim=names.state_dim,
             action_space=self._space,
             camera_roles=names.more_cameras,
             action_rate_hz=names.action_rate_hz,
         )
+
+    def _server_row(self) -> Assumption:
+        """The row about the server, and what it calls the images."""
+        images = ", ".join(f"camera {role} {key!r}" for role, key in self._names.images.items())
+        return Assumption("server", f"{self._url}: {images}", "parameter checkpoint")
 
     def _try(self) -> Floats:
         """The answer to a gray image, which moves nothing."""

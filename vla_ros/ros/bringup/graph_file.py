@@ -211,7 +211,6 @@ _NODE_KEYS = (
     "log_level",
     "spectator",
 )
-_OF_EVERY_NODE = ("use_sim_time",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,30 +390,37 @@ def _with_overrides(
 
 def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     """Node with these parameters too. UserError: it has none of that name."""
-    known = spec.values()
+    known = shipped_values(spec) | spec.values()
     values = dict(spec.parameters)
+    roles = (given.get("camera_roles"), known.get("camera_roles"))
+    roles = [str(role) for role in next((one for one in roles if isinstance(one, list)), ())]
     for name, value in given.items():
-        if name not in known and name not in _OF_EVERY_NODE:
+        if not is_known(name, known, roles):
             raise UserError(f"node {spec.name} has no parameter {name!r}{meant(name, known)}")
         values[name] = of_type(known.get(name), value, f"{spec.name}.{name}")
     return dataclasses.replace(spec, parameters=values)
+
+
+def shipped_values(spec: NodeSpec) -> dict[str, Any]:
+    """Parameters of the node as its file in config/ has them."""
+    shipped = config_path(f"{spec.executable}.yaml")
+    return NodeSpec(spec.executable, spec.executable, (shipped,)).file_parameters()
 
 
 def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
     """Node whose parameters in ``graph`` have the types of its own. UserError: one there or in its
     files that no node has, a value of another type, a file none of whose sections is for a node of
     ours."""
-    shipped = config_path(f"{spec.executable}.yaml")
-    known = NodeSpec(spec.executable, spec.executable, (shipped,)).file_parameters()
+    known = shipped_values(spec)
     roles = [str(role) for role in spec.values().get("camera_roles") or ()]
     for file in (*spec.parameter_files, graph):
         only = dataclasses.replace(spec, parameter_files=(file,))
         mine = set() if file == graph else named_for(read_yaml(file), spec.full_name)
         values = spec.parameters if file == graph else only.file_parameters()
         for name, value in values.items():
-            where = place_of(name, file) or str(file)
+            where = place_of(name, file, spec.full_name) or str(file)
             if file != graph and value is not None and not (value == [] and name in known):
-                of_type(known.get(name), value, f"{where}: {spec.name}.{name}")
+                _as_ros_reads(known.get(name), value, f"{where}: {spec.name}.{name}")
             if not is_known(name, known if name in mine else parameters_of_all(), roles):
                 raise UserError(
                     f"{where}: node {spec.name} has no parameter {name!r}{meant(name, known)}"
@@ -424,12 +430,26 @@ def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
         if line and not of_ours:
             raise UserError(f"{line}: name the section {spec.name} or /**")
     for old in spec.remappings:
-        check_remapped(old, place_of(old, graph) or str(graph), _topics_of(spec))
+        check_remapped(old, place_of(old, graph, spec.full_name) or str(graph), _topics_of(spec))
     given = {
         name: of_type(known.get(name), value, f"{graph}: {spec.name}.{name}")
         for name, value in spec.parameters.items()
     }
     return dataclasses.replace(spec, parameters=given)
+
+
+def _as_ros_reads(before: object, value: Any, place: str) -> None:
+    """Raise UserError, which begins with ``place``, for a value of a parameter file that ROS would
+    not take for one of the type of ``before``: it converts no number to a text, and reads no list
+    of whole numbers and fractions."""
+    of_type(before, value, place)
+    items = value if isinstance(value, list) else [value]
+    first = before[0] if isinstance(before, list) and before else before
+    for item in items:
+        if isinstance(first, str) and not isinstance(item, str):
+            raise UserError(f"{place}: must be text: write '{item}' in quotes")
+    if len({type(item) for item in items}) > 1:
+        raise UserError(f"{place}: whole numbers and fractions are two types: write 1 as 1.0")
 
 
 def _topics_of(spec: NodeSpec) -> Iterator[str]:

@@ -6,8 +6,6 @@ the default without a word.
 
 from __future__ import annotations
 
-import contextlib
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from vla_ros.ros.common.parameter_files import (
     named_for,
     parameters_of_all,
     place_of,
+    place_of_error,
     whose,
 )
 
@@ -40,7 +39,8 @@ def refuse_unknown(node: Node) -> None:
             continue
         if name not in parameters_of_all() or any(name in _mine(node, file) for file in files):
             own = [one for one in parameters_of_all() if node.has_parameter(one)]
-            where = next(filter(None, (place_of(name, file) for file in files)), "")
+            mine = node.get_fully_qualified_name()
+            where = next(filter(None, (place_of(name, file, mine) for file in files)), "")
             raise ValueError(
                 f"{where + ': ' if where else ''}{node.get_name()} has no parameter"
                 f" {name!r}{meant(name, own)}"
@@ -62,15 +62,9 @@ def _mine(node: Node, file: Path) -> set[str]:
 
 
 def given_place(text: str) -> str:
-    """File and line of the parameter that an error names, last as rclpy's do or first; "": it is
-    in none of this process's files."""
-    names = (text.rsplit(": ", 1)[-1], text.split(" ", 1)[0])
-    for name in names:
-        for file in reversed(list(_parameter_files(sys.argv))):  # the last one wins
-            with contextlib.suppress(OSError, BadFile):
-                if re.fullmatch(r"[a-z][\w.]*", name) and (where := place_of(name, file)):
-                    return where
-    return ""
+    """File and line of the parameter that an error names; "": it is in none of this process's
+    files."""
+    return place_of_error(text, list(_parameter_files(sys.argv)))
 
 
 def _check_sections(node: Node, file: Path) -> None:

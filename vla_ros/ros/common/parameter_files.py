@@ -5,19 +5,23 @@ Needs no ROS: `vla-ros up` refuses a name before anything starts, a node when it
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vla_ros.core.files import MB, read_text
+import yaml
+
+from vla_ros.core.files import BadFile
 from vla_ros.core.names import nearest
 from vla_ros.core.resources import share
-from vla_ros.core.yaml_files import read_yaml
+from vla_ros.core.yaml_files import compose_yaml, read_yaml
 
 #: Parameters that rclpy declares by itself, or only in some releases.
 _ROS = re.compile(r"use_sim_time|start_type_description_service|qos_overrides\..*")
+Keys = tuple[str, ...]
 _CAMERA = re.compile(
     r"cameras\.(\w+)\.(topic|transport|reliability|colors|gamma|rotate|mirror|crop|fit)"
 )
@@ -34,14 +38,43 @@ def meant(name: str, known: Iterable[str]) -> str:
     return nearest(name, known, "; see docs/reference/parameters.md")
 
 
-def place_of(name: str, file: Path) -> str:
-    """File and line of a parameter's name, "" where the file has none of it."""
-    last = re.escape(name.rsplit(".", 1)[-1])
-    key = re.compile(rf"(^|[\s{{,.\"']){last}[\"']?\s*:(\s|$)")
-    for number, line in enumerate(read_text(file, MB).splitlines(), 1):
-        if key.search(line.partition("#")[0]):
-            return f"{file}, line {number}"
-    return ""
+#: Keys below which the parameters and remappings of a node stand, in files of ROS and of graphs.
+_OF_A_NODE = ("ros__parameters", "parameters", "remappings")
+
+
+def place_of(name: str, file: Path, full_name: str = "") -> str:
+    """File and line of a parameter or a remapping, "" where the file has none of that name.
+    ``full_name``: in the sections for that node; the last one wins, as in ROS."""
+    found = ""
+    with contextlib.suppress(OSError, BadFile):  # rcl may have read what is no YAML to us
+        for keys, line in _keys(compose_yaml(file)):
+            first = next((i for i, key in enumerate(keys) if key in _OF_A_NODE), len(keys))
+            section, inner = keys[:first], ".".join(keys[first + 1 :])
+            pattern = "/" + "/".join(key.strip("/") for key in section)
+            graphs = section[:1] == ("nodes",) and full_name.endswith("/" + section[-1])
+            here = not (full_name and section) or graphs or matches(pattern, full_name)
+            if inner == name and here:
+                found = f"{file}, line {line}"
+    return found
+
+
+def place_of_error(text: str, files: Sequence[Path], full_name: str = "") -> str:
+    """File and line of the parameter that an error names, last as rclpy's do or first; of several
+    files the last one wins. "": none of them has it."""
+    names = (text.rsplit(": ", 1)[-1], text.split(" ", 1)[0].rstrip(":"))
+    known = [name for name in names if re.fullmatch(r"[a-z][\w.]*", name)]
+    places = (place_of(name, file, full_name) for name in known for file in reversed(files))
+    return next(filter(None, places), "")
+
+
+def _keys(node: yaml.Node | None, above: tuple[str, ...] = ()) -> Iterator[tuple[Keys, int]]:
+    """Every key of a tree of YAML with those above it, and its line, from 1."""
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        merged = key.value == "<<"
+        keys = above if merged else (*above, str(key.value))
+        if not merged:
+            yield keys, key.start_mark.line + 1
+        yield from _keys(value, keys)
 
 
 @cache

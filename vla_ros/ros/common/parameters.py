@@ -42,26 +42,33 @@ class Parameter:
         out = ParameterDescriptor(description=self.text, read_only=read_only)
         if self.choices:
             out.additional_constraints = "one of " + ", ".join(self.choices)
-        if self.low is not None and self.high is not None:
+        if self.ends:
+            low, high = self.ends
             if isinstance(self.default, int):
-                bounds = IntegerRange(from_value=int(self.low), to_value=int(self.high), step=0)
+                bounds = IntegerRange(from_value=int(low), to_value=int(high), step=0)
                 out.integer_range = [bounds]
             else:
-                bounds = FloatingPointRange(
-                    from_value=float(self.low), to_value=float(self.high), step=0.0
-                )
+                bounds = FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)
                 out.floating_point_range = [bounds]
         return out
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Smallest and largest value; None: any."""
+        return (self.low, self.high) if self.low is not None and self.high is not None else None
+
 
 def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
-    """Raise ValueError, naming the parameter, for a value that is none of its choices and for
-    a number that is not finite (arrays have no range)."""
+    """Raise ValueError, naming the parameter, for a value that is none of its choices, beyond its
+    range, or a number that is not finite (arrays have no range)."""
     for row in table:
         value = values.get(row.name)
         texts = isinstance(row.default, list) and isinstance(row.default[0], str)
         numeric = isinstance(row.default, (float, list)) and not texts
         numbers = np.asarray(value if numeric else 0.0, float)
+        ends = row.ends
+        if ends and value is not None and not ends[0] <= value <= ends[1]:
+            raise ValueError(_beyond(row, value))
         if not np.isfinite(numbers).all():
             raise ValueError(f"{row.name} is {value}, must be finite")
         given = values.get(row.name, row.default)
@@ -100,13 +107,23 @@ def _declared(node: Node, row: Parameter, lifecycle: bool) -> Any:
         value = node.declare_parameter(row.name, row.default, row.descriptor(lifecycle)).value
     except InvalidParameterValueException as error:
         given = re.search(r"value: ([^:]+?)(:|$)", str(error))
-        if row.low is None or row.high is None or given is None:
+        if row.ends is None or given is None:
             raise
-        raise ValueError(f"{row.name} is {given[1]}: must be {row.low:g} to {row.high:g}") from None
-    if value is not None:
+        raise ValueError(_beyond(row, given[1])) from None
+    return given_value(row, value)
+
+
+def given_value(row: Parameter, value: Any) -> Any:
+    """Value that was given for a row; an empty list of texts is [""]. ValueError, one line: none,
+    or an empty list of numbers."""
+    if value is not None and value != []:
         return value
     if not isinstance(row.default, list):
         raise ValueError(f"{row.name} has no value: give one, or leave it out")
     if not isinstance(row.default[0], str):
         raise ValueError(f"{row.name} is an empty list: give its numbers, or leave it out")
     return [""]
+
+
+def _beyond(row: Parameter, value: object) -> str:
+    return f"{row.name} is {value}: must be {row.low:g} to {row.high:g}"

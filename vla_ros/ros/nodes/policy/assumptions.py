@@ -5,23 +5,25 @@ With those that the policy names itself they are the table at configure and ~/de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.adaptation import adaptation_of
 from vla_ros.core.assumption import Assumption
 from vla_ros.core.types import PolicyInfo
 from vla_ros.msg import Assumption as AssumptionMessage
 from vla_ros.msg import PolicyDescription
 from vla_ros.ros.nodes.policy.needs import FrameStreams
 from vla_ros.ros.nodes.policy.outputs import outputs_of
-from vla_ros.ros.nodes.policy.parameters import TABLE
+from vla_ros.ros.nodes.policy.parameters import TABLE, roles_of
 from vla_ros.ros.nodes.policy.rates import SettledRate
 from vla_ros.runtime.safety import Limits
 
 DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in TABLE}
 Writers = Callable[[str], list[str]]  # a topic -> full names of the nodes that publish it
-Resolve = Callable[[str], str]  # a topic's name -> its full one, remappings applied
+Resolve = Callable[..., str]  # rclpy's Node.resolve_topic_name
 
 
 def of_policy(info: PolicyInfo) -> list[Assumption]:
@@ -39,33 +41,41 @@ def of_robot(
     streams: FrameStreams,
     resolve: Resolve,
     writers: Writers,
+    outputs: Sequence[str],
 ) -> list[Assumption]:
-    """Assumptions about the robot and its topics, for the policy of ``info``."""
+    """Assumptions about the robot and its topics, for the policy of ``info``. ``outputs``: topics
+    of commands beside ~/action, in full."""
     return [
-        *_commands(values, limits.space),
+        *_commands(values, limits.space, outputs),
         _action_rate(values, info, rate),
         _said(values, f"{limits.control_rate_hz:g} Hz", "command rate", "control_rate_hz"),
         *_chunks(values, info),
         _said(values, f"{limits.max_age_s:g} s", "oldest observation", "max_age_s"),
+        _said(values, limits.stale_action.value, "when it is older", "stale_action"),
         *_limits(values, limits),
         *_cameras(values, streams, resolve, writers),
         *_state(values, info, streams, resolve, writers),
+        *_adapted(values),
     ]
 
 
-def _said(values: Mapping[str, Any], value: str, what: str, parameter: str) -> Assumption:
-    """An assumption that a parameter makes; one that is as its default is said by nobody."""
-    if parameter in DEFAULTS and values[parameter] == DEFAULTS[parameter]:
+def _said(values: Mapping[str, Any], value: str, what: str, *parameters: str) -> Assumption:
+    """An assumption that parameters make; one that is as its defaults is said by nobody."""
+    given = [name for name in parameters if values[name] != DEFAULTS.get(name)]
+    if not given:
         return Assumption.taken(what, value)
-    return Assumption(what, value, f"parameter {parameter}")
+    return Assumption(what, value, f"parameter{'s' * (len(given) > 1)} {' and '.join(given)}")
 
 
-def _commands(values: Mapping[str, Any], space: ActionSpace) -> Iterator[Assumption]:
+def _commands(
+    values: Mapping[str, Any], space: ActionSpace, topics: Sequence[str]
+) -> Iterator[Assumption]:
     numbers = ", ".join(f"{n} [{u}]" for n, u in zip(space.names, space.units, strict=True))
     kind = f"{space.kind.name.lower()}: {numbers}"
     yield _said(values, kind, "commands", "action_space")
     outputs = outputs_of(values)
-    yield _said(values, ", ".join(outputs) or "~/action alone", "outputs", "outputs")
+    where = f" on {', '.join(topics)}" if topics else ""
+    yield _said(values, ", ".join(outputs) + where or "~/action alone", "outputs", "outputs")
     if not space.kind.joints:
         yield _said(values, values["frame_id"], "frame of commands", "frame_id")
         return
@@ -92,12 +102,28 @@ def _chunks(values: Mapping[str, Any], info: PolicyInfo) -> Iterator[Assumption]
 
 
 def _limits(values: Mapping[str, Any], limits: Limits) -> Iterator[Assumption]:
-    if limits.velocity:
-        speeds = ", ".join(f"{speed:g}" for speed in limits.velocity)
-        yield Assumption("largest speeds", f"{speeds} a second", "parameter velocity_limits")
+    space = limits.space
+    for what, most, a, parameter in (
+        ("largest speeds", limits.velocity, "/s", "velocity_limits"),
+        ("largest accelerations", limits.acceleration, "/s²", "acceleration_limits"),
+    ):
+        if most:
+            value = _each(space, (f"{x:g}" for x in most), a)
+            yield Assumption(what, value, f"parameter {parameter}")
     ends = zip(limits.low, limits.high, strict=True)
-    bounds = ", ".join(f"{low:g} to {high:g}" for low, high in ends)
-    yield _said(values, bounds, "bounds of an action", "bounds_high")
+    bounds = _each(space, (f"{low:g} to {high:g}" for low, high in ends))
+    yield _said(values, bounds, "bounds of an action", "bounds_low", "bounds_high")
+
+
+def _each(space: ActionSpace, numbers: Iterable[str], a: str = "") -> str:
+    """Numbers of the values that move, with their units and ``a`` (such as "/s"): once where all
+    are the same, else neighbours that are the same by their names."""
+    values = [f"{x} {space.units[i]}{a}" for i, x in zip(space.motion, numbers, strict=True)]
+    if len(set(values)) == 1:
+        return f"{values[0]} each"
+    names = (space.names[i] for i in space.motion)
+    runs = groupby(zip(values, names, strict=True), key=lambda pair: pair[0])
+    return ", ".join(f"{' '.join(name for _, name in run)} {value}" for value, run in runs)
 
 
 def _cameras(
@@ -109,6 +135,20 @@ def _cameras(
             topic = camera.topic + ("/compressed" if camera.transport == "compressed" else "")
             yield _topic(f"camera {role}", topic, f"cameras.{role}.topic", values, resolve, writers)
     yield Assumption("colors of images", "RGB, whatever the driver sends", "each image's encoding")
+    if any(values["image_resize"]):
+        sizes = f"brought to {', '.join(values['image_resize'])} (height x width)"
+        yield _said(values, sizes, "size of images", "image_resize")
+
+
+def _adapted(values: Mapping[str, Any]) -> Iterator[Assumption]:
+    """What images, state and actions are changed by on their way (vla_ros.core.adaptation)."""
+    adaptation = adaptation_of(values, ("main", "wrist", *roles_of(values)))
+    for name, value in adaptation.parameters().items():
+        whose, _, field = name.partition("_")
+        if name.startswith("cameras."):
+            _, role, field = name.split(".")
+            whose = f"camera {role}"
+        yield Assumption(f"{whose}, {field}", f"{value}", f"parameter {name}")
 
 
 def _state(
@@ -121,9 +161,8 @@ def _state(
     if not streams.joints:
         return
     if info.state_dim:
-        what = "the robot's state"
-        layout = f"{info.state_dim} values, {values['state_layout']}"
-        yield _said(values, layout, what, "state_layout")
+        layout = f"{values['state_layout']}, {info.state_dim} values"
+        yield _said(values, layout, "layout of the state", "state_layout")
     names = ", ".join(streams.joint_names) or "as each message has them"
     yield _said(values, names, "order of joints", "joint_names")
     yield _topic("joint states", "joint_states", "", values, resolve, writers)
@@ -146,7 +185,7 @@ def _topic(
     full = resolve(topic)
     by = ", ".join(sorted(set(writers(full)))) or "nobody yet"
     value = f"{full}, published by {by}"
-    if not full.endswith(f"/{topic.lstrip('/')}"):
+    if full != resolve(topic, only_expand=True):
         return Assumption(what, value, "a remapping")
     return _said(values, value, what, parameter) if parameter else Assumption.taken(what, value)
 

@@ -592,7 +592,10 @@ def check_parameters(table: Iterable[P], values: dict[str, Any]) -> None:
     """
     check_values(table, values)
     words = (word.partition("=") for word in values["engine_options"] if word)
-    parse_options({name.strip(): text.strip() for name, _, text in words})
+    try:
+        parse_options({name.strip(): text.strip() for name, _, text in words})
+    except ValueError as error:
+        raise ValueError(f"engine_options: {error}") from None
 
 
 def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:

@@ -229,7 +229,8 @@ class PolicyRuntime:
             return [f"{one.node_namespace.rstrip('/')}/{one.node_name}" for one in found]
 
         info, resolve = self._link.ready.info, node.resolve_topic_name
-        robot = of_robot(self._values, info, limits, self._rate, streams, resolve, writers)
+        outputs = self._topics.outputs
+        robot = of_robot(self._values, info, limits, self._rate, streams, resolve, writers, outputs)
         assumptions = [*of_policy(info), *robot]
         self._topics.describe(message_of(info, assumptions), self._clock.now_ns())
         return assumptions
