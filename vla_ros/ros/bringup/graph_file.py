@@ -393,8 +393,8 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     """Node with these parameters too. UserError: it has none of that name."""
     known = shipped_values(spec) | spec.values()
     values = dict(spec.parameters)
-    roles = (given.get("camera_roles"), known.get("camera_roles"))
-    roles = [str(role) for role in next((one for one in roles if isinstance(one, list)), ())]
+    cameras = given.get("camera_roles", known.get("camera_roles"))
+    roles = list(map(str, cameras)) if isinstance(cameras, list) else []
     for name, value in given.items():
         if not is_known(name, known, roles):
             raise UserError(f"node {spec.name} has no parameter {name!r}{meant(name, known)}")
