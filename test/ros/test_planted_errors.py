@@ -59,6 +59,8 @@ LEFT = ["-p", "policy.cameras.left.topic=/left"]
         ("parameter_files: [policy.yaml, two.yaml]", [], "two.yaml, line 4: max_age_s is 0.0: mu"),
         ("parameter_files: [policy.yaml, two.yaml]", ["-p", "policy.max_age_s=0.5"], ""),
         ("parameter_files: [policy.yaml, mixed.yaml]", [], "mixed.yaml, line 2: policy.bounds_low"),
+        ("parameter_files: [policy.yaml, whole.yaml]", [], "whole.yaml, line 2: policy.max_age_s"),
+        ("parameter_files: [policy.yaml, bare.yaml]", [], "bare.yaml: no ros__parameters: below"),
         ("lifecycle: true", ["-p", "policy.camera_roles=[left]", *LEFT], ""),
         ("parameters: {camera_roles: [left]}", LEFT, ""),
         ("lifecycle: true", LEFT, "'cameras.left.topic'"),
@@ -72,6 +74,8 @@ def test_up_names_the_place_whose_value_it_is(
     (tmp_path / "two.yaml").write_text(two, encoding="utf-8")
     mixed = "policy:\n  ros__parameters: {bounds_low: [-0.1, -1, -0.1, -1, -1, -1]}\n"
     (tmp_path / "mixed.yaml").write_text(mixed, encoding="utf-8")
+    (tmp_path / "whole.yaml").write_text("policy:\n  ros__parameters: {max_age_s: 1}\n")
+    (tmp_path / "bare.yaml").write_text("policy: {max_age_s: 1.0}\n")
     graph = tmp_path / "my.up.yaml"
     head = "# max_age_s: a comment\nnodes:\n  policy:\n"
     graph.write_text(f"{head}    {text}\n", encoding="utf-8")

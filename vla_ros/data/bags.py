@@ -241,7 +241,7 @@ class Bag:
         except TooLarge as error:
             raise BagError(f"{self.path}: refused: {error}") from None
         except Exception as error:  # rosbags raises whatever its parsers raise
-            files = sorted(p for p in self.path.iterdir() if _is_bag(p) and ".mcap" in p.suffixes)
+            files = sorted(p for p in self.path.iterdir() if _is_bag(p))
             if not files:
                 raise BagError(f"{self.path}: cannot be read: {_line(error)}") from None
             found = self._open_files(files)
@@ -256,10 +256,10 @@ class Bag:
         except (OSError, BadFile):
             return
         lost = [file.name for file in named if not file.exists()]
-        if not lost:
+        there = sum(map(_count, readers))
+        if not lost or there == count:  # renamed, perhaps
             return
-        there = sum(reader.message_count for reader in readers)
-        holes = [after.start_time - before.end_time for before, after in pairwise(readers)]
+        holes = [after.start_time - _end(before) for before, after in pairwise(readers)]
         longest = max(holes, default=0) / SECOND
         where = f", the longest hole is {longest:.1f} s" if longest > 0 else ""
         self.notes.append(
@@ -458,6 +458,18 @@ def _opened(reader: Reader) -> Reader:
         if chunks := getattr(storage, "chunks", ()):
             check_chunks(chunks)
     return reader
+
+
+def _count(reader: Any) -> int:
+    """Messages of a reader, of a file that was cut off those that can be read."""
+    of = reader.metadata if isinstance(reader, UnfinishedMcap) else reader
+    return int(of.message_count)
+
+
+def _end(reader: Any) -> int:
+    """Time behind its last message, ns."""
+    of = reader.metadata if isinstance(reader, UnfinishedMcap) else reader
+    return int(of.end_time)
 
 
 def _own(reader: Any) -> Any:

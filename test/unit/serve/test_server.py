@@ -114,8 +114,23 @@ def test_our_own_client_gets_what_the_policy_says_of_itself(rows) -> None:
 def test_units_of_our_own_server_are_refused_and_not_dropped(rows, given) -> None:
     with serving(rows) as server:
         engine = EngineOptions(checkpoint=server.address)
-        with pytest.raises(PolicyRefused, match=f"in m, rad and 0 to 1 already.*{[*given][0]}"):
+        flag = f"give `vla-ros serve` there --{[*given][0].replace('_', '-')}"
+        with pytest.raises(PolicyRefused, match=f"leave {[*given][0]} out here, and {flag}"):
             load_policy(PolicySpec("remote", engine=engine, **given))
+
+
+def test_a_doubt_of_our_own_server_is_said_to_be_the_server_s(tmp_path) -> None:
+    """On the robot its remedy, action_scale, would be refused: it is for the server."""
+    pytest.importorskip("torch")
+    from vla_ros.engine.families.lerobot import PRESETS
+    from vla_ros.engine.families.registry import write_folder
+
+    write_folder(tmp_path / "it", PRESETS["smolvla-small"], seed=4)
+    engine = EngineOptions(str(tmp_path / "it"), num_threads=1)
+    with serving(PolicySpec("vla", engine=engine, action_scale=(0.05,) * 6)) as server:
+        info = load_policy(PolicySpec("remote", engine=EngineOptions(server.address))).info
+    assert info.contradiction.startswith("the server says: action_scale (0.05")
+    assert info.assumptions[0].what == "server" and server.address in info.assumptions[0].value
 
 
 def test_another_policy_behind_the_same_address_moves_nothing(rows, tmp_path) -> None:

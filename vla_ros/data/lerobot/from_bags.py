@@ -164,6 +164,7 @@ class BagRows:
             for name, size in self._sizes.items()
             if any(size)
         ]
+        found += [f"{path}: {state.doubt}" for state in self._states if state.doubt]
         if self._gaps:
             found.append(
                 f"{path}: {len(self._gaps)} gaps begin another episode, the longest of"

@@ -27,6 +27,7 @@ _TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 _ARRAYS = ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray")
 ACTIONS = (COMMAND, *_ARRAYS, _TWIST, _TWIST_STAMPED, _JOINTS, _TRAJECTORY)
 JOINT_STATES, POSES = (_JOINTS, *_ARRAYS), (_POSE,)
+_LEAP = 0.3  # of a joint, in rad; jitter of one in degrees is less
 UNSTAMPED = (*_ARRAYS, _TWIST)
 
 
@@ -104,7 +105,27 @@ class _Joined:
             captured += readings.captured
             arrived += readings.arrived
             self._values += [values[columns] for values in readings.values]
+        self._captured = captured
         self._stamps = Stamps(captured, arrived)
+
+    def leaps(self) -> list[tuple[int, float, float]]:
+        """Of each value: in how many readings it leaps and is back in the next one, and the first
+        such leap, from and to."""
+        order = np.argsort(self._captured, kind="stable")
+        times = np.asarray(self._captured)[order]
+        values = np.asarray(self._values)[order]
+        if len(values) < 3:
+            return []
+        there, back = np.abs(np.diff(values, axis=0))[:-1], np.abs(np.diff(values, axis=0))[1:]
+        least = np.maximum(_LEAP, 0.25 * np.ptp(values, axis=0))
+        least = np.maximum(least, 10.0 * np.abs(values[2:] - values[:-2]))
+        soon = (times[2:] - times[:-2] < SECOND // 2)[:, None]
+        found = soon & (there > least) & (back > least)
+        first = np.argmax(found, axis=0)
+        return [
+            (int(many), float(values[at, i]), float(values[at + 1, i]))
+            for i, (many, at) in enumerate(zip(found.sum(axis=0), first, strict=True))
+        ]
 
     def by(self, moment_ns: int, at_ns: int) -> Array | None:
         number = (
@@ -122,6 +143,7 @@ class States:
     """
 
     def __init__(self, bag: Bag, topic: BagTopic) -> None:
+        self._topic, self._kind = topic.name, topic.kind
         sources: dict[tuple[str, ...], _Readings] = {}
         for message in bag.messages([topic.name]):
             content = bag.decode(message)
@@ -150,6 +172,27 @@ class States:
             )
             for owners, names in of_whom.items()
         ]
+
+    @property
+    def doubt(self) -> str:
+        """A line about joints that leap and are back in the next reading, as with a second
+        publisher, or a bus that reads 0 now and then; "" for none."""
+        if self._kind != _JOINTS:
+            return ""
+        leaping = [
+            (many, self.names[column], old, new)
+            for columns, part in self._parts
+            for column, (many, old, new) in zip(columns, part.leaps(), strict=False)
+            if many
+        ]
+        if not leaping:
+            return ""
+        many, name, old, new = max(leaping)
+        others = f" (and {len(leaping) - 1} joints more)" if len(leaping) > 1 else ""
+        return (
+            f"{self._topic}: joint {name!r} leaps and is back in {many} readings, as from {old:.3g}"
+            f" to {new:.3g}{others}: two publishers, or wrong readings, and they are in the rows"
+        )
 
     def by(self, moment_ns: int, at_ns: int) -> Array | None:
         """The newest values [D] captured by a moment, or (0) recorded by ``at_ns``; None: one was

@@ -39,6 +39,7 @@ from vla_ros.ros.common.parameter_files import (
     named_for,
     parameters_of_all,
     place_of,
+    sections,
     whose,
 )
 from vla_ros.ros.common.topic_names import check_remapped
@@ -392,8 +393,8 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     """Node with these parameters too. UserError: it has none of that name."""
     known = shipped_values(spec) | spec.values()
     values = dict(spec.parameters)
-    listed = (given.get("camera_roles"), known.get("camera_roles"))
-    roles = [str(role) for role in next((one for one in listed if isinstance(one, list)), ())]
+    cameras = given.get("camera_roles", known.get("camera_roles"))
+    roles = list(map(str, cameras)) if isinstance(cameras, list) else []
     for name, value in given.items():
         if not is_known(name, known, roles):
             raise UserError(f"node {spec.name} has no parameter {name!r}{meant(name, known)}")
@@ -426,7 +427,13 @@ def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
                     f"{where}: node {spec.name} has no parameter {name!r}{meant(name, known)}"
                 )
     for file in spec.parameter_files:
-        line, of_ours = whose(read_yaml(file), file, spec.full_name)
+        content = read_yaml(file)
+        if content and not any(sections(content)):
+            first = next(iter(content))
+            raise UserError(
+                f"{file}: no ros__parameters: below {first!r} it must stand above the parameters"
+            )
+        line, of_ours = whose(content, file, spec.full_name)
         if line and not of_ours:
             raise UserError(f"{line}: name the section {spec.name} or /**")
     for old in spec.remappings:
@@ -440,16 +447,16 @@ def checked(spec: NodeSpec, graph: Path) -> NodeSpec:
 
 def _as_ros_reads(before: object, value: Any, place: str) -> None:
     """Raise UserError, which begins with ``place``, for a value of a parameter file that ROS would
-    not take for one of the type of ``before``: it converts no number to a text, and reads no list
-    of whole numbers and fractions."""
+    not take for one of the type of ``before``: it converts no number to a text, and no whole
+    number to a fraction."""
     of_type(before, value, place)
     items = value if isinstance(value, list) else [value]
     first = before[0] if isinstance(before, list) and before else before
     for item in items:
         if isinstance(first, str) and not isinstance(item, str):
             raise UserError(f"{place}: must be text: write '{item}' in quotes")
-    if len({type(item) for item in items}) > 1:
-        raise UserError(f"{place}: whole numbers and fractions are two types: write 1 as 1.0")
+        if isinstance(first, float) and isinstance(item, int):
+            raise UserError(f"{place}: must be no whole number to ROS: write {item} as {item}.0")
 
 
 def _topics_of(spec: NodeSpec) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Tables of parameters of all nodes, and the verdict on values before a node starts.
+"""Tables of parameters of all nodes; apart, since it imports the nodes and no node imports it.
 
-A node judges its parameters as it starts, after others have started and a model may have loaded;
-`vla-ros up` asks here first, with the same checks.
+A node judges its values as it starts, when others have started already; `vla-ros up` asks here
+before anything starts, with the same checks.
 """
 
 from __future__ import annotations

@@ -476,3 +476,22 @@ def test_stamps_of_another_clock_than_the_commands_are_named(tmp_path):
     path = write_bag(tmp_path / "bag", entries)
     with pytest.raises(BagError, match="a stamp of main from another clock than the commands'"):
         rows_of(path, remaps={"policy/action": "/cmd"}, fps=20)
+
+
+@pytest.mark.parametrize(("every", "times"), [(2, "leaps"), (5, "leaps"), (0, "")])
+def test_joints_that_leap_and_are_back_are_a_note(tmp_path, every, times):
+    """A second publisher's zeros, or a bus that reads 0: they were rows without a word."""
+    entries = [task(START - T, "reach")]
+    for i in range(30):
+        at = START + i * T
+        entries += [image(at, picture(i)), joints(at, 1.2 + 0.02 * i)]
+        if every and i % every == 1:
+            entries.append(joints(at + T // 4, 0.0))
+        entries.append(action(at, [i / 100] * 7))
+    found, rows = rows_of(write_bag(tmp_path / "bag", sorted(entries, key=lambda e: e.at_ns)))
+    assert len(rows) == 30
+    said = [note for note in found.notes if "leaps and is back in" in note]
+    assert bool(said) == bool(times)
+    if every == 5:
+        assert "/joint_states: joint 'joint' leaps and is back in 6 readings, as from" in said[0]
+        assert "to 0: two publishers, or wrong readings" in said[0]

@@ -182,8 +182,13 @@ def test_a_part_of_a_split_bag_that_is_not_there_is_said(tmp_path):
     with Bag(folder) as whole:
         assert not whole.notes
     (folder / "run_1.mcap").unlink()
+    lost = (
+        "run_1.mcap, which metadata.yaml names, is not there: 20 of 60 messages are missing,"
+        " the longest hole is 1.0 s"
+    )
     with Bag(folder) as bag:
-        assert bag.notes == [
-            "run_1.mcap, which metadata.yaml names, is not there: 20 of 60 messages are missing,"
-            " the longest hole is 1.0 s"
-        ]
+        assert bag.notes == [lost]
+    cut = folder / "run_0.mcap"  # and the one before it was cut off
+    cut.write_bytes(cut.read_bytes()[:-20])
+    with Bag(folder) as bag:
+        assert bag.notes[1:] == [lost] and "run_0.mcap was not closed properly" in bag.notes[0]

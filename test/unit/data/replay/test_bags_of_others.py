@@ -52,3 +52,21 @@ def test_a_bag_of_ros_1_is_named_with_the_command_that_converts_it(tmp_path):
             Bag(path)
         assert str(file) in str(caught.value)
     shutil.rmtree(file.parent)
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+@pytest.mark.parametrize("change", ["renamed", "without its storage"])
+def test_a_bag_whose_metadata_fit_no_more_is_read_by_its_files(tmp_path, storage, change):
+    """A file renamed by hand; a reindexed bag (rosbag2#2175): nothing of either is missing."""
+    path = write_bag(tmp_path / "bag", film(5), storage)
+    about = path / "metadata.yaml"
+    if change == "renamed":
+        (file,) = [one for one in path.iterdir() if one != about]
+        file.rename(path / f"arm_test_0{file.suffix}")
+    else:
+        text = about.read_text()
+        assert f"storage_identifier: {storage}" in text
+        about.write_text(text.replace(f"storage_identifier: {storage}", 'storage_identifier: ""'))
+    assert count(path) == 5
+    with Bag(path) as bag:
+        assert not bag.notes

@@ -141,8 +141,10 @@ def latency_seen(message: Latency) -> LatencySeen:
 
 
 def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
-    """Writer of a graph query, by the full name of its node."""
+    """Writer of a graph query, by the full name of its node; discovery may not know it yet."""
     name = f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
+    if endpoint.node_name.startswith("_NODE_NAME_UNKNOWN"):
+        name = "a node whose name is not known yet"
     return PublisherSeen(name, gid_of(endpoint.endpoint_gid))
 
 

@@ -34,6 +34,7 @@ from vla_ros.ros.common.peer import Peer
 _ACTIVE = (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.HOLD, PolicyState.TAKEOVER)
 _READY_S = 20.0
 _LEARN_S = 10.0
+_CLOCK_AGAIN_S = 0.5  # until the policy's status has it
 _FIRST_RESEND_S, _LAST_RESEND_S = 0.2, 2.0
 #: fields of a run that are those of the policy's status
 _OF_STATUS = (
@@ -116,8 +117,14 @@ class PolicyLink(Peer):
             self._reset_policy()
         self._instruction.publish(String(data=instruction))
 
+        again_at = time.monotonic() + _CLOCK_AGAIN_S
+
         def knows() -> bool:
+            nonlocal again_at
             status = self.status
+            if self._lockstep and time.monotonic() > again_at:
+                self.clock(clock_ns)  # a reader that matched this writer late has not heard it
+                again_at = time.monotonic() + _CLOCK_AGAIN_S
             if status is None or status.instruction != instruction:
                 return False
             if reset and status.epoch <= epoch:
