@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from lifecycle_msgs.srv import GetState
 
 from support.nodes import Program, run_cli
 from support.processes import alive, children
@@ -173,19 +172,3 @@ def test_list_shows_parameters_and_starts_nothing(ros_env):
     assert status == 0
     assert "/policy: lifecycle node vla_ros.ros.nodes.policy.node" in out
     assert "  max_age_s: 1.0" in out
-
-
-def test_a_second_policy_of_that_name_is_refused_and_the_first_is_left_alone(up, ros):
-    first = up("policy")
-    first.wait_for_log("everything is running", timeout=60)
-    status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
-    status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
-    assert ros.change_state("/policy", "deactivate")
-    second = up("policy")
-    assert second.wait(60.0) == 1
-    found = r"(/monitor|/policy|/monitor and /policy) runs? in domain \d+ already, and w\w+ left"
-    assert re.search(
-        found + " alone: end .*or give --namespace, or another ROS_DOMAIN_ID", second.log
-    )
-    assert "Traceback" not in second.log and first.returncode is None
-    assert ros.call(GetState, "/policy/get_state").current_state.label == "inactive"

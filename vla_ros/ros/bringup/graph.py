@@ -345,11 +345,10 @@ class Graph:
 
     def _taken(self, names: Sequence[str]) -> GraphFailed:
         domain = self._environment.get("ROS_DOMAIN_ID") or "0"
-        one = len(names) == 1
-        run = f"{' and '.join(names)} {'runs' if one else 'run'} in domain {domain} already"
+        run, it = ("runs", "it") if len(names) == 1 else ("run", "them")
         return GraphFailed(
-            f"{run}, and {'was' if one else 'were'} left alone: end {'it' if one else 'them'}, or"
-            " give --namespace, or another ROS_DOMAIN_ID"
+            f"{' and '.join(names)} {run} in domain {domain} already: end {it}, or give"
+            " --namespace, or another ROS_DOMAIN_ID"
         )
 
     def _prepare(self) -> None:
