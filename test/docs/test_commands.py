@@ -123,7 +123,7 @@ def test_the_reasons_are_used():
         ("vla-ros verify --checkpoint shipped:desk", "there is no shipped:desk"),
         ("vla-ros up sim -p policy.control_rate=10", "no parameter 'control_rate'"),
         ("vla-ros up sim -p arm.speed=10", "no node 'arm'"),
-        ("vla-ros up sim -p policy.stale_action=dance", "stale_action is one of"),
+        ("vla-ros up sim -p policy.stale_action=dance", "'dance', must be one of"),
         ("vla-ros up policy -r picture=/camera", "no node here has a topic or service 'picture'"),
         ("make demo TASK=stack_red_on_red", "no task stack_red_on_red"),
         ("make demo ARGS='--fast'", "unrecognized arguments"),

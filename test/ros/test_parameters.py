@@ -84,7 +84,7 @@ def test_options_of_another_distributions_decoding_go_through_engine_options(mon
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"engine_options": ["color=1"]}, "engine_options: no engine option 'color'"),
+        ({"engine_options": ["color=1"]}, "no engine option 'color'"),
         ({"engine_options": ["device=cpu"]}, "a parameter of that name"),
         ({"engine_options": ["gamma=many"]}, "gamma is 'many': give a whole number"),
         ({"engine_options": ["gamma=65"]}, "gamma is 65: give 0 to 64"),

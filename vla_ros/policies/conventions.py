@@ -357,7 +357,7 @@ def _ends(stats: Mapping[str, Any]) -> list[list[float]]:
         return [[float(x) for x in action.get(name) or ()] for name in names]
     except (AttributeError, TypeError, ValueError) as error:
         raise PolicyRefused(
-            f"the action statistics {' and '.join(names)} are no lists of numbers: {error}"
+            f"the action statistics {' and '.join(names)} are no lists of numbers"
         ) from error
 
 

@@ -104,14 +104,8 @@ def _without_view(words: list[str]) -> list[str]:
 
 
 def _graph(words: list[str]) -> str:
-    """Values that only a node would refuse: choices, and topics that it does not have."""
+    """Topics that no node has."""
     args = make_parser("up")[0].parse_args(words)
-    for item in args.param:
-        target, _, value = item.partition("=")
-        node, _, name = target.partition(".")
-        choices = declared.parameters(node).get(name, ())
-        if choices and value not in choices and name != "policy":  # packages bring policies too
-            return f"-p {item}: {name} is one of {', '.join(choices)}"
     for item in args.remap:
         name = item.partition("=")[0].rpartition(":")[2]
         if not declared.is_name(name):
