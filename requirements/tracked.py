@@ -1,4 +1,4 @@
-"""Whether what git tracks stays small: no file over 500 kB but shipped weights, 47 MB in all; and
+"""Whether what git tracks stays small: no file over 500 kB but shipped weights, 48 MB in all; and
 that none holds an unsolved merge.
 
 `make check` runs it; standard library only. Reports and episodes are made by the commands of
@@ -13,7 +13,7 @@ import sys
 from sources import ROOT
 
 FILE = 500_000  # bytes
-ALL = 47_000_000
+ALL = 48_000_000
 WEIGHTS = "vla_ros/shipped/", ".safetensors"
 
 

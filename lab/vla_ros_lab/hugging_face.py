@@ -22,7 +22,7 @@ from vla_ros.engine.models.openvla import VLAModel
 _NAME = "vla_ros_packed"
 
 
-def build_causal_lm(config: TextConfig, tensors: dict[str, torch.Tensor]) -> Any:
+def build_causal_lm(config: TextConfig, tensors: Mapping[str, torch.Tensor]) -> Any:
     """LlamaForCausalLM / Qwen2ForCausalLM that shares the storage of ``tensors``."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -72,7 +72,7 @@ class TransformersDecoder:
     def __init__(
         self,
         config: TextConfig,
-        tensors: dict[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
         quantized: Mapping[str, LowBit],
     ) -> None:
         if quantized:

@@ -41,7 +41,7 @@ NOT_IN_HUMBLE = {"service_msgs"}
 # Asked for and never imported, with the reason.
 TOOLS = {
     "ament_cmake": "CMakeLists.txt is built with it",
-    "ament_cmake_pytest": "runs test/launch_pytest in `colcon test`",
+    "ament_cmake_pytest": "runs test/launch_description in `colcon test`",
     "ament_cmake_python": "says where Python packages go",
     "launch_pytest": "imported where it is: pytest 9 does not take it",
     "python3-pytest-timeout": "a plugin of pytest, set in pyproject.toml",

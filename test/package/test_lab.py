@@ -29,7 +29,7 @@ def run(words: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[st
 def verbs(env: dict[str, str]) -> set[str]:
     done = run(["--help"], env)
     assert done.returncode == 0, done.stderr
-    return set(re.findall(r"^    ([a-z]+)(?:\s|$)", done.stdout, re.MULTILINE))
+    return set(re.findall(r"^  ([a-z]+)(?:\s|$)", done.stdout, re.MULTILINE))
 
 
 def test_a_robots_verbs_are_few_and_need_nothing_of_the_lab(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_damaged_lab_is_named_and_takes_no_other_verb_away(tmp_path: Path) -> 
     done = run(
         ["--help"], {**os.environ, "PYTHONPATH": f"{tmp_path}:{python_path(dict(os.environ))}"}
     )
-    assert done.returncode == 0 and "    doctor" in done.stdout
+    assert done.returncode == 0 and "  doctor" in done.stdout
     assert "(vla_ros_lab.cli) cannot be imported" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib.util
+import logging
 import os
 import resource
 import sys
@@ -73,6 +74,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if missing and item.get_closest_marker("ros"):
             item.add_marker(pytest.mark.skip(reason="rclpy is not installed: no ROS 2 here"))
     items.sort(key=lambda item: item.get_closest_marker("ros") is not None)
+
+
+def pytest_runtest_setup() -> None:
+    """Begin every test at Python's own level of logs: `import launch` sets it to INFO."""
+    logging.root.setLevel(logging.WARNING)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -280,13 +280,13 @@ CASES: dict[str, tuple[Change, str]] = {
         f"lerobot {kind}": (
             other({"type": kind, **LEROBOT}, WEIGHTS), re.escape(SAYS_LEROBOT.format(kind))
         )
-        for kind in ("groot", "act", "diffusion")
+        for kind in ("groot", "tdmpc", "diffusion")
     },
     **{  # read by the engine, and not whole here
         f"lerobot {kind}": (
             other({"type": kind, **LEROBOT}, WEIGHTS), "input_features has no camera"
         )
-        for kind in ("pi0", "pi05", "smolvla")
+        for kind in ("pi0", "pi05", "smolvla", "act")
     },
     "a language model": (other(QWEN, WEIGHTS), r"a language model \(Qwen2ForCausalLM\) without"),
     "a vision-language model": (

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--chunk needs at least 1")
     source = args.source.expanduser()
     if family_of(source).group != TOKENS and not what_of_lerobot(source):
-        raise UserError(f"{args.source} is a flow policy that is read as it is: nothing to convert")
+        raise UserError(f"{args.source} is a policy that is read as it is: nothing to convert")
     options = ConvertOptions(args.tokenizer, args.base, args.vq, args.step, args.chunk, args.images)
     done = convert(source, args.target.expanduser(), options)
     print(done.summary)

@@ -17,6 +17,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -58,6 +59,7 @@ def available() -> dict[str, tuple[str, str]]:
     return found
 
 
+@cache
 def _packages() -> list[ModuleType]:
     """The packages of other distributions' verbs. A damaged one is named, and takes none of the
     other verbs away."""

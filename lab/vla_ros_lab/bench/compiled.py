@@ -44,7 +44,7 @@ class CompiledDecoder:
     def __init__(
         self,
         config: TextConfig,
-        tensors: dict[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
         quantized: Mapping[str, LowBit],
     ) -> None:
         self._decoder = LlamaDecoder(config, tensors, quantized=quantized)

@@ -14,6 +14,7 @@ from vla_ros.cli.arguments import VERBS
 
 #: words of each verb with a hostile name among them, such that it is refused, or shown at once
 WORDS = {
+    "check": ["{}", "{}"],
     "contract": ["{}"],
     "convert": ["{}", "{}/x"],
     "demo": ["--policy", "vla", "--checkpoint", "{}"],

@@ -8,7 +8,7 @@ multiplied together are read into one, row by row; :class:`StreamedMatrices` are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 
@@ -78,22 +78,44 @@ class Streamed(Mapping[str, torch.Tensor]):
         return Streamed({name: self.shapes[name] for name in names}, self.view, self.wanted)
 
 
-class Kept(dict[str, torch.Tensor]):
+class Kept(MutableMapping[str, torch.Tensor]):
     """Tensors that a network took of ``source``, by name: one that is asked for is taken and stays.
 
-    Of those that were :meth:`taken` otherwise there is none.
+    Until :meth:`finish` those that nobody asked for yet are among them too. Of those that were
+    :meth:`taken` otherwise there is none.
     """
 
     def __init__(self, source: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()
         self._source: Mapping[str, torch.Tensor] = source
+        self._here: dict[str, torch.Tensor] = {}
         self._gone: set[str] = set()
 
-    def __missing__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> torch.Tensor:
         if name in self._gone:
             raise KeyError(name)
-        self[name] = made = self._source[name]
-        return made
+        if name not in self._here:
+            self._here[name] = self._source[name]
+        return self._here[name]
+
+    def __setitem__(self, name: str, tensor: torch.Tensor) -> None:
+        self._gone.discard(name)
+        self._here[name] = tensor
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self._here.pop(name, None)
+        self._gone.add(name)
+
+    def __contains__(self, name: object) -> bool:  # and none is read for it
+        return name not in self._gone and (name in self._here or name in self._source)
+
+    def __iter__(self) -> Iterator[str]:
+        names = dict.fromkeys((*self._here, *self._source))
+        return iter([name for name in names if name not in self._gone])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def fused(self, names: Sequence[str]) -> torch.Tensor:
         """One tensor of several, one below the other, which become views of it: so memory is paid
@@ -114,25 +136,22 @@ class Kept(dict[str, torch.Tensor]):
         rows = [self._rows(name) for name in names]
         whole = self._whole(names)
         for name in names:
-            self.pop(name, None)
-            self._gone.add(name)
+            del self[name]
         return whole, rows
 
     def finish(self) -> None:
         """Take what is left."""
-        for name in self._source:
-            if name not in self._gone:
-                self[name]
+        self._here = dict(self)
         self._source = {}
 
     def _rows(self, name: str) -> int:
-        if name not in self and isinstance(self._source, Streamed):
+        if name not in self._here and isinstance(self._source, Streamed):
             return self._source.shapes[name][0]
         return len(self[name])
 
     def _whole(self, names: Sequence[str]) -> torch.Tensor:
         source = self._source
-        if isinstance(source, Streamed) and not any(name in self for name in names):
+        if isinstance(source, Streamed) and not any(name in self._here for name in names):
             return source.fused(names) if len(names) > 1 else source.lent(names[0])
         parts = [self[name] for name in names]
         return torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -56,14 +56,15 @@ def action_tokens(config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> A
     """A checkpoint's action tokens: bins, or codes where it has a VQ-VAE."""
     if config.vq is None:
         return ActionTokens(config.action_vocab, config.bins)
-    parts = {n: t.float().cpu().numpy() for n, t in tensors.items() if n.startswith("vq.")}
-    layers = tuple(
-        (parts[f"vq.decoder.{i}.weight"], parts[f"vq.decoder.{i}.bias"]) for i in range(3)
-    )
+
+    def part(name: str) -> _Float32s:
+        return tensors[f"vq.{name}"].float().cpu().numpy()
+
+    layers = tuple((part(f"decoder.{i}.weight"), part(f"decoder.{i}.bias")) for i in range(3))
     return ActionCodes(
         config.action_vocab,
         config.bins,
-        codebooks=parts["vq.codebooks"],
+        codebooks=part("codebooks"),
         layers=layers,
         scale=config.vq.scale,
     )

@@ -91,7 +91,7 @@ def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def load_heads(
     config: ModelConfig,
-    tensors: dict[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
     quantized: Mapping[str, LowBit] | None = None,
 ) -> ParallelHeads:
     """The heads with a checkpoint's weights, of which the ``quantized`` are no tensors."""

@@ -5,7 +5,7 @@ MiniVLA, OpenVLA-OFT and BitVLA are it with other towers, heads or languages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ from vla_ros.engine.models.towers import Vision
 from vla_ros.engine.options import EngineOptions
 
 #: a language model's config, all tensors that are not quantized, and those that are -> a decoder
-MakeDecoder = Callable[[TextConfig, dict[str, torch.Tensor], Mapping[str, LowBit]], Decoder]
+MakeDecoder = Callable[[TextConfig, Mapping[str, torch.Tensor], Mapping[str, LowBit]], Decoder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class VLAModel(TokenNetwork):
         self.device, self.dtype = device, dtype
         #: without what is packed; see :meth:`unpacked`
         tensors = Kept(checkpoint.tensors)
-        self.tensors: dict[str, torch.Tensor] = tensors
+        self.tensors: MutableMapping[str, torch.Tensor] = tensors
         self.directory = checkpoint.directory
         self.actions = action_tokens(self.config, self.tensors)
         #: parameters in fewer bits, which are not among ``tensors``

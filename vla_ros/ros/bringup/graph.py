@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,7 +193,8 @@ ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
-NAMESAKES_S = 0.8  # to discover the nodes of a domain: a fifth of it on a quiet machine
+LATE_S = 3.0  # for one that has answered already
+NAMESAKES_S = 1.2  # to discover the nodes of a domain: a fifth of it on a quiet machine
 LACKING_S = 2.0  # for a policy to run after its activation; it names a missing camera after 1 s
 
 LogLine = Callable[[str, str], None]  # (node, line)
@@ -340,12 +341,15 @@ class Graph:
         if self._interrupted():
             raise BringUpStopped
         if found:
-            domain = self._environment.get("ROS_DOMAIN_ID") or "0"
-            run, it = ("runs", "it") if len(found) == 1 else ("run", "them")
-            raise GraphFailed(
-                f"{' and '.join(found)} {run} in domain {domain} already: end {it}, or give"
-                " --namespace, or another ROS_DOMAIN_ID"
-            )
+            raise self._taken(found)
+
+    def _taken(self, names: Sequence[str]) -> GraphFailed:
+        domain = self._environment.get("ROS_DOMAIN_ID") or "0"
+        run, it = ("runs", "it") if len(names) == 1 else ("run", "them")
+        return GraphFailed(
+            f"{' and '.join(names)} {run} in domain {domain} already: end {it}, or give"
+            " --namespace, or another ROS_DOMAIN_ID"
+        )
 
     def _prepare(self) -> None:
         if self._given is None:
@@ -369,6 +373,18 @@ class Graph:
             self._before_activate()
             for spec in nodes:
                 self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
+            self._check_alone(client)
+
+    def _check_alone(self, client: LifecycleClient, seconds: float = 0.0) -> None:
+        """Raise GraphFailed where a node of one of these names was there all the same: on a busy
+        machine it is discovered late, perhaps within so many more seconds."""
+        names, until = [spec.full_name for spec in self.spec.nodes], time.monotonic() + seconds
+        while self._shared:
+            if found := client.twice(names):
+                raise self._taken(found)
+            if time.monotonic() >= until or self._interrupted():
+                return
+            time.sleep(0.05)
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[LifecycleClient]:
@@ -408,12 +424,14 @@ class Graph:
         try:
             with self._step(f"{spec.name}: {name}", SERVICE_TIMEOUT_S + timeout_s):
                 client.state(spec.full_name, SERVICE_TIMEOUT_S, alive)
+                self._check_alone(client)
                 self._say(f"{spec.name}: {name} ...")
                 done = client.change(spec.full_name, name, timeout_s, alive)
         except TimeoutError as error:
             self.check()
             raise TimedOut(f"{spec.name}: {name}: {error}: {process.reason()}") from None
         if not done:
+            self._check_alone(client, LATE_S)  # which may have refused
             raise GraphFailed(f"{spec.name} refused to {name}: {process.reason()}")
         self._say(f"{spec.name}: {name} done in {time.monotonic() - start:.1f} s")
 

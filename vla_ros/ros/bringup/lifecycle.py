@@ -81,6 +81,12 @@ class LifecycleClient:
             found = {f"{space.rstrip('/')}/{name}" for name, space in listed} & set(names)
         return found
 
+    def twice(self, names: Collection[str]) -> list[str]:
+        """Those of these full names that two nodes have, as far as they are discovered."""
+        listed = self._node.get_node_names_and_namespaces()
+        found = [f"{space.rstrip('/')}/{name}" for name, space in listed]
+        return sorted({name for name in names if found.count(name) > 1})
+
     def status(self, policy: str, seconds: float) -> str:
         """State and reason of a policy node that does not run within so long; "": it runs, or
         reports nothing."""

@@ -181,10 +181,13 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, base: Path) 
     [
         (lambda d: None, "nothing to convert in"),
         (lambda d: write_random(d / "x", tiny_config(), seed=1), "nothing to convert in"),
-        (lambda d: (d / "config.json").write_text('{"type": "act", "input_features": {}}'),
-         "a policy of lerobot, of type 'act'"),
-        (lambda d: (d / "config.json").write_text('{"type": "pi0", "input_features": {}}'),
-         "is a flow policy that is read as it is"),
+        (lambda d: (d / "config.json").write_text('{"type": "tdmpc", "input_features": {}}'),
+         "a policy of lerobot, of type 'tdmpc'"),
+        *(
+            (lambda d, kind=kind: (d / "config.json").write_text(json.dumps({"type": kind})),
+             "is a policy that is read as it is")
+            for kind in ("pi0", "act")
+        ),
     ],
 )  # fmt: skip
 def test_the_verb_ends_with_one_line_and_status_2(

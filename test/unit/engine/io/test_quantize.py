@@ -168,7 +168,7 @@ def test_fp8_products_are_those_of_the_floats_and_of_rounded_inputs(
     off: list[tuple[float, float]] = []
     monkeypatch.setattr(BesidePlace, "off", off)
     assert torch.equal(chunk(source, every, BesidePlace), chunk(source, every))
-    assert len(off) > 50
+    assert len(off) >= (43 if preset == "act-small" else 51)  # ACT's chunk is one pass
     assert max(right for right, _ in off) < 2**-8  # a rounding to bfloat16, and the order of sums
     assert min(other for _, other in off) > 0.01  # without the inputs' rounding it is another
 
@@ -331,6 +331,21 @@ def test_ahead_of_time_is_the_same_to_the_bit_of_tokens(checkpoint: Path, weight
         np.testing.assert_array_equal(inference.actions, before[stamp].actions)
     assert sha256_on_disk(str(target)) != sha256_on_disk(str(checkpoint))
     assert inspect(str(target)).parameters > 0
+
+
+def test_maps_of_few_bits_keep_their_biases(checkpoint: Path) -> None:
+    """A tower in int8 says what the same tower says in bfloat16, but for the rounding."""
+    image = EVENTS[0].image
+    found = []
+    for weights in ("", "vision=int8"):
+        model = loaded(checkpoint, weights).model
+        tower = next(m for n, m in model.vision.named_modules() if n.endswith("blocks.0.mlp.fc1"))
+        assert tower.bias is not None
+        engine = loaded(checkpoint, weights)
+        engine.reset("pick up the red cube")
+        request = engine.encode(observation(1, image), Timeline(0), CLOCK)
+        found.append(request.features.float())
+    assert 0 < float((found[0] - found[1]).norm() / found[0].norm()) < 0.05
 
 
 def test_what_it_was_made_of_is_written_down(checkpoint: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +139,11 @@ def test_files_on_the_hub_are_judged_before_they_are_downloaded(
 ) -> None:
     """An OFT release's heads are no safetensors: without them it would act as plain OpenVLA."""
     import huggingface_hub
+    from huggingface_hub import constants
 
+    hub = socket.create_server(("127.0.0.1", 0))  # its address takes connections
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
     names = ["config.json", WEIGHTS, file]
     monkeypatch.setattr(
         huggingface_hub.HfApi, "list_repo_files", lambda self, name, revision: names
@@ -146,7 +151,7 @@ def test_files_on_the_hub_are_judged_before_they_are_downloaded(
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("took it")
     )
-    with pytest.raises(CheckpointError, match=message):
+    with hub, pytest.raises(CheckpointError, match=message):
         load_engine(EngineOptions(checkpoint=f"somebody/model@{COMMIT}"))
 
 

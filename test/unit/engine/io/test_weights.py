@@ -32,6 +32,7 @@ from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io import weights as weights_of_files
 from vla_ros.engine.io.files import header
 from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.streamed import Kept
 from vla_ros.engine.io.weights import Expected, FileWeights, Shape, Weights
 from vla_ros.engine.models.golden_ints import position_ids
 
@@ -62,6 +63,27 @@ def held(*roots: object) -> int:
             found[storage.data_ptr()] = storage.nbytes()
         stack.extend(gc.get_referents(it))
     return sum(found.values())
+
+
+def test_what_a_network_has_not_taken_yet_is_among_its_tensors() -> None:
+    """By each way in which a mapping is asked: a bias that is not found is one that is left out."""
+    source = {name: torch.full((2, 2), float(i)) for i, name in enumerate("abcd")}
+    kept = Kept(source)
+    found = kept.get("a")
+    assert found is not None
+    assert torch.equal(found, source["a"])
+    assert "b" in kept
+    assert set(kept) == set(kept.keys()) == {n for n, _ in kept.items()} == set("abcd")
+    assert len(kept) == 4
+    whole, rows = kept.taken(["b", "c"])
+    assert torch.equal(whole, torch.cat((source["b"], source["c"])))
+    assert rows == [2, 2]
+    assert "b" not in kept
+    assert kept.get("c") is None
+    assert set(kept) == {"a", "d"}
+    kept.finish()
+    source.clear()
+    assert sorted(kept) == ["a", "d"]
 
 
 class Noted(Weights):

@@ -1,5 +1,6 @@
 """The real browser of the tests, without a robot: it ends with its test, and it moves a slider."""
 
+import contextlib
 import io
 import os
 import signal
@@ -124,8 +125,12 @@ def test_a_button_of_the_takeover_speaks_for_as_long_as_it_is_held(tmp_path):
             page.open(f"http://localhost:{window.port}/")
             wait_until(lambda: page.run(f"!!{folder}"), 120, "the folder", every=0.5)
             page._click(folder)
-            with page.holding_button("↻ E"):
-                wait_until(lambda: len(pushes) > 5, 60, "more than one word")
+            for _ in range(3):  # a page that is drawn anew meanwhile takes the button away
+                with page.holding_button("↻ E"), contextlib.suppress(AssertionError):
+                    wait_until(lambda: len(pushes) > 5, 20, "more than one word")
+                if pushes:
+                    break
+            assert len(pushes) > 5
             assert set(pushes) == {JogRequest((0.0, 0.0, 0.0, 0.0, 0.0, -0.4))}
             page.press_button("Close")
             wait_until(lambda: JogRequest(opening=0.0) in pushes, 60, "the gripper")

@@ -14,9 +14,11 @@ ALLOWED = (
     "vla_ros.core.files",  # imports core alone, as the two below
     "vla_ros.core.resources",
     "vla_ros.core.yaml_files",
+    "vla_ros.core.names",  # imports nothing
     "vla_ros.core.signals",
     "vla_ros.core.console",  # imports core alone
     "vla_ros.core.text",
+    "vla_ros.core.video",  # imports core alone
     "vla_ros.msg",
     "vla_ros.ros.common",
 )

@@ -61,7 +61,7 @@ def test_a_decoder_leaves_out_what_came_while_it_decoded_another():
         busy.set()
         assert free.wait(10.0)
 
-    decoder = Decoder(take)
+    decoder = Decoder(take, 1)
     decoder.put(b"0", Moment(0, 0))
     assert busy.wait(10.0)
     for number in range(1, 9):
