@@ -43,6 +43,8 @@ def written(path: Path, text: str) -> str:
         ("policy", "vla_policy: {#max_age_s: 0.3}", "is for vla_policy, and this"),
         ("policy", "/arm/policy: {#max_age_s: 0.3}", "is for arm/policy"),
         ("policy", "arm: {policy: {#max_age_s: 0.3}}", "is for arm/policy"),
+        ("policy", "policy: {#max_age_s: 1}", "line 1: max_age_s is 1: ROS takes no whole number"),
+        ("policy", "policy: {#bounds_low: [-1, 1]}", "line 1: bounds_low is [-1, 1]: ROS takes no"),
         ("policy", "policy: {#bounds_low: []}", "bounds_low is an empty list"),
         ("monitor", "monitor: {#max_ages: 1.0}", "monitor has no parameter 'max_ages'"),
         ("bridge", "bridge: {#taks: x}", "bridge has no parameter 'taks'"),

@@ -316,6 +316,26 @@ def check_checkpoint(name: str) -> Check:
     return tried("checkpoint", code, "docs/reference/checkpoints.md says what can be read", 600.0)
 
 
+def check_conventions(name: str) -> Check:
+    """Check of what nothing says about the actions, with the default parameters: which end of a
+    gripper is closed, the units of numbers that are no m and rad. The node refuses it, or warns."""
+    code = (
+        "import sys\n"
+        "from vla_ros.engine.options import EngineOptions\n"
+        "from vla_ros.policies.base import PolicyRefused, PolicySpec\n"
+        "from vla_ros.policies.conventions import settle\n"
+        f"spec = PolicySpec('vla', engine=EngineOptions({name!r}))\n"
+        "try:\n"
+        "    used, doubt = settle(spec)\n"
+        "    doubt = '; '.join(filter(None, (doubt, used.layout(spec).doubt)))\n"
+        "except PolicyRefused as error:\n"
+        "    sys.exit(' '.join(str(error).split()))\n"
+        "sys.exit(doubt) if doubt else print(used)"
+    )
+    advice = "these are parameters of the policy node, and flags of vla-ros serve and eval"
+    return tried("conventions", code, advice, bad=Level.WARN)
+
+
 def check_memory(name: str) -> Check:
     """Check that a checkpoint fits on the GPU, or without one in this machine's memory, by its
     headers alone."""
@@ -650,4 +670,5 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     yield check_libero()
     if args.checkpoint is not None:
         yield check_checkpoint(args.checkpoint)
+        yield check_conventions(args.checkpoint)
     yield check_clock()

@@ -25,6 +25,10 @@ Parameters are given at start, in a parameter file or with `-p`. Those of the po
 at configure: they may be set again after cleanup, and what they cannot mean together is a configure
 that fails with the reason. Those marked *live* may also be set while the node runs; a bad value is
 refused with the reason. Defaults are in `config/`.
+
+A name that no node has, and a value that it cannot have, is refused with its file and line: by
+`vla-ros up` before anything starts, by a node of `ros2 launch` or `ros2 run` as it starts. In a
+file ROS takes no whole number for a fraction: write 30.0.
 """
 _OPTIONS = """### engine_options
 

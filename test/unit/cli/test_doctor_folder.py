@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from support.hub_folders import FOLDERS, fasts, lerobots, token_policy
+from vla_ros.cli.doctor import Level, check_conventions
 from vla_ros.cli.main import main
 from vla_ros.engine.families.folder import describe
 from vla_ros.engine.families.registry import write_folder
@@ -131,6 +132,15 @@ def test_statistics_that_the_policy_refuses_are_lacking(
     (tmp_path / "it" / "dataset_statistics.json").write_text(text)
     (lack,) = describe(str(tmp_path / "it")).lacks
     assert says in lack and "my_robot" in lack
+
+
+def test_what_nothing_says_about_the_actions_is_a_warning(tmp_path: Path) -> None:
+    """The node refuses it at configure: --full says so before."""
+    lerobots("pi0")(tmp_path / "it")
+    found = check_conventions(str(tmp_path / "it"))
+    assert (found.level, found.name) == (Level.WARN, "conventions")
+    assert "nothing says which end is closed: give gripper" in found.found
+    assert check_conventions("shipped:tabletop").level is Level.OK
 
 
 def test_turbovla_as_convert_writes_it(tmp_path: Path) -> None:

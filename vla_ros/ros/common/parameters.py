@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from rclpy.exceptions import InvalidParameterValueException
+from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 from rclpy.node import Node
 
 from vla_ros.ros.common.given import refuse_unknown
@@ -110,6 +110,15 @@ def _declared(node: Node, row: Parameter, lifecycle: bool) -> Any:
         if row.ends is None or given is None:
             raise
         raise ValueError(_beyond(row, given[1])) from None
+    except InvalidParameterTypeException as error:
+        whole = re.search(
+            r"to '(.+)' of type 'INTEGER(_ARRAY)?', expecting type 'DOUBLE", str(error)
+        )
+        if whole is None:
+            raise
+        raise ValueError(
+            f"{row.name} is {whole[1]}: ROS takes no whole number for a fraction, write 1 as 1.0"
+        ) from None
     return given_value(row, value)
 
 
