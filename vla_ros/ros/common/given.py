@@ -6,6 +6,7 @@ the default without a word.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -63,8 +64,19 @@ def _mine(node: Node, file: Path) -> set[str]:
 
 def given_place(text: str) -> str:
     """File and line of the parameter that an error names; "": it is in none of this process's
-    files."""
+    files, or the command line gives it."""
+    if _given_by_itself(sys.argv) & set(re.findall(r"[\w.]+", text)):
+        return ""
     return place_of_error(text, list(_parameter_files(sys.argv)))
+
+
+def _given_by_itself(arguments: Iterable[str]) -> set[str]:
+    """Names of the parameters that -p gives."""
+    words, found = iter(arguments), set[str]()
+    for word in words:
+        if word in ("-p", "--param"):
+            found.add(next(words, "").partition(":=")[0].rpartition(":")[2])
+    return found
 
 
 def _check_sections(node: Node, file: Path) -> None:
