@@ -338,7 +338,7 @@ def test_a_bad_parameter_at_start_ends_the_node_with_the_reason(
 
 def test_it_ends_on_sigterm(spawn_node) -> None:
     monitor = spawn_node("monitor")
-    monitor.wait_for_log("no image yet", timeout=60.0)
+    monitor.wait_for_log("no status heard", timeout=60.0)
     monitor.signal(signal.SIGTERM)
     assert monitor.wait(timeout=bound(quiet=3.0, loaded=10.0)) == 0
 

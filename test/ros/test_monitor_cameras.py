@@ -100,7 +100,7 @@ def test_what_a_policy_without_a_word_sees_is_not_known(spawn_node, ros):
     with filming(ros, raw(), "/image"):
         camera_of(diagnostics, "/image")
         policy.kill()
-        told = "not known: the policy, which tells what it sees, is silent"
+        told = "not known: the policy, which reports what it sees, is silent"
         diagnostics.wait_new(
             lambda m: any(s.name == "monitor: camera" and told in s.message for s in m.status),
             timeout=30.0,

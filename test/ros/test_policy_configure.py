@@ -82,7 +82,7 @@ def test_a_policy_of_another_kind_moves_no_robot_unless_that_is_said(start_polic
         assert said in refused.reason, "both, side by side, and what allows it"
     assert rig.ros.set_parameter("/policy", "action_space_override", True) == (True, "")
     assert rig.ros.change_state("/policy", "configure", 60.0)
-    rig.node.wait_for_log("check this: action_space is joint_position")
+    rig.node.wait_for_log("(parameter action_space_override)")
 
 
 def test_simulated_time_is_chosen_at_the_start(start_policy, tmp_path):

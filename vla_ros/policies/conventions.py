@@ -52,6 +52,8 @@ DATA_HZ: Final[Mapping[str, float]] = {
     "droid": 15.0,
     "fractal20220817_data": 3.0,
 }
+#: Statistics whose data are known to be displacements of an end effector.
+_DISPLACEMENTS: Final = frozenset({*DATA_HZ, RANDOM, "tabletop"})
 PHYSICAL_UNITS: Final[Scale] = (1.0,) * 6
 LONGEST_STEP = 0.5  # statistics that reach further are not in metres
 LONGEST_TURN = 13.0  # and joints of two turns are not in radians
@@ -302,6 +304,8 @@ def _of_statistics(
 ) -> Conventions:
     low, high = (tuple(end) for end in _ends(stats))
     data = ActionData(low=low, high=high) if len(low) == len(high) else ActionData()
+    if key.startswith(LIBERO_SUITE) or key in _DISPLACEMENTS:
+        data = replace(data, names=END_EFFECTOR_DELTA.names, named_by=f"statistics '{key}'")
     if key.startswith(LIBERO_SUITE):
         # OpenVLA's copies of LIBERO's data have 0 closed and 1 open.
         data = replace(data, libero=f"statistics '{key}'", gripper="0..1", gripper_by=PROTOCOL)
@@ -310,7 +314,7 @@ def _of_statistics(
         )
     if key == RANDOM:
         units = "as LIBERO's controller"
-        return Conventions(key, CONTROLLER_UNITS, "default", False, cameras, units)
+        return Conventions(key, CONTROLLER_UNITS, "default", False, cameras, units, data=data)
     width = _width(stats)
     found = Conventions(key, PHYSICAL_UNITS, "default", False, cameras, width=width, data=data)
     if _are_joints(found, space):
