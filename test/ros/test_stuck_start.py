@@ -62,9 +62,10 @@ def test_a_step_in_which_the_middleware_hangs_is_named_and_everything_ends(
             "graph.Graph.__init__.__kwdefaults__['configure_timeout_s'] = 2.0\ngraph.STEP_S",
         )
     program = verb(code, *words)
-    wait_until(lambda: children(program.pid), 20.0, "nodes")
-    wait_until(lambda: program.returncode is not None or children(program.pid), 20.0)
-    nodes = children(program.pid)
+    nodes: list[int] = []
+    if words[0] == "demo" or where == "change":  # `up` looks at the graph before it starts nodes
+        wait_until(lambda: children(program.pid), 20.0, "nodes")
+        nodes = children(program.pid)
     assert program.wait(60.0) == STUCK
     assert says in program.log
     wait_until(lambda: not [pid for pid in nodes if alive(pid)], 20.0, "the end of all nodes")
