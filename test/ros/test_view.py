@@ -89,10 +89,7 @@ def test_a_demo_is_watched_told_what_to_do_and_stopped_in_the_browser(verb, ros,
             press()
             stopped = statuses.wait_new(lambda m: "stop" in m.reason, timeout=BROWSER_S)
             assert stopped.state == PolicyStatus.STATE_WAITING
-            wait_until(
-                lambda: page.text("vla-word") == "WAITING" and "stop" in page.text("vla-reason"),
-                *(BROWSER_S, "the page says so"),
-            )
+            wait_until(lambda: page.text("vla-word") == "STOPPED", BROWSER_S, "the page shows it")
             began = len(commands.messages)
             assert moved(joints) < 0.002
             assert all(m.kind != ActionCommand.KIND_POLICY for m in commands.messages[began:])
