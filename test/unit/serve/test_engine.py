@@ -44,7 +44,11 @@ def test_tokens_and_actions_are_the_engine_s() -> None:
         there = PolicySpec("remote", engine=EngineOptions(server.address))
         one, other = load_policy(there), load_policy(there)
         assert one.info == replace(
-            local.info, name="remote", checkpoint=server.address, conventions=one.info.conventions
+            local.info,
+            name="remote",
+            checkpoint=server.address,
+            conventions=one.info.conventions,
+            assumptions=(one.info.assumptions[0], *local.info.assumptions),  # the server's first
         )
         for policy in (local, one, other):
             policy.reset(TASK)
