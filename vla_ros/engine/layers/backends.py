@@ -90,10 +90,10 @@ def choose_backend(
     if attention != "auto":
         plain = partial(PackedAttention, rope_write=rope_write, library=False)
         return Backend(plain, whole_slots=True, name="two products")
-    if device.type == "cpu":
+    tail = choose_tail(device, head_dim, dtype, heads)
+    if device.type == "cpu" and tail is None:  # else Triton's interpreter
         on_cpu = partial(CpuAttention, rope_write=rope_write)
         return Backend(on_cpu, whole_slots=True, name="two products")
-    tail = choose_tail(device, head_dim, dtype, heads)
     name = "two products" if tail is None else "Triton's tail attention"
     make = tail or TorchTail
     shape = Shape(device, dtype, head_dim, heads, causal=True)
