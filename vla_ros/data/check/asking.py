@@ -23,10 +23,6 @@ _LEAST = 1e-3  # m, rad: a group that moves less in the data is not judged
 _WEIGHTS = (3.0, 1.0)  # of an end effector's position and rotation: square objects have four
 
 
-class OutOfBudget(Exception):
-    """There is no time for another question."""
-
-
 class Asker:
     """A policy and the frames that it is asked about. An answer is kept: the same question costs
     nothing the second time. ``calls``: questions that were asked.
