@@ -169,6 +169,26 @@ def _check_colors(mode: str, format_: str) -> None:
         )
 
 
+_ORIENTATION = 0x0112  # EXIF's tag; 1 is as it stands
+
+
+def _check_upright(image: Pillow.Image) -> None:
+    """Refuse an image that says it is to be turned: some decoders do, image_transport's does not,
+    and a policy sees the difference."""
+    if "exif" not in image.info:
+        return
+    try:
+        turn = image.getexif().get(_ORIENTATION, 1)
+    except Exception as error:  # whatever Pillow meets in a stranger's tags
+        raise BadMessage(f"compressed image has corrupt EXIF: {error!r:.60}") from None
+    if turn not in (0, 1):
+        raise BadMessage(
+            f"compressed image is to be turned by its EXIF orientation {str(turn)[:8]}, which"
+            " decoders read differently: let the driver turn its pixels, or leave out the tag"
+            " and set rotate"
+        )
+
+
 def decompressed(message: Any, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
     try:
@@ -181,6 +201,7 @@ def decompressed(message: Any, max_pixels: int) -> core.Image:
                     " infrared is no camera's image, convert it to 8 bits"
                 )
             _check_colors(image.mode, message.format)
+            _check_upright(image)
             return np.array(image.convert("RGB"), dtype=np.uint8)
     except BadMessage:
         raise

@@ -107,3 +107,38 @@ def test_images_are_resized_by_the_nearest_pixel_with_the_corners_in_the_corners
     wide = np.broadcast_to(np.arange(480)[:, None, None], (480, 640, 3)).astype(np.uint16)
     rows = resized(wide, 512, 512)[:, 0, 0]
     assert (rows[[0, 1, 2, 8, 9, 256, 511]] == [0, 1, 2, 7, 8, 240, 479]).all()
+
+
+def test_an_image_that_is_to_be_turned_is_refused() -> None:
+    """A phone's JPEG: on its side, with a tag that some decoders obey and others do not."""
+    files = {}
+    for orientation in (0, 1, 6):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        out = io.BytesIO()
+        Image.fromarray(PIXELS).save(out, "JPEG", exif=exif)
+        files[orientation] = SimpleNamespace(format="jpeg", data=out.getvalue())
+    assert decompressed(files[0], 100).shape == decompressed(files[1], 100).shape == PIXELS.shape
+    with pytest.raises(BadMessage, match=r"EXIF orientation 6, .*set rotate"):
+        decompressed(files[6], 100)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_whatever_stands_in_the_tags_is_a_bad_message_or_an_image() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    out = io.BytesIO()
+    Image.fromarray(PIXELS).save(out, "JPEG", exif=exif)
+    data, random = out.getvalue(), np.random.default_rng(3)
+    start = data.index(b"Exif") + 6
+    seen = set()
+    for _ in range(300):
+        broken = bytearray(data)
+        for index in random.integers(start, start + 26, 3):
+            broken[index] = random.integers(0, 256)
+        try:
+            seen.add(decompressed(SimpleNamespace(format="jpeg", data=bytes(broken)), 100).shape)
+        except BadMessage as error:
+            assert "\n" not in str(error)
+            seen.add("refused")
+    assert seen == {PIXELS.shape, "refused"}
