@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sys
 import time
 
 import pytest
@@ -11,29 +10,13 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from std_msgs.msg import String
 
-from support.nodes import Program
 from support.ros import RosPeer
 from support.timing import QUIET
 from support.wait import wait_until
 from vla_ros.msg import EpisodeStatus, PolicyStatus
 from vla_ros.ros.common.qos import LATCHED, STATUS
 
-MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 BAD = re.compile(r"\[(WARN|ERROR|FATAL)\]|Traceback|incompatible QoS", re.IGNORECASE)
-
-
-@pytest.fixture
-def up(ros_env):
-    programs = []
-
-    def start(*words):
-        programs.append(Program("up", [sys.executable, "-c", MAIN, "up", *words], ros_env))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.kill()
-        print(program.log)
 
 
 def bad_lines(log):

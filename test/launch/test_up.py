@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import time
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 
-from support.nodes import Program, run_cli
+from support.nodes import run_cli
 from support.processes import alive, children
 from support.timing import QUIET, judge
 from support.wait import wait_until
@@ -20,22 +19,6 @@ from vla_ros.ros.bringup.graph import Graph, GraphFailed
 from vla_ros.ros.bringup.graph_file import GraphSpec
 from vla_ros.ros.common.qos import LATCHED
 from vla_ros.sim.so101.world import MODEL_PACKAGE
-
-MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
-
-
-@pytest.fixture
-def up(ros_env):
-    programs = []
-
-    def start(*words):
-        programs.append(Program("up", [sys.executable, "-c", MAIN, "up", *words], ros_env))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.kill()
-        print(program.log)
 
 
 def test_up_activates_the_policy_and_ends_cleanly_on_sigint(up, ros):
