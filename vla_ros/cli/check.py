@@ -298,6 +298,7 @@ def _checked(
     from vla_ros.data.check.report import CheckReport, figures
     from vla_ros.data.check.sensitivity import sensitivities
     from vla_ros.data.check.static import findings, refuse_width
+    from vla_ros.data.check.texts import trained_texts
 
     spec = _spec(args, robot)
     policy = _loaded(spec)
@@ -308,7 +309,8 @@ def _checked(
         args.data = [_live(args, robot, bool(info.state_dim), temporary)]
     recording = _recording(args, robot, needs, progress)
     refuse_width(recording, info.action_space)
-    seen = findings(recording, info, _ends(spec, info.action_space.width))
+    ends = _ends(spec, info.action_space.width)
+    seen = findings(recording, info, ends, trained_texts(args.checkpoint))
     asker = Asker(policy, recording)
     hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
 

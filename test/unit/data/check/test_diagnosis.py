@@ -3,6 +3,7 @@
 The policy is a stranger's: three joints and a gripper that go to where the colors of an image say.
 """
 
+import json
 import math
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from vla_ros.data.check.hypotheses import all_of
 from vla_ros.data.check.recording import LAGS, record, roles_of, state_of
 from vla_ros.data.check.sensitivity import sensitivities
 from vla_ros.data.check.static import findings, refuse_width
+from vla_ros.data.check.texts import trained_texts
 from vla_ros.data.lerobot.dataset import ACTION, STATE, DatasetRow
 
 NAMES = ("pan", "lift", "flex", "gripper")
@@ -72,9 +74,14 @@ def rows(episodes=8):
             yield DatasetRow(episode, text, {"main": image}, {ACTION: action, STATE: state})
 
 
+def recorded(episodes=8):
+    count, roles = episodes * ROWS, {"main": "main"}
+    return record("rows", 20.0, rows(episodes), count, 24, NAMES, NAMES, roles, 8)
+
+
 @pytest.fixture(scope="module")
 def clean():
-    return record("rows", 20.0, rows(), 8 * ROWS, 24, NAMES, NAMES, {"main": "main"}, 8)
+    return recorded()
 
 
 def check(recording, **options):
@@ -298,6 +305,46 @@ def test_a_joint_a_whole_turn_away_is_found(clean):
     info = replace(Reaching.info, state_middle=middle)
     lines = [one.line for one in findings(turned, info)]
     assert any("flex of the state is 1 whole turns" in line for line in lines)
+
+
+def test_an_end_of_the_statistics_that_no_value_comes_near_is_looked_at():
+    many = recorded(40)
+    assert len(many.actions) >= 1000
+    reach = np.abs(many.actions).max(0)
+    fits = [-reach, reach]
+    assert not [f for f in findings(many, Reaching.info, fits) if "comes near" in f.line]
+    lopsided = [-reach, reach * [1.0, 4.0, 1.0, 1.0]]
+    (found,) = [f for f in findings(many, Reaching.info, lopsided) if "comes near" in f.line]
+    assert found.level == "look" and found.line.startswith(many.names[1])
+    few = recorded(4)
+    assert not [f for f in findings(few, Reaching.info, lopsided) if "comes near" in f.line]
+
+
+def test_instructions_are_held_against_those_of_the_training_data(clean, tmp_path):
+    meta = tmp_path / "policy" / "meta"
+    meta.mkdir(parents=True)
+    (meta / "tasks.jsonl").write_text(
+        "".join(json.dumps({"task": text}) + "\n" for text in ("Reach it.", "stack"))
+    )
+    trained = trained_texts(str(meta.parent))
+    assert trained == {"Reach it.", "stack"}
+
+    def lines(text):
+        told = replace(clean, tasks=(text,) * len(clean.tasks))
+        return [f.line for f in findings(told, Reaching.info, (), trained)]
+
+    assert not [line for line in lines("stack") if "instruction" in line]
+    assert any("the training data write it 'Reach it.'" in line for line in lines("reach it"))
+    assert any("none of the 2 of the training data" in line for line in lines("open the box"))
+    assert not trained_texts("shipped:nothing")
+    (meta / "tasks.jsonl").write_text("{no json")
+    assert not trained_texts(str(meta.parent))
+    (tmp_path / "policy" / "train_config.json").write_text(
+        json.dumps({"dataset": {"root": str(tmp_path / "set")}})
+    )
+    (tmp_path / "set" / "meta").mkdir(parents=True)
+    (tmp_path / "set" / "meta" / "tasks.jsonl").write_text('{"task": "pour"}')
+    assert trained_texts(str(meta.parent)) == {"pour"}
 
 
 # Recordings
