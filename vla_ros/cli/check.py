@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,6 +69,8 @@ def add_parser(verbs: Verbs) -> None:
         help="what a topic is called in the bags, as of `vla-ros export`")  # fmt: skip
     add("--camera", action="append", default=[], metavar="ROLE=NAME",
         help="a camera of the data by its role (main, wrist, ...); may be repeated")  # fmt: skip
+    add("--policy", default="", metavar="NAME", help="lerobot (in its own Python, for folders that"
+        " only LeRobot loads), or an installed package's (vla; remote for an address)")  # fmt: skip
     add("--instruction", metavar="TEXT", help="the task, instead of the data's own")
     add("--fps", type=int, default=0, metavar="N", help="rows a second (the data's own)")
     add("--frames", type=int, default=24, metavar="N", help="frames to ask about (24)")
@@ -89,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None and args.live is None:
         raise UserError("--out keeps the bag of --live: give --live SECONDS")
     robot = _robot(args)
-    with Progress() as progress, TemporaryDirectory(prefix="vla_ros_check_") as temporary:
+    with Progress() as progress, ExitStack() as until:
         progress.update("check", f"loading {args.checkpoint}")
-        report = _checked(args, robot, progress, Path(temporary))
+        report = _checked(args, robot, progress, until)
     _show(report)
     if args.html is not None:
         from vla_ros.viz.check_page import page
@@ -133,7 +136,7 @@ def _robot(args: argparse.Namespace) -> dict[str, Any]:
 def _spec(args: argparse.Namespace, robot: Mapping[str, Any]) -> PolicySpec:
     """The policy to ask. UserError."""
     remote = args.checkpoint.startswith(("ws://", "wss://", "tcp://"))
-    name = "remote" if remote else "vla"
+    name = args.policy or ("remote" if remote else "vla")
     own = {one: getattr(args, one) for one in ("device", "dtype", "unnorm_key", "num_threads")}
     own = {one: value for one, value in own.items() if value != getattr(EngineOptions(), one)}
     if not robot:
@@ -290,8 +293,9 @@ def _live(
 
 
 def _checked(
-    args: argparse.Namespace, robot: Mapping[str, Any], progress: Progress, temporary: Path
+    args: argparse.Namespace, robot: Mapping[str, Any], progress: Progress, until: ExitStack
 ) -> CheckReport:
+    """The report; what was made for it goes with ``until``. UserError."""
     from vla_ros.data.check.asking import STEPS, Asker
     from vla_ros.data.check.diagnosis import Search
     from vla_ros.data.check.hypotheses import all_of
@@ -301,12 +305,13 @@ def _checked(
     from vla_ros.data.check.texts import trained_texts
 
     spec = _spec(args, robot)
-    policy = _loaded(spec)
+    policy = _loaded(spec, until)
     info = policy.info
     needs = _Needs(info.state_dim, 2 * STEPS)
     if args.live is not None:
         progress.update("check", f"recording {args.live:g} s: drive the robot through the task")
-        args.data = [_live(args, robot, bool(info.state_dim), temporary)]
+        temporary = until.enter_context(TemporaryDirectory(prefix="vla_ros_check_"))
+        args.data = [_live(args, robot, bool(info.state_dim), Path(temporary))]
     recording = _recording(args, robot, needs, progress)
     refuse_width(recording, info.action_space)
     ends = _ends(spec, info.action_space.width)
@@ -327,13 +332,19 @@ def _checked(
         )  # fmt: skip
 
 
-def _loaded(spec: PolicySpec) -> Policy:
+def _loaded(spec: PolicySpec, until: ExitStack) -> Policy:
+    """The policy; one that this Python cannot load runs in a worker, which ends with ``until``."""
+    from vla_ros.core.clock import SystemClock
     from vla_ros.policies.load import load_policy, worker_python
 
     with user_errors(PolicyRefused):
-        if (python := worker_python(spec)) is not None:
-            raise UserError(f"this policy runs in another Python ({python}): check it there")
-        return load_policy(spec)
+        if worker_python(spec) is None:
+            return load_policy(spec)
+        from vla_ros.runtime.worker.asked import WorkerPolicy
+
+        policy = WorkerPolicy(spec, SystemClock())
+        until.callback(policy.close)
+        return policy
 
 
 def _ends(spec: PolicySpec, width: int) -> Sequence[Floats]:

@@ -14,7 +14,7 @@ from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.adaptation import ImageAdaptation
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, PolicyInfo
-from vla_ros.data.check.asking import Asker
+from vla_ros.data.check.asking import Asker, NoAnswer
 from vla_ros.data.check.diagnosis import Search, combined
 from vla_ros.data.check.hypotheses import all_of
 from vla_ros.data.check.recording import LAGS, record, roles_of, state_of
@@ -22,6 +22,7 @@ from vla_ros.data.check.sensitivity import sensitivities
 from vla_ros.data.check.static import findings, refuse_width
 from vla_ros.data.check.texts import trained_texts
 from vla_ros.data.lerobot.dataset import ACTION, STATE, DatasetRow
+from vla_ros.policies.base import InvalidAction
 
 NAMES = ("pan", "lift", "flex", "gripper")
 SPACE = joints(ActionKind.JOINT_POSITION, NAMES, ("gripper",))
@@ -228,6 +229,27 @@ def test_where_nothing_fits_nothing_is_named(clean):
 
     found = check(acted(clean, change))
     assert (found.named, found.status) == (None, 2)
+
+
+def test_a_repair_that_the_policy_does_not_answer_is_none_and_the_others_are_tried(clean):
+    """Such as a turn by 90 degrees, of a policy that takes one size of image."""
+    known = {one.tobytes() for roles in clean.images.values() for one in roles.values()}
+
+    class Picky(Reaching):
+        def step(self, observation, timeline, clock):
+            if observation.image.tobytes() not in known:
+                raise InvalidAction("an image of another size")
+            return super().step(observation, timeline, clock)
+
+    def run(recording):
+        hypotheses = all_of(recording, SPACE, CHUNK, ())
+        return Search(Asker(Picky(), recording), hypotheses, 60.0).run()
+
+    assert run(clean).status == 0
+    found = run(acted(clean, negate(1)))
+    assert found.parameters == {"action_factor": [1.0, -1.0, 1.0, 1.0]}
+    with pytest.raises(NoAnswer, match="another size"):
+        run(imaged(clean, lambda image: image[::-1]))
 
 
 def test_a_short_budget_says_what_was_not_tried(clean):
