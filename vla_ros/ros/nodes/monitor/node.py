@@ -219,12 +219,12 @@ class MonitorNode(Node):
     def _subscribe(self) -> None:
         listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)
         every = qos.copy(qos.ACTION, COMMANDS_KEPT)
-        self._action_topics = tuple(  # in the shadow or not, remappings applied
-            listen(
-                self, ActionCommand, topic, partial(self._on_command, shadow), every, with_info=True
-            ).topic_name
-            for shadow, topic in enumerate(("policy/action", "policy/shadow/action"))
+        commands, shadow = (partial(self._on_command, of_shadow) for of_shadow in (0, 1))
+        heard = (
+            listen(self, ActionCommand, "policy/action", commands, every, with_info=True),
+            listen(self, ActionCommand, "policy/shadow/action", shadow, every, with_info=True),
         )
+        self._action_topics = tuple(one.topic_name for one in heard)  # remappings applied
         alive = SubscriptionEventCallbacks(liveliness=self._on_liveliness)
         listen(
             self, PolicyStatus, "policy/status", self._on_status, qos.STATUS, event_callbacks=alive

@@ -30,7 +30,6 @@ from vla_ros.ros.common.spin import every
 from vla_ros.ros.nodes.policy.inputs import joints_of
 from vla_ros.ros.nodes.policy.needs import gripper_ends_of
 from vla_ros.ros.nodes.policy.takeover import numbers_of, velocity_of
-from vla_ros.ros.nodes.policy.topics import SHADOW_DIFFERENCE
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.shadow import ShadowComparison
 
@@ -62,7 +61,7 @@ class Shadow:
         self._differences = ShadowComparison(
             space, control.loop.limits.takeover_timeout_s, self._measured
         )
-        self._publisher = node.create_publisher(JointState, SHADOW_DIFFERENCE, qos.ACTION)
+        self._publisher = node.create_publisher(JointState, "~/shadow/difference", qos.ACTION)
         self._message = JointState(name=list(space.names))
         self._subscription: Any = None
         self._look = every(node, _LOOK_S, self._find) if self._topic else None

@@ -50,8 +50,6 @@ from vla_ros.runtime.control.state import ControlCounts
 from vla_ros.runtime.safety import Limits, Safety
 from vla_ros.runtime.worker.wire import WorkerResult
 
-#: In the shadow, of commands and of their differences to a person's: to look at, never to execute.
-SHADOW_ACTION, SHADOW_DIFFERENCE = "~/shadow/action", "~/shadow/difference"
 CAPTURED_S = 10.0  # for so long /diagnostics warns of a graph captured in service
 
 #: fields of the status that are values of /diagnostics
@@ -116,7 +114,7 @@ class PolicyTopics:
         self._messages = CommandMessages(limits.space, self._frame_id)
         if values["shadow"]:
             self._refuse_remapped()
-            self._action = self._node.create_publisher(ActionCommand, SHADOW_ACTION, profile)
+            self._action = self._node.create_publisher(ActionCommand, "~/shadow/action", profile)
             return
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
@@ -130,7 +128,7 @@ class PolicyTopics:
         self.outputs = tuple(publisher.topic_name for publisher in topics)
 
     def _refuse_remapped(self) -> None:
-        for topic in (SHADOW_ACTION, SHADOW_DIFFERENCE):
+        for topic in ("~/shadow/action", "~/shadow/difference"):
             there = self._node.resolve_topic_name(topic)
             if there != self._node.resolve_topic_name(topic, only_expand=True):
                 raise ValueError(

@@ -362,8 +362,9 @@ class ViewNode(Node):
         some = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
         many = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
         all_that_come = QoSProfile(depth=500, reliability=ReliabilityPolicy.BEST_EFFORT)
-        for shadow, topic in ((False, "policy/action"), (True, "policy/shadow/action")):
-            listen(self, ActionCommand, topic, partial(self._on_command, shadow), all_that_come)
+        commands, shadow = (partial(self._on_command, of_shadow) for of_shadow in (False, True))
+        listen(self, ActionCommand, "policy/action", commands, all_that_come)
+        listen(self, ActionCommand, "policy/shadow/action", shadow, all_that_come)
         listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
         listen(self, PolicyStatus, "policy/status", self._on_status, some)
         listen(self, PolicyDescription, "policy/description", self._on_description, qos.LATCHED)
