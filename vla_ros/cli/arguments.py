@@ -158,6 +158,20 @@ def add_conventions(group: Any) -> None:
         " unit, two numbers or six joined by commas (0.05,0.5)")  # fmt: skip
     add("--gripper", default="", metavar="CLOSED..OPEN", help="what its actions have for a closed"
         " and an open gripper, such as 1..-1; --gripper=-1..1 where closed is below 0")  # fmt: skip
+    add("--adapt", action="append", default=[], metavar="NAME=VALUE", help="a camera's image, a"
+        " value of the state or an action as in the checkpoint's data, by the policy node's"
+        " parameter (cameras.main.rotate=180, action_factor=1,-1); `vla-ros check` finds them, may"
+        " be given again")  # fmt: skip
+
+
+def adaptation_words(args: argparse.Namespace) -> tuple[str, ...]:
+    """What --adapt comes to, each name once and what is as it is left out. UserError."""
+    from vla_ros.core.adaptation import adaptation_of_words
+
+    try:
+        return adaptation_of_words(args.adapt).words()
+    except ValueError as error:
+        raise UserError(f"--adapt {error}") from None
 
 
 def words_of(text: str) -> tuple[str, ...]:

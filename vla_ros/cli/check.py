@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, require_rosbags
@@ -26,15 +28,17 @@ camera upside down, red and blue exchanged, the sign or the offset of a joint, t
 degrees for radians, a frame that is turned, images that are late.
 
 DATA are bags of one robot (the observations that the policy is to have, and the commands that a
-person, or another policy, gave), or one LeRobotDataset. Every repair on a list is tried on a few
+person, or another policy, gave), or one LeRobotDataset; or --live, of a robot that a person drives
+meanwhile. Every repair on a list is tried on a few
 dozen frames; the one that restores the error is named, with the parameter of the policy node to
-set. Nothing moves, and no ROS is needed but for --robot and --contract."""
+set. Nothing of it moves anything, and no ROS is needed but for --live, --robot and --contract."""
 
 EPILOG = """\
 examples:
   vla-ros check /models/mine bag1 bag2
   vla-ros check /models/mine data/set --robot robot.yaml --html check.html
   vla-ros check shipped:tabletop-flow run1 --write fix.yaml --json
+  vla-ros check /models/mine --live 60 -r policy/action=/teleop/joints --instruction "pick it up"
 
 An error of 0 is the recorded action; a policy that always gives the mean action has 0.5, and 1 more
 where the gripper is the other way round.
@@ -52,7 +56,10 @@ def add_parser(verbs: Verbs) -> None:
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="a folder, a hub id, shipped:..., or a server's"
         " ws:// address")  # fmt: skip
-    add("data", type=Path, nargs="+", metavar="DATA", help="bags, or one LeRobotDataset")
+    add("data", type=Path, nargs="*", metavar="DATA", help="bags, or one LeRobotDataset")
+    add("--live", type=float, metavar="S",
+        help="record the running graph for so long, while a person drives it")  # fmt: skip
+    add("--out", type=Path, metavar="DIR", help="keep the bag of --live here")
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--robot", type=Path, metavar="FILE", help="the policy node's parameter file"
@@ -62,6 +69,8 @@ def add_parser(verbs: Verbs) -> None:
         help="what a topic is called in the bags, as of `vla-ros export`")  # fmt: skip
     add("--camera", action="append", default=[], metavar="ROLE=NAME",
         help="a camera of the data by its role (main, wrist, ...); may be repeated")  # fmt: skip
+    add("--policy", default="", metavar="NAME", help="lerobot (in its own Python, for folders that"
+        " only LeRobot loads), or an installed package's (vla; remote for an address)")  # fmt: skip
     add("--instruction", metavar="TEXT", help="the task, instead of the data's own")
     add("--fps", type=int, default=0, metavar="N", help="rows a second (the data's own)")
     add("--frames", type=int, default=24, metavar="N", help="frames to ask about (24)")
@@ -78,10 +87,14 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--frames {args.frames}: give 4 to 1000")
     if not args.budget > 0:
         raise UserError(f"--budget {args.budget:g}: must be above 0 seconds")
+    if bool(args.data) == (args.live is not None):
+        raise UserError("give DATA (bags, or one LeRobotDataset), or --live SECONDS")
+    if args.out is not None and args.live is None:
+        raise UserError("--out keeps the bag of --live: give --live SECONDS")
     robot = _robot(args)
-    with Progress() as progress:
+    with Progress() as progress, ExitStack() as until:
         progress.update("check", f"loading {args.checkpoint}")
-        report = _checked(args, robot, progress)
+        report = _checked(args, robot, progress, until)
     _show(report)
     if args.html is not None:
         from vla_ros.viz.check_page import page
@@ -123,7 +136,7 @@ def _robot(args: argparse.Namespace) -> dict[str, Any]:
 def _spec(args: argparse.Namespace, robot: Mapping[str, Any]) -> PolicySpec:
     """The policy to ask. UserError."""
     remote = args.checkpoint.startswith(("ws://", "wss://", "tcp://"))
-    name = "remote" if remote else "vla"
+    name = args.policy or ("remote" if remote else "vla")
     own = {one: getattr(args, one) for one in ("device", "dtype", "unnorm_key", "num_threads")}
     own = {one: value for one, value in own.items() if value != getattr(EngineOptions(), one)}
     if not robot:
@@ -251,24 +264,58 @@ def _cameras(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def _live(
+    args: argparse.Namespace, robot: Mapping[str, Any], needs_state: bool, temporary: Path
+) -> Path:
+    """A bag of the running robot, whose topics are those of the options, or of the robot's own
+    parameters. UserError."""
+    require_rosbags()
+    from vla_ros.cli.check_live import record_live
+    from vla_ros.data.bag_frames import parse_remaps
+    from vla_ros.data.lerobot.streams import ROLES
+
+    named = {"policy/action": robot.get("shadow_topic")}
+    for role, camera in (("image", "main"), ("wrist_image", "wrist")):
+        if topic := robot.get(f"cameras.{camera}.topic"):
+            transport = robot.get(f"cameras.{camera}.transport", robot.get("image_transport"))
+            named[role] = topic + "/compressed" * (transport == "compressed")
+    items = [f"{role}={topic}" for role, topic in named.items() if topic]
+    args.remap = [*items, *args.remap]  # the last of a role counts
+    remaps = parse_remaps(args.remap, ROLES)
+    needs = {"image", "policy/action"}
+    needs |= {"joint_states"} if needs_state else set()
+    needs |= {"instruction"} if args.instruction is None else set()
+    cameras = [name for name in _cameras(args).values() if name.startswith("/")]
+    return record_live(args.live, args.out or temporary / "live", remaps, cameras, needs)
+
+
 # The check
 
 
-def _checked(args: argparse.Namespace, robot: Mapping[str, Any], progress: Progress) -> CheckReport:
+def _checked(
+    args: argparse.Namespace, robot: Mapping[str, Any], progress: Progress, until: ExitStack
+) -> CheckReport:
+    """The report; what was made for it goes with ``until``. UserError."""
     from vla_ros.data.check.asking import STEPS, Asker
     from vla_ros.data.check.diagnosis import Search
     from vla_ros.data.check.hypotheses import all_of
     from vla_ros.data.check.report import CheckReport, figures
     from vla_ros.data.check.sensitivity import sensitivities
     from vla_ros.data.check.static import findings, refuse_width
+    from vla_ros.data.check.texts import trained_texts
 
     spec = _spec(args, robot)
-    policy = _loaded(spec)
+    policy = _loaded(spec, until)
     info = policy.info
     needs = _Needs(info.state_dim, 2 * STEPS)
+    if args.live is not None:
+        progress.update("check", f"recording {args.live:g} s: drive the robot through the task")
+        temporary = until.enter_context(TemporaryDirectory(prefix="vla_ros_check_"))
+        args.data = [_live(args, robot, bool(info.state_dim), Path(temporary))]
     recording = _recording(args, robot, needs, progress)
     refuse_width(recording, info.action_space)
-    seen = findings(recording, info, _ends(spec, info.action_space.width))
+    ends = _ends(spec, info.action_space.width)
+    seen = findings(recording, info, ends, trained_texts(args.checkpoint))
     asker = Asker(policy, recording)
     hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
 
@@ -285,13 +332,19 @@ def _checked(args: argparse.Namespace, robot: Mapping[str, Any], progress: Progr
         )  # fmt: skip
 
 
-def _loaded(spec: PolicySpec) -> Policy:
+def _loaded(spec: PolicySpec, until: ExitStack) -> Policy:
+    """The policy; one that this Python cannot load runs in a worker, which ends with ``until``."""
+    from vla_ros.core.clock import SystemClock
     from vla_ros.policies.load import load_policy, worker_python
 
     with user_errors(PolicyRefused):
-        if (python := worker_python(spec)) is not None:
-            raise UserError(f"this policy runs in another Python ({python}): check it there")
-        return load_policy(spec)
+        if worker_python(spec) is None:
+            return load_policy(spec)
+        from vla_ros.runtime.worker.asked import WorkerPolicy
+
+        policy = WorkerPolicy(spec, SystemClock())
+        until.callback(policy.close)
+        return policy
 
 
 def _ends(spec: PolicySpec, width: int) -> Sequence[Floats]:

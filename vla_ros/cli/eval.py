@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import (
     FLAGS,
     Verbs,
+    adaptation_words,
     add_conventions,
     add_fields,
     add_verb,
@@ -170,6 +171,7 @@ def check(args: argparse.Namespace) -> None:
         "action-units": args.action_units,
         "action-scale": args.action_scale,
         "gripper": args.gripper,
+        "adapt": args.adapt,
         "engine-option": args.engine_option,
         "decoding": args.decoding,
         "relaxed-distance": args.relaxed_distance,
@@ -248,6 +250,7 @@ def setup_of(args: argparse.Namespace) -> Setup:
             action_units=words_of(args.action_units),
             action_scale=scale_of(args.action_scale),
             gripper=args.gripper,
+            adaptation=adaptation_words(args),
             **({"preprocessing": args.preprocessing} if model else {}),
             **given,
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from vla_ros.cli.arguments import (
     Verbs,
+    adaptation_words,
     add_conventions,
     add_fields,
     add_verb,
@@ -18,6 +19,7 @@ from vla_ros.cli.arguments import (
 )
 from vla_ros.cli.defaults import CHECKPOINT
 from vla_ros.core.action_space import KINDS, ActionSpace, end_effectors, is_gripper, joints
+from vla_ros.core.adaptation import adaptation_of_words
 from vla_ros.core.console import LogFormatter
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.engine.options import EngineOptions, parse_options
@@ -149,6 +151,7 @@ def run(args: argparse.Namespace) -> int:
         gripper=args.gripper,
         action_rate_hz=args.action_rate_hz,
         action_space=_space(args),
+        adaptation=adaptation_of_words(adaptation_words(args)),
     )
     if args.replicas:
         from vla_ros.serve.replicas import serve_replicas

@@ -188,7 +188,7 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
     failure: GraphFailed | None = None
     try:
         graph.start()
-        running = "; ".join(["everything is running", *graph.lacking()])
+        running = "; ".join(["everything is running", *graph.lacking(), *_shadows(spec)])
         print_line("up", f"{running}; Ctrl-C ends it")
         until = time.monotonic() + seconds if seconds else float("inf")
         while not stop.wait(0.1) and time.monotonic() < until:
@@ -204,6 +204,16 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
         error("vla-ros up", failure)
         return STUCK if isinstance(failure, TimedOut) else 1
     return int(not all(ended.clean for ended in exits))
+
+
+def _shadows(spec: GraphSpec) -> list[str]:
+    """A line for each policy node in the shadow."""
+    own = [node for node in spec.nodes if node.executable == "policy"]
+    return [
+        f"SHADOW: nothing of {node.full_name} moves the robot"
+        for node in own
+        if node.values().get("shadow")
+    ]
 
 
 def _show(node: str, line: str) -> None:

@@ -257,6 +257,10 @@ class Adaptation:
             found["action_turn"] = self.action.turn
         return found
 
+    def words(self) -> tuple[str, ...]:
+        """The same as ``name=value``, as flags have it (:func:`adaptation_of_words`)."""
+        return tuple(f"{name}={_word(value)}" for name, value in self.parameters().items())
+
 
 #: Values of the parameters that mean "as it is", by the names behind cameras.ROLE.
 IMAGE_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
@@ -294,3 +298,57 @@ def _values(values: Mapping[str, Any], what: str) -> ValueAdaptation:
         )
     except ValueError as error:
         raise ValueError(f"{what}_{error}") from None
+
+
+# In words, for flags and records
+
+
+#: Parameters that are lists, and what is in them.
+_LISTS: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        f"{what}_{one.name}": int if one.name == "order" else float
+        for what in ("state", "action")
+        for one in fields(ValueAdaptation)
+    }
+)
+
+
+def adaptation_of_words(words: Sequence[str]) -> Adaptation:
+    """The adaptation of words such as ``cameras.main.rotate=180`` or ``action_factor=1,-1``, whose
+    names are those of the parameters. ValueError."""
+    values: dict[str, Any] = {}
+    roles = ["main", "wrist"]
+    for word in words:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        if not equals or not text or name in values:
+            raise ValueError(f"{word!r}: write name=value, each name once")
+        try:
+            values[name] = _value(name, text)
+        except ValueError as error:
+            raise ValueError(f"{word!r}: {error}") from None
+        roles += [name.split(".")[1]] if name.startswith("cameras.") else []
+    return adaptation_of(values, tuple(dict.fromkeys(roles)))
+
+
+def _value(name: str, text: str) -> Any:
+    """A parameter's value of its text. ValueError."""
+    camera, _, step = name.rpartition(".")
+    if name == "action_turn":
+        return text
+    if (kind := _LISTS.get(name)) is not None:
+        return [kind(one) for one in text.strip("[]").split(",")]
+    if not camera.startswith("cameras.") or step not in IMAGE_DEFAULTS:
+        known = [f"cameras.ROLE.{one}" for one in IMAGE_DEFAULTS]
+        raise ValueError(f"no {name}: there are {', '.join([*known, *_LISTS, 'action_turn'])}")
+    default = IMAGE_DEFAULTS[step]
+    if not isinstance(default, bool):
+        return type(default)(text)
+    if text.lower() not in ("true", "false"):
+        raise ValueError("write true or false")
+    return text.lower() == "true"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

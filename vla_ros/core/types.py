@@ -225,6 +225,8 @@ class PolicyState(IntEnum):
 EPISODE_OVER = "the episode is over"
 #: How it begins while a task is stopped by a person.
 STOPPED = "stopped: "
+#: A reason has it, first or behind another one, while no command of the policy reaches a robot.
+SHADOW = "SHADOW: "
 
 
 class CommandKind(IntEnum):

@@ -74,6 +74,8 @@ TOPICS = (
     ("instruction", "std_msgs/msg/String*"),
     ("policy/action", "vla_ros/msg/ActionCommand"),
     ("policy/action_chunk", "vla_ros/msg/ActionChunk"),
+    ("policy/shadow/action", "vla_ros/msg/ActionCommand"),
+    ("policy/shadow/difference", "sensor_msgs/msg/JointState"),
     (STATUS, "vla_ros/msg/PolicyStatus*"),
     ("policy/description", "vla_ros/msg/PolicyDescription*"),
     ("policy/latency", "vla_ros/msg/Latency"),

@@ -1,4 +1,4 @@
-"""`--engine-option` of eval: what has no flag of its own reaches the policy, on both ways."""
+"""`--engine-option` and `--adapt` of eval: what they say reaches the policy, on both ways."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def test_a_folder_without_statistics_of_its_state_is_evaluated(tmp_path: Path) -
     assert setup_from_json(to_json(setup)) == setup
 
 
+def test_an_adaptation_reaches_the_policy_on_both_ways_and_is_kept() -> None:
+    words = ("--adapt", "cameras.main.rotate=180", "--adapt", "action_factor=1,-1,1,1,1,1,1")
+    setup = settings("--checkpoint", "shipped:tabletop", *words)
+    adaptation = policy_spec(setup, Variant("auto")).adaptation
+    assert adaptation.images["main"].rotate == 180
+    policy = overrides(setup, Variant("auto"), Job("auto", "reach_red_cube", 0, 0))["policy"]
+    assert policy["cameras.main.rotate"] == 180
+    assert policy["action_factor"] == [1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert setup_from_json(to_json(setup)) == setup != settings("--checkpoint", "shipped:tabletop")
+
+
 @pytest.mark.parametrize(
     ("word", "says"),
     [
@@ -57,3 +68,5 @@ def test_what_cannot_be_said_ends_before_anything_starts(
 def test_it_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--policy", "scripted", *IDENTITY]) == 2
     assert "--engine-option needs --policy vla" in capsys.readouterr().err
+    assert main(["eval", "--policy", "scripted", "--adapt", "action_turn=z90"]) == 2
+    assert "--adapt needs --policy vla" in capsys.readouterr().err

@@ -50,6 +50,14 @@ def test_joints_and_grippers_reach_the_policy(served):
     assert (spec.gripper, spec.action_units, spec.action_rate_hz) == ("0.8..0", ("deg",), 20.0)
 
 
+def test_what_a_check_finds_reaches_the_policy(served):
+    words = ("--adapt", "cameras.main.rotate=180", "--adapt", "action_factor=1,-1,1,1,1,1,1")
+    adaptation = served("DIR", *words).adaptation
+    assert adaptation.images["main"].rotate == 180
+    assert adaptation.action.values.factor == (1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    assert not served("DIR").adaptation
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -57,6 +65,7 @@ def test_joints_and_grippers_reach_the_policy(served):
         (["--action-names", "a,b"], "--action-names goes with --action-space"),
         (["--action-scale", "1,2,3"], "--action-scale 1,2,3: write two numbers or six"),
         (["--action-scale", "a,b"], "write two numbers or six"),
+        (["--adapt", "rotate=180"], "--adapt 'rotate=180': no rotate: there are cameras.ROLE"),
         (["--engine-option", "gamma"], "--engine-option gamma: write NAME=VALUE"),
         (["--engine-option", "gamm=3"], "no engine option 'gamm': did you mean 'gamma'?"),
         (["--engine-option", "decoding=auto"], "a flag of that name says it"),

@@ -15,6 +15,7 @@ from vla_ros.core.adaptation import (
     ImageAdaptation,
     ValueAdaptation,
     adaptation_of,
+    adaptation_of_words,
     rotation_of,
 )
 
@@ -136,3 +137,34 @@ def test_what_does_not_fit_the_actions_is_refused():
         ActionAdaptation(ValueAdaptation(factor=(1, 1, 2))).check(two)
     with pytest.raises(ValueError, match="state_order takes number 4 of 3"):
         ValueAdaptation(order=(4, 0)).check(3, 2, "state")
+
+
+def test_words_say_all_of_an_adaptation_and_are_read_again():
+    given = {
+        "cameras.main.colors": "bgr", "cameras.main.rotate": 180, "cameras.main.mirror": True,
+        "cameras.wrist.crop": 0.9, "cameras.left.fit": "letterbox", "cameras.left.gamma": 0.5,
+        "state_order": [1, 0], "state_offset": [0.1, -0.25], "action_factor": [1.0, -1.0],
+        "action_turn": "z90",
+    }  # fmt: skip
+    made = adaptation_of(given, ("main", "wrist", "left"))
+    assert made.parameters() == given
+    assert adaptation_of_words(made.words()) == made
+    assert "action_factor=1.0,-1.0" in made.words()
+    assert not adaptation_of_words(()).words()
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("cameras.main.rotate", "write name=value"),
+        ("cameras.main.rotat=180", "there are cameras.ROLE.colors"),
+        ("rotate=180", "there are cameras.ROLE.colors"),
+        ("cameras.main.mirror=1", "write true or false"),
+        ("cameras.main.rotate=half", "'cameras.main.rotate=half'"),
+        ("cameras.main.rotate=45", "must be one of 0, 90"),
+        ("action_order=a", "'action_order=a'"),
+    ],
+)
+def test_words_that_say_nothing_are_refused(word, line):
+    with pytest.raises(ValueError, match=line.replace(".", r"\.")):
+        adaptation_of_words([word])

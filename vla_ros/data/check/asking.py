@@ -14,13 +14,17 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats, Image, Instruction, Observation, Timeline
 from vla_ros.data.check.hypotheses import Answer, Inputs
 from vla_ros.data.check.recording import Recording
-from vla_ros.policies.base import Policy
+from vla_ros.policies.base import InvalidAction, Policy
 from vla_ros.policies.sessions import SessionRequest, open_session, step_together
 
 STEPS = 4  # actions of a chunk that are judged
 _BATCH = 8
 _LEAST = 1e-3  # m, rad: a group that moves less in the data is not judged
 _WEIGHTS = (3.0, 1.0)  # of an end effector's position and rotation: square objects have four
+
+
+class NoAnswer(UserError):
+    """A frame that the policy does not answer, such as one of another image size."""
 
 
 class Asker:
@@ -50,7 +54,7 @@ class Asker:
         self, inputs: Sequence[Inputs], rows: Sequence[int], instruction: str | None = None
     ) -> Floats:
         """Predicted actions [F, C, D] of the frames ``rows``, each changed by ``inputs`` in turn.
-        UserError: the policy has no answer to a frame."""
+        NoAnswer: the policy has none to such a frame; UserError: nor to any other."""
         key = "|".join(one.key for one in inputs) + f"|{instruction}"
         left = [row for row in rows if (key, row) not in self._known]
         size = len(self._sessions)
@@ -85,7 +89,8 @@ class Asker:
                 seen = replace(request.observation, stamp_ns=request.observation.stamp_ns + turn)
                 answer = request.session.step(seen, request.timeline, self._clock)
             if answer is None or isinstance(answer, Exception):
-                raise UserError(f"{self.recording.name}: the policy has no answer: {answer}")
+                kind = NoAnswer if isinstance(answer, InvalidAction) else UserError
+                raise kind(f"{self.recording.name}: the policy has no answer: {answer}")
             found.append(np.asarray(answer.actions, np.float64))
         self.calls += len(found)
         self._asked(len(found))

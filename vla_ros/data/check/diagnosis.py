@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.types import Floats
-from vla_ros.data.check.asking import STEPS, Asker, Judge, mean
+from vla_ros.data.check.asking import STEPS, Asker, Judge, NoAnswer, mean
 from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
 
 HALF = 0.5  # of the error that a named repair leaves at most
@@ -25,6 +25,7 @@ LESS, SURER = 0.67, 3.5  # the same, of a repair that leaves next to nothing
 RESTORED = 0.25  # of the error: a repair that leaves less ends the search
 ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
 FITS = 0.4  # largest error of a policy that does what the data do
+_UNANSWERED = 2.0  # error of a repair that makes frames of which the policy has no answer
 _TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
 _SEMIFINALISTS, _FINALISTS = 12, 4
 _REFINED = (0.5, 0.75, 1.3)
@@ -264,7 +265,12 @@ class Search:
 
     def _errors(self, chain: Sequence[Hypothesis], rows: Sequence[int]) -> Floats:
         inputs: list[Inputs] = [one.inputs for one in chain if one.inputs is not None]
-        predicted = self.asker.ask(inputs, rows)
+        try:
+            predicted = self.asker.ask(inputs, rows)
+        except NoAnswer:
+            if not chain:
+                raise
+            return np.full(len(rows), _UNANSWERED)
         lag, rate = 0, 1.0
         for one in chain:
             if one.answer is None:

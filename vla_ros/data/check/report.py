@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_ros.core.adaptation import Adaptation, adaptation_of
 from vla_ros.core.types import Floats, PolicyInfo
 from vla_ros.data.check.asking import Asker
 from vla_ros.data.check.diagnosis import Diagnosis
@@ -116,6 +117,8 @@ class CheckReport:
             out.append(f"WRONG: {one.text}")
             out += [f"  set {name}: {_yaml(value)}" for name, value in one.parameters.items()]
             out += [f"  {one.advice}"] if one.advice else []
+        if words := self._flags():
+            out.append(f"  or, of vla-ros serve and eval: {words}")
         out.append(
             f"The error goes from {tried.before.error:.2f} to {tried.named.error:.2f}; the next"
             f" repair leaves {tried.margin:.1f} times that"
@@ -123,6 +126,12 @@ class CheckReport:
         if tried.ties:
             out.append(f"  as good: {', '.join(tried.ties[:3])}")
         return out
+
+    def _flags(self) -> str:
+        """The repairs that flags can say; "": there are none."""
+        roles = self.recording.roles
+        found = adaptation_of(self.parameters, roles) if self.parameters else Adaptation()
+        return " ".join(f"--adapt {word}" for word in found.words())
 
     def json(self) -> dict[str, Any]:
         """The report as plain values."""

@@ -13,9 +13,11 @@ from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats, PolicyInfo
 from vla_ros.data.check.recording import Recording
+from vla_ros.data.check.texts import beside
 
 WRONG, LOOK = "wrong", "look"
 _TIMES = 8.0  # so much further than the data, or less, is another unit
+_MANY_ROWS, _MANY_EPISODES = 1000, 10  # in which an end of the statistics is to be reached
 _RATES = 0.2  # rates that differ by so much are two
 
 
@@ -39,9 +41,15 @@ def refuse_width(recording: Recording, space: ActionSpace) -> None:
         )
 
 
-def findings(recording: Recording, info: PolicyInfo, ends: Sequence[Floats] = ()) -> list[Finding]:
+def findings(
+    recording: Recording,
+    info: PolicyInfo,
+    ends: Sequence[Floats] = (),
+    trained: frozenset[str] = frozenset(),
+) -> list[Finding]:
     """All findings. ``ends``: the least and the greatest action of the checkpoint's data, float64
-    [D] each, in the unit of the recorded ones; empty: unknown."""
+    [D] each, in the unit of the recorded ones; empty: unknown. ``trained``: the instructions of
+    these data; empty: unknown."""
     return [
         *_cameras(recording, info),
         *_images(recording),
@@ -49,7 +57,7 @@ def findings(recording: Recording, info: PolicyInfo, ends: Sequence[Floats] = ()
         *(_statistics(recording, info.action_space, ends) if len(ends) == 2 else ()),
         *_state(recording, info.state_middle),
         *_time(recording, info),
-        *_instructions(recording),
+        *_instructions(recording, trained),
     ]
 
 
@@ -133,11 +141,26 @@ def _statistics(
                           f" checkpoint's data{_unit(here / there, space.units[i])}")  # fmt: skip
         elif there > 0:
             shares.setdefault(space.units[i], []).append(here / there)
+            yield from _unreached(recording, i, float(low[i]), float(high[i]))
     for unit, found in shares.items():
         if 0 < max(found) < 1.0 / _TIMES:  # all of them: one alone may just not be needed
             less = 1.0 / max(found)
             yield Finding(LOOK, f"no value in {unit} reaches 1/{int(less)} of what it does in the"
                           f" checkpoint's data{_unit(less, unit)}")  # fmt: skip
+
+
+def _unreached(recording: Recording, i: int, low: float, high: float) -> Iterator[Finding]:
+    """An end of the statistics that no value comes near, where there are enough to expect it: it
+    may be of other data, or of other units."""
+    values = recording.actions[:, i][np.isfinite(recording.actions[:, i])]
+    if len(values) < _MANY_ROWS or len(np.unique(recording.episodes)) < _MANY_EPISODES:
+        return
+    least, most, half = float(values.min()), float(values.max()), 0.5 * (high - low)
+    for here, end, far in ((most, high, most < high - half), (least, low, least > low + half)):
+        if far:
+            yield Finding(LOOK, f"{recording.names[i]} goes to {here:.3g} here, the checkpoint's"
+                          f" statistics to {end:.3g}: none of {len(values)} values comes near, are"
+                          " they of these data?")  # fmt: skip
 
 
 def _unit(ratio: float, unit: str = "rad") -> str:
@@ -177,7 +200,7 @@ def _time(recording: Recording, info: PolicyInfo) -> Iterator[Finding]:
                       f" data {info.action_rate_hz:g}")  # fmt: skip
 
 
-def _instructions(recording: Recording) -> Iterator[Finding]:
+def _instructions(recording: Recording, trained: frozenset[str]) -> Iterator[Finding]:
     texts = {recording.tasks[row] for row in recording.chosen}
     if "" in texts:
         yield Finding(WRONG, "rows have no instruction: give one with --instruction")
@@ -185,6 +208,9 @@ def _instructions(recording: Recording) -> Iterator[Finding]:
     if odd:
         yield Finding(LOOK, f"the instruction {odd[0]!r} is none that data sets have: write it as"
                       " a person says it")  # fmt: skip
+    strange = {t: line for t in sorted(texts - {"", *odd}) if (line := beside(t, trained))}
+    for text, line in list(strange.items())[:3]:
+        yield Finding(LOOK, f"the instruction {text!r}: {line}")
 
 
 def _reach(values: Floats) -> tuple[float, float]:

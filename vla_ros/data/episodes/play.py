@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.adaptation import adaptation_of_words
 from vla_ros.core.clock import MS, SECOND, SystemClock, moment
 from vla_ros.core.types import (
     Command,
@@ -101,6 +102,7 @@ def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) ->
         action_units=setup.action_units or (robot.action_units if robot else ()),
         action_scale=setup.action_scale,
         gripper=setup.gripper,
+        adaptation=adaptation_of_words(setup.adaptation),
         name=setup.policy,
         engine=EngineOptions(
             checkpoint=setup.checkpoint,

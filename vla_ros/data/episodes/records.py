@@ -124,7 +124,8 @@ class Setup:
     ``action_scale`` (None: joints, or ``action_units``), ``gripper``, ``center_crop`` and
     ``preprocessing`` are what the policy reads from its checkpoint
     (:mod:`vla_ros.policies.conventions`) or what was given, so that episodes under other ones are
-    never mixed in; ``conventions``: all that is taken, a line each with its source, for the reader.
+    never mixed in; so is ``adaptation``, as ``name=value``. ``conventions``: all that is taken, a
+    line each with its source, for the reader.
     ``executed``: actions of a chunk that its authors execute, 0 all that the age limit allows.
     ``ungated``: with UNGATED, for published protocols that have no gate. ``num_threads`` are the
     policy's, 0 the library's own choice. ``wrist``: the wrist camera is rendered and shown.
@@ -157,6 +158,7 @@ class Setup:
     preprocessing: str = "default"
     action_units: tuple[str, ...] = ()
     gripper: str = ""
+    adaptation: tuple[str, ...] = ()
     conventions: tuple[str, ...] = ()
     ungated: bool = False
     action_scale: tuple[float, float, float, float, float, float] | None = None

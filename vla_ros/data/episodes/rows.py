@@ -385,6 +385,7 @@ def summary(
         "weights": setup.weights,
         "embodiment": setup.embodiment,
         "engine_options": list(setup.engine_options),
+        "adaptation": list(setup.adaptation),
         "seed": setup.seed,
         "world": setup.world,
         "note": setup.note,

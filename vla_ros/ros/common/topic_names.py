@@ -33,7 +33,7 @@ OWN = {
     "policy": frozenset(
         {
             "action", "action_chunk", "description", "status", "camera", "latency", "twist",
-            "gripper",
+            "gripper", "shadow/action", "shadow/difference",
             "joint_trajectory", "positions", "joint_commands", "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,

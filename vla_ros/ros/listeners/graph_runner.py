@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from vla_ros.core.adaptation import adaptation_of_words
 from vla_ros.core.types import PolicyState
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.play import DRAFTING_OPTIONS, RunnerFailed, state_parameters
@@ -220,7 +221,7 @@ def _conventions(setup: Setup) -> dict[str, Any]:
         given["action_units"] = list(setup.action_units)
     if setup.action_scale is not None:
         given["action_scale"] = list(setup.action_scale)
-    return given
+    return given | adaptation_of_words(setup.adaptation).parameters()
 
 
 def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:

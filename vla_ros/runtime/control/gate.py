@@ -495,7 +495,7 @@ class PublishGate:
         emergency stop, a protective stop, a controller that is not active."""
         loop, reach = self._loop, self._joints_reach
         here = loop.fresh_pose(now)
-        if here is None or not (loop.limits.space.absolute or self._takes_joints):
+        if here is None or loop.shadow or not (loop.limits.space.absolute or self._takes_joints):
             return False
         here = here[list(loop.limits.space.motion)]
         leash, commanded = self._leash(now, reach), passed.commanded.at

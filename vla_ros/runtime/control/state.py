@@ -108,7 +108,7 @@ class LoopState:
     and ``instruction`` are the task, since ``epoch_began_ns`` (steady time).
     ``measured`` is the robot's measured state, and ``latest`` the newest frame that was taken in.
     ``outputs``: their needs beside the action. ``turning``: the indices in an action of joints that
-    turn without end.
+    turn without end. ``shadow``: somebody else moves the robot, and no command of this loop does.
     """
 
     limits: Limits
@@ -126,6 +126,7 @@ class LoopState:
     counters: ControlCounts = field(default_factory=ControlCounts)
     outputs: JointOutputs = JointOutputs()
     turning: frozenset[int] = frozenset()
+    shadow: bool = False
     latest: Observation | None = None
     instructed: bool = False  # an instruction, a stop or a goal has come
     resting: bool = False  # between two episodes: nothing is asked for

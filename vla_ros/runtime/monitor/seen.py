@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from vla_ros.core.clock import SECOND, Distribution
-from vla_ros.core.types import EPISODE_OVER, INFERENCE_STAGES, STAGES, CommandKind, PolicyState
+from vla_ros.core.types import (
+    EPISODE_OVER,
+    INFERENCE_STAGES,
+    SHADOW,
+    STAGES,
+    CommandKind,
+    PolicyState,
+)
 
 NOTHING = Distribution()  # no samples
 
@@ -171,6 +178,11 @@ class StatusSeen:
     def between_episodes(self) -> bool:
         """True after a simulation's episode, until the next one: there are no images."""
         return self.state is PolicyState.WAITING and self.reason.startswith(EPISODE_OVER)
+
+    @property
+    def shadow(self) -> bool:
+        """True where nothing of the policy's moves the robot: its commands are on another topic."""
+        return SHADOW in self.reason
 
 
 def _period_ns(rate_hz: float) -> int:

@@ -118,6 +118,8 @@ class Page:
         if status.state is PolicyState.WAITING and status.reason.startswith(STOPPED):
             word, color = "STOPPED", STOPPED_COLOR
         reason = status.reason.removeprefix("stopped: ") if word == "STOPPED" else status.reason
+        if status.shadow:
+            word = f"SHADOW, {word}"
         return Banner(word, "" if reason.upper() == word else reason, color)
 
     def facts(self) -> tuple[tuple[str, str], ...]:

@@ -3,6 +3,7 @@
 The policy is a stranger's: three joints and a gripper that go to where the colors of an image say.
 """
 
+import json
 import math
 from dataclasses import replace
 
@@ -13,13 +14,15 @@ from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.adaptation import ImageAdaptation
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, PolicyInfo
-from vla_ros.data.check.asking import Asker
+from vla_ros.data.check.asking import Asker, NoAnswer
 from vla_ros.data.check.diagnosis import Search, combined
 from vla_ros.data.check.hypotheses import all_of
 from vla_ros.data.check.recording import LAGS, record, roles_of, state_of
 from vla_ros.data.check.sensitivity import sensitivities
 from vla_ros.data.check.static import findings, refuse_width
+from vla_ros.data.check.texts import trained_texts
 from vla_ros.data.lerobot.dataset import ACTION, STATE, DatasetRow
+from vla_ros.policies.base import InvalidAction
 
 NAMES = ("pan", "lift", "flex", "gripper")
 SPACE = joints(ActionKind.JOINT_POSITION, NAMES, ("gripper",))
@@ -72,9 +75,14 @@ def rows(episodes=8):
             yield DatasetRow(episode, text, {"main": image}, {ACTION: action, STATE: state})
 
 
+def recorded(episodes=8):
+    count, roles = episodes * ROWS, {"main": "main"}
+    return record("rows", 20.0, rows(episodes), count, 24, NAMES, NAMES, roles, 8)
+
+
 @pytest.fixture(scope="module")
 def clean():
-    return record("rows", 20.0, rows(), 8 * ROWS, 24, NAMES, NAMES, {"main": "main"}, 8)
+    return recorded()
 
 
 def check(recording, **options):
@@ -223,6 +231,27 @@ def test_where_nothing_fits_nothing_is_named(clean):
     assert (found.named, found.status) == (None, 2)
 
 
+def test_a_repair_that_the_policy_does_not_answer_is_none_and_the_others_are_tried(clean):
+    """Such as a turn by 90 degrees, of a policy that takes one size of image."""
+    known = {one.tobytes() for roles in clean.images.values() for one in roles.values()}
+
+    class Picky(Reaching):
+        def step(self, observation, timeline, clock):
+            if observation.image.tobytes() not in known:
+                raise InvalidAction("an image of another size")
+            return super().step(observation, timeline, clock)
+
+    def run(recording):
+        hypotheses = all_of(recording, SPACE, CHUNK, ())
+        return Search(Asker(Picky(), recording), hypotheses, 60.0).run()
+
+    assert run(clean).status == 0
+    found = run(acted(clean, negate(1)))
+    assert found.parameters == {"action_factor": [1.0, -1.0, 1.0, 1.0]}
+    with pytest.raises(NoAnswer, match="another size"):
+        run(imaged(clean, lambda image: image[::-1]))
+
+
 def test_a_short_budget_says_what_was_not_tried(clean):
     hypotheses = all_of(clean, SPACE, CHUNK, ())
     swapped = imaged(clean, lambda i: i[..., ::-1])
@@ -298,6 +327,46 @@ def test_a_joint_a_whole_turn_away_is_found(clean):
     info = replace(Reaching.info, state_middle=middle)
     lines = [one.line for one in findings(turned, info)]
     assert any("flex of the state is 1 whole turns" in line for line in lines)
+
+
+def test_an_end_of_the_statistics_that_no_value_comes_near_is_looked_at():
+    many = recorded(40)
+    assert len(many.actions) >= 1000
+    reach = np.abs(many.actions).max(0)
+    fits = [-reach, reach]
+    assert not [f for f in findings(many, Reaching.info, fits) if "comes near" in f.line]
+    lopsided = [-reach, reach * [1.0, 4.0, 1.0, 1.0]]
+    (found,) = [f for f in findings(many, Reaching.info, lopsided) if "comes near" in f.line]
+    assert found.level == "look" and found.line.startswith(many.names[1])
+    few = recorded(4)
+    assert not [f for f in findings(few, Reaching.info, lopsided) if "comes near" in f.line]
+
+
+def test_instructions_are_held_against_those_of_the_training_data(clean, tmp_path):
+    meta = tmp_path / "policy" / "meta"
+    meta.mkdir(parents=True)
+    (meta / "tasks.jsonl").write_text(
+        "".join(json.dumps({"task": text}) + "\n" for text in ("Reach it.", "stack"))
+    )
+    trained = trained_texts(str(meta.parent))
+    assert trained == {"Reach it.", "stack"}
+
+    def lines(text):
+        told = replace(clean, tasks=(text,) * len(clean.tasks))
+        return [f.line for f in findings(told, Reaching.info, (), trained)]
+
+    assert not [line for line in lines("stack") if "instruction" in line]
+    assert any("the training data write it 'Reach it.'" in line for line in lines("reach it"))
+    assert any("none of the 2 of the training data" in line for line in lines("open the box"))
+    assert not trained_texts("shipped:nothing")
+    (meta / "tasks.jsonl").write_text("{no json")
+    assert not trained_texts(str(meta.parent))
+    (tmp_path / "policy" / "train_config.json").write_text(
+        json.dumps({"dataset": {"root": str(tmp_path / "set")}})
+    )
+    (tmp_path / "set" / "meta").mkdir(parents=True)
+    (tmp_path / "set" / "meta" / "tasks.jsonl").write_text('{"task": "pour"}')
+    assert trained_texts(str(meta.parent)) == {"pour"}
 
 
 # Recordings

@@ -64,6 +64,8 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
             "call": ("~/hand_cmd",),
         },
     ),
+    # The person's commands have any name: who uses shadow_topic adds it to policy.xml.
+    ("policy", "shadow.py"): (1, {}),
     ("policy", "takeover.py"): (
         3,  # the helper itself, a gripper, an arm
         {"subscribe": tuple(f"~/takeover/{name}" for name in TAKEOVER)},

@@ -1,9 +1,10 @@
 """The monitor node: judges the policy from outside, by its topics alone.
 
 Subscribes `policy/camera` (the stamps of the images that the policy gets: by whatever topic and
-transport they come, and none of them travels twice), `policy/action`, `policy/status` and
-`policy/latency`; publishes `/diagnostics` (once a second and when a level changes) and `~/report`
-(once a second). It commands nothing and can be stopped at any time.
+transport they come, and none of them travels twice), `policy/action` (in the shadow
+`policy/shadow/action`), `policy/status` and `policy/latency`; publishes `/diagnostics` (once a
+second and when a level changes) and `~/report` (once a second). It commands nothing and can be
+stopped at any time.
 
 Everything runs on one thread. Receipt is the moment at which the middleware had a message, not that
 at which this process came to read it, wherever the middleware reports it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -207,6 +209,7 @@ class MonitorNode(Node):
         self._diagnostics = Diagnostics(self, values["hardware_id"])
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
         self._outputs: tuple[str, ...] = ()  # of the policy
+        self._shadow = 0  # 1: its commands move nothing, and have a topic of their own
         self._levels: tuple[Level, ...] = ()
         self._good_ns: dict[str, int] = {}  # subject -> since when its trouble is over
         self._logged: dict[str, Level] = {}  # subject -> the trouble that the log tells of
@@ -216,10 +219,12 @@ class MonitorNode(Node):
     def _subscribe(self) -> None:
         listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)
         every = qos.copy(qos.ACTION, COMMANDS_KEPT)
-        commands = listen(
-            self, ActionCommand, "policy/action", self._on_command, every, with_info=True
+        commands, shadow = (partial(self._on_command, of_shadow) for of_shadow in (0, 1))
+        heard = (
+            listen(self, ActionCommand, "policy/action", commands, every, with_info=True),
+            listen(self, ActionCommand, "policy/shadow/action", shadow, every, with_info=True),
         )
-        self._action_topic = commands.topic_name  # remappings applied
+        self._action_topics = tuple(one.topic_name for one in heard)  # remappings applied
         alive = SubscriptionEventCallbacks(liveliness=self._on_liveliness)
         listen(
             self, PolicyStatus, "policy/status", self._on_status, qos.STATUS, event_callbacks=alive
@@ -259,7 +264,11 @@ class MonitorNode(Node):
         arrival = Moment(stamp_of(message.header.stamp), steady_ns)
         self._monitor.camera(stamp_of(message.time_ref), arrival, message.source)
 
-    def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
+    def _on_command(self, shadow: int, message: ActionCommand, info: MessageInfo) -> None:
+        """Take in a command of the policy; in the shadow those on the topic of others are a
+        person's."""
+        if shadow != self._shadow:
+            return
         arrival = self._time.arrival(info)
         gid = info.get("publisher_gid")
         try:
@@ -275,7 +284,7 @@ class MonitorNode(Node):
         except BadMessage as error:
             self._warn(str(error))
             return
-        self._outputs = seen.outputs
+        self._outputs, self._shadow = seen.outputs, int(seen.shadow)
         self._monitor.status(seen, moment(self._time))
 
     def _on_liveliness(self, info: QoSLivelinessChangedInfo) -> None:
@@ -291,7 +300,7 @@ class MonitorNode(Node):
     # Published
 
     def _check(self) -> None:
-        self._monitor.publishers(self._writers(self._action_topic))
+        self._monitor.publishers(self._writers(self._action_topics[self._shadow]))
         self._monitor.outputs({topic: self._writers(topic) for topic in self._outputs})
         judgement = self._monitor.judge()
         now = self._time.steady_ns()

@@ -19,6 +19,7 @@ from vla_ros.ros.nodes.policy.needs import FrameStreams
 from vla_ros.ros.nodes.policy.outputs import outputs_of
 from vla_ros.ros.nodes.policy.parameters import TABLE, roles_of
 from vla_ros.ros.nodes.policy.rates import SettledRate
+from vla_ros.ros.nodes.policy.shadow import compared_with
 from vla_ros.runtime.safety import Limits
 
 DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in TABLE}
@@ -74,8 +75,11 @@ def _commands(
     kind = f"{space.kind.name.lower()}: {numbers}"
     yield _said(values, kind, "commands", "action_space")
     outputs = outputs_of(values)
-    where = f" on {', '.join(topics)}" if topics else ""
-    yield _said(values, ", ".join(outputs) + where or "~/action alone", "outputs", "outputs")
+    if values["shadow"]:
+        yield from _shadow(values, space)
+    else:
+        where = f" on {', '.join(topics)}" if topics else ""
+        yield _said(values, ", ".join(outputs) + where or "~/action alone", "outputs", "outputs")
     if not space.kind.joints:
         yield _said(values, values["frame_id"], "frame of commands", "frame_id")
         return
@@ -84,6 +88,13 @@ def _commands(
     if names and outputs:
         ends = ", ".join(f"{end:g}" for end in values["gripper_range"])
         yield _said(values, f"closed, open: {ends}", "a gripper's controller", "gripper_range")
+
+
+def _shadow(values: Mapping[str, Any], space: ActionSpace) -> Iterator[Assumption]:
+    alone = "SHADOW: ~/shadow/action alone; nothing of ours moves the robot"
+    yield Assumption("where commands go", alone, "parameter shadow")
+    compared = compared_with(values, space) or "nothing: name the topic of the person's commands"
+    yield _said(values, compared, "compared with", "shadow_topic")
 
 
 def _action_rate(values: Mapping[str, Any], info: PolicyInfo, rate: SettledRate) -> Assumption:

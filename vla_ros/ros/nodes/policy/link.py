@@ -16,6 +16,7 @@ from typing import Any
 
 from vla_ros.core.clock import Clock
 from vla_ros.core.types import Command, CommandKind, Instruction, Observation, PolicyState
+from vla_ros.ros.nodes.policy.shadow import Shadow
 from vla_ros.ros.nodes.policy.topics import (
     DraftShares,
     LatencyWindows,
@@ -91,7 +92,8 @@ class LoopLink:
     ``ready`` is the newest report of a worker that has loaded, ``worker_pid`` 0 where there is
     none; ``deserted``: none will come by itself. ``spare`` is the state of a spare worker in words,
     "" where none is wanted. ``ticker`` gets the times of answers while there is one.
-    ``report_status`` is called when the status is another one.
+    ``report_status`` is called when the status is another one. ``shadow`` compares commands that
+    nothing executes with a person's.
     """
 
     executor: Executor
@@ -122,6 +124,7 @@ class LoopLink:
         self.worker_restarts = 0
         self.deserted = False
         self.spare = ""
+        self.shadow: Shadow | None = None
 
     def attach(self, executor: Executor, ready: PolicyLoaded, control: Control) -> None:
         """Let frames, answers and commands flow from now on."""
@@ -141,6 +144,8 @@ class LoopLink:
         self._topics.command(command, self.ready.info)
         if command.kind is CommandKind.POLICY:
             self._windows.command(command, self._clock.steady_ns())
+        if self.shadow is not None:
+            self.shadow.command(command)
 
     def rest(self, command: Command) -> None:
         self._topics.rest(command)

@@ -305,6 +305,19 @@ _OUTPUTS = (
         "What is published beside ~/action: twist, trajectory, positions, joint_state, gripper",
     ),
     F(
+        "shadow",
+        False,
+        "Nothing of ours moves the robot: commands go to ~/shadow/action alone, no output has a"
+        " publisher, and what a person does meanwhile is compared with them",
+    ),
+    F(
+        "shadow_topic",
+        "",
+        "shadow: the topic of the person's commands (ActionCommand; TwistStamped of an end"
+        " effector; JointState, JointTrajectory or Float64MultiArray of joints); empty: the"
+        " measured movement, of joints and poses",
+    ),
+    F(
         "joint_delta_from",
         "",
         "What trajectory and positions add a joint_delta to: the measured joints (of demonstrations"

@@ -30,9 +30,15 @@ from vla_ros.ros.nodes.policy.outputs import joint_outputs
 from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.ros.nodes.policy.rates import SettledRate, settle_rate, slower
 from vla_ros.ros.nodes.policy.settings import chunking_of
+from vla_ros.ros.nodes.policy.shadow import Shadow
 from vla_ros.ros.nodes.policy.space import check_space
 from vla_ros.ros.nodes.policy.takeover import TakeoverInputs
-from vla_ros.ros.nodes.policy.topics import LatencyWindows, PolicyTopics, status_message
+from vla_ros.ros.nodes.policy.topics import (
+    LatencyWindows,
+    PolicyTopics,
+    in_shadow,
+    status_message,
+)
 from vla_ros.runtime.control.drivers import Scheduling, Ticker, make_control
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Chunking, Execution
@@ -196,6 +202,10 @@ class PolicyRuntime:
             node, values, self._clock, self.control, needs, self._topics.camera
         )
         self._takeover = TakeoverInputs(node, self._clock, self.control, values["frame_id"])
+        if values["shadow"]:
+            self.control.loop.shadow = True
+            self._link.shadow = Shadow(node, values, self._clock, self.control)
+            log.info(in_shadow(""))
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(
@@ -317,7 +327,7 @@ class PolicyRuntime:
         self._topics.close()
 
     def _close_inputs(self) -> None:
-        for inputs in (self._inputs, self._takeover):
+        for inputs in (self._inputs, self._takeover, self._link.shadow):
             if inputs is not None:
                 inputs.close()
 
@@ -416,6 +426,8 @@ class PolicyRuntime:
             out.acceptance = link.drafts.shares()
             out.graphs_captured = link.graphs_captured
             out.outputs = list(self._topics.outputs)
+            if link.shadow is not None:
+                out.reason = in_shadow(out.reason, link.shadow.line)
             self._topics.status(out, self._clock.now_ns(), link.spare)
         self._reported()
 

@@ -32,6 +32,11 @@ def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits
         raise ValueError(
             "replay_requests_file is for mode 'lockstep': in real time nothing comes again"
         )
+    if values["shadow"] and values["mode"] == "lockstep":
+        raise ValueError(
+            "mode 'lockstep' waits for our commands, and in the shadow none goes out: shadow is for"
+            " mode 'realtime'"
+        )
     check_outputs(values, limits.space)
     _refuse_default_limits(values)
     return _with_limits(spec_of(values), limits, sim_time), limits

@@ -13,7 +13,7 @@ from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 
-from vla_ros.core.action_space import ActionKind
+from vla_ros.core.action_space import ActionKind, ActionSpace
 from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.pixels import BadMessage, quoted
 from vla_ros.core.types import Floats
@@ -62,6 +62,9 @@ class TakeoverInputs:
             self._control.loop.sink.warn("takeover", f"takeover command ignored: {why}")
 
         def callback(message: Any) -> None:
+            if self._control.loop.shadow:
+                refuse("in the shadow nothing of ours moves the robot; drive it past this node")
+                return
             self._forget_after_a_pause()
             try:
                 command = read(message)
@@ -82,31 +85,12 @@ class TakeoverInputs:
     # Messages
 
     def _action(self, message: ActionCommand) -> Teleoperation:
-        space = self._control.loop.limits.space
-        if int(message.action_space) != int(space.kind):
-            names = {int(kind): kind.name.lower() for kind in ActionKind}
-            given = int(message.action_space)
-            raise BadMessage(
-                f"its action_space is {names.get(given, given)},"
-                f" this robot's is {space.kind.name.lower()}"
-            )
-        values = np.asarray(message.action, np.float64)
-        if (message.names and tuple(message.names) != space.names) or len(values) != space.width:
-            raise BadMessage(f"its numbers are not this robot's {' '.join(space.names)}")
-        if not np.isfinite(values).all():
-            raise BadMessage("it has numbers that are not finite")
+        values = numbers_of(message, self._control.loop.limits.space)
         return Teleoperation(values, TakeoverNumbers.ACTION, stamp_of(message.header.stamp))
 
     def _twist(self, first: int, message: TwistStamped) -> Teleoperation:
-        frame = message.header.frame_id
-        if frame not in ("", self._frame_id):
-            raise BadMessage(f"it is in {quoted(frame)}, actions are in '{self._frame_id}'")
-        linear, angular = message.twist.linear, message.twist.angular
-        velocity = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
-        if not np.isfinite(velocity).all():
-            raise BadMessage("it has numbers that are not finite")
         stamp_ns = stamp_of(message.header.stamp)
-        self._twists[first] = stamp_ns, velocity
+        self._twists[first] = stamp_ns, velocity_of(message, self._frame_id)
         return self._velocities(stamp_ns)
 
     def _gripper(self, index: int, message: Float64) -> Teleoperation | None:
@@ -141,3 +125,33 @@ class TakeoverInputs:
         if missing := [space.names[at] for at in space.motion if np.isnan(values[at])]:
             raise BadMessage(f"it lacks the joints {' '.join(missing)}")
         return Teleoperation(values, TakeoverNumbers.JOINTS, stamp_of(message.header.stamp))
+
+
+def numbers_of(message: ActionCommand, space: ActionSpace) -> Floats:
+    """The numbers of a person's action of this space, float64 [D]. BadMessage: it is of another."""
+    if int(message.action_space) != int(space.kind):
+        names = {int(kind): kind.name.lower() for kind in ActionKind}
+        given = int(message.action_space)
+        raise BadMessage(
+            f"its action_space is {names.get(given, given)}, this robot's is"
+            f" {space.kind.name.lower()}"
+        )
+    values = np.asarray(message.action, np.float64)
+    if (message.names and tuple(message.names) != space.names) or len(values) != space.width:
+        raise BadMessage(f"its numbers are not this robot's {' '.join(space.names)}")
+    if not np.isfinite(values).all():
+        raise BadMessage("it has numbers that are not finite")
+    return values
+
+
+def velocity_of(message: TwistStamped, frame_id: str) -> Floats:
+    """The velocity of a twist in ``frame_id``, or in no frame, float64 [6] in m/s and rad/s.
+    BadMessage: it is in another, or not finite."""
+    frame = message.header.frame_id
+    if frame not in ("", frame_id):
+        raise BadMessage(f"it is in {quoted(frame)}, actions are in '{frame_id}'")
+    linear, angular = message.twist.linear, message.twist.angular
+    velocity = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+    if not np.isfinite(velocity).all():
+        raise BadMessage("it has numbers that are not finite")
+    return velocity

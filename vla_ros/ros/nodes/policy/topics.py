@@ -19,6 +19,7 @@ from vla_ros.core.clock import MS, SECOND, Distribution, Moment, Window
 from vla_ros.core.types import (
     ACTION_DIM,
     INFERENCE_STAGES,
+    SHADOW,
     STAGES,
     Command,
     Instruction,
@@ -101,12 +102,20 @@ class PolicyTopics:
         """Make the command topics and the outputs; ``warn`` is that of a
         :class:`~vla_ros.ros.nodes.policy.outputs.OutputSpace`. A reader of ~/action may ask for a
         deadline of two control periods: that is how it finds out, without a message, that this
-        process is gone."""
+        process is gone.
+
+        In the shadow this is where nothing gets out: there is no publisher but that of
+        ~/shadow/action, for whatever would move something. ValueError: that one is remapped.
+        """
         profile = qos.copy(qos.ACTION)
         if values["mode"] != "lockstep":
             profile.deadline = Duration(nanoseconds=2 * limits.period_ns)
         self._frame_id = values["frame_id"]
         self._messages = CommandMessages(limits.space, self._frame_id)
+        if values["shadow"]:
+            self._refuse_remapped()
+            self._action = self._node.create_publisher(ActionCommand, "~/shadow/action", profile)
+            return
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
         robot = OutputSpace(
@@ -117,6 +126,15 @@ class PolicyTopics:
             output.open(self._node)
         topics = (publisher for output in self._outputs for publisher in output.publishers)
         self.outputs = tuple(publisher.topic_name for publisher in topics)
+
+    def _refuse_remapped(self) -> None:
+        for topic in ("~/shadow/action", "~/shadow/difference"):
+            there = self._node.resolve_topic_name(topic)
+            if there != self._node.resolve_topic_name(topic, only_expand=True):
+                raise ValueError(
+                    f"shadow: {topic} is remapped to {there}, and in the shadow nothing of ours may"
+                    " reach a robot: take that remapping away"
+                )
 
     def close(self) -> None:
         """Destroy the publishers of commands."""
@@ -356,12 +374,20 @@ def latency_message(
 def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
     """The status of a node that is not configured, from its parameters; the caller stamps it."""
     out = PolicyStatus(state=int(safety.state), reason=safety.said)
+    if values["shadow"]:
+        out.reason = in_shadow(safety.said)
     out.policy, out.decoding, out.checkpoint = (
         values[name] for name in ("policy", "decoding", "checkpoint")
     )
     out.action_rate_hz = values["action_rate_hz"]
     out.control_rate_hz, out.max_age_s = values["control_rate_hz"], values["max_age_s"]
     return out
+
+
+def in_shadow(reason: str, line: str = "") -> str:
+    """The reason of a state in the shadow; ``line``: how far the policy is from the person."""
+    parts = [f"{SHADOW}nothing of ours moves the robot", *filter(None, [line])]
+    return "; ".join([*filter(None, [reason]), *parts])
 
 
 def status_message(

@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -361,7 +362,9 @@ class ViewNode(Node):
         some = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
         many = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
         all_that_come = QoSProfile(depth=500, reliability=ReliabilityPolicy.BEST_EFFORT)
-        listen(self, ActionCommand, "policy/action", self._on_command, all_that_come)
+        commands, shadow = (partial(self._on_command, of_shadow) for of_shadow in (False, True))
+        listen(self, ActionCommand, "policy/action", commands, all_that_come)
+        listen(self, ActionCommand, "policy/shadow/action", shadow, all_that_come)
         listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
         listen(self, PolicyStatus, "policy/status", self._on_status, some)
         listen(self, PolicyDescription, "policy/description", self._on_description, qos.LATCHED)
@@ -374,7 +377,9 @@ class ViewNode(Node):
 
     # Received
 
-    def _on_command(self, message: ActionCommand) -> None:
+    def _on_command(self, shadow: bool, message: ActionCommand) -> None:
+        if (status := self._page.status) is not None and shadow != status.shadow:
+            return  # in the shadow a person's may be on the other topic
         try:
             self._strips.add(command_shown(message), self._time.steady_ns())
         except BadMessage as error:
