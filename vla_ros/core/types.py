@@ -69,12 +69,14 @@ class Executing:
 
     ``stamp_ns`` is its observation's, ``index`` its action at the moment of the new observation:
     the row of the new chunk's first action. ``delay_steps``: how many rows from there on will have
-    been executed when the new chunk is there, by recent delays.
+    been executed when the new chunk is there, by recent delays. ``guided``: how many rows behind
+    those guide the new chunk too; 0: all that are left.
     """
 
     stamp_ns: int
     index: int
     delay_steps: int
+    guided: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ SHARED = frozenset(
         *_IMAGES,
         *(f"{image}/{transport}" for image in _IMAGES for transport in _TRANSPORTS),
         "camera_info", "wrist_camera_info", "joint_states", "robot_description", "instruction",
-        "end_effector_pose", "measured_pose", "ground_truth",
+        "end_effector_pose", "measured_pose", "ground_truth", "get_action_chunk",
         "clock", "diagnostics", "tf", "tf_static", "rosout", "parameter_events",
     }
 )  # fmt: skip

@@ -222,6 +222,7 @@ WORDS = {
     "out": "publish",
     "goals out": "call",
     "std_srvs/Trigger": "reply",
+    "moveit_pro_ml_msgs/GetActionChunk": "reply",
     "vla_ros/ExecuteInstruction": "execute",
 }
 

@@ -300,6 +300,11 @@ class PolicyInputs:
         self._instruction_topic = self._open[-1].topic_name  # remappings applied
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
+    @property
+    def turning(self) -> frozenset[str]:
+        """Joints that turn without end, by parameter and robot_description."""
+        return self._turning
+
     def _no_pose(self, reason: str) -> None:
         with self._control.lock:
             steady_ns = self._clock.steady_ns()

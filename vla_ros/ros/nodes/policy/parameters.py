@@ -305,6 +305,12 @@ _OUTPUTS = (
         "What is published beside ~/action: twist, trajectory, positions, joint_state, gripper",
     ),
     F(
+        "action_chunk_service",
+        False,
+        "Serve get_action_chunk, MoveIt Pro's GetActionChunk, while configured and not active:"
+        " ExecutePolicy asks for chunks and executes them itself",
+    ),
+    F(
         "joint_delta_from",
         "",
         "What trajectory and positions add a joint_delta to: the measured joints (of demonstrations"

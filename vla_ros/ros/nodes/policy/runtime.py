@@ -21,6 +21,7 @@ from vla_ros.core.assumption import Assumption, table
 from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.types import PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
+from vla_ros.ros.nodes.policy.action_chunks import ActionChunkService
 from vla_ros.ros.nodes.policy.assumptions import message_of, of_policy, of_robot
 from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs
@@ -89,6 +90,7 @@ class PolicyRuntime:
         self._scheduling.check()
         self._inputs: PolicyInputs | None = None
         self._takeover: TakeoverInputs | None = None
+        self._chunks: ActionChunkService | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._reported = reported
         self._built = False
@@ -196,6 +198,16 @@ class PolicyRuntime:
             node, values, self._clock, self.control, needs, self._topics.camera
         )
         self._takeover = TakeoverInputs(node, self._clock, self.control, values["frame_id"])
+        if values["action_chunk_service"]:
+            self._chunks = ActionChunkService(
+                node,
+                values,
+                self._clock,
+                self.control,
+                self._link,
+                needs,
+                lambda: self._inputs.turning if self._inputs else frozenset(),
+            )
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(
@@ -258,6 +270,8 @@ class PolicyRuntime:
             self._link.need_worker()
             self._topics.begin()
             self.control.activate()
+        if self._chunks is not None:
+            self._chunks.lost("the policy node was activated")
         period_ns = self.control.loop.limits.period_ns
         if self._sim_time and not self._lockstep:
             period_ns //= CHECKS  # /clock tells when a period has passed
@@ -317,7 +331,7 @@ class PolicyRuntime:
         self._topics.close()
 
     def _close_inputs(self) -> None:
-        for inputs in (self._inputs, self._takeover):
+        for inputs in (self._inputs, self._takeover, self._chunks):
             if inputs is not None:
                 inputs.close()
 
