@@ -253,8 +253,9 @@ class StaleAction(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A trajectory of joints: seconds after its begin, positions, float64 [M], and velocities,
-    float64 [M] per second, of each point, with cubics between them.
+    """A trajectory of joints or end effectors: seconds after its begin, positions, float64 [M], and
+    velocities, float64 [M] per second, of each point, with cubics between them. Positions of end
+    effectors are x y z in m and an axis-angle in rad.
 
     ``begin_ns``: a stamp of the ROS clock; ``at_once``: it begins when it is received, whatever the
     clocks show."""

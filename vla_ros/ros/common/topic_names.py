@@ -34,7 +34,8 @@ OWN = {
         {
             "action", "action_chunk", "description", "status", "camera", "latency", "twist",
             "gripper",
-            "joint_trajectory", "positions", "joint_commands", "gripper_positions",
+            "joint_trajectory", "cartesian_reference", "positions", "joint_commands",
+            "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,
         }
