@@ -114,7 +114,7 @@ def test_how_chunks_continue_follows_from_their_execution():
 
 
 def test_the_parameters_are_few():
-    assert len(DEFAULTS) == len(TABLE) <= 115
+    assert len(DEFAULTS) == len(TABLE) <= 116
 
 
 def test_the_reference_page_and_the_parameter_file_are_the_tables():

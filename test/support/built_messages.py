@@ -1,5 +1,5 @@
-"""Packages of ROS messages that have no wheel (control_msgs, tf2_msgs, cameras' video): the same
-fields.
+"""Packages of ROS messages that have no wheel (control_msgs, tf2_msgs, cameras' video, MoveIt
+Pro's service): the same fields.
 
 The message of a GripperCommand's goal has a name of its own, since rosidl's generators, called
 without CMake, take a message and an action of one name for the same. Fields and names are otherwise
@@ -31,6 +31,20 @@ DEFINITIONS = {
         ),
     },
     "tf2_msgs": {"msg/TFMessage.msg": "geometry_msgs/TransformStamped[] transforms\n"},
+    # As its callers and servers in PickNik's public workspaces use it: the values of the constants
+    # and the widths of the integers are not known, and nothing here depends on them.
+    "moveit_pro_ml_msgs": {
+        "srv/GetActionChunk.srv": (
+            "sensor_msgs/Image[] images\nstring[] image_names\n"
+            "sensor_msgs/JointState robot_state\nstring prompt\nbool new_episode\n"
+            "std_msgs/Float64MultiArray previous_action_chunk\n"
+            "sensor_msgs/JointState previous_anchor_state\n"
+            "uint32 frozen_prefix_steps\nuint32 guidance_horizon\n---\n"
+            "uint8 CHUNK_PRODUCED=1\nuint8 ERROR=2\n"
+            "uint8 status\nstring message\ntrajectory_msgs/JointTrajectory chunk\n"
+            "float64 native_control_period\nstd_msgs/Float64MultiArray policy_action_chunk\n"
+        )
+    },
     "foxglove_msgs": {
         "msg/CompressedVideo.msg": (
             "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format\n"
@@ -55,6 +69,13 @@ NEEDS = {
     "foxglove_msgs": ("builtin_interfaces",),
     "ffmpeg_image_transport_msgs": ("builtin_interfaces", "std_msgs"),
     "tf2_msgs": ("builtin_interfaces", "geometry_msgs", "std_msgs"),
+    "moveit_pro_ml_msgs": (
+        "builtin_interfaces",
+        "sensor_msgs",
+        "service_msgs",
+        "std_msgs",
+        "trajectory_msgs",
+    ),
 }
 _SETUP = """\
 import sys

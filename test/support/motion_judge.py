@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from support.motion_limits import EPSILON, Floats, Limits, Measured, Readings
+from support.motion_poses import PosePlan, breaks_of, poses_of
 from support.motion_rules import (
     JITTER_S,
     PAUSE_S,
@@ -56,6 +57,7 @@ SHOWN = 5  # lines a rule and topic
 ENDINGS = {
     "twist": "twist",
     "trajectory": "joint_trajectory",
+    "cartesian_trajectory": "cartesian_reference",
     "positions": "positions",
     "joint_state": "joint_commands",
 }
@@ -98,6 +100,7 @@ class MotionJudge:
         self._streams: dict[str, Stream] = defaultdict(Stream)
         self._stopped: set[str] = set()  # topics on which a STOP holds
         self._plans: dict[str, Plan] = {}
+        self._pose_plans: dict[str, PosePlan] = {}
         self._openings: dict[tuple[str, str], float] = {}
         self._earlier: dict[tuple[str, str], float] = {}  # openings of an activation before
         self._commanded: set[tuple[str, str]] = set()  # openings by a policy or a person
@@ -170,6 +173,7 @@ class MotionJudge:
             if self._lost(topic, number, writer):
                 self._streams[topic].forget()
                 self._plans.pop(topic, None)
+                self._pose_plans.pop(topic, None)
             self._watch_writers(topic, writer, sent)
             if topic == "action":
                 self._action(message, sent)
@@ -298,6 +302,8 @@ class MotionJudge:
             self._velocities(topic, np.array(six), idx, kind, when)
         elif topic.endswith("joint_trajectory"):
             self._trajectory(topic, message, kind, when, command)
+        elif topic.endswith("cartesian_reference"):
+            self._poses(topic, message, kind, when, command)
         elif topic.endswith("joint_commands"):
             given = dict(zip(message.name, message.position, strict=False))
             idx = [i for i, name in enumerate(limits.moving) if name in given]
@@ -406,6 +412,45 @@ class MotionJudge:
         best = min(courses, key=lambda course: len(course.judge(stops)))
         self._report(topic, kind, when, [best.found])
         self._plans[topic] = best.plan()
+        stream.anew = False
+
+    def _poses(
+        self, topic: str, message: Any, kind: str, when: Instant, command: Command | None
+    ) -> None:
+        stream, limits = self._streams[topic], self._limits_at(when.sent)
+        times, positions, quaternions = poses_of(message)
+        values = np.concatenate((positions, quaternions), 1)
+        if not self._finite(topic, kind, when, values.ravel(), 7 * len(times)):
+            return
+        if len(times) == 0 or (np.diff(times, prepend=0.0) <= 0.0).any():
+            self._break(topic, kind, when.sent, ("times", f"points at {times.tolist()} s"))
+            return
+        stamp, old, period = (
+            _ns(message.header.stamp),
+            self._pose_plans.get(topic),
+            limits[0].period,
+        )
+        begin = self._time(stamp) if stamp else when.at
+        begun = old is not None and not stream.anew
+        begun = begun and begin - old.at[-1] < max(3 * period, PAUSE_S)
+        place, turn = old.where(begin) if begun else (positions[0], quaternions[0])
+        plan = PosePlan(
+            np.array([begin, *(begin + times)]),
+            np.array([place, *positions]),
+            np.array([turn, *quaternions]),
+        )
+        stops, idx = (
+            self._stops(topic, kind),
+            limits[0].of_arm(topic[: -len("cartesian_reference")]),
+        )
+        found = [breaks_of(one, idx, plan, begun and bool(stamp), stops) for one in limits]
+        found = [min(found, key=len)]
+        if command and kind in MOVES and limits[0].acceleration is None:
+            late = plan.at > command.valid_until + period
+            if late.any() and np.ptp(plan.positions[late], axis=0).max() > EPSILON:
+                found[0].append(("valid", "moves on after valid_until"))
+        self._report(topic, kind, when, found)
+        self._pose_plans[topic] = plan
         stream.anew = False
 
     # Grippers

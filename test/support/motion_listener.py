@@ -23,7 +23,7 @@ from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import QoSProfile, qos_profile_parameter_events
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, Float64MultiArray, String
-from trajectory_msgs.msg import JointTrajectory
+from trajectory_msgs.msg import JointTrajectory, MultiDOFJointTrajectory
 
 from support.motion_judge import MotionJudge
 from support.motion_limits import PARAMETERS
@@ -41,6 +41,7 @@ OF_ARMS = {
     "twist": TwistStamped,
     "gripper": Float64,
     "joint_trajectory": JointTrajectory,
+    "cartesian_reference": MultiDOFJointTrajectory,
     "positions": Float64MultiArray,
     "joint_commands": JointState,
     "gripper_positions": Float64MultiArray,

@@ -26,7 +26,7 @@ def matrix(xyzw: Sequence[float]) -> Floats:
     )
 
 
-def _quaternion(vector: Floats) -> tuple[float, Floats]:
+def quaternion(vector: Floats) -> tuple[float, Floats]:
     """Quaternion of an axis-angle: its scalar part and vector part [3]."""
     angle = float(np.linalg.norm(vector))
     if angle < 1e-12:
@@ -45,7 +45,7 @@ def _vector(w: float, v: Floats) -> Floats:
 
 def turned(rotation: Floats, by: Floats) -> Floats:
     """``rotation`` followed by ``by``, which is seen from the turned frame."""
-    (w, v), (b, u) = _quaternion(rotation), _quaternion(by)
+    (w, v), (b, u) = quaternion(rotation), quaternion(by)
     return _vector(w * b - float(v @ u), w * u + b * v + np.cross(v, u))
 
 

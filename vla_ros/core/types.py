@@ -69,12 +69,14 @@ class Executing:
 
     ``stamp_ns`` is its observation's, ``index`` its action at the moment of the new observation:
     the row of the new chunk's first action. ``delay_steps``: how many rows from there on will have
-    been executed when the new chunk is there, by recent delays.
+    been executed when the new chunk is there, by recent delays. ``guided``: how many rows behind
+    those guide the new chunk too; 0: all that are left.
     """
 
     stamp_ns: int
     index: int
     delay_steps: int
+    guided: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +255,9 @@ class StaleAction(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A trajectory of joints: seconds after its begin, positions, float64 [M], and velocities,
-    float64 [M] per second, of each point, with cubics between them.
+    """A trajectory of joints or end effectors: seconds after its begin, positions, float64 [M], and
+    velocities, float64 [M] per second, of each point, with cubics between them. Positions of end
+    effectors are x y z in m and an axis-angle in rad.
 
     ``begin_ns``: a stamp of the ROS clock; ``at_once``: it begins when it is received, whatever the
     clocks show."""

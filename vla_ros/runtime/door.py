@@ -8,6 +8,7 @@ their controllers follow by their own clock. No clock, no log.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ _PAUSE_S, _PAUSE_PERIODS = 0.25, 3  # after so long others may have moved the ro
 _NOISE, _CREEP = 1e-3, 0.02  # of an arm that stands: rad or m, and seconds at the fastest
 _STANDS_S, _TRIES_S = 1.0, 0.5  # so long an arm may stand, the first time and those after it
 _CLOSE = 1e-4  # periods between two points
+_DIFFERENCE = 1e-4  # of numbers, for a rate of change
 
 
 def paused(since_ns: int, period_ns: int) -> bool:
@@ -72,6 +74,13 @@ class Door:
         self.commanded, self._at_ns = commanded, now_ns
         numbers = commanded.step if reach.absolute else commanded.at
         self.moves = numbers is not None and bool(numbers.any())
+
+    def recount(self, counted: Callable[[Floats], Floats]) -> None:
+        """The same command in numbers that are counted otherwise."""
+        if self.commanded is not None:
+            at, step = self.commanded.at, self.commanded.step
+            moved = None if step is None else _rate(counted, at, step)
+            self.commanded = replace(self.commanded, at=counted(at), step=moved)
 
 
 class TrajectoryCourse:
@@ -164,6 +173,13 @@ class TrajectoryCourse:
         velocity = curve.velocity(*segment) / long
         return Commanded(one.at + curve.along(*segment), velocity * period_s)
 
+    def recount(self, counted: Callable[[Floats], Floats]) -> None:
+        """The same course in numbers that are counted otherwise."""
+        self._points = [
+            PlanPoint(counted(point.at), _rate(counted, point.at, point.velocity))
+            for point in self._points
+        ]
+
     def _replace(
         self, begin: Commanded, points: list[tuple[float, PlanPoint]], begin_ns: int, period_ns: int
     ) -> Plan:
@@ -180,6 +196,13 @@ class TrajectoryCourse:
         self._stops = False
         rows = zip(points, self._points[-len(points) :], strict=True)
         return Plan(tuple((at * period_s, row.at, row.velocity) for (at, _), row in rows))
+
+
+def _rate(counted: Callable[[Floats], Floats], at: Floats, rate: Floats) -> Floats:
+    """A rate of change at ``at`` in numbers that are counted otherwise."""
+    far = _DIFFERENCE / max(1.0, float(np.abs(rate).max(initial=0.0)))
+    out: Floats = (counted(at + far * rate) - counted(at - far * rate)) / (2 * far)
+    return out
 
 
 def _moving(commanded: Commanded) -> PlanPoint:

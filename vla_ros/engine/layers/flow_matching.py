@@ -201,7 +201,8 @@ def guidance_of(
         return None
     rest = chunk[executing.index :]
     previous = torch.cat((rest, rest[-1:].expand(executing.index, -1)))
-    weights = soft_mask(horizon, delay if mode is RtcMode.TRAINED else left, delay)
+    end = min(left, delay + executing.guided) if executing.guided else left
+    weights = soft_mask(horizon, delay if mode is RtcMode.TRAINED else end, delay)
     return Guidance(previous, upload(weights, chunk.device), delay, limit, mode)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -331,13 +331,7 @@ class RemotePolicy:
                 "age_s": min(max(0.0, age_s), 86_400.0),
                 **self._limits,
                 "delay_steps": observation.delay_steps,
-                "executing": None
-                if going is None
-                else {
-                    "stamp_ns": going.stamp_ns,
-                    "index": going.index,
-                    "delay_steps": going.delay_steps,
-                },
+                "executing": None if going is None else asdict(going),
             }
         self._link.send(message, until - time.monotonic())
         self._open = _OpenRequest(observation, timeline, time.monotonic())

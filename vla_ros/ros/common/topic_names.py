@@ -20,7 +20,7 @@ SHARED = frozenset(
         *_IMAGES,
         *(f"{image}/{transport}" for image in _IMAGES for transport in _TRANSPORTS),
         "camera_info", "wrist_camera_info", "joint_states", "robot_description", "instruction",
-        "end_effector_pose", "measured_pose", "ground_truth",
+        "end_effector_pose", "measured_pose", "ground_truth", "get_action_chunk",
         "clock", "diagnostics", "tf", "tf_static", "rosout", "parameter_events",
     }
 )  # fmt: skip
@@ -34,7 +34,8 @@ OWN = {
         {
             "action", "action_chunk", "description", "status", "camera", "latency", "twist",
             "gripper", "shadow/action", "shadow/difference",
-            "joint_trajectory", "positions", "joint_commands", "gripper_positions",
+            "joint_trajectory", "cartesian_reference", "positions", "joint_commands",
+            "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,
         }

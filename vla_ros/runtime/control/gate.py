@@ -31,6 +31,7 @@ from vla_ros.runtime.control.state import LoopState
 from vla_ros.runtime.control.takeover import Takeover, Teleoperation, action_of
 from vla_ros.runtime.door import LEAST, ArmFollowing, Door, TrajectoryCourse
 from vla_ros.runtime.limiter import Commanded, Leash, Passed, Reach
+from vla_ros.runtime.pose_chart import PoseChart
 from vla_ros.runtime.safety import Gripper, Limits
 
 _FAR = 0.5  # of its leash: so far from its command an arm is on its way
@@ -73,6 +74,9 @@ class PublishGate:
         self._commands = CommandMaker(loop.limits.space, loop.persistent)
         self._action, self._joints, self._course = Door(), Door(), TrajectoryCourse()
         self._following = ArmFollowing()
+        space = loop.limits.space
+        poses = space.kind is ActionKind.END_EFFECTOR_DELTA
+        self._chart = PoseChart(len(space.motion) // 6) if poses else None
         self._held_to: _Reaches | None = None
         self._leashed: tuple[tuple[Moment, int, int], Leash | None] | None = None  # the newest
         self._stalled_ns: int | None = None  # when a HOLD began because the arm stands
@@ -101,6 +105,9 @@ class PublishGate:
         self._action.forget()
         self._joints.forget()
         self._course.forget()
+        if self._chart is not None:
+            self._chart.forget()
+        self._leashed = None
         self._following, self._stalled_ns = ArmFollowing(), None
         self.moved = False
 
@@ -379,6 +386,15 @@ class PublishGate:
             return ""
         return loop.measured.lacks(now, loop.limits.max_age_ns)
 
+    def _here(self, now: Moment) -> Floats | None:
+        """The measured numbers that move; of displacements of an end effector as those from the
+        anchor of its poses."""
+        here = self._loop.fresh_pose(now)
+        if here is None:
+            return None
+        here = here[list(self._loop.limits.space.motion)]
+        return here if self._chart is None else self._chart.of(here)
+
     def _leash(self, now: Moment, reach: Reach) -> Leash | None:
         """The leash of now: a servo is behind by ``leash_s``, by the period that the command is
         for, and by the age of its reading."""
@@ -387,11 +403,11 @@ class PublishGate:
             return None
         key = (now, id(reach), loop.measured.changes)  # it is asked for often
         if self._leashed is None or self._leashed[0] != key:
-            leash, here = None, loop.fresh_pose(now)
+            leash, here = None, self._here(now)
             if here is not None:
                 late_ns = limits.leash_s * SECOND + loop.measured.age_ns(now)
                 far = reach.step * (1 + late_ns / limits.period_ns)
-                leash = Leash(here[list(limits.space.motion)], far)
+                leash = Leash(here, far)
             self._leashed = (key, leash)
         return self._leashed[1]
 
@@ -433,6 +449,7 @@ class PublishGate:
             return None
         lead_ns, whole = round(loop.outputs.lead_s * SECOND), self._endless
         begin_ns, period_ns = self._at_ns(now) + lead_ns, limits.action_period_ns
+        self._near_anchor(begin_ns, now)
         positions, reach = (
             rows[:, list(limits.space.motion)],
             limiter.action_reach_of(limits, whole),
@@ -451,10 +468,24 @@ class PublishGate:
             if start is None:
                 return None
             share = np.where(np.arange(len(rows)) > 0, 1.0, first)[:, None]
-            positions = start + np.cumsum(np.clip(positions, low * share, high * share), 0)
+            steps = np.clip(positions, low * share, high * share)
+            if self._chart is None:
+                positions = start + np.cumsum(steps, 0)
+            elif not len(positions := self._chart.added(start, steps)):
+                return None
         left_s = self._left_s(valid_ns, now)
         plan = self._course.follow(positions, reach, begin_ns, period_ns, left_s, leash, first)
         return None if plan is None else replace(plan, begin_ns=now.now_ns + lead_ns)
+
+    def _near_anchor(self, begin_ns: int, now: Moment) -> None:
+        """Count an end effector's poses from one near to where it was commanded last."""
+        if self._chart is None:
+            return
+        reach, period_ns = self._joints_reach, self._loop.limits.period_ns
+        commanded = self._course.at(begin_ns, period_ns, reach, self._leash(now, reach))
+        if commanded is not None:
+            self._chart.move_to(commanded.at, self._course, self._joints)
+            self._leashed = None
 
     def _joint_positions(
         self, kind: CommandKind, action: Floats, now: Moment, step: MotionStep | None
@@ -494,10 +525,9 @@ class PublishGate:
         """HOLD, and True, where the arm does not move at all although it is commanded to: an
         emergency stop, a protective stop, a controller that is not active."""
         loop, reach = self._loop, self._joints_reach
-        here = loop.fresh_pose(now)
+        here = self._here(now)
         if here is None or loop.shadow or not (loop.limits.space.absolute or self._takes_joints):
             return False
-        here = here[list(loop.limits.space.motion)]
         leash, commanded = self._leash(now, reach), passed.commanded.at
         if not loop.limits.space.absolute:
             joints = self._joints.commanded
@@ -527,9 +557,8 @@ class PublishGate:
         if self._stalled_ns is None or loop.safety.state is not PolicyState.HOLD:
             self._stalled_ns = None
             return False
-        here = loop.fresh_pose(now)
+        here, period_ns = self._here(now), loop.limits.period_ns
         assert here is not None
-        here, period_ns = here[list(loop.limits.space.motion)], loop.limits.period_ns
         moved = self._following.moved(here, self._joints_reach, period_ns)
         at_ns = self._at_ns(now)
         if moved or at_ns - self._stalled_ns > _TRIES_AFTER_NS:
@@ -598,6 +627,8 @@ class PublishGate:
             plan = self._course.stop(reach, at_ns, loop.limits.period_ns, leash)
         latest_ns = loop.latest.stamp_ns if loop.latest is not None else 0
         openings = loop.measured.openings(now, loop.limits.max_age_ns)
+        if self._chart is not None:
+            positions, plan = None, None if plan is None else self._chart.plan(plan)
         if loop.outputs.wrapped and self._endless:
             positions, plan = self._wrapped(positions, plan)
         more: dict[str, Any] = {"joint_positions": positions, "plan": plan}

@@ -34,6 +34,7 @@ IMAGES = ("image", "image/compressed", "wrist_image", "wrist_image/compressed")
 OUTPUTS = (
     *("twist", "left_twist", "gripper", "left_gripper"),
     *("joint_trajectory", "positions", "joint_commands", "gripper_positions"),
+    *("cartesian_reference", "left_cartesian_reference"),
     *("left_joint_trajectory", "left_positions", "left_joint_commands", "left_gripper_positions"),
 )
 TAKEOVER = ("action", "twist", "left_twist", "gripper", "left_gripper", "joint_states")
@@ -112,6 +113,7 @@ MOVES = (
     *("policy/gripper", "policy/left_gripper", "policy/joint_trajectory", "policy/positions"),
     "policy/gripper_positions",
     "policy/joint_commands",
+    "policy/cartesian_reference",
 )
 
 
@@ -224,6 +226,7 @@ WORDS = {
     "out": "publish",
     "goals out": "call",
     "std_srvs/Trigger": "reply",
+    "moveit_pro_ml_msgs/GetActionChunk": "reply",
     "vla_ros/ExecuteInstruction": "execute",
 }
 

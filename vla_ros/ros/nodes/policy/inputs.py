@@ -292,13 +292,19 @@ class PolicyInputs:
             take = self._part("ground_truth", lambda message, *_: poses_of(message))
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
         space = self._control.loop.limits.space
-        if space.kind is ActionKind.END_EFFECTOR_POSE:
+        planned = self._control.loop.outputs.plans and not space.kind.joints
+        if planned or space.kind is ActionKind.END_EFFECTOR_POSE:
             for first in range(0, len(space.motion), 6):
                 arm = space.motion[first : first + 6]
                 self._listen_to_pose(space.names[arm[0]].removesuffix("x"), arm)
         self._listen(String, "instruction", self._on_instruction, qos.EVENT, raw=True)
         self._instruction_topic = self._open[-1].topic_name  # remappings applied
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
+
+    @property
+    def turning(self) -> frozenset[str]:
+        """Joints that turn without end, by parameter and robot_description."""
+        return self._turning
 
     def _no_pose(self, reason: str) -> None:
         with self._control.lock:
@@ -687,7 +693,8 @@ class PolicyInputs:
         return read
 
     def _listen_to_pose(self, arm: str, indices: Sequence[int]) -> None:
-        """Subscribe to the measured pose of an end effector that is commanded in poses."""
+        """Subscribe to the measured pose of an end effector that is commanded in poses, or by
+        plans of them."""
         topic = f"{arm}measured_pose"
         read = self._pose_reader(topic)
 

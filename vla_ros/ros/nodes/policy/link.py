@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from vla_ros.core.clock import Clock
 from vla_ros.core.types import Command, CommandKind, Instruction, Observation, PolicyState
@@ -86,14 +86,24 @@ class _Repeated:
     held: int = 0
 
 
+class Asker(Protocol):
+    """Somebody beside the loop who asks the same worker, while the loop does not."""
+
+    def result(self, result: WorkerResult) -> bool:
+        """Take a result of its own; False: it is the loop's."""
+
+    def lost(self, reason: str) -> None:
+        """Expect no result: the worker is gone."""
+
+
 class LoopLink:
     """The control loop's sink and the executor's listener. Of use after :meth:`attach`.
 
     ``ready`` is the newest report of a worker that has loaded, ``worker_pid`` 0 where there is
     none; ``deserted``: none will come by itself. ``spare`` is the state of a spare worker in words,
     "" where none is wanted. ``ticker`` gets the times of answers while there is one.
-    ``report_status`` is called when the status is another one. ``shadow`` compares commands that
-    nothing executes with a person's.
+    ``asker``: whose results are its own. ``report_status`` is called when the status is another
+    one. ``shadow`` compares commands that nothing executes with a person's.
     """
 
     executor: Executor
@@ -120,6 +130,7 @@ class LoopLink:
         self._captures = 0  # of this worker
         self.graphs_captured = 0  # of all
         self.ticker: Ticker | None = None
+        self.asker: Asker | None = None
         self.worker_pid = 0
         self.worker_restarts = 0
         self.deserted = False
@@ -173,7 +184,7 @@ class LoopLink:
 
     def on_result(self, result: WorkerResult) -> None:
         control = self._control
-        if control is None:
+        if control is None or (self.asker is not None and self.asker.result(result)):
             return
         if result.error is ErrorKind.INVALID:
             control.invalid(result.epoch, result.error_text)
@@ -229,6 +240,8 @@ class LoopLink:
         if control is None:
             return
         self.spare = self.spare and "waits for the worker"
+        if self.asker is not None and not isinstance(event, WorkerReady):
+            self.asker.lost(f"the worker was lost: {event.reason}")
         match event:
             case WorkerLost():
                 self.worker_restarts += 1

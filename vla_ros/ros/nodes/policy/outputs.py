@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from action_msgs.msg import GoalStatus
 from builtin_interfaces.msg import Duration
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import Quaternion, Transform, TwistStamped, Vector3
 from rclpy.action import ActionClient
 from rclpy.duration import Duration as WaitTime
 from rclpy.node import Node
@@ -21,8 +21,14 @@ from rclpy.publisher import Publisher
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, Float64MultiArray
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import (
+    JointTrajectory,
+    JointTrajectoryPoint,
+    MultiDOFJointTrajectory,
+    MultiDOFJointTrajectoryPoint,
+)
 
+from vla_ros.core import rotation
 from vla_ros.core.action_space import ActionKind, ActionSpace
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Command, Floats
@@ -30,7 +36,7 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import set_time, to_time
 from vla_ros.runtime.control.state import JointOutputs
 
-OUTPUTS = ("twist", "trajectory", "positions", "joint_state", "gripper")
+OUTPUTS = ("twist", "trajectory", "cartesian_trajectory", "positions", "joint_state", "gripper")
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")
 FROM = ("", "commanded", "measured")
 _OF_JOINTS = ("trajectory", "positions", "joint_state")
@@ -213,6 +219,49 @@ class TrajectoryOutput(Output):
 def _duration(seconds: float) -> Duration:
     whole, rest = divmod(round(seconds * SECOND), SECOND)
     return Duration(sec=whole, nanosec=rest)
+
+
+class CartesianTrajectoryOutput(Output):
+    """`~/cartesian_reference`: one message a chunk of actions, as :class:`TrajectoryOutput` has it,
+    of poses of the end effector in ``frame_id``, for ros2_controllers'
+    cartesian_trajectory_controller. Of several arms each has its own.
+
+    The controller goes from where it is through the poses, at their times, by a spline of its own:
+    no velocities are sent. A stop is the poses of the deceleration, to begin at arrival (stamp 0).
+    """
+
+    def open(self, node: Node) -> None:
+        super().open(node)
+        space, make = self._robot.space, self._publisher
+        arms = [space.names[index].removesuffix("x") for index in space.motion[::6]]
+        self._topics = [
+            (f"{arm}end_effector", make(MultiDOFJointTrajectory, f"~/{arm}cartesian_reference"))
+            for arm in arms
+        ]
+
+    def command(self, command: Command) -> None:
+        if command.plan is None:
+            return
+        stamp = to_time(0 if command.plan.at_once else command.plan.begin_ns)
+        for arm, (name, topic) in enumerate(self._topics):
+            message = MultiDOFJointTrajectory(joint_names=[name])
+            message.header.stamp = stamp
+            message.header.frame_id = self._robot.frame_id
+            message.points = [
+                MultiDOFJointTrajectoryPoint(
+                    transforms=[_transform(row[6 * arm : 6 * arm + 6])],
+                    time_from_start=_duration(seconds),
+                )
+                for seconds, row, _ in command.plan.points
+            ]
+            topic.publish(message)
+
+
+def _transform(pose: Floats) -> Transform:
+    """Transform of a pose: x y z in m, axis-angle in rad."""
+    w, vector = rotation.quaternion(pose[3:])
+    (x, y, z), (qx, qy, qz) = pose[:3].tolist(), vector.tolist()
+    return Transform(translation=Vector3(x=x, y=y, z=z), rotation=Quaternion(x=qx, y=qy, z=qz, w=w))
 
 
 class PositionsOutput(Output):
@@ -447,7 +496,7 @@ def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
     names = outputs_of(values)
     return JointOutputs(
         positions="positions" in names or "joint_state" in names,
-        plans="trajectory" in names,
+        plans="trajectory" in names or "cartesian_trajectory" in names,
         commanded=values["joint_delta_from"] == "commanded",
         lead_s=values["trajectory_lead_s"],
         wrapped=values["continuous_as"] == "wrapped",
@@ -474,6 +523,11 @@ def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
             "the twist output needs action_space end_effector_delta: nothing else is a velocity"
             " of the end effector"
         )
+    if "cartesian_trajectory" in names and kind is not ActionKind.END_EFFECTOR_DELTA:
+        raise ValueError(
+            "the cartesian_trajectory output needs action_space end_effector_delta: of joints the"
+            " trajectory output is one"
+        )
     for name in _OF_JOINTS:
         if name in names and not kind.joints:
             raise ValueError(
@@ -486,11 +540,11 @@ def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
             raise ValueError("the gripper output needs gripper_names: the action has no gripper")
     gripper_ends(values, space)
     _check_arms(values, space)
-    of_joints = [name for name in names if name in _OF_JOINTS]
-    if of_joints and kind is ActionKind.JOINT_DELTA and not values["joint_delta_from"]:
+    added = [name for name in names if name in (*_OF_JOINTS, "cartesian_trajectory")]
+    if added and not kind.absolute and not values["joint_delta_from"]:
         raise ValueError(
-            f"outputs {', '.join(of_joints)} of action_space joint_delta need joint_delta_from:"
-            " measured where the demonstrations' actions are a command minus the measured joints,"
+            f"outputs {', '.join(added)} of action_space {kind.name.lower()} need joint_delta_from:"
+            " measured where the demonstrations' actions are a command minus what was measured,"
             " commanded where they are the difference of two commands"
         )
 
@@ -529,6 +583,8 @@ def make_outputs(values: Mapping[str, Any], robot: OutputSpace) -> list[Output]:
         made.append(TwistOutput(robot))
     if "trajectory" in names:
         made.append(TrajectoryOutput(robot))
+    if "cartesian_trajectory" in names:
+        made.append(CartesianTrajectoryOutput(robot))
     if "positions" in names:
         made.append(PositionsOutput(robot))
     if "joint_state" in names:

@@ -302,7 +302,14 @@ _OUTPUTS = (
     F(
         "outputs",
         [""],
-        "What is published beside ~/action: twist, trajectory, positions, joint_state, gripper",
+        "What is published beside ~/action: twist, trajectory, cartesian_trajectory, positions,"
+        " joint_state, gripper",
+    ),
+    F(
+        "action_chunk_service",
+        False,
+        "Serve get_action_chunk, MoveIt Pro's GetActionChunk, while configured and not active:"
+        " ExecutePolicy asks for chunks and executes them itself",
     ),
     F(
         "shadow",
@@ -320,9 +327,10 @@ _OUTPUTS = (
     F(
         "joint_delta_from",
         "",
-        "What trajectory and positions add a joint_delta to: the measured joints (of demonstrations"
-        " whose actions are a command minus the measured joints), or the last command (of"
-        " differences of commands); empty: refused",
+        "What trajectory and positions add a joint_delta to, and cartesian_trajectory an"
+        " end_effector_delta: what is measured (of demonstrations whose actions are a command minus"
+        " the measured joints or pose), or the last command (of differences of commands); empty:"
+        " refused",
         choices=FROM,
     ),
     F(

@@ -21,6 +21,7 @@ from vla_ros.core.assumption import Assumption, table
 from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.types import PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
+from vla_ros.ros.nodes.policy.action_chunks import ActionChunkService
 from vla_ros.ros.nodes.policy.assumptions import message_of, of_policy, of_robot
 from vla_ros.ros.nodes.policy.corrector import CorrectorLink
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs
@@ -95,6 +96,7 @@ class PolicyRuntime:
         self._scheduling.check()
         self._inputs: PolicyInputs | None = None
         self._takeover: TakeoverInputs | None = None
+        self._chunks: ActionChunkService | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._reported = reported
         self._built = False
@@ -206,6 +208,16 @@ class PolicyRuntime:
             self.control.loop.shadow = True
             self._link.shadow = Shadow(node, values, self._clock, self.control)
             log.info(in_shadow(""))
+        if values["action_chunk_service"]:
+            self._chunks = ActionChunkService(
+                node,
+                values,
+                self._clock,
+                self.control,
+                self._link,
+                needs,
+                lambda: self._inputs.turning if self._inputs else frozenset(),
+            )
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(
@@ -268,6 +280,8 @@ class PolicyRuntime:
             self._link.need_worker()
             self._topics.begin()
             self.control.activate()
+        if self._chunks is not None:
+            self._chunks.lost("the policy node was activated")
         period_ns = self.control.loop.limits.period_ns
         if self._sim_time and not self._lockstep:
             period_ns //= CHECKS  # /clock tells when a period has passed
@@ -327,7 +341,7 @@ class PolicyRuntime:
         self._topics.close()
 
     def _close_inputs(self) -> None:
-        for inputs in (self._inputs, self._takeover, self._link.shadow):
+        for inputs in (self._inputs, self._takeover, self._chunks, self._link.shadow):
             if inputs is not None:
                 inputs.close()
 
