@@ -19,8 +19,8 @@ from vla_ros.engine.layers.linear import quantize, quantize_rows
 from vla_ros.engine.memory import needed
 
 CPU = torch.device("cpu")
-#: for some rows in float32, RoPE's tables, KV caches, and holes between them
-SLACK = 40 << 20
+#: numbers of RoPE's tables and KV caches, and of some rows on their way
+BESIDE = 4 << 20
 MEASURED = """
 import json, sys
 sys.argv[1:] = []
@@ -58,8 +58,11 @@ def test_loading_takes_what_was_said_and_leaves_the_weights_alone(
     )
     assert not done.returncode, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["stays_bytes"] <= 1.05 * found["weight_bytes"] + SLACK, found
-    assert found["peak_anonymous_bytes"] <= 1.05 * found["said_peak_bytes"] + SLACK, found
+    beside = BESIDE * getattr(torch, dtype).itemsize
+    largest = found["said_peak_bytes"] - found["weight_bytes"] - found["second_layout_bytes"]
+    assert found["stays_bytes"] <= 1.05 * found["weight_bytes"] + beside, found
+    assert found["peak_anonymous_bytes"] <= 1.05 * found["stays_bytes"] + largest, found
+    assert found["peak_anonymous_bytes"] <= 1.05 * found["said_peak_bytes"] + beside, found
 
 
 def test_what_cannot_fit_is_refused_before_it_is_read(
