@@ -19,8 +19,8 @@ from vla_ros.engine.layers.linear import quantize, quantize_rows
 from vla_ros.engine.memory import needed
 
 CPU = torch.device("cpu")
-#: for some rows in float32, RoPE's tables, KV caches, and holes between them
-SLACK = 40 << 20
+#: numbers of RoPE's tables and KV caches, and of some rows on their way
+BESIDE = 4 << 20
 MEASURED = """
 import json, sys
 sys.argv[1:] = []
@@ -58,8 +58,11 @@ def test_loading_takes_what_was_said_and_leaves_the_weights_alone(
     )
     assert not done.returncode, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["stays_bytes"] <= 1.05 * found["weight_bytes"] + SLACK, found
-    assert found["peak_anonymous_bytes"] <= 1.05 * found["said_peak_bytes"] + SLACK, found
+    beside = BESIDE * getattr(torch, dtype).itemsize
+    largest = found["said_peak_bytes"] - found["weight_bytes"] - found["second_layout_bytes"]
+    assert found["stays_bytes"] <= 1.05 * found["weight_bytes"] + beside, found
+    assert found["peak_anonymous_bytes"] <= 1.05 * found["stays_bytes"] + largest, found
+    assert found["peak_anonymous_bytes"] <= 1.05 * found["said_peak_bytes"] + beside, found
 
 
 def test_what_cannot_fit_is_refused_before_it_is_read(
@@ -100,6 +103,18 @@ def test_sizes_are_those_of_what_is_loaded() -> None:
     sizes = FAMILY.sizes("random:minivla", LoadOptions(), place)
     assert sizes.head == 151936 * 896 * 2
     assert sizes.weights == 2 * FAMILY.parameters(PRESETS["minivla"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "low", "high"), [("", 805, 806), ("int8", 535, 555), ("int4", 445, 465)]
+)
+def test_a_flow_policys_towers_are_counted_in_their_own_format(
+    weights: str, low: float, high: float
+) -> None:
+    """SmolVLA of its published size, whose towers stay in bfloat16 unless they are named: 551 and
+    458 MB stayed in int8 and int4, and 452 and 320 were said before."""
+    need = needed(EngineOptions("random:smolvla", dtype="bfloat16", weights=weights))
+    assert low <= need.weights / 1e6 <= high
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])

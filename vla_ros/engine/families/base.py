@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -159,6 +160,8 @@ class LoadedPolicy:
     group: str = FLOW
 
 
+#: names of the part that sees: its towers, and what leads from them into the decoder
+_SEEING = re.compile("vision|visual|projector|connector")
 C = TypeVar("C")
 
 
@@ -248,16 +251,18 @@ class Family(ABC, Generic[C]):
         return self.parameters(config) * dtype.itemsize
 
     def sizes(self, source: Path | str, options: LoadOptions, place: Placement) -> Sizes:
-        """Bytes of its weights there; reads no weights. In formats of fewer bits the least that
-        they can be: which matrix belongs to which part is known when it is read."""
+        """Bytes of its weights there; reads no weights. In formats of fewer bits nearly: which
+        matrix belongs to which part is known when it is read, here its name says so, and between
+        the decoder and the head the smaller format is taken."""
         config = self.config(source, options)
         origin = read_origin(source) if isinstance(source, Path) else None
         formats = place.formats if origin is None else origin.formats
         shapes, width = self.expected(config).must, place.dtype.itemsize
         each = {name: math.prod(shape) * width for name, shape in shapes.items()}
         total = self.weight_bytes(config, place.dtype)
-        kinds = {formats.vision, formats.decoder, formats.head} - {STORED}
+        seeing, others = {formats.vision} - {STORED}, {formats.decoder, formats.head} - {STORED}
         for name, shape in shapes.items():
+            kinds = seeing if _SEEING.search(name) else others
             if kinds and len(shape) == 2 and "embed" not in name:
                 few = min(stored_bytes(*shape, kind) for kind in kinds)
                 total -= max(each[name] - few, 0)

@@ -23,7 +23,7 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.formats import STORED, Formats, parse_formats
 from vla_ros.engine.io.config import ModelConfig
-from vla_ros.engine.io.files import read_json, write_json
+from vla_ros.engine.io.files import give_back_freed, read_json, write_json
 from vla_ros.engine.io.linear import Linear
 from vla_ros.engine.io.streamed import Streamed, StreamedMatrices
 from vla_ros.engine.io.weights import (
@@ -189,6 +189,14 @@ def with_head(wanted: Mapping[str, T], config: ModelConfig, formats: Formats) ->
     return {**wanted, HEAD_WEIGHT: wanted[_EMBEDDING]} if apart else dict(wanted)
 
 
+def _quantized(blocks: Iterable[torch.Tensor], count: int, width: int, kind: str) -> Stored:
+    """A matrix [N, K] of some rows at a time. Between matrices the holes that float32 rows leave
+    are given back: they came to a quarter of a model while it was loaded."""
+    made = low_bit.quantize_rows(blocks, count, width, kind)
+    give_back_freed()
+    return made
+
+
 def quantize_tensors(
     tensors: Mapping[str, torch.Tensor], config: ModelConfig, formats: Formats
 ) -> tuple[Mapping[str, torch.Tensor], StreamedMatrices]:
@@ -214,7 +222,7 @@ def quantize_tensors(
 
     def make(names: Sequence[str]) -> Stored:
         count, width = sum(sizes[name][0] for name in names), sizes[names[0]][1]
-        return low_bit.quantize_rows(rows(names), count, width, kinds[names[0]])
+        return _quantized(rows(names), count, width, kinds[names[0]])
 
     kept = [name for name in there if name not in kinds]
     matrices = StreamedMatrices(kinds, sizes, make)
@@ -363,7 +371,7 @@ class QuantizingWeights(Weights):
         self._making = True
         try:
             rows, bias = make(take)
-            few = low_bit.quantize_rows(rows.blocks, *rows.shape, kind)
+            few = _quantized(rows.blocks, *rows.shape, kind)
         finally:
             self._making = False
         if self._record is not None:

@@ -68,8 +68,8 @@ class Int4:
         low, high = groups.amin(-1), groups.amax(-1)
         step = ((high - low) / 15).clamp_min(1e-30).bfloat16()
         middle = (low + 8 * step.float()).bfloat16()
-        off = (groups - middle.float()[..., None]) / step.float()[..., None]
-        values = (off.round() + 8).clamp(0, 15).to(torch.uint8).flatten(1)
+        off = (groups - middle.float()[..., None]).div_(step.float()[..., None])
+        values = off.round_().add_(8).clamp_(0, 15).to(torch.uint8).flatten(1)
         scale = torch.stack((step, middle), -1).transpose(0, 1).contiguous()
         return Int4(values[:, 0::2] | values[:, 1::2] << 4, scale, None, width)
 

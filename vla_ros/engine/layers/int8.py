@@ -58,8 +58,8 @@ class Int8:
         values."""
         exact = weight.float()
         scale = (exact.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
-        values = (exact / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
-        return Int8(values, scale)
+        steps = (exact / scale.float()[:, None]).round_().clamp_(-127, 127)
+        return Int8(steps.to(torch.int8), scale)
 
     @staticmethod
     def stacked(parts: Sequence[Int8]) -> Int8:

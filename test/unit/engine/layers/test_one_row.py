@@ -30,8 +30,9 @@ from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 
 KINDS = ["float32", "bfloat16", "int8"]
-#: of oneDNN's: with it every kind is read, with the other bfloat16 is not, as on a CPU with AMX
-WITHOUT_AMX, WITHOUT_BFLOAT16 = "AVX512_CORE_BF16", "AVX512_CORE_VNNI"
+#: of oneDNN's: with it every kind is read; with the others bfloat16 is not, as on a CPU with AMX,
+#: and float32 is not
+WITHOUT_AMX, WITHOUT_BFLOAT16, WITHOUT_AVX2 = "AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def functions() -> Iterator[Any]:
     torch.set_num_threads(1)
     found = layers.one_row()
     if found is None:
-        pytest.skip("no AVX-512, or no Numba: pip install '.[cpu]'")
+        pytest.skip("no AVX2, or no Numba: pip install '.[cpu]'")
     yield found
     torch.set_num_threads(threads)
 
@@ -171,6 +172,26 @@ def test_another_order_is_torchs_and_logged(caplog: pytest.LogCaptureFixture) ->
     assert decoder_of("llama_gqa", "bfloat16")._one_row is None
     assert caplog.messages == [
         "a pass of one token: Numba's product does not read oneDNN's order of bfloat16 on this CPU:"
+        " torch runs instead"
+    ]
+
+
+def test_another_order_of_float32_is_torchs_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The same on any CPU, by an oneDNN that takes no AVX2: a policy loads, one line says what is
+    taken, and products are torch's."""
+    if os.environ.get(LIMIT) != WITHOUT_AVX2:
+        own = test_another_order_of_float32_is_torchs_and_logged.__name__
+        run_limited(WITHOUT_AVX2, f"{__file__}::{own}")
+        return
+    devices.warn_once.cache_clear()
+    decoder = decoder_of("llama_gqa", "float32")
+    assert decoder._one_row is None
+    weight, exact = weight_of("float32", 192, 320)
+    assert weight.blocks is None
+    x = torch.randn(1, 320)
+    torch.testing.assert_close(linear(x, weight), F.linear(x, exact), rtol=1e-5, atol=1e-5)
+    assert caplog.messages == [
+        "a pass of one token: Numba's product does not read oneDNN's order of float32 on this CPU:"
         " torch runs instead"
     ]
 
