@@ -57,7 +57,7 @@ def twist(x):
     return fill
 
 
-def test_a_joystick_takes_over_and_the_policy_goes_on_when_it_is_let_go(start_policy, tmp_path):
+def test_a_joystick_takes_over_and_the_policy_goes_on_when_it_is_given_back(start_policy, tmp_path):
     rig = start_policy(**steady(tmp_path))
     rig.bring_up("reach")
     say = speak(rig, TwistStamped, "twist")
@@ -80,7 +80,13 @@ def test_a_joystick_takes_over_and_the_policy_goes_on_when_it_is_let_go(start_po
             wait_until(lambda: rig.commands.last.action[6] == 0.0, 10.0, "a closed gripper")
             chunks = len(rig.chunks)
             wait_until(lambda: len(rig.chunks) > chunks + 3, 10.0, "the policy's own answers")
-        rig.expect(State.RUNNING)  # let go
+        begin = len(rig.commands)
+        status = rig.expect(State.HOLD)  # let go, or its link was lost: nobody can tell
+        assert "call ~/release or ~/resume" in status.reason
+        rig.after(status, 30)
+        assert not said(rig, begin, CommandKind.POLICY), "a person was moving it"
+        assert rig.call("release").startswith("released")
+        rig.expect(State.RUNNING)
         wait_until(lambda: rig.commands.last.action[0] == STEP_M, 10.0, "the policy's action")
     messages = rig.commands.messages
     moved = [

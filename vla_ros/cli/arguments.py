@@ -36,6 +36,7 @@ VERBS = {
     "convert": "make a checkpoint that the engine reads of a released one",
     "eval": "measure success over many episodes",
     "quantize": "write a checkpoint with weights of fewer bits",
+    "lock": "which commits hub ids are held to; hold one to what the hub has now",
     "libero": "prepare the LIBERO benchmark, list its tasks",
     "lerobot": "set up LeRobot's environment, check its checkpoints",
 }
@@ -46,7 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "data": ("record", "replay", "rerun", "export"),
     "learn": (),
     "measure": ("eval",),
-    "checkpoints and robots": ("convert", "quantize", "contract"),
+    "checkpoints and robots": ("convert", "quantize", "lock", "contract"),
     "set up": ("lerobot", "libero"),
 }
 

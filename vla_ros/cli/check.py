@@ -119,9 +119,11 @@ def _robot(args: argparse.Namespace) -> dict[str, Any]:
     if args.robot is None:
         return {}
     from vla_ros.core.yaml_files import read_yaml
+    from vla_ros.engine.io import lock
     from vla_ros.ros.bringup.graph_file import flatten
     from vla_ros.ros.common.parameter_files import matches, sections
 
+    lock.use_beside(args.robot)
     content = read_yaml(args.robot)
     found: dict[str, Any] = {}
     for pattern, values in sections(content if isinstance(content, dict) else {}):

@@ -118,7 +118,7 @@ class EngineOptions:
     # The policy
     checkpoint: str = _option(
         "",
-        "directory in OpenVLA's or LeRobot's layout, hub id (owner/name@commit), shipped:tabletop"
+        "directory in OpenVLA's or LeRobot's layout, hub id (owner/name[@commit]), shipped:tabletop"
         " (the built-in simulation's), or random:small; with #FILE behind: checked with that list"
         " of SHA-256",
     )

@@ -19,11 +19,11 @@ import torch
 from vla_ros.core.errors import UserError
 from vla_ros.core.files import read_json
 from vla_ros.engine.formats import parse_formats
+from vla_ros.engine.io.hub import PRECISION
 from vla_ros.engine.layers.devices import multiplies_bfloat16
 from vla_ros.engine.layers.tuner import multiplies_integers
 from vla_ros.engine.options import DTYPES
 
-FOLDER = "precision"
 _VERSION = 3  # of the measurement; a new one makes old verdicts void
 
 
@@ -174,8 +174,8 @@ def _found(checkpoint: str, precision: Precision) -> StoredVerdict | None:
 def _folders(sha256: str, directory: Path | None) -> list[Path]:
     """Folders to keep a verdict in, the best first."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = base / "vla_ros" / FOLDER / sha256[:16]
-    return [cache] if directory is None else [directory / FOLDER, cache]
+    cache = base / "vla_ros" / PRECISION / sha256[:16]
+    return [cache] if directory is None else [directory / PRECISION, cache]
 
 
 def _read(path: Path) -> StoredVerdict | None:

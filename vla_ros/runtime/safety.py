@@ -46,7 +46,7 @@ class Limits:
     its actions (OpenVLA-OFT) gives now 49 and now 51 mm where it was trained for 50.
 
     A HOLD longer than ``hold_latch_s`` is left by :func:`recover` alone; 0: it never latches.
-    ``takeover_timeout_s`` after a person's last command the policy moves the robot again.
+    ``takeover_timeout_s`` after a person's last command the robot holds.
     ``smoothing_hz``: cutoff of a low-pass on the commands, whose delay counts as age; 0: none.
     ``leash_s``: so long, at the largest step a period, a commanded position may be ahead of the
     measured one.
@@ -221,7 +221,8 @@ class Safety:
     """State of the node with what its transitions count. ``since_ns`` is steady time.
 
     ``reason`` is what led here, ``keeps`` what keeps it so since then, ``lacks`` what keeps frames
-    from completing. ``latched``: a HOLD that lasted so long that no motion is expected any more.
+    from completing. ``latched``: a HOLD that lasted so long that no motion is expected any more,
+    or, ``lapsed``, that began as a person's takeover ended without their word.
     """
 
     state: PolicyState = PolicyState.UNCONFIGURED
@@ -233,6 +234,7 @@ class Safety:
     keeps: str = ""
     lacks: str = ""
     latched: bool = False
+    lapsed: bool = False
 
     @property
     def active(self) -> bool:

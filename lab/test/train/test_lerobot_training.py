@@ -46,8 +46,11 @@ def test_a_checkpoint_that_names_code_is_refused_before_lerobot_sees_it(
     words += ["--validation", "0"]
     assert main([*words, "--lerobot", str(folder)]) == 2
     assert "names the class 'os.system'" in capsys.readouterr().err
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert main([*words, "--lerobot", "lerobot/smolvla_base@main"]) == 2
-    assert "give owner/name@COMMIT" in capsys.readouterr().err
+    assert "`hf download lerobot/smolvla_base --revision main" in capsys.readouterr().err
 
 
 def test_a_set_of_an_older_format_is_refused_with_the_command_that_converts_it(

@@ -23,6 +23,7 @@ WORDS = {
     "export": ["--lerobot", "{}", "--out", "x"],
     "lerobot": ["check", "{}"],
     "libero": ["tasks", "--suite", "{}"],
+    "lock": ["{}"],
     "quantize": ["--checkpoint", "{}", "--weights", "int8", "--out", "x"],
     "record": ["--topic", "{}"],
     "replay": ["{}"],

@@ -41,6 +41,7 @@ def named(root: Path) -> dict[str, dict]:
         "a way out": {"policy": "vla", "checkpoint": f"{root}/mine/../../outside"},
         "a link's end": {"policy": "vla", "checkpoint": f"{root}/link"},
         "the hub": {"policy": "vla", "checkpoint": "evil/policy@" + "0" * 40},
+        "the hub, whatever it has now": {"policy": "vla", "checkpoint": "evil/policy"},
         "what is not there": {"policy": "vla", "checkpoint": "nowhere"},
         "a file to replay": {"replay_file": "/etc/passwd"},
         "requests": {"replay_requests_file": f"{outside}/chunks.json"},

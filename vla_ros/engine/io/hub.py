@@ -2,13 +2,16 @@
 
     /models/openvla-7b
     shipped:tabletop
+    lerobot/smolvla_base
     openvla/openvla-7b@COMMIT
     openvla/openvla-7b@COMMIT#/etc/vla/openvla-7b.sha256
 
-A branch or a tag is refused: whoever can push to it would decide what a robot does next. What is
-downloaded is compared with the hub's own hashes. A manifest says what it must be at all, before
-anything is read: a list as `sha256sum` prints it, beside the weights as ``SHA256SUMS``, which finds
-a bad copy, or elsewhere (``CHECKPOINT#FILE``), which finds somebody's change too.
+Whoever can push to a branch would decide what a robot does next. So an id without a commit is
+resolved once, and held to that commit and to the hashes of its files from then on
+(:mod:`vla_ros.engine.io.lock`). What is downloaded is compared with the hub's own hashes. A
+manifest says what it must be at all, before anything is read: a list as `sha256sum` prints it,
+beside the weights as ``SHA256SUMS``, which finds a bad copy, or elsewhere (``CHECKPOINT#FILE``),
+which finds somebody's change too.
 """
 
 from __future__ import annotations
@@ -19,15 +22,18 @@ import hashlib
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from vla_ros.core.console import log_line
 from vla_ros.core.files import BadFile, open_file, read_text, sha256_of
 from vla_ros.core.names import known_or_nearest
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io import lock
 from vla_ros.engine.io.files import AGAIN, SHIPPED_FOLDER, refuse_broken, some, state_of
 from vla_ros.engine.io.foreign import foreign_files
 
@@ -38,21 +44,24 @@ MANIFEST = "SHA256SUMS"
 DECIDES = ("*.safetensors", "*.json", "*.model", "*.txt")
 #: ... but for what is written there later and changes its speed alone.
 SPEED = ("heterospec.json",)
+PRECISION = "precision"  # the folder of verdicts, likewise
 _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 Judge = Callable[[Sequence[str], str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class HubId:
-    """A repository and what of it: a commit, a branch, a tag; "": nothing was said."""
+    """A repository and what of it: a commit, a branch, a tag; "": its main branch."""
 
     repository: str
     revision: str = ""
 
     @property
     def pinned(self) -> bool:
-        return _COMMIT.fullmatch(self.revision) is not None
+        return lock.COMMIT.fullmatch(self.revision) is not None
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
 
 
 def hub_id(place: str) -> HubId | None:
@@ -72,8 +81,8 @@ def folder_of(
     checked where there is one.
 
     ``wanted``: patterns of the files to download. ``judge`` says of the names of a repository's
-    files and its own what is against reading it. CheckpointError: it is none of them, it is not
-    pinned, or a hash differs.
+    files and its own what is against reading it. CheckpointError: it is none of them, the hub
+    cannot be asked, or a hash differs.
     """
     place, mark, manifest = name.partition("#")
     if Path(name).expanduser().is_dir():
@@ -92,23 +101,107 @@ def folder_of(
 def _download(place: str, path: Path, wanted: Sequence[str], judge: Judge | None) -> Path:
     what = hub_id(place)
     if path.exists() or what is None:
-        raise CheckpointError(f"{place!r} is neither a directory nor a hub id (owner/name@commit)")
+        raise CheckpointError(
+            f"{place!r} is neither a directory nor a hub id (owner/name, or owner/name@commit)"
+        )
+    if what.pinned:
+        return _fetch(what, wanted, judge, _reachable())[0]
+    return _held(what, wanted, judge)
+
+
+def _held(what: HubId, wanted: Sequence[str], judge: Judge | None) -> Path:
+    """The folder of an id without a commit: of the one that it is held to, or is from now on."""
+    if (held := lock.find(str(what))) is None:
+        reached = _reachable()
+        commit = _commit_of(what, reached)
+        found, _ = _fetch(HubId(what.repository, commit), wanted, judge, reached)
+        held = lock.Held(commit, sums_of(found), tuple(wanted))
+        where = lock.write(str(what), held)
+        log_line(f"{what} is held to {commit} by {where}; `{lock.RENEW} {what}` asks the hub anew")
+        return found
+    pinned = HubId(what.repository, held.commit)
+    known = {name: digest for name, digest in held.files.items() if _matches(name, wanted)}
+    found, fresh, reached = _snapshot(pinned), frozenset[str](), False
+    # A whole copy of what is held needs no hub: whatever it says now is not asked for.
+    if not set(wanted) <= set(held.wanted) or any(not (found / name).is_file() for name in known):
+        reached = _reachable()
+        found, fresh = _fetch(pinned, wanted, judge, reached)
+    elif judge is not None and (reason := judge(sorted(held.files), what.repository)):
+        raise CheckpointError(reason)
+    _compare_with_lock(found, what, held, known, fresh)
+    more = {*wanted} - {*held.wanted} if reached else set[str]()
+    if more or lock.locks()[0] != held.source:
+        files = {**held.files, **{name: sha256_of_file(found / name) for name in fresh}}
+        patterns = (*held.wanted, *sorted(more))
+        lock.write(str(what), lock.Held(held.commit, files, patterns), again=bool(more))
+    return found
+
+
+def renew(name: str) -> tuple[lock.Held | None, lock.Held]:
+    """Resolve an id without a commit anew and hold it to what the hub has now: what it was held to
+    before (None: nothing), and is now. CheckpointError: the hub cannot be asked."""
+    what = hub_id(name)
+    if what is None or what.pinned:
+        raise CheckpointError(f"{name!r} is no hub id without a commit: give owner/name")
+    if not (reached := _reachable()):
+        raise CheckpointError(_unreachable(what))
+    before = lock.find(name)
+    commit = _commit_of(what, reached)
+    wanted = before.wanted if before else WANTED
+    found, _ = _fetch(HubId(what.repository, commit), wanted, foreign_files, reached)
+    held = lock.Held(commit, sums_of(found), wanted)
+    return before, replace(held, source=lock.write(name, held, again=True))
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    """Name, relative to ``folder``, to SHA-256 of each file that came from the hub."""
+    return {name: sha256_of_file(folder / name) for name in sorted(_files(folder))}
+
+
+def _files(folder: Path) -> set[str]:
+    """Names of the files of a snapshot, without those that are written there later."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(p) for p in paths if p.name not in SPEED and p.parts[0] != PRECISION}
+
+
+def _compare_with_lock(
+    found: Path, what: HubId, held: lock.Held, known: dict[str, str], fresh: frozenset[str]
+) -> None:
+    """Raise CheckpointError where a snapshot is not what its lock says. ``fresh``: files that have
+    just come from the hub, of this commit."""
+    again = f"delete {found} and {AGAIN}, or run `{lock.RENEW} {what}` if the change is yours"
+    if lost := sorted(name for name in known if not (found / name).is_file()):
+        raise CheckpointError(f"{found} lacks {some(lost, 5)}, which {held.source} lists: {AGAIN}")
+    if more := sorted(_files(found) - held.files.keys() - fresh):
+        raise CheckpointError(f"{found} has {some(more, 5)}, not in {held.source}: {again}")
+    for name, wanted in sorted(known.items()):
+        if (digest := sha256_of_file(found / name)) != wanted:
+            raise CheckpointError(
+                f"{found / name} is not the file that {what} is held to by {held.source} (SHA-256"
+                f" {digest[:12]}..., wanted {wanted[:12]}...): {again}"
+            )
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def _fetch(
+    what: HubId, wanted: Sequence[str], judge: Judge | None, reached: bool
+) -> tuple[Path, frozenset[str]]:
+    """The snapshot of a commit, and the names of its files that were not here before."""
     try:
         from huggingface_hub import HfApi, snapshot_download
     except ImportError as error:
-        raise CheckpointError(
-            f"{place!r} is no directory, and huggingface_hub is not installed"
-        ) from error
-    if not what.pinned:
-        raise CheckpointError(_not_pinned(what))
+        raise CheckpointError(_no_library(what)) from error
     names: list[str] = []
-    reached = _reachable()
     if reached:
         with suppress(Exception):
             names = HfApi().list_repo_files(what.repository, revision=what.revision)
     if judge is not None and (reason := judge(names, what.repository)):
         raise CheckpointError(reason)
-    before = set(_snapshot(what).rglob("*"))
+    folder = _snapshot(what)
+    before = set(folder.rglob("*"))
     try:
         found = Path(
             snapshot_download(
@@ -120,27 +213,37 @@ def _download(place: str, path: Path, wanted: Sequence[str], judge: Judge | None
         )
     except Exception as error:
         if not reached:
-            raise CheckpointError(
-                f"{place!r} is not downloaded, and the hub cannot be reached: `hf download"
-                f" {what.repository} --revision {what.revision} --local-dir DIRECTORY` where it can"
-                " be, then give DIRECTORY"
-            ) from error
+            raise CheckpointError(_unreachable(what)) from error
         said = " ".join(str(error).split())
-        raise CheckpointError(f"cannot download {place!r} from the hub: {said}") from error
-    for file in sorted(set(found.rglob("*")) - before):
+        raise CheckpointError(f"cannot download '{what}' from the hub: {said}") from error
+    fresh = set(found.rglob("*")) - before
+    for file in sorted(fresh):
         _compare(file)
-    return found
+    return found, frozenset(str(file.relative_to(found)) for file in fresh if file.is_file())
 
 
-_PROXIES = ("HTTPS_PROXY", "ALL_PROXY")
-_REACH_S = 3.0  # for the hub's address to take a connection
+def _unreachable(what: HubId) -> str:
+    revision = f" --revision {what.revision}" if what.revision else ""
+    return (
+        f"'{what}' is not downloaded, and the hub cannot be reached: `hf download"
+        f" {what.repository}{revision} --local-dir DIRECTORY` where it can be, then give DIRECTORY"
+    )
+
+
+def _no_library(what: HubId) -> str:
+    return f"'{what}' is no directory, and huggingface_hub is not installed"
+
+
+_REACH_S = 2.0  # for the hub's address to be found and to take a connection
 
 
 def _reachable() -> bool:
     """True where the hub's address takes connections: one look, where its library tries for a
     minute. A proxy is left to the library."""
-    from huggingface_hub import constants
-
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        return False
     if constants.HF_HUB_OFFLINE:
         return False
     if any(
@@ -149,36 +252,47 @@ def _reachable() -> bool:
         return True
     address = urlsplit(constants.ENDPOINT)
     port = address.port or (80 if address.scheme == "http" else 443)
+    answered = threading.Event()
+
+    def look() -> None:
+        with suppress(OSError):
+            socket.create_connection((address.hostname or "", port), _REACH_S).close()
+            answered.set()
+
+    # A name server that is not there holds its caller for longer than any timeout of a socket.
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(_REACH_S)
+    return answered.is_set()
+
+
+def _commit_of(what: HubId, reached: bool) -> str:
+    """The commit of the branch or tag: by the hub, else by its cache. CheckpointError: neither."""
     try:
-        socket.create_connection((address.hostname or "", port), _REACH_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def _not_pinned(what: HubId) -> str:
-    said = f"{what.revision} is" if what.revision else "main is"
-    now = _commit_of(what)
-    hint = f" ({said} now {what.repository}@{now})" if now else ""
-    found = f"{what.revision!r} is no commit" if what.revision else "it is not pinned"
-    return (
-        f"{what.repository}: {found}, and a robot must not load what a branch happens to point"
-        f" at: give owner/name@COMMIT with all 40 digits{hint}"
-    )
-
-
-def _commit_of(what: HubId) -> str:
-    """The commit of the branch or tag: by the hub, else by its cache, else ""."""
-    from huggingface_hub import HfApi
-
-    with suppress(Exception):
-        if not _reachable():
-            raise OSError
-        return str(HfApi().model_info(what.repository, revision=what.revision or None).sha)
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise CheckpointError(_no_library(what)) from error
+    if reached:
+        try:
+            info = HfApi().model_info(
+                what.repository, revision=what.revision or None, timeout=_ASK_S
+            )
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise CheckpointError(
+                f"'{what}' is no directory here, and the hub does not say its commit: {said}"
+            ) from error
+        if lock.COMMIT.fullmatch(commit := str(info.sha)) is None:
+            raise CheckpointError(f"the hub gives no commit of '{what}', but {commit!r}")
+        return commit
     with suppress(OSError, BadFile):
         text = read_text(_repository(what) / "refs" / (what.revision or "main")).strip()
-        return text if _COMMIT.fullmatch(text) else ""
-    return ""
+        if lock.COMMIT.fullmatch(text):
+            return text
+    raise CheckpointError(_unreachable(what))
+
+
+_ASK_S = 10.0  # for the hub to say a commit
 
 
 def _repository(what: HubId) -> Path:
@@ -199,7 +313,7 @@ def _compare(file: Path) -> None:
     blob = file.resolve()
     if re.fullmatch(r"[0-9a-f]{64}", blob.name):
         found = sha256_of_file(blob)
-    elif _COMMIT.fullmatch(blob.name):
+    elif lock.COMMIT.fullmatch(blob.name):
         with open_file(blob) as stream:
             digest = hashlib.sha1(b"blob %d\0" % blob.stat().st_size, usedforsecurity=False)
             while block := stream.read(1 << 22):

@@ -30,9 +30,9 @@ _TRIAL = (
 #: what else the operator's shell has. A checkpoint that found a way to run would find nothing.
 _SEEN = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _SEEN_FROM = (
-    "LC_", "XDG_CACHE", "HF_H", "HF_MODULES", "TORCH", "PYTORCH", "CUDA", "NVIDIA", "NCCL",
-    "CUBLAS", "CUDNN", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "TRITON", "SSL_CERT",
-    "VLA_ROS_WORKER",
+    "LC_", "XDG_CACHE", "XDG_STATE", "HF_H", "HF_MODULES", "TORCH", "PYTORCH", "CUDA", "NVIDIA",
+    "NCCL", "CUBLAS", "CUDNN", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "TRITON", "SSL_CERT",
+    "VLA_ROS_WORKER", "VLA_ROS_LOCK",
 )  # fmt: skip
 _OF_THE_HUB = ("HF_", "HUGGING", "HTTP_", "HTTPS_", "NO_", "http_", "https_", "no_", "REQUESTS_")
 

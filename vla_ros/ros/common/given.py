@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rclpy.node import Node
 
 from vla_ros.core.files import BadFile
+from vla_ros.core.resources import share
 from vla_ros.core.yaml_files import read_yaml
 from vla_ros.ros.common.parameter_files import (
     is_known,
@@ -60,6 +62,17 @@ def _mine(node: Node, file: Path) -> set[str]:
     except (OSError, BadFile):  # rcl has read it: only it knows how
         return set()
     return named_for(content if isinstance(content, dict) else {}, node.get_fully_qualified_name())
+
+
+def own_parameter_file() -> Path | None:
+    """The last of this process's parameter files that somebody wrote: neither one of the package
+    nor what `vla-ros up` and launch write of the values that they were given. None: there is none.
+    """
+    ours, written = (share() / "config").resolve(), Path(tempfile.gettempdir()).resolve()
+    for file in reversed([one.expanduser().resolve() for one in _parameter_files(sys.argv)]):
+        if not file.is_relative_to(ours) and file.parent != written:
+            return file
+    return None
 
 
 def given_place(text: str) -> str:

@@ -358,20 +358,46 @@ class Control:
         it was not taken over."""
         with self.lock:
             self.takeover.release()
-            return self._give_back()
+            return self.resume() if self.loop.safety.lapsed else self._give_back()
 
     def under_takeover(self, now: Moment) -> bool:
         """True while a person has the robot. Enters and leaves TAKEOVER."""
-        if self.loop.resting or not self.takeover.has_robot(now, self.loop.limits):
+        if self.loop.resting:
             self._give_back()
             return False
+        if not self.takeover.has_robot(now, self.loop.limits):
+            self._lapse()
+            return False
         if self.loop.safety.state is not PolicyState.TAKEOVER:
-            self.takeover.under = self.loop.safety
+            if not self.loop.safety.lapsed:  # then it is the same takeover that goes on
+                self.takeover.under = self.loop.safety
             reason = "a person has taken over"
             self.loop.become(
                 safety.enter(self.loop.safety, PolicyState.TAKEOVER, reason, self.clock.steady_ns())
             )
         return True
+
+    def _lapse(self) -> None:
+        """Leave TAKEOVER where the person's commands ended without a word: they let go, or their
+        link was lost. HOLD, since nobody said that the policy may move what they were moving."""
+        under = self.takeover.under
+        if self.loop.safety.state is not PolicyState.TAKEOVER:
+            return
+        if under.state is PolicyState.FAULT or under.latched:
+            self._give_back()
+            return
+        self.flush()
+        self.loop.become(
+            Safety(
+                PolicyState.HOLD,
+                "the person's commands ended and nobody gave the robot back",
+                self.clock.steady_ns(),
+                keeps="call ~/release or ~/resume",
+                latched=True,
+                lapsed=True,
+            )
+        )
+        self.resubmit()
 
     def _give_back(self) -> bool:
         """Leave TAKEOVER; what was computed meanwhile is void. FAULT, and a latched HOLD, come

@@ -95,6 +95,7 @@ def test_the_policy_takes_the_robot_back_without_a_step():
         ticks(bench, 5, ratio)
         measure(bench, 0.01 * step, 0.0)
     ticks(bench, 40, ratio)  # they let go
+    assert bench.control.release()
     measure(bench, 0.19, 0.0)
     rows = np.stack((0.24 + 0.005 * np.arange(20), np.zeros(20)), 1)
     bench.answer(bench.frame(), rows)

@@ -36,7 +36,8 @@ def test_a_persons_command_moves_the_robot_in_the_next_period_and_the_policy_thi
     assert bench.loop.counters.takeover_published == 1
 
 
-def test_after_his_last_command_the_policy_begins_anew():
+@pytest.mark.parametrize("word", ["release", "resume"])
+def test_after_the_last_command_it_holds_until_a_word_and_the_policy_begins_anew(word):
     bench = Bench().running()
     says(bench, -0.02)
     before = bench.frame()
@@ -44,11 +45,40 @@ def test_after_his_last_command_the_policy_begins_anew():
     said = [c.kind for _ in range(6) for c in bench.tick()]
     assert said == [TAKEOVER, *[HELD] * 5]
     (stopped,) = bench.tick()
-    assert stopped.kind is STOP and bench.state is PolicyState.WAITING
+    assert stopped.kind is STOP and bench.state is PolicyState.HOLD
     bench.answer(before, epoch=epoch)  # asked for while he moved it
-    assert [c.kind for c in bench.tick()] == [STOP]
+    for _ in range(20):
+        assert [c.kind for c in bench.cycle()] == [STOP]
+    assert bench.state is PolicyState.HOLD
+    assert getattr(bench.control, word)()
+    assert bench.state is PolicyState.WAITING
     (command,) = bench.cycle()
     assert command.kind is POLICY and bench.state is PolicyState.RUNNING
+
+
+def test_a_link_that_comes_back_is_the_same_takeover():
+    bench = Bench().running()
+    for _ in range(3):
+        says(bench, -0.02)
+        bench.tick()
+        for _ in range(8):
+            bench.cycle()
+        assert bench.state is PolicyState.HOLD
+    says(bench, -0.02)
+    assert [c.kind for c in bench.tick()] == [TAKEOVER]
+    assert bench.control.release()
+    assert bench.state is PolicyState.WAITING, "given back once, not as often as it was lost"
+
+
+def test_another_instruction_ends_the_hold_and_the_same_one_does_not():
+    bench = Bench().running()
+    says(bench, -0.02)
+    for _ in range(9):
+        bench.cycle()
+    assert not bench.control.set_instruction(bench.loop.instruction.text)
+    assert bench.state is PolicyState.HOLD
+    assert bench.control.set_instruction("something else")
+    assert bench.state is PolicyState.WAITING
 
 
 @pytest.mark.parametrize("end", ["release", "stop"])
@@ -84,8 +114,9 @@ def test_he_may_help_in_every_state_and_what_needs_a_word_still_needs_it(state):
     assert [c.kind for c in bench.tick()] == [TAKEOVER]
     for _ in range(8):
         bench.tick()
-    assert bench.state is state
-    assert bench.loop.safety.latched is (state is PolicyState.HOLD)
+    back = PolicyState.HOLD if state is PolicyState.WAITING else state
+    assert bench.state is back
+    assert bench.loop.safety.latched is (back is PolicyState.HOLD)
 
 
 def test_he_is_held_to_the_limits_and_they_end_nothing():
@@ -157,6 +188,7 @@ def test_a_leader_arm_is_followed_within_the_jump_limit_from_where_the_robot_is(
         assert command.kind is TAKEOVER
     assert np.abs(arm.steps[1:]).max() <= 0.02 * 6 + 1e-9
     assert arm.told == pytest.approx(start - 1.0)
+    arm.bench.control.release()
     for _ in range(30):
         arm.period()
     assert arm.bench.state is PolicyState.RUNNING
@@ -190,6 +222,9 @@ def test_in_lockstep_he_answers_the_frame_also_where_there_is_no_task():
     bench.answer(bench.frame())
     assert [c.action[0] for c in bench.out.commands] == [0.01, 0.02]
     bench.clock.advance(TIMEOUT_S + 0.05)
-    frame = bench.frame()
-    bench.answer(frame)
+    bench.answer(bench.frame())
+    assert bench.out.commands[-1].kind is STOP and bench.state is PolicyState.HOLD
+    assert bench.control.release()
+    bench.clock.advance(0.05)
+    bench.answer(bench.frame())
     assert bench.out.commands[-1].kind is POLICY

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.adaptation import adaptation_of
 from vla_ros.core.assumption import Assumption
 from vla_ros.core.types import PolicyInfo
+from vla_ros.engine.io import lock
 from vla_ros.msg import Assumption as AssumptionMessage
 from vla_ros.msg import PolicyDescription
 from vla_ros.ros.nodes.policy.needs import FrameStreams
@@ -47,6 +49,7 @@ def of_robot(
     """Assumptions about the robot and its topics, for the policy of ``info``. ``outputs``: topics
     of commands beside ~/action, in full."""
     return [
+        *_checkpoint(values),
         *_commands(values, limits.space, outputs),
         _action_rate(values, info, rate),
         _said(values, f"{limits.control_rate_hz:g} Hz", "command rate", "control_rate_hz"),
@@ -66,6 +69,13 @@ def _said(values: Mapping[str, Any], value: str, what: str, *parameters: str) ->
     if not given:
         return Assumption.taken(what, value)
     return Assumption(what, value, f"parameter{'s' * (len(given) > 1)} {' and '.join(given)}")
+
+
+def _checkpoint(values: Mapping[str, Any]) -> Iterator[Assumption]:
+    """The commit that a hub id without one is held to, and by which file."""
+    name = str(values["checkpoint"]).partition("#")[0]
+    if not Path(name).expanduser().exists() and (held := lock.find(name)) is not None:
+        yield Assumption("checkpoint", f"{name} at {held.commit}", str(held.source))
 
 
 def _commands(

@@ -22,9 +22,11 @@ from rclpy.parameter import Parameter
 from rclpy.task import Future
 
 from vla_ros.core.types import PolicyState
+from vla_ros.engine.io import lock
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.policies.trust import refuse_named
 from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_parameters
+from vla_ros.ros.common.given import own_parameter_file
 from vla_ros.ros.common.parameters import check_fixed, declare
 from vla_ros.ros.common.spin import every, make_executor, run
 from vla_ros.ros.nodes.policy.goals import GoalServer
@@ -67,6 +69,8 @@ class PolicyNode(LifecycleNode):
         self._table = (*TABLE, *cameras)
         self._own = frozenset(row.name for row in self._table)
         self.values |= declare(self, cameras, lifecycle=True)
+        if (file := own_parameter_file()) is not None:
+            lock.use_beside(file)
         self._started = dict(self.values)  # what the operator gave: anybody may set the others
         self.sim_time = bool(self.get_parameter("use_sim_time").value)
         self.clock = NodeClock(self.get_clock())
