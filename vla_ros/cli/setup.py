@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -175,8 +176,8 @@ def thumbnails(seen: SeenGraph, out: Path) -> dict[str, Path]:
     written = {}
     for camera in seen.cameras:
         if camera.image is not None:
-            name = "_".join(filter(str.isalnum, camera.topic.replace("/", " ").split()))
-            path = out.with_name(f"{out.stem}_{name or 'camera'}.png")
+            name = re.sub(r"\W+", "_", camera.topic.strip("/"))
+            path = out.with_name(f"{out.stem}_{name}.png")
             shot = Image.fromarray(camera.image)
             shot.thumbnail((640, 640))
             shot.save(path)

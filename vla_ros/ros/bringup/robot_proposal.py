@@ -519,6 +519,10 @@ class _Maker:
         servers = [one for one in self._seen.controllers if one.kind in GRIPPERS]
         hands = out.value("gripper_names", ())
         if len(servers) != 1 or len(hands) != 1 or not outputs:
+            if hands and outputs and "joint_state" not in outputs and self._seen.controllers:
+                one = out.parameters["gripper_names"]
+                why = f"{one.why}; no action of a gripper was seen, commands are on"
+                out.set("gripper_names", one.value, f"{why} ~/gripper_positions", True)
             return
         (server,) = servers
         out.set("outputs", [*outputs, "gripper"] if "gripper" not in outputs else outputs,
