@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import re
 import sys
@@ -190,7 +192,7 @@ def thumbnails(seen: SeenGraph, out: Path) -> dict[str, Path]:
 
 
 class Terminal:
-    """Questions on the terminal; the empty answer takes the first offer."""
+    """Questions on the terminal; the empty answer takes what is offered, or leaves numbers out."""
 
     def choose(self, question: str, options: Sequence[str], default: int) -> tuple[int, bool]:
         """Index of one of the options, and that a person chose it."""
@@ -208,6 +210,19 @@ class Terminal:
                 return default, True
             if answer.isdecimal() and 1 <= int(answer) <= len(options):
                 return int(answer) - 1, True
+
+    def numbers(self, question: str, count: int) -> list[float]:
+        """So many numbers, joined by spaces or commas; []: the person does not know them."""
+        while True:
+            try:
+                words = input(f"{printable(question)} (empty: left out): ").replace(",", " ")
+            except EOFError:
+                return []
+            with contextlib.suppress(ValueError):
+                found = [float(word) for word in words.split()]
+                if not found or (len(found) == count and all(map(math.isfinite, found))):
+                    return found
+            print(f"give {count} numbers")
 
 
 # The report

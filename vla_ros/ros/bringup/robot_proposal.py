@@ -80,13 +80,21 @@ class Answers(Protocol):
         """Index of one of the options; False: nobody chose it."""
         ...
 
+    def numbers(self, question: str, count: int) -> list[float]:
+        """So many numbers; []: nobody knows them."""
+        ...
+
 
 class Safe:
-    """The answers of `--yes`: the first choice, which nobody made."""
+    """The answers of `--yes`: the first choice, which nobody made, and no numbers."""
 
     def choose(self, question: str, options: Sequence[str], default: int) -> tuple[int, bool]:
         del question, options
         return default, False
+
+    def numbers(self, question: str, count: int) -> list[float]:
+        del question, count
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,8 +423,12 @@ class _Maker:
             low, high = self._described[name].ends if name in self._described and (
                 self._described[name].ends) else (0.0, 0.0)  # fmt: skip
             if low == high:
-                out.missing["gripper_range"] = f"position of {name} when it is closed, and open"
-                return
+                question = f"position of {name} when it is closed, and open"
+                if not (given := self._answers.numbers(question, 2)):
+                    out.missing["gripper_range"] = question
+                    return
+                ends += given
+                continue
             options = (f"{low:g} is closed, {high:g} is open", f"{high:g} is closed, {low:g} is"
                        " open")  # fmt: skip
             index, chosen = self._answers.choose(f"Gripper {name}:", options, 0)
@@ -448,7 +460,12 @@ class _Maker:
         elif not mine:
             lacking = [n for n, j in zip(moving, described, strict=True) if not (j and j.ends)]
             why = f"nothing says the ends of {', '.join(lacking)}"
-            out.missing |= {"bounds_low": why, "bounds_high": why}
+            for name, which in (("bounds_low", "least"), ("bounds_high", "greatest")):
+                question = f"{which} positions of {', '.join(moving)}, rad"
+                if given := self._answers.numbers(question, len(moving)):
+                    out.set(name, given, "rad, your answer")
+                else:
+                    out.missing[name] = why
         self._speeds(moving, described)
 
     def _speeds(self, moving: list[str], described: list[DescribedJoint | None]) -> None:
@@ -537,7 +554,11 @@ class _Maker:
         if needs is not None and needs.rate_hz:
             out.parameters.pop("action_rate_hz", None)  # the checkpoint says it
         elif needs is not None and not out.value("action_rate_hz") and needs.policy != "zero":
-            out.missing["action_rate_hz"] = "the rate of the demonstrations: nothing says it"
+            question = "rate of the demonstrations, Hz"
+            if given := self._answers.numbers(question, 1):
+                out.set("action_rate_hz", given[0], "your answer")
+            else:
+                out.missing["action_rate_hz"] = f"{question}: nothing says it"
 
     def _unseen(self) -> None:
         """Mark the topics of the robot's file that the running graph does not have."""
