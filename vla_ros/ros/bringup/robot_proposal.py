@@ -49,7 +49,7 @@ _RATES = (5, 10, 15, 20, 25, 30, 50, 60, 100)  # Hz
 #: Outputs that command joints, the preferred first; trajectories end by themselves.
 _OF_JOINTS = ("trajectory", "joint_state", "positions")
 _ORDER = (
-    "policy", "checkpoint", "unnorm_key", "embodiment", "camera_map", "engine_options",
+    "policy", "checkpoint", "device", "dtype", "unnorm_key", "embodiment", "camera_map", "engine_options",
     "cameras.", "camera_roles", "camera_rate_hz", "action_space", "action_names", "joint_names",
     "gripper_names", "gripper_range", "bounds_low", "bounds_high", "velocity_limits", "outputs",
     "action_rate_hz", "control_rate_hz", "stale_action",
@@ -235,6 +235,9 @@ class _Maker:
             return
         out.set("policy", needs.policy, "a checkpoint was given")
         out.set("checkpoint", needs.checkpoint, needs.family or "as given")
+        if needs.policy == "vla":
+            out.set("device", "auto", "CUDA where there is a GPU, else the CPU")
+            out.set("dtype", "auto", "bfloat16 where vla-ros verify passed it, else float32")
         options = [word for word in out.value("engine_options", []) if word]
         for name, values in needs.choices.items():
             question = f"{name} of {needs.checkpoint}"
