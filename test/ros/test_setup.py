@@ -80,9 +80,7 @@ def test_from_a_running_robot_to_motion(start: Start, ros: RosPeer, tmp_path: Pa
     robot.wait_for_log("commanded shoulder elbow wrist_roll", 20.0)
 
 
-def test_a_running_robot_without_a_description_is_asked_about(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_running_robot_without_a_description_is_asked_about(start: Start, tmp_path: Path) -> None:
     start(STUB, "--without", "description", "controller").wait_for_log("ready", 30.0)
     said, text = set_up(start, tmp_path / "robot.yaml")
     assert {"bounds_low", "bounds_high", "outputs"} <= said["missing"].keys()

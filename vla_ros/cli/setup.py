@@ -18,7 +18,6 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.text import printable
 
 if TYPE_CHECKING:
-    from vla_ros.ros.bringup.robot_file import RobotFile
     from vla_ros.ros.bringup.robot_proposal import CheckpointNeeds, Proposal
     from vla_ros.ros.common.seen_graph import SeenGraph
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import yaml
@@ -49,10 +48,10 @@ _RATES = (5, 10, 15, 20, 25, 30, 50, 60, 100)  # Hz
 #: Outputs that command joints, the preferred first; trajectories end by themselves.
 _OF_JOINTS = ("trajectory", "joint_state", "positions")
 _ORDER = (
-    "policy", "checkpoint", "device", "dtype", "unnorm_key", "embodiment", "camera_map", "engine_options",
-    "cameras.", "camera_roles", "camera_rate_hz", "action_space", "action_names", "joint_names",
-    "gripper_names", "gripper_range", "bounds_low", "bounds_high", "velocity_limits", "outputs",
-    "action_rate_hz", "control_rate_hz", "stale_action",
+    "policy", "checkpoint", "device", "dtype", "unnorm_key", "embodiment", "camera_map",
+    "engine_options", "cameras.", "camera_roles", "camera_rate_hz", "action_space", "action_names",
+    "joint_names", "gripper_names", "gripper_range", "bounds_low", "bounds_high",
+    "velocity_limits", "outputs", "action_rate_hz", "control_rate_hz", "stale_action",
 )  # fmt: skip
 
 
@@ -134,8 +133,10 @@ class Proposal:
     def text(self, title: str, commands: Sequence[str]) -> str:
         """The robot file."""
         lines = [f"# {printable(title)}"]
-        lines += ["# Each comment says where a value comes from. One that begins with ? is doubtful:"
-                  " look at it.", "#"]  # fmt: skip
+        lines += [
+            "# Each comment says where a value comes from; with ? in front it is doubtful.",
+            "#",
+        ]
         lines += [f"#   {command}" for command in commands]
         lines += ["/**/policy:", "  ros__parameters:"]
         lines += _lines(dict(sorted(self.parameters.items(), key=lambda item: _place(item[0]))))
@@ -438,8 +439,8 @@ class _Maker:
             sure &= chosen
             ends += (low, high) if index == 0 else (high, low)
         why = "closed, open: ends of robot_description"
-        out.set("gripper_range", [round(one, 6) for one in ends],
-                f"{why}, your answer" if sure else f"{why}; which one is closed?", not sure)  # fmt: skip
+        why += ", your answer" if sure else "; which one is closed?"
+        out.set("gripper_range", [round(one, 6) for one in ends], why, not sure)
 
     # Limits
 

@@ -147,9 +147,7 @@ class Survey(Peer):
             if not raw and base in heard:
                 continue  # the raw ones are beside them
             offered = self.node.get_publishers_info_by_topic(topic)
-            reliable = all(
-                o.qos_profile.reliability == ReliabilityPolicy.RELIABLE for o in offered
-            )
+            reliable = all(o.qos_profile.reliability == ReliabilityPolicy.RELIABLE for o in offered)
             yield _camera(one, base, raw, bool(offered) and reliable, self._publishers(topic))
 
     def _joints(self, heard: dict[str, _Heard]) -> Iterable[SeenJoints]:
@@ -223,4 +221,3 @@ def _names(infos: Iterable[Any], ours: bool = False) -> tuple[str, ...]:
 
 def _commands(topic: str) -> bool:
     return any(word in topic.lower() for word in _COMMANDS)
-
