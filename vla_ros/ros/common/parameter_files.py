@@ -58,6 +58,20 @@ def place_of(name: str, file: Path, full_name: str = "") -> str:
     return found
 
 
+def line_of(name: str, file: Path) -> int:
+    """Line of a parameter, a remapping or a section, whatever stands above it; 0: there is none."""
+    for keys, line in _keys(compose_yaml(file)):
+        own = keys[keys.index("ros__parameters") + 1 :] if "ros__parameters" in keys else ()
+        if ".".join(own) == name or keys[-1].rsplit("/", 1)[-1] == name:
+            return line
+    return 0
+
+
+def place_of_section(name: str, file: Path) -> str:
+    """File and line of it; the file alone where there is none."""
+    return f"{file}, line {line}" if (line := line_of(name, file)) else str(file)
+
+
 def place_of_error(text: str, files: Sequence[Path], full_name: str = "") -> str:
     """File and line of the parameter that an error names, last as rclpy's do or first; of several
     files the last one wins. "": none of them has it."""
