@@ -83,7 +83,7 @@ OBJECT = ["--suite", "libero_object"]
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([*OBJECT, "--families", "reach"], "--families: of the tabletop alone"),
+        ([*OBJECT, "--tasks", "reach"], "--tasks: of the tabletop alone"),
         ([*OBJECT, "--two-ways"], "--two-ways: of the tabletop alone"),
         ([*OBJECT, "--wrist"], "--wrist: of the tabletop alone"),
         ([*OBJECT, "--crowded"], "--crowded: of the tabletop alone"),

@@ -107,7 +107,7 @@ def test_it_learns_what_only_the_newest_frame_shows():
 def test_the_verb_writes_a_folder_that_the_target_takes(tmp_path, capsys):
     pytest.importorskip("mujoco")
     data, out = tmp_path / "box", tmp_path / "run"
-    words = ["--demos", "1", "--families", "reach", "--interpolation", "box"]
+    words = ["--demos", "1", "--tasks", "reach", "--interpolation", "box"]
     assert main(["collect", "--out", str(data), *words]) == 0
     quick = ["--steps", "2", "--batch", "4", "--dagger", "1", "--dagger-episodes", "1"]
     given = ["--corrector", "--target", "shipped:tabletop-flow", "--data", str(data)]

@@ -95,6 +95,11 @@ def test_a_data_set_is_told_by_all_of_its_files(tmp_path):
         (["--lerobot-option", "a=b", "--data", "x"], "are for --lerobot"),
         (["--gpus", "2", "--data", "x"], "are for --lerobot"),
         (["--lerobot", "act", "--data", "x", "--track", "wandb"], "wandb.enable=true"),
+        (
+            ["--lerobot", "act", "--data", "x", "--learning-rate", "1e-4"],
+            "--learning-rate means nothing to LeRobot's trainer: give its own by --lerobot-option",
+        ),
+        (["--lerobot", "act", "--data", "x", "--minutes", "5"], "--minutes means nothing to"),
     ],
 )
 def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, words, said):
@@ -102,6 +107,19 @@ def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, words, said):
     assert main(["train", "--out", str(tmp_path / "run"), *words]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_the_threads_that_were_given_are_lerobots_too(tmp_path, monkeypatch):
+    """A program in LeRobot's place writes down what it was given."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $OMP_NUM_THREADS > {tmp_path}/threads\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", str(python))
+    (tmp_path / "set" / "meta").mkdir(parents=True)
+    (tmp_path / "set" / "meta" / "info.json").write_text("{}")
+    words = ["train", "--lerobot", "act", "--data", str(tmp_path / "set"), "--validation", "0"]
+    assert main([*words, "--out", str(tmp_path / "run"), "--threads", "3"]) == 2
+    assert (tmp_path / "threads").read_text() == "3\n"
 
 
 def test_another_recipe_needs_another_directory_and_a_failure_is_said(tmp_path, capfd, monkeypatch):

@@ -20,7 +20,7 @@ from vla_ros_lab.cli.recipe import Made, missed_rate
 from vla_ros_lab.train.options import TrainOptions
 from vla_ros_lab.train.recipe import RECIPES, parse_recipe, read_recipe
 
-DEMOS = {"demos": 4, "families": ["reach"], "image_size": 32}
+DEMOS = {"demos": 4, "tasks": ["reach"], "image_size": 32}
 CLONE = {"data": ["demos"], "arch": "tiny", "steps": 60, "batch": 8, "dtype": "float32"}
 JUDGE = {"checkpoint": "clone", "episodes": 1, "tasks": ["reach_red_cube"], "delay_frames": [2]}
 
@@ -154,7 +154,7 @@ def test_the_recipes_of_the_lab_are_sound(name):
         ("clone", {"train": {"data": [True]}}, "data is [True]: give words"),
         ("judge", {"eval": {**JUDGE, "delay_frames": ["2"]}}, "give whole numbers"),
         ("clone", {"train": {"data": ["demos"], "init_from": "demos"}}, "is a stage collect"),
-        ("demos", {"collect": {"families": ["stak"]}}, "did you mean 'stack'?"),
+        ("demos", {"collect": {"tasks": ["stak"]}}, "did you mean 'stack'?"),
         ("demos", {"collect": {"seed": 9}}, "0 to 4"),
         ("demos", {"collect": {"unsteady": True}}, "with a policy"),
         ("judge", {"eval": {**JUDGE, "at_least": {5: 0.9}}}, "which delay_frames has not"),

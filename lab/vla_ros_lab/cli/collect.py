@@ -26,7 +26,8 @@ With --policy a checkpoint acts and the expert only labels: data to correct it w
 EPILOG = """\
 examples:
   vla-ros collect --out data/tabletop --workers 4        the standard set: 1000, about 45 MB
-  vla-ros collect --out data/reach --demos 100 --families reach
+  vla-ros collect --out data/reach --demos 100 --tasks reach
+  vla-ros collect --out data/pick --demos 200 --tasks pick_green_cube
   vla-ros collect --out data/object --suite libero_object --demos 400
 
 Initial states are drawn from seeds of a million and more; the evaluation's are below a million."""
@@ -37,7 +38,7 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "collect", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="directory of the shards")
-    add("--families", nargs="+", choices=FAMILIES, default=FAMILIES, help="kinds of task (all)")
+    add("--tasks", nargs="+", default=FAMILIES, metavar="NAME", help="tasks or families (all)")
     add("--workers", type=int, default=1, help="processes (1)")
     add("--ray", default="", metavar="ADDRESS", help="on a Ray cluster (auto, HOST:PORT, ray://...),"
         " a CPU a shard; --workers: the most at once")  # fmt: skip
@@ -57,14 +58,18 @@ def run(args: argparse.Namespace) -> int:
     if args.suite:
         _check_suite(args)
     try:
+        from vla_ros.data.episodes.plan import select_tasks
         from vla_ros.engine.io.hub import resolve
+        from vla_ros.sim.tasks import TASKS
         from vla_ros_lab.train import collect_libero
         from vla_ros_lab.train.collect import collect, episode_seed, make_shard, totals
         from vla_ros_lab.train.demonstrations import SUFFIX
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
+    if not args.suite:
+        select_tasks(TASKS, args.tasks)  # refuses a name that is none
     options = CollectOptions(
-        families=tuple(args.families),
+        tasks=tuple(args.tasks),
         per_shard=10 if args.suite else 20,  # one of LIBERO takes long
         **{name: getattr(args, name) for name in flags(CollectOptions)},
     )
@@ -97,7 +102,7 @@ def _check_suite(args: argparse.Namespace) -> None:
     from vla_ros.data.episodes.plan import world_of
 
     tabletop = {
-        "--families": args.families != FAMILIES,
+        "--tasks": args.tasks != FAMILIES,
         "--two-ways": args.two_ways,
         "--wrist": args.wrist,
         "--policy": args.policy,

@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,11 +262,30 @@ def train_corrector(args: argparse.Namespace) -> int:
     return 0
 
 
+#: what LeRobot's trainer is given of the flags
+BESIDE_LEROBOT = (
+    "verb", "default_of", "policy", "data", "out", "steps", "batch", "seed", "validation", "device",
+    "gpus", "lerobot_option", "threads",
+)  # fmt: skip
+
+
+def refuse_besides(args: argparse.Namespace, known: Sequence[str], why: str) -> None:
+    """Raise UserError where a flag was given that is none of ``known``."""
+    tables = (TrainOptions, HeadRun, LeRobotRun, Machine)
+    named = {one.name: one.metadata.get("flag", one.name) for t in tables for one in fields(t)}
+    for name, value in vars(args).items():
+        if name not in known and value != args.default_of(name):
+            raise UserError(f"--{named.get(name, name).replace('_', '-')} {why}")
+
+
 def train_lerobot(args: argparse.Namespace) -> int:
     """Let LeRobot train; returns the exit status."""
     from vla_ros.data.lerobot.dataset import is_dataset, python_of
     from vla_ros_lab.train.lerobot import held_out, train
 
+    refuse_besides(
+        args, BESIDE_LEROBOT, "means nothing to LeRobot's trainer: give its own by --lerobot-option"
+    )
     if len(args.data) != 1:
         raise UserError("--lerobot trains on one data set: export several bags into one")
     if args.device is None:
@@ -278,7 +297,7 @@ def train_lerobot(args: argparse.Namespace) -> int:
     if is_dataset(data := Path(run.data)):
         share = held_out(python, data, run.validation, args.validation is not None)
         run = replace(run, validation=share)
-    policy = train(run, args.out, python)
+    policy = train(run, args.out, python, args.threads)
     print(f"{policy}: done; `policy: lerobot` runs it")
     return 0
 
@@ -302,12 +321,9 @@ def train_recipe(args: argparse.Namespace) -> int:
     """Run a recipe's stages; returns the exit status."""
     if args.workers < 1:
         raise UserError("--workers must be at least 1")
-    tables = (TrainOptions, HeadRun, LeRobotRun)
-    named = {one.name: one.metadata.get("flag", one.name) for t in tables for one in fields(t)}
-    for name, value in vars(args).items():
-        if name not in BESIDE_RECIPE and value != args.default_of(name):
-            flag = named.get(name, name).replace("_", "-")
-            raise UserError(f"--{flag} is in the recipe: leave it out, or take a .yaml of your own")
+    refuse_besides(
+        args, BESIDE_RECIPE, "is in the recipe: leave it out, or take a .yaml of your own"
+    )
     try:
         from vla_ros_lab.cli.recipe import RecipeRun
         from vla_ros_lab.train.recipe import read_recipe

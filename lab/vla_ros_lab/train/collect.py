@@ -26,18 +26,18 @@ import numpy as np
 from vla_ros.core.clock import Clock, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Image, Observation, Pose, Timeline
-from vla_ros.data.episodes.plan import dagger_seed, expert_seed
+from vla_ros.data.episodes.plan import dagger_seed, expert_seed, select_tasks
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.io.files import write_json
 from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.engine.options import FLOW, TOKENS
 from vla_ros.runtime.control.observation import LIBERO_STATE
-from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation
 from vla_ros.sim.expert import Expert, advise, matrix
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.gl import choose_renderer
-from vla_ros.sim.tasks import GOALS, Family, Goal, instruction_of, parse_instruction
+from vla_ros.sim.tasks import GOALS, Goal, instruction_of, parse_instruction
 from vla_ros_lab.train.ahead import futures
 from vla_ros_lab.train.demonstrations import (
     ATTRIBUTES,
@@ -600,9 +600,8 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
 
 def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> CollectedEpisode:
     """Episode ``index`` of a collection: task, wording, initial state and seed."""
-    family = Family(options.families[index % len(options.families)])
-    tasks = tasks_of(spec, family)
-    turn = index // len(options.families)
+    tasks = select_tasks(spec.tasks, [options.tasks[index % len(options.tasks)]])
+    turn = index // len(options.tasks)
     task = tasks[turn % len(tasks)]
     worded = wordings(parse_instruction(task.instruction))
     return CollectedEpisode(
@@ -626,11 +625,6 @@ def episode_seed(options: CollectOptions, index: int) -> int:
     """Seed of an episode, from the ranges of training; ValueError when there is none left."""
     seed = dagger_seed if options.policy else expert_seed
     return seed(options.seed, index)
-
-
-def tasks_of(spec: EnvSpec, family: Family) -> list[Task]:
-    """The tasks of a family, in the environment's order."""
-    return [t for t in spec.tasks if parse_instruction(t.instruction).family is family]
 
 
 def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:

@@ -34,7 +34,8 @@ from PIL import Image as PILImage
 from PIL import features
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import Image
+from vla_ros.core.types import Floats, Image, Pose
+from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 
 Float32 = npt.NDArray[np.float32]
 SUFFIX = ".hdf5"
@@ -204,6 +205,16 @@ def common_info(paths: Sequence[Path]) -> SetInfo:
         if read_info(path) != first:
             raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
     return first
+
+
+def own_states(poses: Float32, fingers: Float32) -> Floats:
+    """The robot's own state [N, 8] of ``poses`` [N, BODIES, 7] and ``fingers`` [N, 2], as the
+    policy node makes it."""
+    rows = []
+    for hand, grip in zip(poses[:, BODIES.index("gripper")].tolist(), fingers, strict=True):
+        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
+        rows.append(libero_oft({"end_effector_pose": pose, "joint_states": grip}))
+    return np.array(rows, np.float64).reshape(-1, LIBERO_STATE)
 
 
 def read_tracks(path: Path) -> list[Track]:

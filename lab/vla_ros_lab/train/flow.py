@@ -47,8 +47,8 @@ from vla_ros.engine.models.transformer import (
 from vla_ros.engine.models.vlm_with_expert import time_table
 from vla_ros.runtime.control.observation import LIBERO_STATE
 from vla_ros_lab.train.batches import FrameDraws, chunks_ahead, refuse_unposed
-from vla_ros_lab.train.demonstrations import BODIES
-from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable, own_states
+from vla_ros_lab.train.demonstrations import BODIES, own_states
+from vla_ros_lab.train.frames import NOWHERE, FrameImages, FrameTable
 from vla_ros_lab.train.loop import Losses
 from vla_ros_lab.train.network import attend, patch_loss, place_loss, sincos
 from vla_ros_lab.train.options import TrainOptions

@@ -14,10 +14,9 @@ import numpy.typing as npt
 import torch
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import GRIPPER, Floats, Pose
+from vla_ros.core.types import GRIPPER, Floats
 from vla_ros.engine.io.config import TowerConfig
 from vla_ros.engine.io.images.preprocessor import fit
-from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
 from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
 from vla_ros_lab.train.demonstrations import (
     BODIES,
@@ -230,16 +229,6 @@ def load_frames(
         demonstrations=len(flat),
         digest=digest(paths),
     )
-
-
-def own_states(poses: Float32, fingers: Float32) -> Floats:
-    """The robot's own state [N, 8] of ``poses`` [N, BODIES, 7] and ``fingers`` [N, 2], as the
-    policy node makes it."""
-    rows = []
-    for hand, grip in zip(poses[:, BODIES.index("gripper")].tolist(), fingers, strict=True):
-        pose = Pose(tuple(hand[:3]), tuple(hand[3:]))
-        rows.append(libero_oft({"end_effector_pose": pose, "joint_states": grip}))
-    return np.array(rows, np.float64).reshape(-1, LIBERO_STATE)
 
 
 def longest_delays(track: Track) -> npt.NDArray[np.int64]:

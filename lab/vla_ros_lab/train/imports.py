@@ -43,7 +43,7 @@ from vla_ros_lab.train.demonstrations import (
     shards,
     write_shard,
 )
-from vla_ros_lab.train.lerobot_rows import CAMERAS, POSES, STATE_NAMES, arrays_of
+from vla_ros_lab.train.lerobot_rows import CAMERAS, POSES, arrays_of
 from vla_ros_lab.train.units import to_environment
 
 _HAND = ("wrist", "hand", "gripper")  # in the name of a camera that is there
@@ -237,7 +237,7 @@ class _OwnSet:
             instruction=rows[0].task,
             actions=to_environment(physical, np.array(self._set.scale)).astype(np.float32),
             ee_pos=state[:, :3],
-            gripper_states=state[:, 3 : len(STATE_NAMES)],
+            gripper_states=state[:, -2:],
             **found,
             **next(self._episodes),
         )

@@ -59,9 +59,10 @@ def command(run: LeRobotRun, out: Path, python: str) -> list[str]:
     return words + [f"--{one}" for one in run.more]
 
 
-def train(run: LeRobotRun, out: Path, python: str) -> Path:
-    """Train; its lines come out as they are. Returns the checkpoint. The same again, with more
-    steps or after a stop, goes on. UserError: no data set, another recipe, or LeRobot failed."""
+def train(run: LeRobotRun, out: Path, python: str, threads: int | None = None) -> Path:
+    """Train on so many ``threads``; its lines come out as they are. Returns the checkpoint. The
+    same again, with more steps or after a stop, goes on. UserError: no data set, another recipe,
+    or LeRobot failed."""
     if not is_dataset(Path(run.data)):
         raise UserError(
             f"{run.data} is no LeRobotDataset: make one with `vla-ros export --lerobot`"
@@ -75,6 +76,8 @@ def train(run: LeRobotRun, out: Path, python: str) -> Path:
     words = command(begun, out, python)
     print(" ".join(words), flush=True)
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    if threads:
+        env["OMP_NUM_THREADS"] = str(threads)
     status = subprocess.run(words, env=env, stdin=subprocess.DEVNULL).returncode
     if status:
         raise UserError(f"LeRobot's trainer ended with status {status}, see above{_saved(out)}")

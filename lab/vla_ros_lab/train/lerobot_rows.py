@@ -25,6 +25,7 @@ from vla_ros_lab.train.demonstrations import (
     SetInfo,
     Track,
     common_info,
+    own_states,
     read_images,
     read_tracks,
 )
@@ -32,7 +33,11 @@ from vla_ros_lab.train.units import to_physical
 
 #: our cameras' names -> those in the data set, which `camera_map` and `policy: lerobot` know
 CAMERAS = {AGENTVIEW: "main", WRIST: "wrist"}
-STATE_NAMES = ("x", "y", "z", "finger_left", "finger_right")  # m, all of them
+#: The state of demonstrations whose poses were kept is the one that the policy node gives a policy
+#: of eight values (:func:`~vla_ros.runtime.control.observation.libero_oft`), m and rad; of others
+#: the rotation is missing.
+STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
+UNPOSED_NAMES = tuple(name for name in STATE_NAMES if not name.startswith("r"))
 EXECUTED, LABELS, POSES, PIXELS = (
     "demo.executed", "demo.labels", "demo.poses", "demo.pixels.",
 )  # fmt: skip
@@ -78,7 +83,8 @@ class ShardRows:
         self._flat = [track for tracks in self._tracks for track in tracks]
         if not self._flat:
             raise UserError(f"{paths[0].parent} has no demonstration")
-        self._arrays = arrays_of(self.info, all(track.posed for track in self._flat))
+        self._posed = all(track.posed for track in self._flat)
+        self._arrays = arrays_of(self.info, self._posed)
 
     def __len__(self) -> int:
         return sum(map(len, self._flat))
@@ -92,7 +98,7 @@ class ShardRows:
         info = self.info
         numbers = [
             DatasetColumn(ACTION, END_EFFECTOR_DELTA.names),
-            DatasetColumn(STATE, STATE_NAMES),
+            DatasetColumn(STATE, STATE_NAMES if self._posed else UNPOSED_NAMES),
         ]
         numbers += [DatasetColumn(one.column, one.names) for one in self._arrays]
         size = (info.image_size, info.image_size)
@@ -126,9 +132,11 @@ class ShardRows:
 
     def _numbers(self, track: Track) -> Mapping[str, Array]:
         """Columns [T, D] of one demonstration, float32."""
+        states = own_states(track.poses, track.gripper_states) if self._posed else None
+        rotation = np.zeros((len(track), 0)) if states is None else states[:, 3:6]
         found: dict[str, Array] = {
             ACTION: to_physical(track.actions.astype(np.float64), np.array(self.info.scale)),
-            STATE: np.concatenate((track.ee_pos, track.gripper_states), 1),
+            STATE: np.concatenate((track.ee_pos, rotation, track.gripper_states), 1),
         }
         for one in self._arrays:
             array = getattr(track, one.attribute)

@@ -160,16 +160,16 @@ class LeRobotRun:
 class CollectOptions:
     """Recipe of a collection. ``policy``: a checkpoint that acts while the expert labels.
 
-    ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
-    its tasks. ``seed`` is the number of the collection, or of the on-policy round.
+    ``demonstrations`` episodes are spread evenly over ``tasks``, each a task or a family, whose
+    tasks take turns. ``seed`` is the number of the collection, or of the on-policy round.
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
     ``unsteady``: an answer may also take more than a period, and in one episode of three the cube
     is moved. ``two_ways``: each episode anew. ``suite``: LIBERO's, whose shards
     :mod:`vla_ros_lab.train.collect_libero` makes.
     """
 
-    demonstrations: int = _flag(1000, "episodes, spread over families", flag="demos")
-    families: tuple[str, ...] = FAMILIES
+    demonstrations: int = _flag(1000, "episodes, spread over tasks", flag="demos")
+    tasks: tuple[str, ...] = FAMILIES
     seed: int = _flag(0, "number of the collection, 0 to 4 (0)")
     image_size: int = _flag(128, "pixels a side")
     wrist: bool = _flag(False, "the wrist camera too, for models of two images")

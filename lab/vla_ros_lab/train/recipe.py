@@ -304,10 +304,14 @@ def _value(key: str, value: Any, one: Field[Any]) -> Any:
         whole = bool(default) and isinstance(default[0], int)
         if not listed or any(type(each) is not (int if whole else str) for each in listed):
             raise UserError(f"{key} is {value!r}: give {'whole numbers' if whole else 'words'}")
-        if key.endswith("families"):
-            for each in listed:
-                if each not in FAMILIES:
-                    raise UserError(f"{key} has {each}: {_nearest(str(each), FAMILIES)}")
+        known = FAMILIES if key.endswith("families") else ()
+        if default == FAMILIES:
+            from vla_ros.sim.tasks import TASKS
+
+            known = (*FAMILIES, *(task.name for task in TASKS))
+        for each in listed if known else ():
+            if each not in known:
+                raise UserError(f"{key} has {each}: {_nearest(str(each), known)}")
         return tuple(listed)
     kind = int if default is None else type(default)
     if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a word

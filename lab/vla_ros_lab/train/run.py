@@ -12,7 +12,7 @@ import numpy as np
 from vla_ros.core.console import Progress as Line
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Floats
-from vla_ros.data.episodes.plan import validation_seed
+from vla_ros.data.episodes.plan import select_tasks, validation_seed
 from vla_ros.sim.env import SimObservation
 from vla_ros.sim.tasks import Family
 from vla_ros_lab.train.collect import (
@@ -23,7 +23,6 @@ from vla_ros_lab.train.collect import (
     pool,
     shared_environment,
     shared_policy,
-    tasks_of,
 )
 from vla_ros_lab.train.options import (
     CollectOptions,
@@ -147,7 +146,7 @@ def _correct(
     trained = tuple(family.value for family in _families(trainer))
     options = CollectOptions(
         trainer.options.round_episodes,
-        families=trainer.options.round_families or trained,
+        tasks=trainer.options.round_families or trained,
         seed=number,
         image_size=trainer.kind.image_size,
         wrist=trainer.kind.images == 2,
@@ -208,7 +207,7 @@ def play_held_out(checkpoint: str, family: Family, number: int) -> HeldOutEpisod
     """Play one held-out episode in this process."""
     policy = shared_policy(checkpoint)
     environment = shared_environment(policy.engine.model.config.images == 2)
-    tasks = tasks_of(environment.spec, family)
+    tasks = select_tasks(environment.spec.tasks, [family.value])
     task = tasks[number % len(tasks)]
     state = number % task.initial_states
     episode = CollectedEpisode(

@@ -15,7 +15,7 @@ from vla_ros.cli.eval import check, completed, setup_of
 from vla_ros.cli.main import main, make_parser
 from vla_ros.data.episodes.play import policy_spec
 from vla_ros.data.episodes.records import Job, Setup, Variant
-from vla_ros.engine.families.registry import config_of
+from vla_ros.engine.families.registry import config_of, write_folder
 from vla_ros.ros.listeners.graph_runner import overrides
 
 GROOT = "random:groot-n1.7-small"
@@ -68,3 +68,13 @@ def test_one_that_is_not_there_ends_before_anything_starts(
     error = capsys.readouterr().err
     assert re.search(says, error) and error.strip().count("\n") == 0, error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("version", "executed"), [("n1.7", 8), ("n1.6", 8), ("n1.5", 1)])
+def test_in_libero_as_much_of_a_chunk_is_executed_as_nvidias_own_evaluation_does(
+    version: str, executed: int, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "groot", config_of(f"random:groot-{version}-small"), seed=1)
+    words = ["--checkpoint", str(tmp_path / "groot")]
+    assert settings(*words, "--suite", "libero_object").executed == executed
+    assert settings(*words).executed == 0

@@ -123,19 +123,22 @@ def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConf
 class Version:
     """A version of GR00T: ``model_type`` of config.json, ``rows`` of robots that no file has,
     ``parse`` of config.json (CheckpointError), and the ``prompt`` for an instruction and so many
-    images of so many tokens."""
+    images of so many tokens. ``executed``: actions of a chunk that NVIDIA's own evaluation on
+    LIBERO executes (``gr00t/eval/rollout_policy.py``; N1.5's ``examples/Libero/eval`` asks anew
+    before every action)."""
 
     kind: str
     model_type: str
     rows: Mapping[str, int]
+    executed: int
     parse: Callable[[Fields, Embodiment], tuple[Qwen3VLConfig | EagleConfig, HeadConfig]]
     prompt: Callable[[str, int, int], str]
 
 
 VERSIONS = (
-    Version(N17, "Gr00tN1d7", N17_ROWS, _parse_n17, qwen_prompt),
-    Version(N16, "Gr00tN1d6", N16_ROWS, _parse_n16, task_first),
-    Version(N15, "gr00t_n1_5", N15_ROWS, _parse_n15, images_first),
+    Version(N17, "Gr00tN1d7", N17_ROWS, 8, _parse_n17, qwen_prompt),
+    Version(N16, "Gr00tN1d6", N16_ROWS, 8, _parse_n16, task_first),
+    Version(N15, "gr00t_n1_5", N15_ROWS, 1, _parse_n15, images_first),
 )
 #: Special tokens of the small tokenizer; an image's has the vocabulary's own length as its id.
 _SPECIAL = (IMAGE_PAD, "<|vision_start|>", "<|vision_end|>", "<IMG_CONTEXT>", "<img>", "</img>")
@@ -443,6 +446,7 @@ class GrootFamily(FlowFamily[GrootConfig]):
             high,
             positions=robot.relative,
             libero="its embodiment" if "libero" in robot.tag.lower() else "",
+            executed=self.version.executed,
         )
 
     def sha256(self, directory: Path) -> str:

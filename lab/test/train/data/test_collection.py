@@ -17,7 +17,7 @@ from vla_ros.data.episodes.plan import TRAINING
 from vla_ros.data.episodes.play import robot_state
 from vla_ros.engine.families.openvla import write_random
 from vla_ros.sim.expert import Expert
-from vla_ros.sim.tasks import Family, parse_instruction
+from vla_ros.sim.tasks import COLORS, Family, parse_instruction
 from vla_ros_lab.train import collect as collection
 from vla_ros_lab.train.collect import (
     CollectedEpisode,
@@ -37,12 +37,13 @@ from vla_ros_lab.train.collect import (
 from vla_ros_lab.train.demonstrations import BODIES, digest, read_images, read_tracks, shards
 from vla_ros_lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork, write_flow
 from vla_ros_lab.train.frames import load_frames
+from vla_ros_lab.train.lerobot_rows import ShardRows
 from vla_ros_lab.train.options import CollectOptions, Machine
 from vla_ros_lab.train.run import Reporter, check, round_directory, run, success_by_family
 from vla_ros_lab.train.trainer import ARCHITECTURES
 from vla_ros_lab.train.units import scales, to_environment
 
-REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
+REACH = CollectOptions(2, tasks=("reach",), image_size=SIZE, per_shard=1)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def short(monkeypatch, steps):
 
 def words_of(out, *more):
     size = ["--image-size", str(SIZE)]
-    return ["collect", "--out", str(out), "--demos", "1", "--families", "reach", *size, *more]
+    return ["collect", "--out", str(out), "--demos", "1", "--tasks", "reach", *size, *more]
 
 
 def assert_same(one, other):
@@ -166,6 +167,27 @@ def test_every_family_task_and_wording_gets_its_turn():
     assert len({(e.task, e.seed) for e in episodes}) == 400
 
 
+def test_tasks_and_families_that_are_named_get_their_turn_and_nothing_else(tmp_path, capsys):
+    spec = shared_environment(False).spec
+    options = CollectOptions(40, tasks=("pick_green_cube", "reach"))
+    found = [episode_of(options, spec, n).task for n in range(40)]
+    assert found[::2] == ["pick_green_cube"] * 20
+    assert set(found[1::2]) == {f"reach_{color}_cube" for color in COLORS}
+    out = tmp_path / "set"
+    assert main(["collect", "--out", str(out), "--tasks", "pick_gren_cube"]) == 2
+    assert "did you mean 'pick_green_cube'?" in capsys.readouterr().err and not out.exists()
+
+
+def test_the_state_in_an_export_is_the_one_that_the_policy_node_gives(reach):
+    environment = shared_environment(False)
+    (track,) = read_tracks(shards(reach)[0])
+    seen = environment.reset(track.task, track.initial_state, track.seed)
+    source = ShardRows(shards(reach)[:1])
+    state = next(source.rows()).numbers["observation.state"]
+    np.testing.assert_allclose(state, robot_state(seen, len(state)), atol=1e-6)
+    assert len(state) == 8 and np.abs(state[3:6]).max() > 3.0  # the gripper points down
+
+
 def test_a_policy_acts_and_the_expert_labels(policy, tmp_path, monkeypatch):
     short(monkeypatch, 12)
     options = replace(REACH, demonstrations=1, policy=policy, expert_share=0.0)
@@ -234,7 +256,7 @@ def test_who_takes_longer_than_a_step_for_an_answer_has_none_for_some(delay, lea
 
 def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
     options = replace(
-        REACH, demonstrations=3, policy=policy, expert_share=1.0, unsteady=True, families=("pick",)
+        REACH, demonstrations=3, policy=policy, expert_share=1.0, unsteady=True, tasks=("pick",)
     )
     list(collect(options, tmp_path / "unsteady"))
     list(collect(replace(options, unsteady=False), tmp_path / "steady"))
@@ -248,7 +270,7 @@ def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
 
 
 def test_in_one_crowded_episode_of_three_another_cube_stands_beside_it(tmp_path):
-    options = replace(REACH, demonstrations=6, crowded=True, families=("pick",))
+    options = replace(REACH, demonstrations=6, crowded=True, tasks=("pick",))
     list(collect(options, tmp_path))
     tracks = [track for path in shards(tmp_path) for track in read_tracks(path)]
     assert len(tracks) == 6
@@ -341,7 +363,7 @@ def test_a_round_of_on_policy_correction(reach, tmp_path):
     assert demonstrations == 1 and frames > 10
     of_round = json.loads((round_directory(out, 0) / "collection.json").read_text())
     assert of_round["unsteady"] and of_round["crowded"]
-    assert of_round["families"] == ["pick", "reach"]
+    assert of_round["tasks"] == ["pick", "reach"]
     record = json.loads((out / "policy" / "training.json").read_text())
     assert record["demonstrations"] == 3
     assert any("round 1" in text for text in lines)

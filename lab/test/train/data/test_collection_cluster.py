@@ -18,7 +18,7 @@ from vla_ros_lab.train.collect import collect
 from vla_ros_lab.train.demonstrations import digest, shards
 from vla_ros_lab.train.options import CollectOptions
 
-REACH = CollectOptions(4, families=("reach",), image_size=SIZE, per_shard=1)
+REACH = CollectOptions(4, tasks=("reach",), image_size=SIZE, per_shard=1)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_shards_of_a_cluster_are_those_of_one_process(
     assert digest(shards(there)) == digest(shards(here))
     assert not list(there.glob("*.part"))
     shards(there)[1].unlink()
-    words = ["collect", "--out", str(there), "--demos", "4", "--families", "reach"]
+    words = ["collect", "--out", str(there), "--demos", "4", "--tasks", "reach"]
     assert main([*words, "--image-size", str(SIZE), "--ray", two.address]) == 2
     assert "holds a collection with per_shard 1: take another" in capsys.readouterr().err
     list(collect(REACH, there, ray=two.address))

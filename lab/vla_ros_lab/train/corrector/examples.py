@@ -24,8 +24,15 @@ from vla_ros.engine.models.corrector import Corrector
 from vla_ros.sim.env import AGENTVIEW, SimObservation
 from vla_ros.sim.expert import Expert
 from vla_ros_lab.train.collect import SWITCH, Driver, ExpertLabel
-from vla_ros_lab.train.demonstrations import Track, read_images, read_info, read_tracks, shards
-from vla_ros_lab.train.frames import SETTLED, STILL, own_states, worth_training
+from vla_ros_lab.train.demonstrations import (
+    Track,
+    own_states,
+    read_images,
+    read_info,
+    read_tracks,
+    shards,
+)
+from vla_ros_lab.train.frames import SETTLED, STILL, worth_training
 from vla_ros_lab.train.units import to_environment, to_physical
 
 _EVERY = 4  # frames of a demonstration from one chunk to the next
