@@ -35,6 +35,15 @@ def test_up_activates_the_policy_and_ends_cleanly_on_sigint(up, ros):
         assert line in graph.log
 
 
+def test_up_says_that_nothing_moves_in_the_shadow(up):
+    graph = up("policy", "-p", "policy.shadow=true")
+    graph.wait_for_log("everything is running", timeout=30)
+    line = next(one for one in graph.log.splitlines() if "everything is running" in one)
+    assert "/policy is WAITING" in line
+    assert line.count("SHADOW: nothing of ours moves the robot") == 1
+    assert "SHADOW: ~/shadow/action alone" in graph.log  # the table
+
+
 def test_a_second_ctrl_c_changes_nothing(up, ros):
     """0.3 s after the first, and again while everything ends."""
     graph = up("policy", "-p", "policy.policy=zero")

@@ -8,7 +8,7 @@ import re
 import textwrap
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
@@ -188,7 +188,8 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
     failure: GraphFailed | None = None
     try:
         graph.start()
-        running = "; ".join(["everything is running", *graph.lacking(), *_shadows(spec)])
+        lacking = graph.lacking()
+        running = "; ".join(["everything is running", *lacking, *_shadows(spec, lacking)])
         print_line("up", f"{running}; Ctrl-C ends it")
         until = time.monotonic() + seconds if seconds else float("inf")
         while not stop.wait(0.1) and time.monotonic() < until:
@@ -206,14 +207,11 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
     return int(not all(ended.clean for ended in exits))
 
 
-def _shadows(spec: GraphSpec) -> list[str]:
-    """A line for each policy node in the shadow."""
-    own = [node for node in spec.nodes if node.executable == "policy"]
-    return [
-        f"SHADOW: nothing of {node.full_name} moves the robot"
-        for node in own
-        if node.values().get("shadow")
-    ]
+def _shadows(spec: GraphSpec, lacking: Sequence[str]) -> list[str]:
+    """A line for each policy node in the shadow that no line of ``lacking`` is about."""
+    names = [node.full_name for node in spec.nodes if node.values().get("shadow")]
+    quiet = [name for name in names if not any(f"{name} is " in line for line in lacking)]
+    return [f"SHADOW: nothing of {name} moves the robot" for name in quiet]
 
 
 def _show(node: str, line: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.shown import EVIL, obeyed
 from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import PolicyState
+from vla_ros.core.types import SHADOW, PolicyState
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.viz.viewer.model import (
     LOG_LINES,
@@ -33,6 +33,16 @@ def test_every_state_has_its_word_its_reason_and_a_color_of_its_own(state):
     assert (banner.word, banner.reason) == (state.name, "because")
     assert list(COLORS.values()).count(banner.color) == 1
     assert banner.color in page.banner_html(SECOND)
+
+
+def test_the_shadow_is_in_the_word_and_how_far_the_policy_is_below_it():
+    page = Page()
+    reason = f"running; {SHADOW}nothing of ours moves the robot; differs by 0.1 rad (elbow)"
+    page.hear_status(status(reason=reason), "", 0)
+    assert page.banner(1).word == "SHADOW, RUNNING"
+    assert "differs by 0.1 rad (elbow)" in page.banner(1).reason
+    page.hear_status(status(reason="running"), "", 0)
+    assert page.banner(1).word == "RUNNING"
 
 
 def test_what_was_said_long_ago_is_not_shown_as_the_present():
