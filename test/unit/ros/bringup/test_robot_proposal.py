@@ -90,6 +90,17 @@ def test_seven_values_without_names_are_a_displacement_that_is_doubted() -> None
     assert {"action_space", "velocity_limits", "frame_id"} <= set(made.doubts)
 
 
+def test_an_empty_list_of_ros_is_an_empty_one(tmp_path: Path) -> None:
+    path = tmp_path / "robot.yaml"
+    path.write_text(
+        "policy:\n  ros__parameters:\n    action_space: joint_position\n"
+        '    action_names: [a, b]\n    gripper_names: [""]\n    outputs: [""]\n'
+    )
+    made = propose(ARM, robot=read_robot(path))
+    assert "gripper_range" not in {**made.parameters, **made.missing}
+    assert made.value("outputs") == ["trajectory"]
+
+
 def test_torques_are_refused() -> None:
     with pytest.raises(UserError, match="torques"):
         propose(ARM, CheckpointNeeds("/models/x", actions=1, names=("a.effort",)))
