@@ -224,7 +224,7 @@ class _Maker:
                 self._grippers()
                 self._limits()
             else:
-                self._effector()
+                self._effector(states)
             self._outputs(space is not None)
         self._rates()
         self._unseen()
@@ -491,8 +491,14 @@ class _Maker:
             why = f"rad/s, slow: nothing says the speed of {', '.join(unknown)}"
         out.set("velocity_limits", limits, why, bool(unknown))
 
-    def _effector(self) -> None:
-        out = self._out
+    def _effector(self, states: SeenJoints | None) -> None:
+        out, state = self._out, self._needs.state if self._needs else 0
+        if state and out.value("joint_names") is None:
+            if states is not None and len(states.names) == state:
+                why = "the order of joint_states: is it the policy's?"
+                out.set("joint_names", list(states.names), why, True)
+            else:
+                out.missing["joint_names"] = f"the checkpoint's state has {state} values"
         if out.value("velocity_limits") is None:
             why = "m/s and rad/s of the end effector: slow, to begin with"
             out.set("velocity_limits", list(EFFECTOR), why, True)
