@@ -127,8 +127,10 @@ class Proposal:
         self.parameters[name] = Value(value, why, doubt)
 
     def value(self, name: str, default: Any = None) -> Any:
-        one = self.parameters.get(name)
-        return default if one is None else one.value
+        """Value of a parameter; a list without the empty texts, by which ROS types an empty one."""
+        if (one := self.parameters.get(name)) is None:
+            return default
+        return [v for v in one.value if v != ""] if isinstance(one.value, list) else one.value
 
     def text(self, title: str, commands: Sequence[str]) -> str:
         """The robot file."""
@@ -222,7 +224,7 @@ class _Maker:
                 self._grippers()
                 self._limits()
             else:
-                self._effector()
+                self._effector(states)
             self._outputs(space is not None)
         self._rates()
         self._unseen()
@@ -239,7 +241,7 @@ class _Maker:
         if needs.policy == "vla":
             out.set("device", "auto", "CUDA where there is a GPU, else the CPU")
             out.set("dtype", "auto", "bfloat16 where vla-ros verify passed it, else float32")
-        options = [word for word in out.value("engine_options", []) if word]
+        options = list(out.value("engine_options", ()))
         for name, values in needs.choices.items():
             question = f"{name} of {needs.checkpoint}"
             index, chosen = self._answers.choose(question, values, 0)
@@ -489,8 +491,14 @@ class _Maker:
             why = f"rad/s, slow: nothing says the speed of {', '.join(unknown)}"
         out.set("velocity_limits", limits, why, bool(unknown))
 
-    def _effector(self) -> None:
-        out = self._out
+    def _effector(self, states: SeenJoints | None) -> None:
+        out, state = self._out, self._needs.state if self._needs else 0
+        if state and out.value("joint_names") is None:
+            if states is not None and len(states.names) == state:
+                why = "the order of joint_states: is it the policy's?"
+                out.set("joint_names", list(states.names), why, True)
+            else:
+                out.missing["joint_names"] = f"the checkpoint's state has {state} values"
         if out.value("velocity_limits") is None:
             why = "m/s and rad/s of the end effector: slow, to begin with"
             out.set("velocity_limits", list(EFFECTOR), why, True)
@@ -502,7 +510,7 @@ class _Maker:
     def _outputs(self, of_joints: bool) -> None:
         out = self._out
         kinds = _OF_JOINTS if of_joints else ("twist",)
-        given = [name for name in out.value("outputs", ()) if name]
+        given = list(out.value("outputs", ()))
         offers = {name: self._seen.taking(name) for name in kinds}
         output = next((name for name in given if offers.get(name)), "") or next(
             (name for name in kinds if offers[name] and not given), ""

@@ -65,6 +65,10 @@ def check_remapped(old: str, place: str, more: Iterable[str] = ()) -> None:
 
 
 def _is_there(old: str, given: Collection[str]) -> bool:
+    own, bare = ("~/", old[2:]) if old.startswith("~/") else ("", old)
+    for arm in given:  # arms whose prefix is a namespace: left_arm/joint_states
+        if bare.startswith(f"{arm}/") and _is_there(own + bare[len(arm) + 1 :], ()):
+            return True
     if old.startswith("~/"):
         return any(_is_own(old[2:], node) for node in OWN)
     parts = old.strip("/").split("/")

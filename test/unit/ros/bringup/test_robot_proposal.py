@@ -90,6 +90,26 @@ def test_seven_values_without_names_are_a_displacement_that_is_doubted() -> None
     assert {"action_space", "velocity_limits", "frame_id"} <= set(made.doubts)
 
 
+def test_the_state_of_a_policy_of_displacements_is_joints_or_asked_for() -> None:
+    needs = CheckpointNeeds("/models/x", actions=7, state=3)
+    made = propose(SeenGraph((FRONT,), (STATES,)), needs)
+    assert made.value("joint_names") == ["a", "b", "gripper"]
+    assert "joint_names" in made.doubts
+    needs = CheckpointNeeds("/models/x", actions=7, state=8)
+    assert "8 values" in propose(SeenGraph((FRONT,), (STATES,)), needs).missing["joint_names"]
+
+
+def test_an_empty_list_of_ros_is_an_empty_one(tmp_path: Path) -> None:
+    path = tmp_path / "robot.yaml"
+    path.write_text(
+        "policy:\n  ros__parameters:\n    action_space: joint_position\n"
+        '    action_names: [a, b]\n    gripper_names: [""]\n    outputs: [""]\n'
+    )
+    made = propose(ARM, robot=read_robot(path))
+    assert "gripper_range" not in {**made.parameters, **made.missing}
+    assert made.value("outputs") == ["trajectory"]
+
+
 def test_torques_are_refused() -> None:
     with pytest.raises(UserError, match="torques"):
         propose(ARM, CheckpointNeeds("/models/x", actions=1, names=("a.effort",)))
