@@ -36,6 +36,7 @@ def main() -> int:
     begun = time.monotonic()
     parser = argparse.ArgumentParser(prog="benchmarks/run.sh", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a try of everything, on a CPU")
+    parser.add_argument("--small", action="store_true", help="a GPU's stages, smallest models")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of this visit (600)")
     parser.add_argument("--output", type=Path, help="folder (benchmarks/<the machine's name>)")
     parser.add_argument("--only", default="", metavar="STAGE,...", help="these stages, or groups")
@@ -43,13 +44,16 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print what there is to do, and end")
     args = parser.parse_args()
     gpu = Gpu() if args.smoke else find_gpu()
-    stages = smoke() if args.smoke else on_gpu() if gpu.name else on_cpu()
+    stages = smoke() if args.smoke else on_gpu(args.small) if gpu.name else on_cpu()
     known = {stage.name: stage.group for stage in stages}
     asked = set(filter(None, args.only.split(",")))
     if unknown := sorted(asked - known.keys() - set(known.values())):
         parser.error(f"no stage {', '.join(unknown)}: there are {', '.join(known)}")
     chosen = [s for s in stages if not asked or asked & {s.name, s.group}]
+    if args.small and not gpu.name:
+        parser.error("--small: torch finds no GPU here; --smoke tries a CPU's")
     name = gpu.name.lower().replace(" ", "-") or ("smoke" if args.smoke else "cpu")
+    name += "-small" * args.small
     out: Path = (args.output or ROOT / "benchmarks" / name).resolve()
     if args.list:
         for stage in chosen:

@@ -7,6 +7,7 @@
 #   benchmarks/run.sh --seconds 1800           a longer visit
 #   benchmarks/run.sh --only tests,passes      some
 #   benchmarks/run.sh --smoke                  a try of everything on a CPU, with the smallest model
+#   benchmarks/run.sh --small                  a try of everything on a GPU, with the smallest models
 #   PYTHON=/opt/venv/bin/python benchmarks/run.sh   with an environment that is there: torch,
 #       transformers, safetensors, tokenizers, numpy, Pillow; pytest, pytest-timeout and hypothesis for the tests
 set -eu

@@ -2,10 +2,10 @@
 
 Such a pass waits for its weights, so they have to come as fast as memory gives them, and little may
 stand between: torch takes 18 operators a layer, and oneDNN's product of one row reads at two thirds
-of that pace at most. Weights are read where oneDNN keeps them, so none lies twice in memory: blocks
-of 64 rows of the matrix, a block column by column, of bfloat16 two columns in a word and of int8
-four. oneDNN promises this order to nobody, so :func:`blocks` compares it with the matrix. Of int8
-up to eight rows are multiplied so, by the processor's own instruction for four products of bytes.
+of that pace. Weights are read where oneDNN keeps them, so none lies twice in memory: blocks of 64
+rows of the matrix, a block column by column, of bfloat16 two columns in a word and of int8 four.
+oneDNN promises this order to nobody, so :func:`blocks` compares it with the matrix. Of int8 up to
+eight rows are multiplied so, by the processor's own instruction for four products of bytes.
 
 Sums are float32, those of int8 integers. Nothing is rounded to bfloat16 on the way but what goes to
 the KV cache.
