@@ -2,9 +2,9 @@
 
     ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:=/models/openvla-7b device:=cuda:0
     ros2 launch vla_ros policy.launch.py image:=/camera/color/image_raw namespace:=arm_left
-    ros2 launch vla_ros policy.launch.py contract:=so_101.yaml policy:=vla checkpoint:=/models/mine
+    ros2 launch vla_ros policy.launch.py robot:=robot.yaml policy:=vla checkpoint:=/models/mine
 
-Parameter files come first, then a contract, then the arguments that are given here, then
+Parameter files come first, the robot's between them, then a contract, then the arguments that are given here, then
 `parameters`: with it each parameter of the policy node can be given, and with `remappings` each
 topic be renamed.
 `ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
@@ -38,6 +38,7 @@ from vla_ros.ros.bringup.environment import (
 )
 from vla_ros.ros.bringup.graph_file import argument
 from vla_ros.ros.bringup.launch_arguments import refuse_undeclared
+from vla_ros.ros.bringup.robot_file import RobotFile, find_robot
 from vla_ros.ros.common.parameters import Parameter
 from vla_ros.ros.common.topic_names import check_remapped
 from vla_ros.ros.nodes.policy.parameters import TABLE
@@ -82,9 +83,15 @@ def arguments() -> list[DeclareLaunchArgument]:
             description="Parameters of the policy node",
         ),
         DeclareLaunchArgument(
+            "robot",
+            default_value="",
+            description="The robot's file, as `vla-ros setup` writes it, or the name of one in"
+            " config/robots: its parameters, read after params_file, and its topics; empty: none",
+        ),
+        DeclareLaunchArgument(
             "extra_params_file",
             default_value="",
-            description="A second parameter file, read after the first; empty: none",
+            description="A further parameter file, read after those; empty: none",
         ),
         DeclareLaunchArgument(
             "contract",
@@ -169,14 +176,20 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         return LaunchConfiguration(name).perform(context)
 
     sim_time = {"use_sim_time": given("use_sim_time") == "true"}
-    files = [name for name in (given("params_file"), given("extra_params_file")) if name]
+    robot = find_robot(given("robot")) if given("robot") else None
+    files = [
+        *([given("params_file")] if given("params_file") else []),
+        *part_of(robot, given, "policy"),
+        *([given("extra_params_file")] if given("extra_params_file") else []),
+    ]
     overrides = {
         name: ParameterValue(LaunchConfiguration(name), value_type=type(PARAMETERS[name].default))
         for name in OVERRIDES
         if given(name)
     }
-    robot = read_contract(given("contract")) if given("contract") else None
+    contract = read_contract(given("contract")) if given("contract") else None
     moved = dict(robot.remappings) if robot else {}
+    moved |= contract.remappings if contract else {}
     moved |= {name: given(name) for name in TOPICS if given(name) != name}
     named = mapping(context, "remappings")
     for old in named:
@@ -197,7 +210,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         name="policy",
         parameters=[
             *files,
-            *([dict(robot.parameters)] if robot else []),
+            *([dict(contract.parameters)] if contract else []),
             overrides | mapping(context, "parameters") | sim_time,
         ],
         arguments=ros_arguments(given, "policy"),
@@ -207,13 +220,23 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     monitor = Node(
         executable="monitor_node",
         name="monitor",
-        parameters=[given("monitor_params_file"), sim_time],
+        parameters=[
+            given("monitor_params_file"),
+            *part_of(robot, given, "monitor"),
+            sim_time,
+        ],
         arguments=ros_arguments(given, "monitor"),
         condition=IfCondition(given("monitor")),
         **common,
     )
     bringing = [bring_up(given)] if given("autostart") == "true" else []
     return [*recorder(given, moved), monitor, policy, *bringing]
+
+
+def part_of(robot: RobotFile | None, given: Callable[[str], str], node: str) -> list[str]:
+    """The robot's file, where it has parameters of this node."""
+    name = f"/{given('namespace').strip('/')}/{node}".replace("//", "/")
+    return [str(robot.path.resolve())] if robot is not None and robot.has_part_for(name) else []
 
 
 def own_keys(given: Callable[[str], str]) -> dict[str, str]:

@@ -56,6 +56,23 @@ def test_policy_launch_brings_the_node_up_with_its_arguments(
         assert {name in found for found in nodes} == {True}
 
 
+def test_a_robot_file_gives_its_parameters_and_its_topics(
+    ros2_launch: Callable[..., Program], ros: RosPeer, tmp_path: Path
+) -> None:
+    robot = tmp_path / "robot.yaml"
+    robot.write_text(
+        "/**/policy:\n  ros__parameters:\n    cameras.main.topic: /front/image_raw\n"
+        "    max_age_s: 0.4\n"
+        "remappings:\n  ros__parameters:\n    ~/action: /servo/action\n"
+    )
+    ros2_launch("policy.launch.py", robot=str(robot), namespace="arm")
+    status = ros.inbox(PolicyStatus, "/arm/policy/status", LATCHED)
+    up = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=60)
+    assert up.max_age_s == pytest.approx(0.4)
+    wait_until(lambda: ros.node.count_publishers("/servo/action") == 1, 5.0, "its topic")
+    wait_until(lambda: ros.node.count_subscribers("/front/image_raw") > 0, 5.0, "its camera")
+
+
 def environments(parent: int, command: str) -> list[dict[str, str]]:
     """Of every process that this one started with this in its command line."""
     found = []
@@ -77,6 +94,7 @@ def environments(parent: int, command: str) -> list[dict[str, str]]:
             "configure refused: there is no policy 'vlaa': did you mean 'vla'?",
         ),
         ({"control_rate_hz": "-4.0"}, "bad parameter: "),
+        ({"robot": "so100"}, "no robot file 'so100': did you mean 'so101'?"),
         ({"policy": "zero", "require_verified": "true"}, "require_verified is for policy vla"),
         ({"policy": "vla", "checkpoint": "random:small", "weights": "int9"}, "int9"),
         ({"enclave": "/vla_ros"}, "ROS_SECURITY_ENABLE is not set"),

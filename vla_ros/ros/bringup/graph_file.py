@@ -29,14 +29,22 @@ from typing import Any
 from vla_ros.core import yaml_files
 from vla_ros.core.errors import UserError
 from vla_ros.core.files import BadFile, read_text
-from vla_ros.core.names import known_or_nearest
+from vla_ros.core.names import known_or_nearest, nearest
 from vla_ros.core.resources import config_path, share
 from vla_ros.core.yaml_files import parse_yaml
 from vla_ros.ros.bringup.environment import enclave_of
+from vla_ros.ros.bringup.robot_file import (
+    RobotFile,
+    is_robot,
+    read_robot,
+    shipped_robot,
+    shipped_robots,
+)
 from vla_ros.ros.common.parameter_files import (
     is_known,
     meant,
     named_for,
+    our_nodes,
     parameters_of_all,
     place_of,
     sections,
@@ -48,10 +56,13 @@ from vla_ros.ros.common.topic_names import check_remapped
 
 
 SUFFIX = ".up.yaml"
+#: The graph of a robot file.
+ROBOT_GRAPH = f"policy{SUFFIX}"
 
 
 def find_graph_file(path: str | Path) -> Path:
-    """Path of a graph file: the file itself, or the one of that name in config/."""
+    """Path of a graph or robot file: the file itself, or the one of that name in config/; where
+    both have the name, the graph."""
     given = Path(path)
     if given.is_file():
         return given
@@ -61,9 +72,12 @@ def find_graph_file(path: str | Path) -> Path:
                 return config_path(name)
             except FileNotFoundError:
                 continue
+    if (robot := shipped_robot(str(path))) is not None:
+        return robot
     if given.is_dir():
         raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
-    raise UserError(f"no graph file {str(path)!r}{known_or_nearest(str(path), shipped_graphs())}")
+    known = known_or_nearest(str(path), shipped_graphs() | shipped_robots())
+    raise UserError(f"no graph or robot file {str(path)!r}{known}")
 
 
 def shipped_graphs() -> dict[str, Path]:
@@ -272,7 +286,8 @@ class GraphSpec:
         """Read a graph file and apply parameters given from outside.
 
         Args:
-            path: a file, or the name of one in config/ ("sim.up.yaml", or just "sim").
+            path: a file, or the name of one in config/ ("sim.up.yaml", or just "sim"); a robot
+                file is read by the nodes of policy.up.yaml.
             overrides: node name → parameter → value.
             namespace: put in front of every node's namespace.
             log_level: of every node, instead of the file's.
@@ -286,6 +301,11 @@ class GraphSpec:
         check_namespace(namespace)
         file = find_graph_file(path)
         content = read_yaml(file)
+        robot = None
+        if is_robot(content):
+            robot, file = read_robot(file), config_path(ROBOT_GRAPH)
+            content = read_yaml(file)
+        _refuse_other(content, file)
         known_keys(content, ("nodes", "parameters", "log_level"), str(file))
         nodes = mapping(content.get("nodes"), f"{file}: nodes")
         if not nodes:
@@ -297,17 +317,43 @@ class GraphSpec:
             _node(str(name), mapping(body, f"{file}: nodes.{name}"), file, shared, level, namespace)
             for name, body in nodes.items()
         )
+        source = file
+        if robot is not None:
+            specs, source = tuple(_of_robot(spec, robot) for spec in specs), robot.path
         specs = tuple(checked(spec, file) for spec in specs)
-        specs = _with_overrides(specs, overrides or {}, file.name)
+        specs = _with_overrides(specs, overrides or {}, source.name)
         if enclave:
             specs = tuple(
                 dataclasses.replace(spec, enclave=enclave_of(enclave, spec.name)) for spec in specs
             )
-        return GraphSpec(_with_remappings(specs, remappings, file.name), str(file))
+        return GraphSpec(_with_remappings(specs, remappings, source.name), str(source))
 
     def node(self, name: str) -> NodeSpec:
         """One node by name."""
         return next(spec for spec in self.nodes if spec.name == name)
+
+
+def _refuse_other(content: Mapping[str, Any], file: Path) -> None:
+    """Raise UserError for a file of another kind, with what takes it."""
+    if "robot_interface" in content:
+        raise UserError(f"{file} is a contract: vla-ros up policy --contract {file}")
+    names = [pattern.rsplit("/", 1)[-1] for pattern, _ in sections(content)]
+    if names and "nodes" not in content:
+        hint = nearest(names[0], our_nodes(), ": name one policy")
+        raise UserError(
+            f"{file} is neither a graph file, which has nodes, nor a robot file, which has a"
+            f" section of the node policy: its section is {names[0]!r}{hint}"
+        )
+
+
+def _of_robot(spec: NodeSpec, robot: RobotFile) -> NodeSpec:
+    """Node that follows a robot file."""
+    files = (robot.path.resolve(),) if robot.has_part_for(spec.full_name) else ()
+    return dataclasses.replace(
+        spec,
+        parameter_files=(*spec.parameter_files, *files),
+        remappings={**spec.remappings, **robot.remappings},
+    )
 
 
 def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -58,6 +58,13 @@ def place_of(name: str, file: Path, full_name: str = "") -> str:
     return found
 
 
+def place_of_section(name: str, file: Path) -> str:
+    """File and line of a key, whatever stands above it; the file alone where it has none."""
+    keys = _keys(compose_yaml(file))
+    lines = (line for keys, line in keys if keys[-1].rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1])
+    return f"{file}, line {line}" if (line := next(lines, 0)) else str(file)
+
+
 def place_of_error(text: str, files: Sequence[Path], full_name: str = "") -> str:
     """File and line of the parameter that an error names, last as rclpy's do or first; of several
     files the last one wins. "": none of them has it."""
