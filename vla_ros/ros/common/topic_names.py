@@ -34,7 +34,8 @@ OWN = {
         {
             "action", "action_chunk", "description", "status", "camera", "latency", "twist",
             "gripper",
-            "joint_trajectory", "positions", "joint_commands", "gripper_positions",
+            "joint_trajectory", "positions", "joint_positions", "joint_commands",
+            "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,
         }
@@ -65,7 +66,8 @@ def check_remapped(old: str, place: str, more: Iterable[str] = ()) -> None:
 
 def _is_there(old: str, given: Collection[str]) -> bool:
     if old.startswith("~/"):
-        return any(_is_own(old[2:], node) for node in OWN)
+        arm, _, name = old[2:].rpartition("/")  # of an arm that is a namespace, its own
+        return any(_is_own(old[2:], n) for n in OWN) or (arm in given and _is_own(name, "policy"))
     parts = old.strip("/").split("/")
     for at in range(len(parts)):  # behind a namespace, or the name of a node
         name = "/".join(parts[at:])
@@ -73,7 +75,7 @@ def _is_there(old: str, given: Collection[str]) -> bool:
         for transport in _TRANSPORTS:
             base = base.removesuffix(f"/{transport}")
         if base in SHARED or base in given or base.endswith(("_image", "_joint_states")):
-            return at == 0 or old.startswith("/")
+            return at == 0 or old.startswith("/") or "/".join(parts[:at]) in given
         if at and any(_is_own(name, node) for node in OWN):
             return True
     return any(old.endswith(f"_{pose}") for pose in ("measured_pose", "end_effector_pose"))

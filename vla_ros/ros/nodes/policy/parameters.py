@@ -302,7 +302,8 @@ _OUTPUTS = (
     F(
         "outputs",
         [""],
-        "What is published beside ~/action: twist, trajectory, positions, joint_state, gripper",
+        "What is published beside ~/action: twist, trajectory, positions, joint_positions (the"
+        " grippers' among them), joint_state, gripper",
     ),
     F(
         "joint_delta_from",
@@ -362,8 +363,9 @@ _OUTPUTS = (
     F(
         "arms",
         [""],
-        "A prefix of the names an arm, as left_ and right_. end_effector_*: seven numbers each;"
-        " joint_*: each arm has its own topics of outputs and of joint states",
+        "A prefix of the names an arm, as left_ and right_, or a namespace, left/, in which the"
+        " driver's names are without it. end_effector_*: seven numbers each; joint_*: each arm has"
+        " its own topics of outputs and of joint states",
     ),
     F(
         "action_order",
@@ -540,7 +542,8 @@ _SAFETY = (
     P(
         "takeover_timeout_s",
         0.3,
-        "So long after a person's last command on ~/takeover the policy commands again",
+        "So long after a person's last command on ~/takeover the robot holds, until ~/release or"
+        " ~/resume",
         0.05,
         10.0,
     ),
