@@ -4,9 +4,9 @@
     ros2 launch vla_ros policy.launch.py image:=/camera/color/image_raw namespace:=arm_left
     ros2 launch vla_ros policy.launch.py robot:=robot.yaml policy:=vla checkpoint:=/models/mine
 
-Parameter files come first, the robot's between them, then a contract, then the arguments that are given here, then
-`parameters`: with it each parameter of the policy node can be given, and with `remappings` each
-topic be renamed.
+Parameter files come first, the robot's between them, then a contract, then the arguments that are
+given here, then `parameters`: with it each parameter of the policy node can be given, and with
+`remappings` each topic be renamed.
 `ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
 """
 

@@ -25,6 +25,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 VERBS = {
     "demo": "run one simulated task through the whole graph and sum it up",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
+    "setup": "look at a running robot and a checkpoint, write a robot file",
     "check": "ask a checkpoint about recorded frames: which convention is wrong?",
     "doctor": "check this machine: every line ok, or what to do about it",
     "contract": "a robot's description: Rosetta's contract as our parameters, and back",
@@ -43,7 +44,7 @@ VERBS = {
 
 #: title in `vla-ros --help` → its verbs
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "run a policy": ("demo", "up", "check", "serve", "doctor"),
+    "run a policy": ("demo", "setup", "check", "up", "serve", "doctor"),
     "data": ("record", "replay", "rerun", "export"),
     "learn": (),
     "measure": ("eval",),

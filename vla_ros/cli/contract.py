@@ -37,14 +37,16 @@ def add_parser(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Convert; returns the exit status."""
     from vla_ros.ros.bringup import contract as contracts
+    from vla_ros.ros.bringup.robot_file import read_robot
 
     if contracts.is_contract(args.file):
         text = contracts.parameters_text(contracts.read_contract(args.file))
     else:
         parameters = contracts.robot_parameters(args.file)
+        topics = read_robot(args.file).remappings
         with tempfile.TemporaryDirectory(prefix="vla_ros-") as folder:
             made = Path(folder) / "contract.yaml"
-            contracts.write_contract(parameters, args.robot or args.file.stem, made)
+            contracts.write_contract(parameters, args.robot or args.file.stem, made, topics)
             text = made.read_text(encoding="utf-8")
     if args.out is None:
         sys.stdout.write(text)

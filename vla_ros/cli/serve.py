@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.replicas < 0 or (args.replicas and not args.port):
         raise UserError("--replicas must be 0 or more, and with Ray --port is a number")
-    if args.replicas and ":" in args.device:
+    if args.replicas and (":" in args.device or args.device == "auto"):
         raise UserError(f"--device {args.device}: Ray gives each replica its GPU, say cuda")
     if args.policy == "remote":
         raise UserError("--policy remote: its clients may ask that server themselves")

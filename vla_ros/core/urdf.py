@@ -17,10 +17,13 @@ MOST = {"link": 2_000, "joint": 2_000, "visual": 4_000}
 @dataclass(frozen=True, slots=True)
 class DescribedJoint:
     """A joint that moves. ``velocity``: its limit in rad/s or m/s, 0 where the description has
-    none."""
+    none. ``ends``: its least and greatest position in rad or m, () where it has none. ``follows``:
+    the joint that it mimics, "" none."""
 
     continuous: bool
     velocity: float
+    ends: tuple[float, ...] = ()
+    follows: str = ""
 
 
 def read_tree(urdf: str) -> ElementTree.Element:
@@ -51,12 +54,27 @@ def read_joints(urdf: str) -> dict[str, DescribedJoint]:
     for joint in read_tree(urdf).findall("joint"):
         kind, limit = joint.get("type", "fixed"), joint.find("limit")
         if kind in ("continuous", "revolute", "prismatic"):
-            velocity = _number("0" if limit is None else limit.get("velocity", "0"))
-            found[joint.get("name", "")] = DescribedJoint(kind == "continuous", velocity)
+            velocity = _speed("0" if limit is None else limit.get("velocity", "0"))
+            mimic = joint.find("mimic")
+            found[joint.get("name", "")] = DescribedJoint(
+                kind == "continuous",
+                velocity,
+                () if limit is None or kind == "continuous" else _ends(limit),
+                "" if mimic is None else mimic.get("joint", ""),
+            )
     return found
 
 
-def _number(text: str) -> float:
+def _ends(limit: ElementTree.Element) -> tuple[float, ...]:
+    """Least and greatest position; () where they are none. A missing one is 0, as URDF has it."""
+    try:
+        low, high = (float(limit.get(name, "0")) for name in ("lower", "upper"))
+    except ValueError:
+        return ()
+    return (low, high) if math.isfinite(low) and math.isfinite(high) and low < high else ()
+
+
+def _speed(text: str) -> float:
     """A speed; 0 for what is none."""
     try:
         number = float(text)

@@ -6,6 +6,7 @@ An alias costs as many values as it stands for, so ten lines cannot mean a billi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,13 @@ def read_yaml(path: Path, most: int = _MOST, values: int = _VALUES) -> Any:
 
 def compose_yaml(path: Path) -> yaml.Node | None:
     """The nodes of a YAML file, which know their lines. BadFile, OSError."""
-    found = _refusing(read_text(path, _MOST), str(path), _Loader.get_single_node)
+    return _composed(read_text(path, _MOST), str(path))
+
+
+@lru_cache(maxsize=16)
+def _composed(text: str, what: str) -> yaml.Node | None:
+    """The nodes of a text: kept, since the line of each of a hundred parameters is asked for."""
+    found = _refusing(text, what, _Loader.get_single_node)
     return found if isinstance(found, yaml.Node) else None
 
 

@@ -122,7 +122,9 @@ class EngineOptions:
         " (the built-in simulation's), or random:small; with #FILE behind: checked with that list"
         " of SHA-256",
     )
-    device: str = _option("cpu", "torch device, such as cpu or cuda:0")
+    device: str = _option(
+        "cpu", "torch device, such as cpu or cuda:0; of a policy auto too: a GPU, else the CPU"
+    )
     dtype: str = _option(
         "float32",
         "number format of the weights; auto: bfloat16 where the device multiplies it and vla-ros"

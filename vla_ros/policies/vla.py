@@ -20,6 +20,7 @@ from vla_ros.core.types import (
     Timeline,
 )
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.layers.devices import device_of
 from vla_ros.engine.layers.pieces import Pieces
 from vla_ros.engine.options import AUTO
 from vla_ros.engine.verdicts import Precision, chosen_dtype, require
@@ -50,6 +51,16 @@ def _require_verified(spec: PolicySpec) -> None:
         raise PolicyRefused(str(error)) from error
 
 
+def _with_device(spec: PolicySpec) -> tuple[PolicySpec, str]:
+    """The spec with the device that ``auto`` stands for here, and the end of the line about it."""
+    device, why = device_of(spec.engine.device)
+    if not why:
+        return spec, ""
+    return replace(spec, engine=replace(spec.engine, device=device)), (
+        f"; device auto is {device}: {why}"
+    )
+
+
 def _with_dtype(spec: PolicySpec) -> tuple[PolicySpec, str]:
     """The spec with the dtype that ``auto`` stands for here, and the end of the line about it."""
     engine = spec.engine
@@ -75,6 +86,7 @@ class VlaPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         used, contradiction = settle(spec)
         self._layout = layout = used.layout(spec)
+        spec, device = _with_device(spec)
         spec, dtype = _with_dtype(spec)
         if spec.require_verified:  # before weights are read, which may take minutes
             _require_verified(spec)
@@ -97,7 +109,7 @@ class VlaPolicy:
         self.info: PolicyInfo = replace(
             self._engine.info,
             cameras=self._engine.cameras,
-            conventions=f"{used}{dtype}",
+            conventions=f"{used}{device}{dtype}",
             contradiction="; ".join(
                 filter(None, (contradiction, layout.doubt, self._engine.info.contradiction))
             ),

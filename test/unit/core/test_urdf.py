@@ -12,18 +12,22 @@ ARM = """<?xml version="1.0"?>
   <joint name="slide" type="prismatic"/>
   <joint name="odd" type="revolute"><limit velocity="nan"/></joint>
   <joint name="none" type="revolute"><limit velocity="fast"/></joint>
-  <joint name="back" type="revolute"><limit velocity="-1"/></joint>
+  <joint name="back" type="revolute"><limit lower="1" upper="-1" velocity="-1"/></joint>
+  <joint name="half" type="revolute"><limit upper="0.8" velocity="1"/></joint>
+  <joint name="other" type="revolute"><limit lower="x" velocity="1"/><mimic joint="half"/></joint>
 </robot>"""
 
 
-def test_joints_that_move_are_read_with_their_speeds():
+def test_joints_that_move_are_read_with_their_speeds_and_ends():
     assert read_joints(ARM) == {
         "turn": DescribedJoint(True, 1.4),
-        "bend": DescribedJoint(False, 2.0),
+        "bend": DescribedJoint(False, 2.0, (-1.0, 1.0)),
         "slide": DescribedJoint(False, 0.0),
         "odd": DescribedJoint(False, 0.0),
         "none": DescribedJoint(False, 0.0),
         "back": DescribedJoint(False, 0.0),
+        "half": DescribedJoint(False, 1.0, (0.0, 0.8)),
+        "other": DescribedJoint(False, 1.0, (), "half"),
     }
 
 

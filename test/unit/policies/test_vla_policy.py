@@ -14,6 +14,7 @@ from support.releases import oft_statistics
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import STAGES, Inference, Instruction, Observation, Timeline
 from vla_ros.engine.families.openvla import norm_stats, write_random
+from vla_ros.engine.layers.devices import device_of
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.conventions import settle
@@ -167,6 +168,18 @@ def test_a_checkpoint_with_robot_state_is_warmed_up_and_refuses_another_size(tmp
     for state, size in ((None, "none"), (np.zeros(7), "7")):
         with pytest.raises(InvalidAction, match=f"needs 8 values of robot state .* has {size}"):
             shown(state)
+
+
+def test_device_auto_is_what_torch_sees_and_is_said(monkeypatch) -> None:
+    spec = PolicySpec("vla", engine=EngineOptions("shipped:tabletop-flow", device="auto"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    info = load_policy(spec).info
+    assert info.device == "cpu"
+    assert "; device auto is cpu: torch sees no GPU" in info.conventions
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "RTX")
+    assert device_of("auto") == ("cuda:0", "torch sees RTX")
+    assert device_of("cpu") == ("cpu", "")
 
 
 def test_a_policy_that_reads_no_instruction_says_so() -> None:

@@ -72,7 +72,11 @@ _GROOTS: dict[str, tuple[str, FieldTable, str]] = {
 @dataclass(slots=True)
 class FolderDescription:
     """A folder. ``needs``: what a robot must have and somebody must choose; ``lacks``: what is in
-    the way of loading it, each a line; ``next``: the command that comes next."""
+    the way of loading it, each a line; ``next``: the command that comes next.
+
+    ``cameras``: the checkpoint's names of its cameras, or how many roles of ours it looks through;
+    ``state`` and ``actions``: how many values; 0 none, or not said.
+    """
 
     directory: Path
     family: str = "unknown"
@@ -80,6 +84,21 @@ class FolderDescription:
     needs: list[str] = field(default_factory=list)
     lacks: list[str] = field(default_factory=list)
     next: str = ""
+    cameras: tuple[str, ...] = ()
+    state: int = 0
+    actions: int = 0
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Parameters, or options of the engine, that somebody must choose -> what there is."""
+        found = {}
+        for need in self.needs:
+            name, colon, values = need.partition(": one of ")
+            if colon and name != "camera_map":
+                found[name] = tuple(value.split(" (")[0] for value in values.split(", "))
+            elif name.startswith("state_normalization: "):
+                found["state_normalization"] = ("identity",)
+        return found
 
     @contextmanager
     def finding(self) -> Iterator[None]:
@@ -161,6 +180,8 @@ def _flow(found: FolderDescription, kind: str, raw: Mapping[str, Any]) -> None:
             if has_state:
                 state = feature_length(fields, "input_features", STATE, 24)
         found.needs.append(_cameras(cameras))
+        found.cameras, found.actions = tuple(cameras), action
+        found.state = state if has_state else 0
         wanted = f"a state of {state} values" if has_state else "no state"
         found.needs.append(f"{wanted}; it gives actions of {action}")
         if (decay := raw.get("temporal_ensemble_coeff")) is not None:
@@ -284,6 +305,7 @@ def _turbovla(found: FolderDescription, raw: Mapping[str, Any]) -> None:
         found.needs.append(_cameras(views))
         own = Fields(raw).part("action")
         state, action = own.whole("state_dim", 8), own.whole("action_dim", 7)
+        found.cameras, found.state, found.actions = views, state, action
         found.needs.append(f"a state of {state} values; it gives actions of {action}")
     with found.finding():
         stats = read_json(directory / "dataset_statistics.json")
@@ -311,6 +333,8 @@ def _tokens(found: FolderDescription, raw: Mapping[str, Any]) -> None:
     with found.finding():
         config = parse_config(raw)
         found.needs.append(_of_tokens(config))
+        found.cameras = ("main", "wrist", "third")[: config.images]
+        found.state, found.actions = config.proprio_dim, config.action_dim
         minmax = config.minmax
     with found.finding():
         path = directory / "dataset_statistics.json"

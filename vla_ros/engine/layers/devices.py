@@ -136,6 +136,15 @@ def warn_once(line: str) -> None:
     _log.warning(line)
 
 
+def device_of(name: str) -> tuple[str, str]:
+    """The device that ``auto`` stands for here, and why; any other name as it is."""
+    if name != "auto":
+        return name, ""
+    if torch.cuda.is_available():
+        return "cuda:0", f"torch sees {torch.cuda.get_device_name(0)}"
+    return "cpu", "torch sees no GPU"
+
+
 def usable_device(name: str) -> torch.device:
     """The device of that name. UserError: torch knows none, or finds none of its kind here."""
     try:

@@ -30,6 +30,7 @@ from vla_ros.core.types import (
 )
 from vla_ros.engine.io import hub
 from vla_ros.engine.io.rates import action_rate_of
+from vla_ros.engine.layers.devices import device_of
 from vla_ros.engine.models.cameras import MAIN, WRIST
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.layout import (
@@ -104,12 +105,13 @@ def _load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
     _ask_nobody()
     fields = _fields(spec.options, directory)
     tokenizer = spec.engine.tokenizer
+    device, _ = device_of(spec.device)
     if spec.device.startswith("cuda") and not torch.cuda.is_available():
         raise PolicyRefused(f"device is {spec.device!r}, and LeRobot's torch sees no such device")
     config = PreTrainedConfig.from_pretrained(
         directory, cli_overrides=[f"--{name}={value}" for name, value in fields.items()]
     )
-    config.device, config.pretrained_path = spec.device, directory
+    config.device, config.pretrained_path = device, directory
     for name, value in _FETCHING.items():
         if hasattr(config, name):
             setattr(config, name, value)
@@ -117,12 +119,12 @@ def _load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
     if local != directory and local.is_dir():
         config.vlm_model_name = str(local)  # beside the weights, not on the hub
     policy = get_policy_class(config.type).from_pretrained(str(directory), config=config)
-    policy.to(spec.device)
+    policy.to(device)
     policy.eval()
     before, after = make_pre_post_processors(
         config,
         pretrained_path=str(directory),
-        preprocessor_overrides=_overrides(directory / PREPROCESSOR, spec.device, tokenizer),
+        preprocessor_overrides=_overrides(directory / PREPROCESSOR, device, tokenizer),
         postprocessor_overrides=_overrides(directory / POSTPROCESSOR, "cpu", ""),
     )
     return policy, before, after
@@ -366,7 +368,7 @@ class LerobotPolicy:
             decoding=self._features.kind,
             checkpoint=spec.checkpoint,
             checkpoint_sha256=hub.sha256_of_file(directory / WEIGHTS),
-            device=spec.device,
+            device=device_of(spec.device)[0],
             dtype=str(dtype).removeprefix("torch."),
             chunk_length=chunk,
             cameras=2 if WRIST in self._cameras else 1,

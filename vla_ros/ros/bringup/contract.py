@@ -158,7 +158,7 @@ def _contract(top: dict[str, Any]) -> Contract:
         first = next(iter(top), "nothing")
         has = ", ".join(_TOP[:5])
         raise _Refused((first,), f"this is no contract, which has {has}; launch takes a parameter"
-                       " file as extra_params_file")  # fmt: skip
+                       " file as robot")  # fmt: skip
     for name in top:
         if name not in _TOP and not str(name).startswith("x-"):
             raise _Refused((name,), f"a contract has no {name!r}: {', '.join(_TOP)}")
@@ -493,8 +493,12 @@ def robot_parameters(path: Path) -> dict[str, Any]:
     return found
 
 
-def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
-    """Contract of these parameters, without those that it has no field for."""
+def contract_of(
+    parameters: Mapping[str, Any], robot: str, topics: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Contract of these parameters, without those that it has no field for. ``topics``: what the
+    robot calls joint_states, the output's topic and the instruction's. UserError: others."""
+    moved = dict(topics or {})
     given = {"control_rate_hz": 20.0, "action_rate_hz": 0.0, **parameters}
     align = {"strategy": "hold", "timeline": "header"}
     observations: dict[str, Any] = {}
@@ -516,24 +520,27 @@ def contract_of(parameters: Mapping[str, Any], robot: str) -> dict[str, Any]:
             "align": align,
             "apply": [{"resize": list(size)}],
         }
-    joints = {"topic": "/joint_states", "type": _JOINTS}
+    joints = {"topic": moved.pop("joint_states", "/joint_states"), "type": _JOINTS}
     names = [name for name in given["joint_names"] if name]
     state = _runs(names, given.get("state_units"), joints, align)
     output = next((name for name in given.get("outputs", ()) if name), "joint_state")
     message = next(kind for kind, (name, _) in _COMMANDS.items() if name == output)
-    channel = {"topic": f"/policy/{_COMMANDS[message][1][2:]}", "type": message}
+    topic = _COMMANDS[message][1]
+    channel = {"topic": moved.pop(topic, f"/policy/{topic[2:]}"), "type": message}
     if given.get("stale_action") == "hold":
         channel["safety"] = "hold"
     commanded = [name for name in given.get("action_names", ()) if name] or names
+    task = {"topic": moved.pop("instruction", "/instruction"), "type": "std_msgs/msg/String"}
+    if moved:
+        raise UserError(f"a contract has no word for the topic {next(iter(moved))}: leave it out of"
+                        " remappings")  # fmt: skip
     return {
         "robot_type": robot,
         "robot_interface": "ros2",
         "fps": max(1, int(given["action_rate_hz"] or given["control_rate_hz"])),
         "observations": {**observations, _STATE: state},
         "actions": {"action": _runs(commanded, given.get("action_units"), channel, align)},
-        "tasks": {
-            "task": {"channel": {"topic": "/instruction", "type": "std_msgs/msg/String"}},
-        },
+        "tasks": {"task": {"channel": task}},
     }
 
 
@@ -556,11 +563,16 @@ def _runs(
     return out
 
 
-def write_contract(parameters: Mapping[str, Any], robot: str, path: Path) -> None:
+def write_contract(
+    parameters: Mapping[str, Any],
+    robot: str,
+    path: Path,
+    topics: Mapping[str, str] | None = None,
+) -> None:
     """Write the contract of these parameters, exact when it is read again: those that it has no
     field for are in ``x-vla_ros``. Rosetta records no image without a ``resize``: where the
     parameters have none, the contract has one, by which images are recorded and seen."""
-    made = contract_of(parameters, robot)
+    made = contract_of(parameters, robot, topics)
     path.write_text(_dump(made), encoding="utf-8")
     again = read_contract(path).parameters
     said = {"action_rate_hz": 0.0, **parameters}  # 0: the checkpoint says it, and no contract

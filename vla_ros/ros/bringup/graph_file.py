@@ -319,8 +319,13 @@ class GraphSpec:
         )
         source = file
         if robot is not None:
-            specs, source = tuple(_of_robot(spec, robot) for spec in specs), robot.path
+            specs, source = tuple(_with_part_of(spec, robot) for spec in specs), robot.path
         specs = tuple(checked(spec, file) for spec in specs)
+        if robot is not None:  # whose topics are checked: one node alone knows its arms
+            specs = tuple(
+                dataclasses.replace(spec, remappings={**spec.remappings, **robot.remappings})
+                for spec in specs
+            )
         specs = _with_overrides(specs, overrides or {}, source.name)
         if enclave:
             specs = tuple(
@@ -346,14 +351,12 @@ def _refuse_other(content: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def _of_robot(spec: NodeSpec, robot: RobotFile) -> NodeSpec:
-    """Node that follows a robot file."""
-    files = (robot.path.resolve(),) if robot.has_part_for(spec.full_name) else ()
-    return dataclasses.replace(
-        spec,
-        parameter_files=(*spec.parameter_files, *files),
-        remappings={**spec.remappings, **robot.remappings},
-    )
+def _with_part_of(spec: NodeSpec, robot: RobotFile) -> NodeSpec:
+    """Node that reads a robot file, where that has parameters of it."""
+    if not robot.has_part_for(spec.full_name):
+        return spec
+    files = (*spec.parameter_files, robot.path.resolve())
+    return dataclasses.replace(spec, parameter_files=files)
 
 
 def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ def read_robot(path: Path) -> RobotFile:
             where = place_of_section(name, path)
             raise UserError(f"{where}: no node here is called {name!r}{hint}")
     robot = RobotFile(path, content, _remappings(path, content))
-    topics = [text for text in _texts(robot.parameters())]
+    topics = _texts(robot.parameters())
     for old, new in robot.remappings.items():
         where = place_of_section(old, path)
         if not (isinstance(new, str) and new):

@@ -58,11 +58,18 @@ def place_of(name: str, file: Path, full_name: str = "") -> str:
     return found
 
 
+def line_of(name: str, file: Path) -> int:
+    """Line of a parameter, a remapping or a section, whatever stands above it; 0: there is none."""
+    for keys, line in _keys(compose_yaml(file)):
+        own = keys[keys.index("ros__parameters") + 1 :] if "ros__parameters" in keys else ()
+        if ".".join(own) == name or keys[-1].rsplit("/", 1)[-1] == name:
+            return line
+    return 0
+
+
 def place_of_section(name: str, file: Path) -> str:
-    """File and line of a key, whatever stands above it; the file alone where it has none."""
-    keys = _keys(compose_yaml(file))
-    lines = (line for keys, line in keys if keys[-1].rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1])
-    return f"{file}, line {line}" if (line := next(lines, 0)) else str(file)
+    """File and line of it; the file alone where there is none."""
+    return f"{file}, line {line}" if (line := line_of(name, file)) else str(file)
 
 
 def place_of_error(text: str, files: Sequence[Path], full_name: str = "") -> str:

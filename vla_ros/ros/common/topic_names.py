@@ -65,9 +65,12 @@ def check_remapped(old: str, place: str, more: Iterable[str] = ()) -> None:
 
 
 def _is_there(old: str, given: Collection[str]) -> bool:
+    own, bare = ("~/", old[2:]) if old.startswith("~/") else ("", old)
+    for arm in given:  # arms whose prefix is a namespace: left_arm/joint_states
+        if bare.startswith(f"{arm}/") and _is_there(own + bare[len(arm) + 1 :], ()):
+            return True
     if old.startswith("~/"):
-        arm, _, name = old[2:].rpartition("/")  # of an arm that is a namespace, its own
-        return any(_is_own(old[2:], n) for n in OWN) or (arm in given and _is_own(name, "policy"))
+        return any(_is_own(old[2:], node) for node in OWN)
     parts = old.strip("/").split("/")
     for at in range(len(parts)):  # behind a namespace, or the name of a node
         name = "/".join(parts[at:])
@@ -75,7 +78,7 @@ def _is_there(old: str, given: Collection[str]) -> bool:
         for transport in _TRANSPORTS:
             base = base.removesuffix(f"/{transport}")
         if base in SHARED or base in given or base.endswith(("_image", "_joint_states")):
-            return at == 0 or old.startswith("/") or "/".join(parts[:at]) in given
+            return at == 0 or old.startswith("/")
         if at and any(_is_own(name, node) for node in OWN):
             return True
     return any(old.endswith(f"_{pose}") for pose in ("measured_pose", "end_effector_pose"))

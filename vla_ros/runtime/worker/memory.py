@@ -82,6 +82,8 @@ def refuse_unless_free(device: str, need: int) -> None:
     """
     import torch
 
+    if device == "auto":  # the first copy uses it
+        device = "cuda:0"
     free, _ = torch.cuda.mem_get_info(torch.device(device))
     need -= CUDA_CONTEXT
     if need > free:

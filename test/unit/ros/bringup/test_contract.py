@@ -184,6 +184,21 @@ def test_the_verb_turns_either_into_the_other(tmp_path: Path, capsys: Any) -> No
     assert "a contract describes joints" in capsys.readouterr().err
 
 
+def test_the_topics_of_a_robot_file_are_the_contracts(tmp_path: Path, capsys: Any) -> None:
+    robot = tmp_path / "robot.yaml"
+    shipped = config_path("robots/so101.yaml").read_text(encoding="utf-8")
+    text = shipped.partition("\nremappings:")[0]
+    topics = {"joint_states": "/follower/joint_states", "instruction": "/task"}
+    more = yaml.safe_dump({"remappings": {"ros__parameters": topics}})
+    robot.write_text(f"{text}\n{more}", encoding="utf-8")
+    made = tmp_path / "contract.yaml"
+    assert main.main(["contract", str(robot), "--out", str(made)]) == 0
+    assert topics.items() <= read_contract(made).remappings.items()
+    robot.write_text(robot.read_text(encoding="utf-8").replace("instruction:", "tf:"))
+    assert main.main(["contract", str(robot)]) == 2
+    assert "a contract has no word for the topic tf" in capsys.readouterr().err
+
+
 def test_a_given_parameter_wins_over_the_contract(tmp_path: Path, capsys: Any) -> None:
     path = written(tmp_path, so_101())
     words = ["up", "policy", "--contract", str(path), "--list", "-p", "policy.control_rate_hz=15"]

@@ -61,6 +61,18 @@ def test_a_part_for_the_monitor_reaches_the_monitor(file: Path) -> None:
     assert GraphSpec.load(file).node("monitor").values()["window_s"] == 3.0
 
 
+def test_topics_of_arms_in_namespaces_are_known(file: Path) -> None:
+    text = ROBOT.replace("    action_space", "    arms: [left/, right/]\n    action_space")
+    text += "    left/joint_states: /left/joint_states\n    ~/right/joint_trajectory: /right/jt\n"
+    file.write_text(text)
+    found = GraphSpec.load(file).node("policy").remappings
+    assert found["left/joint_states"] == "/left/joint_states"
+    assert found["~/right/joint_trajectory"] == "/right/jt"
+    file.write_text(text.replace("    left/joint_states", "    left/joint_state"))
+    with pytest.raises(UserError, match="no node here has a topic or service 'left/joint_state'"):
+        GraphSpec.load(file)
+
+
 def test_cameras_beside_main_and_wrist_are_the_robots_own(file: Path) -> None:
     more = "    camera_roles: [left]\n    cameras.left.topic: /left\nremappings:"
     file.write_text(ROBOT.replace("remappings:", more))

@@ -184,4 +184,4 @@ def engine_of(values: Mapping[str, Any]) -> EngineOptions:
 
 def _threads(device: str) -> int:
     """Threads of a model that shares the CPUs with the other nodes; 0: torch decides."""
-    return max(1, len(os.sched_getaffinity(0)) // 2) if device == "cpu" else 0
+    return max(1, len(os.sched_getaffinity(0)) // 2) if device in ("cpu", "auto") else 0
