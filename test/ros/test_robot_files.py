@@ -215,9 +215,11 @@ def stands(given: list[Any]) -> bool:
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_robot_file_drives_its_driver(
     name: str, ros: RosPeer, ros_domain: int, spawn_node: Callable[..., Program],
-    ros_env: dict[str, str], stub: Callable[[Driver], Stub], python_path: str, tmp_path: Path,
+    ros_env: dict[str, str], stub: Callable[[Driver], Stub], tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     driver, file = DRIVERS[name], config_path(f"robots/{name}.yaml")
+    messages = {"PYTHONPATH": request.getfixturevalue("python_path")} if driver.gripper else {}
     content = yaml.safe_load(file.read_text())
     remappings = content["remappings"]["ros__parameters"]
     driver.make(tmp_path / "checkpoint")
@@ -227,12 +229,12 @@ def test_a_robot_file_drives_its_driver(
         {**TEST, "checkpoint": str(tmp_path / "checkpoint"), **driver.more},
         files=[config_path("policy.yaml"), file],
         remappings=remappings,
-        extra_env={"PYTHONPATH": python_path},
+        extra_env=messages,
     )
     controller = None
     if driver.gripper:
         words = [sys.executable, str(CONTROLLER), driver.gripper, "GripperCommand", "succeed"]
-        controller = Program("controller", words, {**ros_env, "PYTHONPATH": python_path})
+        controller = Program("controller", words, {**ros_env, **messages})
         started.append(controller)
     joints = remappings.get("joint_states", "joint_states").lstrip("/")
     listener = MotionListener(ros_domain, "/policy", remappings, joints=joints)
