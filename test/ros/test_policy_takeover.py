@@ -83,7 +83,7 @@ def test_a_joystick_takes_over_and_the_policy_goes_on_when_it_is_given_back(star
         begin = len(rig.commands)
         status = rig.expect(State.HOLD)  # let go, or its link was lost: nobody can tell
         assert "call ~/release or ~/resume" in status.reason
-        rig.after(status, 30)
+        rig.after(status, 10)
         assert not said(rig, begin, CommandKind.POLICY), "a person was moving it"
         assert rig.call("release").startswith("released")
         rig.expect(State.RUNNING)

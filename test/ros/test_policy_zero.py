@@ -23,7 +23,7 @@ from vla_ros.ros.bringup.contract import read_contract, robot_parameters, write_
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import to_time
 
-SO101 = config_path("robots/so101.yaml")
+SO101 = config_path("so101_sim.yaml")
 HERE = {"gripper": 0.3, "wrist_roll": 0.5, "wrist_flex": 0.4, "elbow_flex": -0.2,
         "shoulder_lift": 0.1, "shoulder_pan": -0.6}  # fmt: skip
 PATIENT = {"max_age_s": 1.0}  # on a busy machine, too

@@ -138,7 +138,12 @@ class MotionListener:
         )
 
     def _hears(self, topic: str) -> Callable[[Any, Any], None]:
+        space = topic[: topic.rfind("/") + 1]  # of an arm that is a namespace
+
         def hear(message: Any, info: Any) -> None:
+            for field in ("joint_names", "name") if space else ():
+                if hasattr(message, field):  # its driver's names are without it
+                    setattr(message, field, [space + name for name in getattr(message, field)])
             gid = info.get("publisher_gid")  # older rclpy has none of these
             with self._lock:
                 self.judge.hear(

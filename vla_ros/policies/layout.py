@@ -32,7 +32,7 @@ from vla_ros.core.assumption import Assumption
 from vla_ros.core.types import Floats
 from vla_ros.engine.io.action_data import STATISTICS, ActionData
 from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
-from vla_ros.policies.units import OPENING, Scaling, Unit, gripper_of, scaling_of, unit_of
+from vla_ros.policies.units import JOINT, OPENING, Scaling, Unit, gripper_of, scaling_of, unit_of
 
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
 CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
@@ -271,7 +271,7 @@ def _refuse_misfits(space: ActionSpace, units: Sequence[Unit]) -> None:
     wrong = [
         f"{space.names[i]} in {unit.name}, wanted {space.units[i]}"
         for i, unit in pairs
-        if unit.si != space.units[i]
+        if unit.si != space.units[i] and not (unit.si == JOINT and space.absolute)
     ]
     if wrong:
         raise PolicyRefused(f"action_units do not fit the action space: {'; '.join(wrong)}")

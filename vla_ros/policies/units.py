@@ -6,7 +6,7 @@ name ("deg"), with how much of it one is where that is not 1 ("0.2rad", "-1rad" 
 turns the other way), a velocity's as "rad/s": over one action period that is a displacement. A
 gripper's is its range as "closed..open": "-1..1", or "1..-1" where closing is +1. Of a robot's
 state a gripper is what its joint is measured at: then its ends follow, in rad or m, as in
-"0..100=-0.17..1.75".
+"0..100=-0.17..1.75"; so it is of an action whose gripper is commanded as a joint like the others.
 """
 
 from __future__ import annotations

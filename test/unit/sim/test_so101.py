@@ -135,7 +135,7 @@ def test_initial_states_leave_room():
 
 
 def test_the_robot_s_file_says_the_same_as_the_simulation():
-    told = yaml.safe_load(config_path("robots/so101.yaml").read_text())
+    told = yaml.safe_load(config_path("so101_sim.yaml").read_text())
     policy = told["/**/policy"]["ros__parameters"]
     assert tuple(policy["joint_names"]) == tuple(policy["action_names"]) == world.JOINTS
     low, high = zip(*world.ARM_RANGE, strict=True)

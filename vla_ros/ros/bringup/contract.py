@@ -56,7 +56,7 @@ _JOINTS = "sensor_msgs/msg/JointState"
 _COMMANDS = {
     _JOINTS: ("joint_state", "~/joint_commands"),
     "trajectory_msgs/msg/JointTrajectory": ("trajectory", "~/joint_trajectory"),
-    "std_msgs/msg/Float64MultiArray": ("positions", "~/positions"),
+    "std_msgs/msg/Float64MultiArray": ("joint_positions", "~/joint_positions"),
 }
 _AT_THE_HAND = ("wrist", "hand", "gripper")
 _STALE = {"none": "silence", "hold": "hold"}
@@ -524,7 +524,10 @@ def contract_of(
     names = [name for name in given["joint_names"] if name]
     state = _runs(names, given.get("state_units"), joints, align)
     output = next((name for name in given.get("outputs", ()) if name), "joint_state")
-    message = next(kind for kind, (name, _) in _COMMANDS.items() if name == output)
+    message = next((kind for kind, (name, _) in _COMMANDS.items() if name == output), "")
+    if not message:
+        known = ", ".join(name for name, _ in _COMMANDS.values())
+        raise UserError(f"a contract has no word for outputs {output}: one of {known}")
     topic = _COMMANDS[message][1]
     channel = {"topic": moved.pop(topic, f"/policy/{topic[2:]}"), "type": message}
     if given.get("stale_action") == "hold":

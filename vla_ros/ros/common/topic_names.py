@@ -34,7 +34,8 @@ OWN = {
         {
             "action", "action_chunk", "description", "status", "camera", "latency", "twist",
             "gripper", "shadow/action", "shadow/difference",
-            "joint_trajectory", "cartesian_reference", "positions", "joint_commands",
+            "joint_trajectory", "cartesian_reference", "positions", "joint_positions",
+            "joint_commands",
             "gripper_positions",
             "takeover/action", "takeover/twist", "takeover/gripper", "takeover/joint_states",
             "stop", "resume", "release", "recover", "reset", "execute_instruction", *_LIFECYCLE,

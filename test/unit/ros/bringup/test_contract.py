@@ -17,7 +17,8 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.resources import config_path, share
 from vla_ros.ros.bringup.contract import read_contract, robot_parameters, write_contract
 
-ROBOTS = sorted((share() / "config" / "robots").glob("*.yaml"))
+#: Those that a contract has words for: one arm that is commanded in joints, in degrees.
+ROBOTS = [share() / "config" / "robots" / "so101.yaml"]
 
 
 def written(folder: Path, content: Any) -> Path:

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -42,7 +43,7 @@ from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
 from vla_ros.ros.nodes.policy.needs import FrameStreams, gripper_ends_of
-from vla_ros.ros.nodes.policy.outputs import arms_of
+from vla_ros.ros.nodes.policy.outputs import NAMESPACE, arms_of
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.goals import check_instruction
@@ -555,13 +556,15 @@ class PolicyInputs:
         writers = StreamWriters(self._node, *(prefix + "joint_states" for prefix in prefixes))
         put = self._joined("joint_states") if needs.joints else None
 
-        def take(message: JointState, info: Mapping[str, Any]) -> None:
+        def take(space: str, message: JointState, info: Mapping[str, Any]) -> None:
             if not len(message.position):  # a base's wheels report velocities alone
                 return
             received, stamp_ns = moment(self._clock), stamp_of(message.header.stamp)
             self._control.supply.received("joint_states", received.steady_ns)
             try:
-                names, positions = joints_of(message, frozenset() if whole else wanted)
+                own = frozenset(n.removeprefix(space) for n in wanted if n.startswith(space))
+                names, positions = joints_of(message, frozenset() if whole else own)
+                names = tuple(space + name for name in names)
                 self._check_stamp("joint_states", stamp_ns, received)
             except BadMessage as error:
                 self._refuse("joint_states", str(error))
@@ -584,7 +587,8 @@ class PolicyInputs:
                     self._join_in("joint_states", part, put)
 
         for arm in prefixes:
-            self._listen(JointState, f"{arm}joint_states", take, qos.STATE_SUB)
+            space = arm if arm.endswith(NAMESPACE) else ""  # its driver's names are without it
+            self._listen(JointState, f"{arm}joint_states", partial(take, space), qos.STATE_SUB)
         self._turn_without_end()
         self._listen(String, "robot_description", self._on_description, qos.LATCHED, raw=True)
 

@@ -36,10 +36,14 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import set_time, to_time
 from vla_ros.runtime.control.state import JointOutputs
 
-OUTPUTS = ("twist", "trajectory", "cartesian_trajectory", "positions", "joint_state", "gripper")
+OUTPUTS = (
+    "twist", "trajectory", "cartesian_trajectory", "positions", "joint_positions", "joint_state",
+    "gripper",
+)  # fmt: skip
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")
 FROM = ("", "commanded", "measured")
-_OF_JOINTS = ("trajectory", "positions", "joint_state")
+NAMESPACE = "/"  # at the end of an arm
+_OF_JOINTS = ("trajectory", "positions", "joint_positions", "joint_state")
 _RETRY_S = 1.0  # before a gripper's goal that failed is sent again
 _ANSWER_S = 2.0  # for a server to accept a goal or not
 _POLL_S = 0.002  # between two questions whether readers have the last message
@@ -81,8 +85,15 @@ class OutputSpace:
         ]
 
     def names(self, moving: Sequence[int]) -> list[str]:
-        """Names of the joints at these indices among the numbers that move."""
-        return [self.space.names[self.space.motion[index]] for index in moving]
+        """The driver's names of the joints at these indices among the numbers that move."""
+        return [self.drivers(self.space.motion[index]) for index in moving]
+
+    def drivers(self, index: int) -> str:
+        """The driver's name of a joint of the action: without its arm where that is a namespace
+        (``left/``), in which each arm's driver has the same names."""
+        name = self.space.names[index]
+        spaces = (arm for arm in self.arms if arm.endswith(NAMESPACE) and name.startswith(arm))
+        return name.removeprefix(next(spaces, ""))
 
     def openings(self, action: Floats) -> list[float]:
         """Openings in the controllers' units, one a gripper; NaN: it stays as it is."""
@@ -285,10 +296,12 @@ class PositionsOutput(Output):
             topic.publish(self._message)
 
 
-class JointStateOutput(Output):
-    """`~/joint_commands`: positions as a JointState with names, the grippers' joints among them, in
-    the order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take. A
-    gripper that was neither commanded nor measured is left out."""
+class WholeOutput(Output):
+    """The positions of all joints of an arm in one message, the grippers' among them, in the order
+    of the action's names. ``kind`` of message, on topics that end in ``ending``."""
+
+    kind: Any
+    ending: str
 
     def open(self, node: Node) -> None:
         super().open(node)
@@ -296,20 +309,49 @@ class JointStateOutput(Output):
         self._topics = []
         for arm, joints, grippers in self._robot.groups:
             own = [*(space.motion[i] for i in joints), *(space.grippers[i] for i in grippers)]
-            topic = self._publisher(JointState, f"~/{arm}joint_commands")
-            self._topics.append((topic, [(i, space.names[i]) for i in sorted(own)]))
-        self._numbers, self._message = [0.0] * space.width, JointState()
+            topic = self._publisher(self.kind, f"~/{arm}{self.ending}")
+            self._topics.append((topic, [(i, self._robot.drivers(i)) for i in sorted(own)]))
+        self._numbers, self._message = [0.0] * space.width, self.kind()
 
-    def command(self, command: Command) -> None:
-        if command.joint_positions is None:
-            return
-        space, numbers, message = self._robot.space, self._numbers, self._message
+    def _all(self, command: Command) -> list[float]:
+        """Positions by their index in the action; NaN of a gripper that nothing is known of."""
+        assert command.joint_positions is not None
+        space, numbers = self._robot.space, self._numbers
         for index, position in zip(space.motion, command.joint_positions.tolist(), strict=True):
             numbers[index] = position
         for index, opening in zip(
             space.grippers, self._robot.openings(command.action), strict=True
         ):
             numbers[index] = opening
+        return numbers
+
+
+class JointPositionsOutput(WholeOutput):
+    """`~/joint_positions`: what a forward_command_controller over arm and gripper takes. Nothing
+    goes out while a gripper was neither commanded nor measured."""
+
+    kind, ending = Float64MultiArray, "joint_positions"
+
+    def command(self, command: Command) -> None:
+        if command.joint_positions is None:
+            return
+        numbers = self._all(command)
+        for topic, own in self._topics:
+            self._message.data = [numbers[i] for i, _ in own]
+            if all(map(math.isfinite, self._message.data)):
+                topic.publish(self._message)
+
+
+class JointStateOutput(WholeOutput):
+    """`~/joint_commands`: positions as a JointState with names: what drivers of LeRobot's arms and
+    Rosetta's contracts take. A gripper that was neither commanded nor measured is left out."""
+
+    kind, ending = JointState, "joint_commands"
+
+    def command(self, command: Command) -> None:
+        if command.joint_positions is None:
+            return
+        numbers, message = self._all(command), self._message
         set_time(message.header.stamp, command.published_ns)
         for topic, own in self._topics:
             known = [(name, numbers[i]) for i, name in own if math.isfinite(numbers[i])]
@@ -378,7 +420,9 @@ class GripperOutput(Output):
             opening = float(command.action[index])
             if np.isnan(opening):
                 continue
-            goal.command(opening, self._goal(space.names[index], position), time.monotonic())
+            goal.command(
+                opening, self._goal(self._robot.drivers(index), position), time.monotonic()
+            )
 
     def _goal(self, name: str, position: float) -> Any:
         goal = self._kind.Goal()
@@ -495,7 +539,7 @@ def joint_outputs(values: Mapping[str, Any]) -> JointOutputs:
     """Joint positions and trajectories that the outputs need beside the action."""
     names = outputs_of(values)
     return JointOutputs(
-        positions="positions" in names or "joint_state" in names,
+        positions=bool({"positions", "joint_positions", "joint_state"} & set(names)),
         plans="trajectory" in names or "cartesian_trajectory" in names,
         commanded=values["joint_delta_from"] == "commanded",
         lead_s=values["trajectory_lead_s"],
@@ -587,6 +631,8 @@ def make_outputs(values: Mapping[str, Any], robot: OutputSpace) -> list[Output]:
         made.append(CartesianTrajectoryOutput(robot))
     if "positions" in names:
         made.append(PositionsOutput(robot))
+    if "joint_positions" in names:
+        made.append(JointPositionsOutput(robot))
     if "joint_state" in names:
         made.append(JointStateOutput(robot))
     if robot.space.grippers and set(names) & {"trajectory", "positions"}:

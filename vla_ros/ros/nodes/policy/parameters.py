@@ -303,7 +303,7 @@ _OUTPUTS = (
         "outputs",
         [""],
         "What is published beside ~/action: twist, trajectory, cartesian_trajectory, positions,"
-        " joint_state, gripper",
+        " joint_positions (the grippers' among them), joint_state, gripper",
     ),
     F(
         "action_chunk_service",
@@ -383,8 +383,9 @@ _OUTPUTS = (
     F(
         "arms",
         [""],
-        "A prefix of the names an arm, as left_ and right_. end_effector_*: seven numbers each;"
-        " joint_*: each arm has its own topics of outputs and of joint states",
+        "A prefix of the names an arm, as left_ and right_, or a namespace, left/, in which the"
+        " driver's names are without it. end_effector_*: seven numbers each; joint_*: each arm has"
+        " its own topics of outputs and of joint states",
     ),
     F(
         "action_order",
@@ -561,7 +562,8 @@ _SAFETY = (
     P(
         "takeover_timeout_s",
         0.3,
-        "So long after a person's last command on ~/takeover the policy commands again",
+        "So long after a person's last command on ~/takeover the robot holds, until ~/release or"
+        " ~/resume",
         0.05,
         10.0,
     ),
