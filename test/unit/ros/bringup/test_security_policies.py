@@ -59,7 +59,7 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         },
     ),
     ("policy", "outputs.py"): (
-        5,  # the helpers themselves, and what they are asked for
+        6,  # the helpers themselves, and what they are asked for
         {
             "publish": tuple(f"~/{name}" for name in OUTPUTS),
             "call": ("~/hand_cmd",),
