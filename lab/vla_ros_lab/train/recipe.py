@@ -304,7 +304,7 @@ def _value(key: str, value: Any, one: Field[Any]) -> Any:
         whole = bool(default) and isinstance(default[0], int)
         if not listed or any(type(each) is not (int if whole else str) for each in listed):
             raise UserError(f"{key} is {value!r}: give {'whole numbers' if whole else 'words'}")
-        known = FAMILIES if key.endswith("families") else ()
+        known: tuple[str, ...] = FAMILIES if key.endswith("families") else ()
         if default == FAMILIES:
             from vla_ros.sim.tasks import TASKS
 
