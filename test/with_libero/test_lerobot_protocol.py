@@ -162,7 +162,7 @@ def test_the_network_sees_and_the_simulator_gets_what_lerobot_eval_gives(
     assert plan.setup.executed == EXECUTED
     rows_said = "\n".join(plan.setup.conventions)
     assert "gripper: 1 closed, -1 open (LIBERO's protocol (train_config.json))" in rows_said
-    assert "images: RGB, mirrored, 2 cameras (LIBERO's protocol (train_config.json))" in rows_said
+    assert "orientation of images: mirrored (LIBERO's protocol (train_config.json))" in rows_said
     with capsys.disabled():
         off = np.abs(watched["state"][-2] - theirs["state"][0]).max()
         print(f"\n{kind}: images equal, state to {off:.1e},"
