@@ -18,7 +18,7 @@ from vla_ros.ros.bringup.environment import python_path
 from vla_ros_lab.cli import VERBS as THEIRS
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 16  # verbs of a robot's install
+MOST = 17  # verbs of a robot's install
 
 
 def run(words: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:

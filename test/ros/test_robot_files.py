@@ -155,8 +155,8 @@ class Stub:
         numbers = np.random.default_rng(0)
 
         def show() -> None:
-            image = Image(height=48, width=64, encoding="rgb8", step=64 * 3)
-            image.data = numbers.integers(0, 256, 48 * 64 * 3, np.uint8).tobytes()
+            image = Image(height=96, width=96, encoding="rgb8", step=96 * 3)
+            image.data = numbers.integers(0, 256, 96 * 96 * 3, np.uint8).tobytes()
             image.header.stamp = self._stamp()
             for camera in cameras:
                 camera.publish(image)
