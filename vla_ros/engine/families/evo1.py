@@ -262,10 +262,10 @@ class Evo1Preparation(Preparation):
         values = self._processors.action.restore(chunk[:, : self._config.action_dim])
         gripper = self._config.gripper
         if gripper is not None:
-            closed = values[:, gripper.index] > gripper.threshold
+            over = values[:, gripper.index] > gripper.threshold
             ends = torch.tensor([gripper.below, gripper.above])
             # What is not finite stays so: it is not made an end of the gripper.
-            found = torch.where(values[:, gripper.index].isfinite(), ends[closed.long()], torch.nan)
+            found = torch.where(values[:, gripper.index].isfinite(), ends[over.long()], torch.nan)
             values = values.index_copy(1, torch.tensor([gripper.index]), found[:, None])
         return values
 
