@@ -27,14 +27,14 @@ class WorkerPolicy:
     be loaded within ``load_timeout_s``."""
 
     def __init__(self, spec: PolicySpec, clock: Clock, load_timeout_s: float = 300.0) -> None:
-        self._said: queue.SimpleQueue[WorkerResult | str] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[WorkerResult | str] = queue.SimpleQueue()
         limits = WorkerLimits(
             hang_timeout_s=_PATIENCE_S,
             max_respawns=0,
             load_timeout_s=load_timeout_s,
             max_image_bytes=_ROOM,
         )
-        self._executor = Executor(spec, clock, limits, self._said.put, self._on_event)
+        self._executor = Executor(spec, clock, limits, self._answers.put, self._on_event)
         self.info = self._executor.start(load_timeout_s).info
         self._instruction = Instruction("", 0)
 
@@ -47,7 +47,7 @@ class WorkerPolicy:
         lost."""
         self._executor.submit(observation, self._instruction)
         try:
-            result = self._said.get(timeout=2 * _PATIENCE_S)
+            result = self._answers.get(timeout=2 * _PATIENCE_S)
         except queue.Empty:
             raise PolicyRefused(f"no answer of the policy within {2 * _PATIENCE_S:g} s") from None
         if isinstance(result, str):
@@ -62,4 +62,4 @@ class WorkerPolicy:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, WorkerLost | WorkerGaveUp):
-            self._said.put(event.reason)
+            self._answers.put(event.reason)
