@@ -74,6 +74,7 @@ PARAMETERS = (
 )
 ROS2BAG_ALONE = {
     "contract": "",
+    "robot": "",
     "params_file": "",
     "extra_params_file": "",
     "remappings": "{}",

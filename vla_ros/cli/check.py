@@ -272,9 +272,9 @@ def _live(
     """A bag of the running robot, whose topics are those of the options, or of the robot's own
     parameters. UserError."""
     require_rosbags()
-    from vla_ros.cli.check_live import record_live
     from vla_ros.data.bag_frames import parse_remaps
     from vla_ros.data.lerobot.streams import ROLES
+    from vla_ros.ros.bringup.live_bag import record_live
 
     named = {"policy/action": robot.get("shadow_topic")}
     for role, camera in (("image", "main"), ("wrist_image", "wrist")):

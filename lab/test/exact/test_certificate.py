@@ -119,7 +119,7 @@ def test_a_wrong_guidance_is_found(certified: Certified, monkeypatch: pytest.Mon
     assert list(ways) == [*alone, *(f"{name}, beside 3 other robots" for name in alone)]
     for name, way in ways.items():  # what is pulled back through the network makes last bits large
         assert way["apart"] < (way["limit"] if "vjp" in name else FLOAT32)
-        assert way["limit"] < 0.01
+        assert way["limit"] < 0.02  # 0.013 where a CPU has AVX2 alone
     # they did continue a chunk
     assert len({ways[name]["answers_sha256"] for name in alone}) == 3
     monkeypatch.setattr(Euler, "ahead", lambda self, x, v, step: x + self.times[step] * v)
@@ -136,7 +136,7 @@ def test_last_bits_that_a_pull_through_the_network_makes_large_are_no_difference
     ways = {way["name"]: way for way in found["ways"]}
     assert status == 0
     assert ways["rtc guided"]["limit"] == FLOAT32
-    assert ways["rtc guided_vjp"]["apart"] < ways["rtc guided_vjp"]["limit"] < 0.01
+    assert ways["rtc guided_vjp"]["apart"] < ways["rtc guided_vjp"]["limit"] < 0.02
 
 
 @pytest.mark.parametrize(

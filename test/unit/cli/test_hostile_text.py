@@ -29,6 +29,7 @@ WORDS = {
     "replay": ["{}"],
     "rerun": ["{}", "--out", "{}"],
     "serve": ["{}", "--port", "0"],
+    "setup": ["--yes", "--robot", "{}"],
     "up": ["policy", "--contract", "{}/none"],
 }
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import vla_ros
 from vla_ros.cli.main import main
 from vla_ros.cli.setup import Terminal, needs_of
-from vla_ros.core.resources import share
+
+SHIPPED = Path(vla_ros.__file__).parent / "shipped"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_a_checkpoints_needs_are_read_of_its_folder(
     found, lacks = needs_of("shipped:tabletop-flow")
     assert (found.cameras, found.state, found.actions) == (("front",), 8, 7)
     assert (found.rate_hz, found.policy, lacks) == (20.0, "vla", [])
-    monkeypatch.chdir(share() / "vla_ros" / "shipped")
+    monkeypatch.chdir(SHIPPED)
     here, _ = needs_of("tabletop")
     assert here.checkpoint == str(Path.cwd() / "tabletop"), "the nodes run elsewhere"
     assert needs_of("ws://host:8000")[0].policy == "remote"
@@ -69,8 +71,7 @@ def test_a_checkpoints_needs_are_read_of_its_folder(
 def test_what_must_be_chosen_of_a_checkpoint_is_offered(tmp_path: Path) -> None:
     folder = tmp_path / "two_sets"
     folder.mkdir()
-    source = share() / "vla_ros" / "shipped" / "tabletop"
-    for file in source.iterdir():
+    for file in (SHIPPED / "tabletop").iterdir():
         (folder / file.name).symlink_to(file)
     config = folder / "config.json"
     raw = json.loads(config.read_text())

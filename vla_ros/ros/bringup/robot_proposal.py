@@ -27,6 +27,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.files import read_text
 from vla_ros.core.text import printable
 from vla_ros.core.urdf import DescribedJoint, read_joints
+from vla_ros.core.yaml_files import parse_yaml
 from vla_ros.ros.bringup.robot_file import REMAPPINGS, RobotFile
 from vla_ros.ros.common.parameter_files import line_of
 from vla_ros.ros.common.seen_graph import (
@@ -176,7 +177,7 @@ def flow(value: Any) -> str:
 def _plain(text: str) -> str:
     """Text of YAML, in quotes where it might be taken for something else (rcl takes y for true)."""
     word = re.fullmatch(r"[A-Za-z_/~][\w/.~-]+", text, re.ASCII)
-    if word and yaml.safe_load(text) == text:
+    if word and parse_yaml(text, "a word") == text:
         return text
     quoted: str = yaml.safe_dump(text, default_style='"', width=sys.maxsize)
     return quoted.rstrip("\n")

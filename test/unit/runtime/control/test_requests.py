@@ -29,7 +29,7 @@ def test_each_frame_is_asked_as_it_was_and_once():
 def test_a_file_of_questions_is_read_as_it_was_written(tmp_path):
     file = tmp_path / "chunks.json"
     write_requests(file, ASKED)
-    assert json.loads(file.read_text("utf-8")) == [[5, 0], [9, 0, 5, 3, 2], [12, 3]]
+    assert json.loads(file.read_text("utf-8")) == [[5, 0], [9, 0, 5, 3, 2, 0], [12, 3]]
     retold = read_requests(file)
     assert [retold.next(question.stamp_ns) for question in ASKED] == ASKED
     file.write_text('[["5", 0.0, "4", 3.0, 2]]')

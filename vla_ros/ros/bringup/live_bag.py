@@ -1,5 +1,5 @@
 """Data of `vla-ros check --live`: a bag of a running robot that a person drives. Apart from the
-verb, which needs no ROS."""
+verb, which needs no ROS without it."""
 
 from __future__ import annotations
 
