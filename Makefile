@@ -12,7 +12,7 @@ POLICY ?=
 TASK ?=
 ARGS ?=
 TESTS ?=
-TEST_SECONDS ?= 2400
+TEST_SECONDS ?= 3000
 JOBS ?= $(shell nproc)
 NODE_JOBS ?= 2
 
