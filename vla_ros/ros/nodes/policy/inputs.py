@@ -228,7 +228,7 @@ class PolicyInputs:
         self._frame_id = values["frame_id"]
         self._most = values["max_image_pixels"]
         self._slop_ns = round(values["pairing_slop_s"] * SECOND)
-        trusting = values["mode"] == "lockstep"
+        trusting = self._lockstep = values["mode"] == "lockstep"
         on_change = [name for name in values["joints_on_change"] if name]
         self._intake = JointIntake(trusting, on_change)
         self._pose_filter = lambda: OutlierFilter(pose_reaches, trusting)
@@ -314,7 +314,8 @@ class PolicyInputs:
 
     def _window(self) -> PairingWindow:
         limits = self._control.loop.limits
-        longest_ns = max(limits.period_ns, limits.action_period_ns)
+        # In lock-step a state of the step before is none of this one, however fast the steps are.
+        longest_ns = max(limits.period_ns, 0 if self._lockstep else limits.action_period_ns)
         return PairingWindow(self._slop_ns or longest_ns // 2, limits.max_age_ns)
 
     def close(self) -> None:

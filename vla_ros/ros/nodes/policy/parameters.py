@@ -283,7 +283,8 @@ _INPUTS = (
         "pairing_slop_s",
         0.0,
         "How far the stamps of one frame's parts may lie apart; 0: half an action period, or half a"
-        " control period if that is longer. A stream that is slower needs half of its own",
+        " control period if that is longer (always, in lock-step). A stream that is slower needs"
+        " half of its own",
         0.0,
         10.0,
     ),
