@@ -191,6 +191,7 @@ def test_a_joystick_s_velocity_is_compared_over_one_control_period(start_policy,
     ("given", "says"),
     [
         ({"mode": "lockstep", "use_sim_time": True}, "shadow is for mode 'realtime'"),
+        ({"action_chunk_service": True}, "whoever asks for a chunk executes it"),
         ({}, "take that remapping away"),
     ],
 )

@@ -37,6 +37,11 @@ def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits
             "mode 'lockstep' waits for our commands, and in the shadow none goes out: shadow is for"
             " mode 'realtime'"
         )
+    if values["shadow"] and values["action_chunk_service"]:
+        raise ValueError(
+            "action_chunk_service: whoever asks for a chunk executes it, and in the shadow nothing"
+            " of ours moves the robot: leave one of them out"
+        )
     check_outputs(values, limits.space)
     _refuse_default_limits(values)
     return _with_limits(spec_of(values), limits, sim_time), limits
