@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
 from vla_ros.core.types import Command, CommandKind
+from vla_ros.engine.families.base import LoadOptions
 from vla_ros.engine.families.lerobot import PRESETS
-from vla_ros.engine.families.registry import write_folder
+from vla_ros.engine.families.registry import family_of, write_folder
 from vla_ros.engine.io.config import config_json
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
@@ -26,6 +28,8 @@ from vla_ros.policies.conventions import (
 )
 from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 
 def nothing_in(keys):
@@ -160,3 +164,25 @@ def test_joints_that_reach_further_than_radians_do_are_doubted():
     assert "no joint in rad does: give action_units" in conventions_from(stats).doubt
     turns = {"arm": {"action": {"q01": [-6.3] * 6, "q99": [6.3] * 6}}}
     assert conventions_from(turns).doubt == ""
+
+
+@pytest.mark.parametrize("folder", ["flow/pi0", "flow/smolvla", "evo1/plain", "act/one"])
+def test_the_reach_of_actions_is_read_of_all_statistics_and_not_of_those_that_scale_them(
+    folder: str, tmp_path: Path
+) -> None:
+    """LeRobot scales the actions of most by mean and deviation, and keeps the extremes too: two
+    deviations about the mean of a gripper that is 0 or 1 are -0.54 to 1.45, which nothing had."""
+    mine = tmp_path / "folder"
+    shutil.copytree(GOLDEN / folder, mine)
+    steps = json.loads((mine / "policy_postprocessor.json").read_text())
+    step = next(one for one in steps["steps"] if "unnormalizer" in one["registry_name"])
+    step["config"]["norm_map"]["ACTION"] = "MEAN_STD"
+    (mine / "policy_postprocessor.json").write_text(json.dumps(steps))
+    path = mine / step["state_file"]
+    tensors, last = load_file(path), family_of(mine).config(mine, LoadOptions()).action_dim - 1
+    for what, value in (("mean", 0.453), ("std", 0.499), ("min", 0.0), ("max", 1.0)):
+        tensors[f"action.{what}"][last] = value
+    kept = {n: t for n, t in tensors.items() if not n.startswith(("action.q", "action.c"))}
+    save_file(kept, path)
+    data = family_of(mine).action_data(mine, LoadOptions())
+    assert (data.low[last], data.high[last]) == (0.0, 1.0)

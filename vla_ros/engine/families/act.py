@@ -25,6 +25,7 @@ from vla_ros.engine.io.action_data import (
     action_names_in,
     executed_in,
     libero_in,
+    reach_of,
 )
 from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
 from vla_ros.engine.io.field_table import Fields
@@ -49,8 +50,8 @@ from vla_ros.engine.io.images.steps import refuse_unless_image
 from vla_ros.engine.io.processors import (
     Scaler,
     StatisticsChoice,
+    action_statistics,
     data_sets_in,
-    ends_of,
     scaler_of,
 )
 from vla_ros.engine.io.weights import WEIGHTS, Expected, Weights
@@ -296,7 +297,9 @@ class ActFamily(FlowFamily[ActConfig]):
 
     def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
         config = self.config(directory, options)
-        low, high = ends_of(read_units(directory, config, options).action)
+        read_units(directory, config, options)  # refuses what cannot be used
+        whose = StatisticsChoice(options.unnorm_key, options.state_normalization)
+        low, high = reach_of(action_statistics(directory, config.action_dim, whose))
         names, named_by = action_names_in(directory, config.action_dim)
         return ActionData(
             names,

@@ -28,6 +28,7 @@ from vla_ros.engine.io.action_data import (
     action_names_in,
     executed_in,
     libero_in,
+    reach_of,
 )
 from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.field_table import Fields
@@ -51,7 +52,14 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import stretched
-from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, ends_of, scaler_of
+from vla_ros.engine.io.processors import (
+    Processors,
+    Scaler,
+    StatisticsChoice,
+    TextTokenizer,
+    action_statistics,
+    scaler_of,
+)
 from vla_ros.engine.io.weights import WEIGHTS, Expected, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.evo1 import (
@@ -418,7 +426,8 @@ class Evo1Family(FlowFamily[Evo1Config]):
 
     def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
         config = self.config(directory, options)
-        low, high = ends_of(read_evo1_processors(directory, config).action)
+        read_evo1_processors(directory, config)  # refuses what cannot be used
+        low, high = reach_of(action_statistics(directory, config.action_dim, StatisticsChoice()))
         names, named_by = action_names_in(directory, config.action_dim)
         ends, libero = config.gripper, libero_in(directory)
         return ActionData(

@@ -30,7 +30,7 @@ from vla_ros.engine.io.field_table import Fields
 from vla_ros.engine.io.fields import TURBOVLA
 from vla_ros.engine.io.files import naming, read_json, write_json
 from vla_ros.engine.io.images.preprocessor import stretched
-from vla_ros.engine.io.processors import Scaler, TextTokenizer, ends_of
+from vla_ros.engine.io.processors import Scaler, TextTokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Weights
 from vla_ros.engine.models.base import Inputs
 from vla_ros.engine.models.preparation import Preparation, stacked
@@ -364,11 +364,11 @@ class TurboVLAFamily(FlowFamily[TurboVLAConfig]):
     def action_data(self, directory: Path, options: LoadOptions) -> ActionData:
         """The network gives the gripper as open or closed by itself."""
         config = self.read_config(directory)
-        low, high = ends_of(read_scalers(directory, config, options.unnorm_key).action)
+        scaler = read_scalers(directory, config, options.unnorm_key).action
         key = options.unnorm_key or next(iter(data_sets_in(directory)))
         return ActionData(
-            low=low,
-            high=high,
+            low=tuple(scaler.low.double().tolist()),
+            high=tuple(scaler.high.double().tolist()),
             libero=STATISTICS if "libero" in key.lower() else "",
             gripper="0..1",
             gripper_by="its network",

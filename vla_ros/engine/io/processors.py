@@ -227,12 +227,6 @@ class Scaler:
         return torch.where(width == 0, torch.tensor(self.eps), width)
 
 
-def ends_of(scaler: Scaler) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """A scaler's :meth:`Scaler.ends` as plain numbers; ((), ()) where they are unknown."""
-    low, high = scaler.ends() or (torch.empty(0), torch.empty(0))
-    return tuple(low.double().tolist()), tuple(high.double().tolist())
-
-
 @dataclass(frozen=True, slots=True)
 class Processors:
     """Everything between the robot's units and the model's.
