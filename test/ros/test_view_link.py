@@ -1,5 +1,5 @@
-"""A page that has lost its link covers itself: what it shows is not so any more, and STOP on it does
-nothing. In a real browser; the view stands still, as behind a cable that was pulled, or is gone."""
+"""A page that has lost its link covers itself: what it shows is not so any more, and STOP on it
+does nothing. In a real browser; the view stands still, as behind a pulled cable, or is gone."""
 
 from __future__ import annotations
 

@@ -35,6 +35,13 @@ button {{ --button-bg: #1864ab; }}
 .mantine-ScrollArea-content :is(label, .mantine-Text-root, .mantine-Slider-markLabel),
 .mantine-Paper-root .mantine-Text-root {{ color: var(--mantine-color-text) !important;
   opacity: 1 !important; }}
+:root[data-mantine-color-scheme=light] {{ --mantine-primary-color-filled: #1864ab; }}
+:root[data-mantine-color-scheme=dark] {{ --mantine-primary-color-filled: #74c0fc; }}
+.mantine-Notification-description {{ color: var(--mantine-color-text) !important; }}
+/* Dark: charts are drawn for a light page, and the 3-D part on nothing. */
+[data-mantine-color-scheme=dark] .uplot :is(canvas, .u-marker) {{
+  filter: invert(1) hue-rotate(180deg); }}
+[data-mantine-color-scheme=dark] canvas[data-engine] {{ background: #1a1b1e; }}
 /* A phone: the panel is as wide as the screen, over the lower two thirds of it. */
 @media (max-width: 640px) {{
   .mantine-Paper-root:has(#vla-stop-mark) {{ left: 0 !important; right: 0 !important;
@@ -101,8 +108,8 @@ if (!window.vlaLink) {{
   const link = window.vlaLink, cover = document.createElement('div');
   cover.id = 'vla-lost';
   cover.setAttribute('role', 'alert');
-  cover.innerHTML = '<div><b>NOT CONNECTED</b><p>STOP cannot be pressed here, nor Escape: nothing on'
-    + ' this page reaches the robot.</p><p>Press the <b>emergency stop of the robot</b>, or Ctrl-C'
+  cover.innerHTML = '<div><b>NOT CONNECTED</b><p>STOP cannot be pressed here, nor Escape: nothing'
+    + ' on this page reaches the robot.</p><p>Press the <b>emergency stop of the robot</b>, or Ctrl-C'
     + ' where vla-ros was started.</p><small></small></div>';
   document.body.append(cover);
   document.hasFocus = () => true;  // else viser connects again only when somebody clicks

@@ -204,7 +204,7 @@ class PageWindow:
         self._banner = gui.add_html("")
         key = gui.add_command("Stop the robot", hotkey="escape", description="STOP")
         key.on_trigger(lambda _: self._ask(PageRequest(PageAction.STOP)))
-        self._image = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
+        self._image = gui.add_image(np.zeros((2, 4, 3), np.uint8), format="jpeg", visible=False)
         self._instruct(gui)
         others = gui.add_button_group("", ("Resume", "Recover", "Reset"))
         others.on_click(
@@ -296,6 +296,7 @@ class PageWindow:
     def show_image(self, image: Image) -> None:
         """All cameras, uint8 [height, width, 3]."""
         self._image.image = image
+        self._image.visible = True
 
     def show_tasks(self, instructions: Sequence[str]) -> None:
         """Instructions to choose from."""
