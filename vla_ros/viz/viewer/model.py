@@ -227,7 +227,7 @@ _PALETTE = (
     "#65a30d", "#4b5563", "#b45309", "#0f766e", "#9333ea", "#be123c", "#1d4ed8",
 )  # fmt: skip
 LIMIT = "#b91c1c"
-QUIET = "#9ca3af"
+QUIET = "#6b7280"
 
 
 @dataclass(frozen=True, slots=True)

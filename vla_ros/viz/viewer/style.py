@@ -109,8 +109,8 @@ if (!window.vlaLink) {{
   cover.id = 'vla-lost';
   cover.setAttribute('role', 'alert');
   cover.innerHTML = '<div><b>NOT CONNECTED</b><p>STOP cannot be pressed here, nor Escape: nothing'
-    + ' on this page reaches the robot.</p><p>Press the <b>emergency stop of the robot</b>, or Ctrl-C'
-    + ' where vla-ros was started.</p><small></small></div>';
+    + ' on this page reaches the robot.</p><p>Press the <b>emergency stop of the robot</b>, or'
+    + ' Ctrl-C where vla-ros was started.</p><small></small></div>';
   document.body.append(cover);
   document.hasFocus = () => true;  // else viser connects again only when somebody clicks
   const lose = () => {{
