@@ -82,7 +82,7 @@ STATES = {
     "running": Shown(S.RUNNING, "running"),
     "finished": Shown(S.WAITING, "the episode is over: success"),
     "stale": Shown(S.HOLD, "observation age 1340 ms exceeds max_age 500 ms", age_ms=1340.0),
-    "stopped": Shown(S.WAITING, f"{STOPPED}: call ~/resume, or give another instruction"),
+    "stopped": Shown(S.WAITING, f"{STOPPED}call ~/resume, or give another instruction"),
     "fault": Shown(S.FAULT, "worker died: killed by SIGKILL; it is started again"),
     "inactive": Shown(S.INACTIVE, "inactive", ""),
     "silent": Shown(S.RUNNING, "running", silent_s=12.0, age_ms=9000.0),
