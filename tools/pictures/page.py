@@ -142,6 +142,7 @@ STOP = """(() => {
     return 'STOP is ' + r.width + ' wide of ' + innerWidth;
   const top = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2);
   return b.contains(top) ? '' : 'STOP is covered by ' + top.outerHTML.slice(0, 120); })()"""
+PAD_IN_SIGHT = "document.querySelector('#vla-pad-mark')?.scrollIntoView({block: 'center'})"
 SCROLL = """document.querySelectorAll('.mantine-ScrollArea-viewport').forEach(
   v => { v.scrollTop = TO; })"""
 
@@ -239,6 +240,8 @@ def take(tab: Tab, name: str, shown: Shown, out: Path) -> list[str]:
             media = [{"name": "prefers-color-scheme", "value": scheme}]
             tab.call("Emulation.setEmulatedMedia", features=media)
             time.sleep(SETTLE_S)
+            if shown.opened:
+                tab.run(PAD_IN_SIGHT)
             label = f"{name}-{size[0]}-{scheme}"
             tab.picture(out / f"{label}.png")
             found = set(filter(None, faults_of(tab)))
