@@ -14,7 +14,6 @@ pytest.importorskip("viser", reason="viser is not installed: make view")
 from support.browser import browser, missing
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core.types import PolicyState as State
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
 BROWSER_S = 90.0  # software rendering, on a machine that may have other things to do
@@ -25,7 +24,6 @@ ON_STOP = """(() => { const r = [...document.querySelectorAll('button')].find(
   b => b.innerText.trim() == 'STOP').getBoundingClientRect();
   const e = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2);
   return e.closest('#vla-lost') ? 'cover' : e.closest('button')?.innerText.trim(); })()"""
-FOLDER = "[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == 'Take over').pop()"
 
 
 def address_of(view):
@@ -33,9 +31,9 @@ def address_of(view):
 
 
 def open_page(page, view):
-    page.size(1000, 800)  # little 3-D to draw
+    page.size(900, 600)  # little 3-D to draw
     page.open(address_of(view))
-    wait_until(lambda: page.run(f"!!{FOLDER} && !!{COVER}"), BROWSER_S, "the page", every=0.5)
+    wait_until(lambda: page.run(f"!!{COVER}"), BROWSER_S, "the page", every=0.5)
     assert not page.run(IS_LOST)
 
 
@@ -68,27 +66,3 @@ def test_a_page_that_is_lost_says_so_and_what_to_press_instead(spawn_node):
         again = spawn_node("view", {"port": 8420})
         address_of(again)
         found(page)
-
-
-@pytest.mark.timeout(400)
-def test_a_person_who_loses_the_link_with_a_button_held_has_a_robot_that_stands(
-    spawn_node, start_policy
-):
-    view = spawn_node("view", {"port": 8440})
-    rig = start_policy(max_age_s=3.0)
-    rig.bring_up("reach")
-    with rig.filming(), browser() as page:
-        rig.expect(State.RUNNING)
-        open_page(page, view)
-        page._click(FOLDER)
-        with page.holding_button("+x W"):
-            rig.expect(State.TAKEOVER)
-            view.signal(signal.SIGSTOP)
-            assert "takeover" in rig.expect(State.HOLD).reason
-            lost(page)
-        view.signal(signal.SIGCONT)
-        found(page)
-        # Nobody gave it back: the policy has it neither now nor later.
-        wait_until(lambda: page.text("vla-word") == "HOLD", BROWSER_S, "the state", every=0.2)
-        assert rig.now().state == State.HOLD
-    rig.check_commands()

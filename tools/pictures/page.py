@@ -52,7 +52,7 @@ SETTLE_S = 0.5
 PORT = 8600
 TASK = "pick up the red cube and put it on the plate"
 COVER = "!!document.querySelector('#vla-lost[data-lost]')"
-FOLDER = "[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == 'Take over').pop()"
+FOLDER = """document.evaluate("//*[text()='Take over']", document, null, 9).singleNodeValue"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,8 @@ class PageWindow:
     def show_image(self, image: Image) -> None:
         """All cameras, uint8 [height, width, 3]."""
         self._image.image = image
-        self._image.visible = True
+        if not self._image.visible:
+            self._image.visible = True
 
     def show_tasks(self, instructions: Sequence[str]) -> None:
         """Instructions to choose from."""
