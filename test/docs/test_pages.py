@@ -34,6 +34,20 @@ def test_every_link_leads_somewhere(page):
     assert not wrong, f"{page} links to\n" + "\n".join(wrong)
 
 
+@pytest.mark.parametrize("robot", sorted(path.stem for path in (ROOT / "config/robots").iterdir()))
+def test_a_robots_page_is_ten_lines_and_five_decisions(robot):
+    """The fifth is the checkpoint. What moves it is one file of `vla-ros setup`."""
+    page = read(f"docs/how-to/{robot}.md")
+    block = page.partition("<!-- needs: ROS 2 -->\n```\n")[2].partition("```")[0]
+    lines = block.splitlines()
+    assert 5 <= len(lines) <= 10
+    assert any(re.match(rf"vla-ros setup \S+ --robot {robot}$", line) for line in lines)
+    table = page.partition("| decide |")[2].partition("\n\n")[0]
+    assert 1 <= len(re.findall(r"^\| (?!-)", table, re.M)) <= 4
+    assert "the checkpoint is the fifth" in page
+    assert "**What ran**" in page
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_stays_in_the_checkout(page):
     """A link from the root of a disk or a site works for nobody else."""

@@ -63,6 +63,9 @@ UR_HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
 KNUCKLE = "robotiq_85_left_knuckle_joint"
 SO = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 VX = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate")
+# one broadcaster for both arms of koch.xacro
+KOCH = tuple(f"{arm}_joint{joint}" for arm in ("leader", "follower")
+             for joint in (1, 2, 3, 4, 5, "_gripper"))  # fmt: skip
 # xs_sdk: the motors, then the fingers; joint_states of robot_utils.py have them so
 XS = (*VX, "gripper", "left_finger", "right_finger")
 XS_HOME = (0.0, -0.96, 1.16, 0.0, -0.3, 0.0, 1.0, 0.05, -0.05)
@@ -76,13 +79,11 @@ def flow(preset: str, width: int, cameras: tuple[str, ...]) -> Callable[[Path], 
     return lambda folder: write_folder(folder, config, 3)
 
 
-def small_act(folder: Path) -> None:
-    view = act.SMALL.views[0]
-    write_folder(
-        folder,
-        replace(act.SMALL, action_dim=7, state_dim=7, cameras=("front",), views=(view,)),
-        3,
+def small_act(width: int) -> Callable[[Path], None]:
+    config = replace(
+        act.SMALL, action_dim=width, state_dim=width, cameras=("front",), views=act.SMALL.views[:1]
     )
+    return lambda folder: write_folder(folder, config, 3)
 
 
 DRIVERS = {
@@ -101,7 +102,7 @@ DRIVERS = {
             ("/joint_states", (KNUCKLE,), (0.1,), 50.0),
         ),
         (("/scaled_joint_trajectory_controller/joint_trajectory", JointTrajectory, UR),),
-        small_act,
+        small_act(7),
         gripper="/robotiq_gripper_controller/gripper_cmd",
     ),
     "franka": Driver(
@@ -111,6 +112,12 @@ DRIVERS = {
         lambda folder: None,
         gripper="/franka_gripper/gripper_action",
         more={"checkpoint": "random:small"},
+    ),
+    "koch": Driver(
+        ("/front/image_raw",),
+        (("/joint_states", KOCH, (0.5,) * 6 + (0.0,) * 6, 80.0),),
+        (("/joint_trajectory_controller/joint_trajectory", JointTrajectory, KOCH[6:]),),
+        small_act(6),
     ),
     "aloha": Driver(
         tuple(f"/cam_{name}/camera/color/image_rect_raw"

@@ -17,6 +17,8 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 COOKIE = "vla_ros_view"
+#: The page asks for it where it hears nothing: whether this server can still be reached.
+ALIVE = "/alive"
 #: Headers of every response: no page frames this one, to have its buttons pressed unseen.
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -63,9 +65,9 @@ class PageGuard:
         if not self.token:
             if not is_loopback(_hostname(host)):
                 return _refused("the view answers to localhost only")
-            return None
+            return _passed(path)
         if self._is(_cookie(headers.get("cookie", ""))):
-            return None
+            return _passed(path)
         given = parse_qs(urlsplit(path).query).get("token", [""])[0]
         if not self._is(given):
             return GuardAnswer(HTTPStatus.UNAUTHORIZED, {"Content-Type": "text/html"}, _ASK)
@@ -87,6 +89,10 @@ def _cookie(text: str) -> str:
     except CookieError:
         return ""
     return found.value if found is not None else ""
+
+
+def _passed(path: str) -> GuardAnswer | None:
+    return GuardAnswer(HTTPStatus.OK, {}, "alive") if path == ALIVE else None
 
 
 def _refused(why: str) -> GuardAnswer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import html
 import math
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,7 +118,8 @@ class Page:
         word, color = status.state.name, STATE_COLORS[status.state]
         if status.state is PolicyState.WAITING and status.reason.startswith(STOPPED):
             word, color = "STOPPED", STOPPED_COLOR
-        reason = status.reason.removeprefix("stopped: ") if word == "STOPPED" else status.reason
+        reason = status.reason.removeprefix(STOPPED) if word == "STOPPED" else status.reason
+        reason = for_page(reason)
         if status.shadow:
             word = f"SHADOW, {word}"
         return Banner(word, "" if reason.upper() == word else reason, color)
@@ -192,6 +194,16 @@ class Page:
         )
 
 
+_BUTTONS = {"release": "Give back"}  # a service whose button has another name
+
+
+def for_page(text: str) -> str:
+    """A reason, or an answer of a service, to a person who has the buttons of the services."""
+    name = lambda found: _BUTTONS.get(found[1], found[1].capitalize())  # noqa: E731
+    press = lambda found: "press " + re.sub(r"~/(\w+)", name, found[1])  # noqa: E731
+    return re.sub(r"call (~/\w+(?: or ~/\w+)*)", press, text)
+
+
 def _html(text: str) -> str:
     """Text of a message as HTML that shows it, whatever is in it."""
     return html.escape(printable(text, _LONGEST_TEXT))
@@ -227,7 +239,7 @@ _PALETTE = (
     "#65a30d", "#4b5563", "#b45309", "#0f766e", "#9333ea", "#be123c", "#1d4ed8",
 )  # fmt: skip
 LIMIT = "#b91c1c"
-QUIET = "#9ca3af"
+QUIET = "#6b7280"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from vla_ros.core.types import Image
 from vla_ros.viz.viewer.guard import HEADERS, PageGuard
 from vla_ros.viz.viewer.model import HISTORY_SECONDS, Chart
 from vla_ros.viz.viewer.stage import Stage
-from vla_ros.viz.viewer.style import PAD, PAD_MARK, SCRIPT, STOP_MARK
+from vla_ros.viz.viewer.style import BEAT_S, PAD, PAD_MARK, SCRIPT, STOP_MARK, beat_html
 
 # viser's server with a guard in front of every request, web sockets included.
 #
@@ -191,6 +191,9 @@ class PageWindow:
         self._left(gui)
         self._right(gui)
         self.stage = Stage(self._server)
+        # Of its own thread, as STOP is: a node that stands still takes nothing from either.
+        self._closed = threading.Event()
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def _left(self, gui: Any) -> None:
         gui.main_panel.dock_left()
@@ -201,7 +204,7 @@ class PageWindow:
         self._banner = gui.add_html("")
         key = gui.add_command("Stop the robot", hotkey="escape", description="STOP")
         key.on_trigger(lambda _: self._ask(PageRequest(PageAction.STOP)))
-        self._image = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
+        self._image = gui.add_image(np.zeros((2, 4, 3), np.uint8), format="jpeg", visible=False)
         self._instruct(gui)
         others = gui.add_button_group("", ("Resume", "Recover", "Reset"))
         others.on_click(
@@ -213,6 +216,14 @@ class PageWindow:
         with gui.add_folder("Taken for granted", expand_by_default=False):
             self._assumptions = gui.add_html("")
         self._log = gui.add_html("")
+        self._beats = gui.add_html(beat_html(0))
+
+    def _beat(self) -> None:
+        number = 0
+        while not self._closed.wait(BEAT_S):
+            number += 1
+            if self.watched:
+                self._beats.content = beat_html(number)
 
     def _instruct(self, gui: Any) -> None:
         with gui.add_form(None) as form:
@@ -285,6 +296,8 @@ class PageWindow:
     def show_image(self, image: Image) -> None:
         """All cameras, uint8 [height, width, 3]."""
         self._image.image = image
+        if not self._image.visible:
+            self._image.visible = True
 
     def show_tasks(self, instructions: Sequence[str]) -> None:
         """Instructions to choose from."""
@@ -347,4 +360,5 @@ class PageWindow:
 
     def close(self) -> None:
         """Leave every browser alone."""
+        self._closed.set()
         self._server.stop()

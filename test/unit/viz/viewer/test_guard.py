@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 import pytest
 
-from vla_ros.viz.viewer.guard import COOKIE, PageGuard, is_loopback
+from vla_ros.viz.viewer.guard import ALIVE, COOKIE, PageGuard, is_loopback
 
 HERE = PageGuard()
 ELSEWHERE = PageGuard("secret")
@@ -44,6 +44,10 @@ def test_elsewhere_the_token_opens_it_and_leaves_the_address():
     assert opened.headers["Location"] == "/"
     cookie = opened.headers["Set-Cookie"].split(";")[0]
     assert ELSEWHERE.judge("/", {**host, "cookie": cookie}) is None
+    alive = ELSEWHERE.judge(ALIVE, {**host, "cookie": cookie})
+    assert alive is not None and alive.status == HTTPStatus.OK
+    refused = ELSEWHERE.judge(ALIVE, host)
+    assert refused is not None and refused.status == HTTPStatus.UNAUTHORIZED
     assert ELSEWHERE.judge("/", {**host, "cookie": f"{COOKIE}=guess"}) is not None
 
 

@@ -45,6 +45,21 @@ def test_the_shadow_is_in_the_word_and_how_far_the_policy_is_below_it():
     assert page.banner(1).word == "RUNNING"
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("stopped: call ~/resume, or give another", "press Resume, or give another"),
+        ("it stays: call ~/release or ~/resume", "it stays: press Give back or Resume"),
+        ("running", ""),
+    ],
+)
+def test_the_page_names_its_buttons_and_not_the_services(reason, shown):
+    page = Page()
+    state = PolicyState.RUNNING if reason == "running" else PolicyState.WAITING
+    page.hear_status(status(state, reason=reason), "pick", SECOND)
+    assert page.banner(SECOND).reason == shown
+
+
 def test_what_was_said_long_ago_is_not_shown_as_the_present():
     page = Page()
     assert page.banner(0).word == "NO POLICY"

@@ -257,7 +257,6 @@ class PolicyInputs:
         self._instructed_ns = 0  # receipt of the last one that was not latched
         self._when_kept = every(node, KEPT_S, self._set_kept_instruction)
         self._when_kept.cancel()
-        self._writers_seen = every(node, KEPT_S, self._read_latched)
         self._open: list[Any] = []
         self._cameras: list[CameraReader] = []
         self._joining = threading.Lock()
@@ -273,6 +272,7 @@ class PolicyInputs:
             parts["ground_truth"] = Nearest(STATES)
         self._join = Assembler(self._window, parts, needs.layout.make, more)
         self._subscribe(needs)
+        self._writers_seen = every(node, KEPT_S, self._read_latched)  # of the topic subscribed to
 
     def _subscribe(self, needs: FrameStreams) -> None:
         self._read_camera("image", needs.main, self._join.image)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import sys
 from collections import deque
@@ -67,6 +66,7 @@ from vla_ros.viz.viewer.model import (
     Strips,
     ViewHistory,
     burnt,
+    for_page,
     instructions_of,
     path_by_steps,
     side_by_side,
@@ -149,14 +149,9 @@ class PageRequests:
     def _call(self, client: Client, request: Any, name: str) -> None:
         def done(future: Any) -> None:
             answer = future.result()
-            self._report(f"{name}: {_for_page(answer.message)}", bool(answer.success))
+            self._report(f"{name}: {for_page(answer.message)}", bool(answer.success))
 
         client.call_async(request).add_done_callback(done)
-
-
-def _for_page(text: str) -> str:
-    """Answer of a service to a person who has its buttons."""
-    return re.sub(r"call ~/(\w+)", lambda found: f"press {found[1].capitalize()}", text)
 
 
 # A person at the page who has the robot.
