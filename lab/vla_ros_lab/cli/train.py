@@ -424,8 +424,8 @@ def run(args: argparse.Namespace) -> int:
 def _token_config(checkpoint: str) -> tuple[ModelConfig, Mapping[str, Any]] | None:
     """Configuration of a token policy, parsed and as its file has it; None: of another kind."""
     from vla_ros.engine.families.registry import family_of
-    from vla_ros.engine.io.checkpoint import RANDOM, read_config
-    from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.io.checkpoint import read_config
+    from vla_ros.engine.io.hub import RANDOM, resolve
     from vla_ros.engine.options import TOKENS
 
     if checkpoint.startswith(RANDOM):

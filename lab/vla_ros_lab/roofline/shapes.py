@@ -532,7 +532,7 @@ def load_model(name: str) -> ModelShape:
         ValueError: with what there is.
     """
     from vla_ros.engine.families.registry import all_presets, family_of
-    from vla_ros.engine.io.checkpoint import RANDOM
+    from vla_ros.engine.io.hub import RANDOM
 
     preset = name.removeprefix(RANDOM)
     if preset not in KNOWN and not name.startswith(RANDOM):
