@@ -16,6 +16,7 @@ from vla_ros.cli.defaults import refuse_device
 from vla_ros.core.console import error
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.signals import set_on_signal
+from vla_ros.engine.io import lock
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import check_enclave
@@ -38,6 +39,7 @@ from vla_ros.ros.bringup.graph_file import (
 )
 from vla_ros.ros.bringup.view import view_node
 from vla_ros.ros.common.ending import STUCK
+from vla_ros.ros.common.given import last_written
 from vla_ros.ros.common.parameter_files import place_of_error
 
 DESCRIPTION = """\
@@ -171,7 +173,7 @@ def _check_start(node: NodeSpec) -> None:
         from vla_ros.ros.nodes.tables import check_start
     except ImportError:  # without ROS: nothing will start
         return
-    with user_errors(ValueError):
+    with user_errors(ValueError), lock.beside_it(last_written(node.parameter_files)):
         check_start(node.executable, values)
     if here and name == "vla":
         refuse_device(str(values["device"]))

@@ -371,6 +371,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--track is of a policy's training; LeRobot has wandb.enable=true")
     if args.policy:
         return train_lerobot(args)
+    for folder in args.data:
+        if not Path(folder).exists():
+            raise UserError(f"--data {folder}: there is no such folder")
     try:
         from vla_ros.engine.layers.devices import multiplies_bfloat16
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES

@@ -62,7 +62,7 @@ SMALL = ("bench", "--rows", "generate", "--warm-up", "0", "--timed", "1")
         ((*SMALL, "--rows", "fast"), "rows fast are unknown: there are generate,"),
         (("collect", "--demos", "1", "--out", "file"), f"file: {NO_FOLDER}"),
         (("collect", "--demos", "1", "--out", "x", "--policy", "nowhere"), "nowhere"),
-        (("train", "--data", "d", "--out", "x", "--device", "warp"), "device is 'warp'"),
+        (("train", "--data", ".", "--out", "x", "--device", "warp"), "device is 'warp'"),
         (("eval", "--policy", "scripted", "--no-ros", "--out", "file"), f"file: {NO_FOLDER}"),
         (("eval", "--no-ros", "--device", "warp"), "device is 'warp'"),
         (("up", "sim", "--namespace", "1bad"), "--namespace 1bad: "),
@@ -93,7 +93,7 @@ SMALL = ("bench", "--rows", "generate", "--warm-up", "0", "--timed", "1")
             ("eval", "--no-ros", "--device", "cuda:0"), "torch finds no GPU here", marks=NO_GPU
         ),
         pytest.param(
-            ("train", "--data", "d", "--out", "x", "--device", "cuda"),
+            ("train", "--data", ".", "--out", "x", "--device", "cuda"),
             "torch finds no GPU here",
             marks=NO_GPU,
         ),

@@ -36,7 +36,7 @@ from vla_ros.ros.listeners.demo_log import EpisodeFigures, Film, policy_in_words
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.sim.env import ACTION_RATE_HZ, CONTROL_RATES_HZ
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.tasks import COLORS
+from vla_ros.sim.tasks import COLORS, TASKS
 
 if TYPE_CHECKING:
     from vla_ros.ros.listeners.demo import DemoWatcher
@@ -242,6 +242,10 @@ def _check(args: argparse.Namespace) -> None:
     if not 0 < args.timeout <= 3600:
         raise UserError(f"--timeout {args.timeout:g}: must be above 0, at most 3600 seconds")
     check_domain(args.domain_id)
+    given = parse_overrides(args.param).get("bridge", {})
+    if "environment" not in given:  # before the model is looked at, which imports torch
+        task, state = args.task or TASKS[0].name, args.initial_state or 0
+        EnvConfig().check_task(str(given.get("task", task)), state)
     if args.decoding is not None:
         _check_decoding(args.decoding)
 
