@@ -179,7 +179,7 @@ def _refuse_absent(args: argparse.Namespace) -> None:
     name, robot = getattr(args, "checkpoint", None), getattr(args, "robot", None)
     if not isinstance(name, str) or not name or robot or args.verb == "doctor":
         return
-    if "://" in name or getattr(args, "policy", None) not in (None, "vla", "lerobot"):
+    if "://" in name or getattr(args, "policy", None) not in (None, "", "vla", "lerobot"):
         return
     from vla_ros.engine.io.hub import look
 

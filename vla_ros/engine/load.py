@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.core.names import known_or_nearest
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
@@ -163,8 +164,8 @@ def inspect_random(name: str) -> tuple[str, int]:
     CheckpointError in one line, with the presets that there are.
     """
     if name.removeprefix(PREFIX) not in (presets := all_presets()):
-        known = f", {PREFIX}".join(sorted(presets))
-        raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
+        known = [PREFIX + preset for preset in sorted(presets)]
+        raise CheckpointError(f"{name!r} is unknown{known_or_nearest(name, known)}")
     family, config = family_of(name), config_of(name)
     return config.kind, family.parameters(config)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,6 +574,7 @@ def _of_folder(name: str) -> ModelShape:
 
 def _folder(name: str) -> Path:
     """The folder of a checkpoint on this machine. ValueError: there is none."""
+    from vla_ros.core.names import nearest
     from vla_ros.engine.io.hub import SHIPPED, hub_id, shipped
 
     if name.startswith(SHIPPED):
@@ -583,7 +584,8 @@ def _folder(name: str) -> Path:
     if folder.is_dir():
         return folder
     if (what := hub_id(name)) is None:
-        raise ValueError(f"no model {name!r}: give a checkpoint directory or {', '.join(KNOWN)}")
+        known = f": give a checkpoint directory or {', '.join(KNOWN)}"
+        raise ValueError(f"no model {name!r}{nearest(name, KNOWN, known)}")
     from huggingface_hub import constants, try_to_load_from_cache
 
     found = try_to_load_from_cache(
