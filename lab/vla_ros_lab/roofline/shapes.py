@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-from vla_ros.engine.io.config import ModelConfig
+    from vla_ros.engine.io.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
