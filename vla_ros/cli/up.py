@@ -39,7 +39,6 @@ from vla_ros.ros.bringup.graph_file import (
 )
 from vla_ros.ros.bringup.view import view_node
 from vla_ros.ros.common.ending import STUCK
-from vla_ros.ros.common.given import last_written
 from vla_ros.ros.common.parameter_files import place_of_error
 
 DESCRIPTION = """\
@@ -170,6 +169,7 @@ def _check_start(node: NodeSpec) -> None:
     if here and name not in ("", *POLICIES):
         refuse_unknown(name)
     try:
+        from vla_ros.ros.common.given import last_written
         from vla_ros.ros.nodes.tables import check_start
     except ImportError:  # without ROS: nothing will start
         return

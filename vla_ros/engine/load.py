@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.core.names import known_or_nearest
+from vla_ros.core.names import nearest
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
@@ -164,8 +164,9 @@ def inspect_random(name: str) -> tuple[str, int]:
     CheckpointError in one line, with the presets that there are.
     """
     if name.removeprefix(PREFIX) not in (presets := all_presets()):
-        known = [PREFIX + preset for preset in sorted(presets)]
-        raise CheckpointError(f"{name!r} is unknown{known_or_nearest(name, known)}")
+        known = f"; there are {PREFIX}{f', {PREFIX}'.join(sorted(presets))}"
+        near = nearest(name.removeprefix(PREFIX), presets, known)
+        raise CheckpointError(f"{name!r} is unknown{near}")
     family, config = family_of(name), config_of(name)
     return config.kind, family.parameters(config)
 
