@@ -87,7 +87,7 @@ def test_a_refusal_is_said_once_and_last(up):
     graph = up("policy", "-p", "policy.policy=vla", "-p", "policy.checkpoint=random:tiny")
     assert graph.wait(60) == 1
     lines = graph.log.splitlines()
-    said = [line for line in lines if "'tiny'" in line]
+    said = [line for line in lines if "'random:tiny' is unknown" in line]
     assert len(said) == 1 and lines[-1] == said[0], graph.log
     assert lines[-1].startswith("vla-ros up: policy refused to configure: ")
 
