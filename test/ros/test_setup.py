@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,3 +100,56 @@ def test_where_nothing_runs_it_says_what_to_do(start: Start, tmp_path: Path) -> 
     assert "no camera and no joint states in ROS domain" in ended.log
     assert "start the drivers, or start from --robot (" in ended.log
     assert not out.exists()
+
+
+class Person:
+    """A person at a terminal of their own, who types the answers, one a question."""
+
+    def __init__(self, folder: Path, env: dict[str, str], *answers: str) -> None:
+        self.shown = ""
+        self._left, self._seen = list(answers), 0
+        pid, self._terminal = pty.fork()
+        if pid == 0:
+            os.chdir(folder)
+            command = [sys.executable, "-m", "vla_ros", "setup"]
+            os.execve(sys.executable, command, {**env, "TERM": "dumb", "COLUMNS": "100"})
+        while part := self._read():
+            self.shown += part.replace("\r\n", "\n")
+            if self.shown.endswith("left out): ") and len(self.shown) > self._seen:
+                self._seen = len(self.shown)
+                os.write(self._terminal, self._left.pop(0).encode())
+        self.status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(self._terminal)
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._terminal, 4096).decode()
+        except OSError:  # the other end is closed
+            return ""
+
+
+def test_a_person_answers_and_a_wrong_answer_is_asked_again(
+    start: Start, ros_env: dict[str, str], tmp_path: Path
+) -> None:
+    start(STUB, "--without", "description", "controller").wait_for_log("ready", 30.0)
+    person = Person(
+        tmp_path, ros_env, "0\r", "0 0.04\r", "-2 -1.5 x\r", "-2, -1.5, -3\r", "2 1.6 3\r"
+    )
+    assert person.status == 0, person.shown
+    assert person.shown.count("give 2 numbers, joined by spaces\n") == 1
+    assert person.shown.count("give 3 numbers, joined by spaces\n") == 1
+    values = yaml.safe_load((tmp_path / "robot.yaml").read_text())["/**/policy"]["ros__parameters"]
+    assert values["gripper_range"] == [0.0, 0.04]
+    assert values["bounds_low"] == [-2.0, -1.5, -3.0]
+    assert values["bounds_high"] == [2.0, 1.6, 3.0]
+
+
+def test_ctrl_c_in_the_middle_writes_nothing(
+    start: Start, ros_env: dict[str, str], tmp_path: Path
+) -> None:
+    start(STUB, "--without", "description", "controller").wait_for_log("ready", 30.0)
+    person = Person(tmp_path, ros_env, "0 0.04\r", "\x03")
+    assert person.status == 130, person.shown
+    last = person.shown.partition("^C")[2].strip()
+    assert last == "vla-ros setup: interrupted: robot.yaml is not written"
+    assert not list(tmp_path.iterdir()), "neither the file nor the cameras' images"

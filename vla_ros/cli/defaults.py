@@ -1,6 +1,8 @@
-"""Default models of the verbs, which come with the package, and checks of a model that is named."""
+"""Default models of the verbs, which come with the package, and checks of a model that is named,
+and of its device."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from vla_ros.core.errors import user_errors
@@ -31,6 +33,23 @@ def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
         return
     with user_errors(OSError, ValueError):
         inspect(checkpoint, tokenizer)
+
+
+_GPUS = ("/dev/nvidia0", "/dev/nvmap", "/dev/dxg", "/dev/kfd")  # NVIDIA's, Jetson's, WSL's, AMD's
+
+
+def refuse_device(name: str) -> None:
+    """Raise UserError for a device that torch does not know or find here. Imports torch only where
+    that is likely: it takes seconds."""
+    if name in ("cpu", "auto"):
+        return
+    if name in ("cuda", "cuda:0") and any(Path(file).exists() for file in _GPUS):
+        return
+    try:
+        from vla_ros.engine.layers.devices import usable_device
+    except ImportError:  # whoever loads the model names it
+        return
+    usable_device(name)
 
 
 def actions_of(name: str) -> int:

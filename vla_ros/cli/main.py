@@ -39,10 +39,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)
         self.color = False  # of Python 3.14's help: its escape codes would be shown as text
+        self.verbs: Mapping[str, argparse.ArgumentParser] = {}
 
     def error(self, message: str) -> NoReturn:
-        if message.startswith("unrecognized arguments"):
-            message += ": put a value with spaces in quotes"
         if refused := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
             near = nearest(refused[1], re.findall(r"[^\s,']+", refused[2]))
             message += near.replace(":", ";", 1)
@@ -88,6 +87,7 @@ def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, prog="vla-ros", help=argparse.SUPPRESS
     )
+    parser.verbs = verbs.choices
     module = None
     for verb, (path, _) in known.items():
         if verb == chosen:
@@ -142,10 +142,13 @@ def _main(argv: Sequence[str] | None) -> int:
     parser, module = make_parser(chosen)
     if chosen is not None and module is None:
         parser.error(f"there is no verb {chosen!r}{_instead(chosen)}")
-    args = parser.parse_args(arguments)
+    args, strange = parser.parse_known_args(arguments)
+    if strange:
+        _refuse_strange(parser.verbs[args.verb], strange)
     assert module is not None  # argparse refused an unknown verb
     who = f"vla-ros {args.verb}"
     try:
+        _refuse_absent(args)
         status: int = module.run(args)
         return status
     except UserError as wrong:
@@ -168,6 +171,28 @@ def _main(argv: Sequence[str] | None) -> int:
             raise
         error(who, f"{wrong.name} is not installed: pip install '.[{extra}]' in the checkout")
         return 2
+
+
+def _refuse_absent(args: argparse.Namespace) -> None:
+    """Raise CheckpointError for a --checkpoint that is not there, before the verb imports torch,
+    which takes seconds. A robot's file may have a lock of its own; doctor has a table for it."""
+    name, robot = getattr(args, "checkpoint", None), getattr(args, "robot", None)
+    if not isinstance(name, str) or not name or robot or args.verb == "doctor":
+        return
+    if "://" in name or getattr(args, "policy", None) not in (None, "", "vla", "lerobot"):
+        return
+    from vla_ros.engine.io.hub import look
+
+    look(name)
+
+
+def _refuse_strange(parser: argparse.ArgumentParser, words: Sequence[str]) -> NoReturn:
+    """End with a line about words that the verb does not know: a mistyped flag, or the rest of a
+    value."""
+    if (first := words[0].partition("=")[0]).startswith("-"):
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        parser.error(f"there is no {first}{nearest(first, flags)}")
+    parser.error(f"what is {' '.join(words)}? Put a value with spaces in quotes")
 
 
 def _extra_with(module: str) -> str:

@@ -38,7 +38,7 @@ examples:
   vla-ros setup --robot ur5e --yes                  without a checkpoint, without questions
 
 exit status: 0 the file is written, 1 there is nothing to write: no robot was seen and none named,
-2 wrong usage"""
+2 wrong usage, 130 Ctrl-C: nothing is written"""
 
 LOOK_S = 4.0  # discovery, and some images and joint states of the slowest
 
@@ -83,7 +83,14 @@ def run(args: argparse.Namespace) -> int:
         error("vla-ros setup", f"{seen.why or nothing_seen(args)}, or start from --robot ({names})")
         return 1
     shots = thumbnails(seen, args.out)
-    made = propose(seen, needs, robot, Safe() if args.yes else Terminal())
+    try:
+        made = propose(seen, needs, robot, Safe() if args.yes else Terminal())
+    except KeyboardInterrupt:
+        for path in shots.values():
+            path.unlink()
+        print()  # after ^C
+        error("vla-ros setup", f"interrupted: {args.out} is not written")
+        return 130
     args.out.write_text(made.text(title(args), commands(args)), encoding="utf-8")
     report(made, seen, shots, lacks, args)
     return 0
@@ -209,6 +216,7 @@ class Terminal:
                 return default, True
             if answer.isdecimal() and 1 <= int(answer) <= len(options):
                 return int(answer) - 1, True
+            print(f"{printable(answer)}: give a number of the list, or Enter for {default + 1}")
 
     def numbers(self, question: str, count: int) -> list[float]:
         """So many numbers, joined by spaces or commas; []: the person does not know them."""
@@ -221,7 +229,7 @@ class Terminal:
                 found = [float(word) for word in words.split()]
                 if not found or (len(found) == count and all(map(math.isfinite, found))):
                     return found
-            print(f"give {count} numbers")
+            print(f"give {count} numbers, joined by spaces" if count > 1 else "give a number")
 
 
 # The report

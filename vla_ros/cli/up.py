@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
+from vla_ros.cli.defaults import refuse_device
 from vla_ros.core.console import error
-from vla_ros.core.errors import UserError
+from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.signals import set_on_signal
+from vla_ros.engine.io import lock
 from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import check_enclave
@@ -132,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         print(describe(spec))
         return 0
     for node in spec.nodes:
-        _check_policy(node)
+        _check_start(node)
     check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)
@@ -157,14 +159,24 @@ def _check_values(node: NodeSpec, graph: Path, given: Mapping[str, object]) -> N
         raise UserError(f"{where or node.name}: {error}") from None
 
 
-def _check_policy(node: NodeSpec) -> None:
-    """Refuse a policy that there is not, before anything starts. One of another interpreter, a
-    worker_python's, is not known here."""
+def _check_start(node: NodeSpec) -> None:
+    """Refuse what the node would refuse once it runs: a policy, a checkpoint or a task that there
+    is not, values that contradict each other."""
     values = node.values()
     name = str(values.get("policy") or "")
+    # What another interpreter has, a worker_python's, is not known here.
     here = node.executable == "policy" and not values.get("worker_python")
     if here and name not in ("", *POLICIES):
         refuse_unknown(name)
+    try:
+        from vla_ros.ros.common.given import last_written
+        from vla_ros.ros.nodes.tables import check_start
+    except ImportError:  # without ROS: nothing will start
+        return
+    with user_errors(ValueError), lock.beside_it(last_written(node.parameter_files)):
+        check_start(node.executable, values)
+    if here and name == "vla":
+        refuse_device(str(values["device"]))
 
 
 def _simulated(graph: str) -> bool:

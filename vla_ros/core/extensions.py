@@ -17,6 +17,7 @@ from vla_ros.core.errors import UserError
 
 VERBS, DECODINGS, REPORTS = "vla_ros.verbs", "vla_ros.decodings", "vla_ros.reports"
 POLICIES, DECODING_OPTIONS = "vla_ros.policies", "vla_ros.options"
+FAMILIES = "vla_ros.families"
 LAB = "pip install ./lab in the checkout, or vla-ros-lab"
 
 

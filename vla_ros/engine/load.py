@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.core.names import nearest
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import LoadedPolicy, LoadOptions, Placement
@@ -163,8 +164,9 @@ def inspect_random(name: str) -> tuple[str, int]:
     CheckpointError in one line, with the presets that there are.
     """
     if name.removeprefix(PREFIX) not in (presets := all_presets()):
-        known = f", {PREFIX}".join(sorted(presets))
-        raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
+        known = f"; there are {PREFIX}{f', {PREFIX}'.join(sorted(presets))}"
+        near = nearest(name.removeprefix(PREFIX), presets, known)
+        raise CheckpointError(f"{name!r} is unknown{near}")
     family, config = family_of(name), config_of(name)
     return config.kind, family.parameters(config)
 

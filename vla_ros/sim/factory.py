@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vla_ros.sim.env import (
     ACTION_RATE_HZ,
     Environment,
+    EnvSpec,
     SimError,
     check_control_rate,
     check_image_size,
@@ -68,6 +69,18 @@ class EnvConfig:
         if self.name == "libero":
             return SimTimeouts(start_s=180.0, reset_s=180.0)  # Numba compiles at the first one
         return SimTimeouts()
+
+    def check_task(self, name: str, initial_state: int) -> None:
+        """Raise UnknownTask for a task or an initial state that there is not, before anything is
+        built. LIBERO's are known once it is."""
+        if self.name == "tabletop":
+            from vla_ros.sim.tasks import TASKS
+        elif self.name == "so101":
+            from vla_ros.sim.so101.world import TASKS
+        else:
+            return
+        spec = EnvSpec(self.name, TASKS, (), self.image_size)
+        spec.check_initial_state(spec.task(name), initial_state)
 
     def __call__(self) -> Environment:
         backend = choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported

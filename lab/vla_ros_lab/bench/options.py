@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.errors import UserError
+from vla_ros.core.names import nearest
 from vla_ros.engine.options import EngineOptions
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class BenchOptions:
     def refuse_unknown(self, known: Sequence[str]) -> None:
         """UserError: a row that is not among these."""
         if unknown := sorted(set(self.rows) - set(known)):
-            raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(known)}")
+            near = nearest(unknown[0], known, f": there are {', '.join(known)}")
+            raise UserError(f"rows {', '.join(unknown)} are unknown{near}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,13 +61,14 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.data.episodes.plan import select_tasks
         from vla_ros.engine.io.hub import resolve
         from vla_ros.sim.tasks import TASKS
+
+        if not args.suite:
+            select_tasks(TASKS, args.tasks)  # refuses a name that is none, before torch is imported
         from vla_ros_lab.train import collect_libero
         from vla_ros_lab.train.collect import collect, episode_seed, make_shard, totals
         from vla_ros_lab.train.demonstrations import SUFFIX
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim]' ./lab in the checkout") from error
-    if not args.suite:
-        select_tasks(TASKS, args.tasks)  # refuses a name that is none
     options = CollectOptions(
         tasks=tuple(args.tasks),
         per_shard=10 if args.suite else 20,  # one of LIBERO takes long

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_verb
 from vla_ros.core.console import print_json
 from vla_ros.core.errors import UserError, user_errors
+from vla_ros.core.names import known_or_nearest
 
 if TYPE_CHECKING:
     from vla_ros_lab.roofline.bench_file import BenchFile
@@ -160,7 +161,7 @@ def device_of(
         return measure(read, threads=bench.threads if bench else None, gpu=gpu)
     known = devices_of(args)
     if name not in known:
-        raise UserError(f"no device {name!r}: there are {', '.join(known)}, this, all")
+        raise UserError(f"no device {name!r}{known_or_nearest(name, [*known, 'this', 'all'])}")
     return known[name]
 
 

@@ -371,6 +371,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--track is of a policy's training; LeRobot has wandb.enable=true")
     if args.policy:
         return train_lerobot(args)
+    for folder in args.data:
+        if not Path(folder).exists():
+            raise UserError(f"--data {folder}: there is no such folder")
     try:
         from vla_ros.engine.layers.devices import multiplies_bfloat16
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
@@ -424,8 +427,8 @@ def run(args: argparse.Namespace) -> int:
 def _token_config(checkpoint: str) -> tuple[ModelConfig, Mapping[str, Any]] | None:
     """Configuration of a token policy, parsed and as its file has it; None: of another kind."""
     from vla_ros.engine.families.registry import family_of
-    from vla_ros.engine.io.checkpoint import RANDOM, read_config
-    from vla_ros.engine.io.hub import resolve
+    from vla_ros.engine.io.checkpoint import read_config
+    from vla_ros.engine.io.hub import RANDOM, resolve
     from vla_ros.engine.options import TOKENS
 
     if checkpoint.startswith(RANDOM):

@@ -532,7 +532,7 @@ def load_model(name: str) -> ModelShape:
         ValueError: with what there is.
     """
     from vla_ros.engine.families.registry import all_presets, family_of
-    from vla_ros.engine.io.checkpoint import RANDOM
+    from vla_ros.engine.io.hub import RANDOM
 
     preset = name.removeprefix(RANDOM)
     if preset not in KNOWN and not name.startswith(RANDOM):
@@ -574,6 +574,7 @@ def _of_folder(name: str) -> ModelShape:
 
 def _folder(name: str) -> Path:
     """The folder of a checkpoint on this machine. ValueError: there is none."""
+    from vla_ros.core.names import nearest
     from vla_ros.engine.io.hub import SHIPPED, hub_id, shipped
 
     if name.startswith(SHIPPED):
@@ -583,7 +584,8 @@ def _folder(name: str) -> Path:
     if folder.is_dir():
         return folder
     if (what := hub_id(name)) is None:
-        raise ValueError(f"no model {name!r}: give a checkpoint directory or {', '.join(KNOWN)}")
+        known = f": give a checkpoint directory or {', '.join(KNOWN)}"
+        raise ValueError(f"no model {name!r}{nearest(name, KNOWN, known)}")
     from huggingface_hub import constants, try_to_load_from_cache
 
     found = try_to_load_from_cache(

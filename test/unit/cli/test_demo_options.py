@@ -127,7 +127,7 @@ def test_the_world_and_the_commands_have_one_rate(words: tuple[str, ...], refuse
         (["--policy", "lerobot"], "--policy lerobot needs --checkpoint"),
         (["--policy-option", "a=b"], "--policy-option needs --policy lerobot"),
         (
-            ["--policy", "lerobot", "--checkpoint", "x", "--policy-option", "a"],
+            ["--policy", "lerobot", "--checkpoint", ".", "--policy-option", "a"],
             "--policy-option a: write name=value",
         ),
         (["--policy", "replay"], "--policy replay needs --replay-file"),

@@ -14,6 +14,7 @@ from vla_ros.policies.base import MODELS, PolicyRefused, refuse_unknown
         (["recrod"], "there is no verb 'recrod': did you mean 'record'?"),
         (["-p", "bridge.instruction=pick", "up", "sim"], "the verb comes first"),
         (["up", "sim", "-p", "bridge.instruction=pick", "up", "it"], "spaces in quotes"),
+        (["up", "sim", "--lits"], "there is no --lits: did you mean '--list'?"),
         (["up", "smi"], "no graph or robot file 'smi': did you mean 'sim'?"),
         (["up", "sim", "-p", "polici.mode=lockstep"], "no node 'polici': did you mean 'policy'?"),
         (["up", "policy", "-p", "policy.policy=scrpted"], "did you mean 'scripted'?"),

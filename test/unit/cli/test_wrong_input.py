@@ -62,7 +62,7 @@ SMALL = ("bench", "--rows", "generate", "--warm-up", "0", "--timed", "1")
         ((*SMALL, "--rows", "fast"), "rows fast are unknown: there are generate,"),
         (("collect", "--demos", "1", "--out", "file"), f"file: {NO_FOLDER}"),
         (("collect", "--demos", "1", "--out", "x", "--policy", "nowhere"), "nowhere"),
-        (("train", "--data", "d", "--out", "x", "--device", "warp"), "device is 'warp'"),
+        (("train", "--data", ".", "--out", "x", "--device", "warp"), "device is 'warp'"),
         (("eval", "--policy", "scripted", "--no-ros", "--out", "file"), f"file: {NO_FOLDER}"),
         (("eval", "--no-ros", "--device", "warp"), "device is 'warp'"),
         (("up", "sim", "--namespace", "1bad"), "--namespace 1bad: "),
@@ -75,10 +75,16 @@ SMALL = ("bench", "--rows", "generate", "--warm-up", "0", "--timed", "1")
         (("record", "-p", "nonsense"), "write PARAMETER=VALUE"),
         (("demo", "--decoding", "foo"), "decoding foo: there are auto, autoregressive,"),
         (("demo", "-p", "policy.decoding=foo"), "decoding foo: there are auto, autoregressive"),
-        (("demo", "--initial-state", "99"), "initial state 99: pick_red_cube has 0 to 49"),
-        (("demo", "--initial-state", "-1"), "initial state -1: pick_red_cube has 0 to 49"),
-        (("demo", "--task", "fold"), "task fold: there are pick_red_cube,"),
-        (("demo", "-p", "bridge.task=fold"), "task fold: there are pick_red_cube,"),
+        (
+            ("demo", "--initial-state", "99"),
+            "has no initial state 99; it has 0 to 49",
+        ),
+        (
+            ("demo", "--initial-state", "-1"),
+            "has no initial state -1; it has 0 to 49",
+        ),
+        (("demo", "--task", "fold"), "no task 'fold'; it has: pick_red_cube,"),
+        (("demo", "-p", "bridge.task=fold"), "no task 'fold'; it has: pick_red_cube,"),
         (("demo", "--device", "warp"), "device is 'warp'"),
         (("demo", "-p", "policy.polcy=zero"), "did you mean 'policy'"),
         pytest.param((*SMALL, "--device", "cuda"), "torch finds no GPU here", marks=NO_GPU),
@@ -87,7 +93,7 @@ SMALL = ("bench", "--rows", "generate", "--warm-up", "0", "--timed", "1")
             ("eval", "--no-ros", "--device", "cuda:0"), "torch finds no GPU here", marks=NO_GPU
         ),
         pytest.param(
-            ("train", "--data", "d", "--out", "x", "--device", "cuda"),
+            ("train", "--data", ".", "--out", "x", "--device", "cuda"),
             "torch finds no GPU here",
             marks=NO_GPU,
         ),

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, check_domain
-from vla_ros.cli.defaults import CHECKPOINT, default_checkpoint, refuse_unreadable
+from vla_ros.cli.defaults import (
+    CHECKPOINT,
+    default_checkpoint,
+    refuse_device,
+    refuse_unreadable,
+)
 from vla_ros.cli.demo.result import DemoResult, Setup, Summary, json_line
 from vla_ros.core.clock import Distribution
 from vla_ros.core.console import show
@@ -30,6 +35,7 @@ from vla_ros.ros.bringup.view import PageVisitors, view_node
 from vla_ros.ros.listeners.demo_log import EpisodeFigures, Film, policy_in_words
 from vla_ros.runtime.monitor.seen import StatusSeen
 from vla_ros.sim.env import ACTION_RATE_HZ, CONTROL_RATES_HZ
+from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import COLORS, TASKS
 
 if TYPE_CHECKING:
@@ -236,6 +242,10 @@ def _check(args: argparse.Namespace) -> None:
     if not 0 < args.timeout <= 3600:
         raise UserError(f"--timeout {args.timeout:g}: must be above 0, at most 3600 seconds")
     check_domain(args.domain_id)
+    given = parse_overrides(args.param).get("bridge", {})
+    if "environment" not in given:  # before the model is looked at, which imports torch
+        task, state = args.task or TASKS[0].name, args.initial_state or 0
+        EnvConfig().check_task(str(given.get("task", task)), state)
     if args.decoding is not None:
         _check_decoding(args.decoding)
 
@@ -255,36 +265,20 @@ def check_graph(spec: GraphSpec) -> None:
     policy, bridge = spec.node("policy").values(), spec.node("bridge").values()
     if policy["policy"] == "vla":
         _check_decoding(str(policy["decoding"]))
-        _check_device(str(policy["device"]))
+        refuse_device(str(policy["device"]))
     world_hz = bridge["control_rate_hz"] or ACTION_RATE_HZ
     if policy["control_rate_hz"] != world_hz:
         raise UserError(
             f"policy.control_rate_hz is {policy['control_rate_hz']:g}, and the world takes"
             f" {world_hz:g} steps a second: --control-rate sets both"
         )
-    if bridge["environment"] == "tabletop":
-        _check_task(str(bridge["task"]), int(bridge["initial_state"]))
+    world = EnvConfig(str(bridge["environment"]))
+    world.check_task(str(bridge["task"]), int(bridge["initial_state"]))
 
 
 def _check_decoding(name: str) -> None:
     if name not in DECODINGS:
         raise UserError(f"decoding {name}: there are {', '.join(DECODINGS)}")
-
-
-def _check_device(name: str) -> None:
-    if name != "cpu":
-        from vla_ros.engine.layers.devices import usable_device
-
-        usable_device(name)
-
-
-def _check_task(name: str, initial_state: int) -> None:
-    tasks = {task.name: task for task in TASKS}
-    if name not in tasks:
-        raise UserError(f"task {name}: there are {', '.join(tasks)}")
-    count = tasks[name].initial_states
-    if not 0 <= initial_state < count:
-        raise UserError(f"initial state {initial_state}: {name} has 0 to {count - 1}")
 
 
 GRAPH = "sim.up.yaml"

@@ -115,7 +115,12 @@ class FolderDescription:
 def describe(name: str) -> FolderDescription:
     """The description of a folder, of ``shipped:<name>``, or of a commit on the hub.
     CheckpointError: there is none."""
-    directory = shipped(name) if name.startswith(SHIPPED) else folder_of(name)
+    return describe_folder(shipped(name) if name.startswith(SHIPPED) else folder_of(name), name)
+
+
+def describe_folder(directory: Path, name: str = "") -> FolderDescription:
+    """The description of a local folder that is called ``name`` in commands. Compares no hashes."""
+    name = name or str(directory)
     found = FolderDescription(directory)
     with found.finding():
         _fill(found)

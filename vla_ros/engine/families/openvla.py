@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from vla_ros.core.action_space import action_space_of
+from vla_ros.core.names import nearest
 from vla_ros.engine.decoding.base import resolve as resolve_decoding
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Family, LoadedPolicy, LoadOptions, Placement, Sizes
@@ -510,8 +511,9 @@ class OpenVLAFamily(Family[ModelConfig]):
         if isinstance(source, Path):
             return read_config(source)[0]
         if (found := PRESETS.get(source.removeprefix(PREFIX))) is None:
-            known = f", {PREFIX}".join(PRESETS)
-            raise CheckpointError(f"{source!r} is unknown; there are {PREFIX}{known}")
+            known = f"; there are {PREFIX}{f', {PREFIX}'.join(PRESETS)}"
+            near = nearest(source.removeprefix(PREFIX), PRESETS, known)
+            raise CheckpointError(f"{source!r} is unknown{near}")
         return found
 
     def expected(self, config: ModelConfig) -> Expected:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from vla_ros.engine.io.checkpoint import RANDOM
 from vla_ros.engine.io.files import cached
+from vla_ros.engine.io.hub import RANDOM
 from vla_ros.engine.io.tokens import IMAGE, PROMPTS
 from vla_ros.engine.io.weights import Shape, Weights
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from vla_ros.core.extensions import FAMILIES as GROUP
 from vla_ros.core.extensions import extensions, imported
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.base import Family, LoadOptions
@@ -21,7 +22,6 @@ from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.hub import resolve
 from vla_ros.engine.models.base import PolicyConfig
 
-GROUP = "vla_ros.families"
 #: kind -> its name in config.json (``type``, ``model_type`` or ``name``), and the family.
 #: A new one is a row here, and its kind in :data:`vla_ros.engine.io.foreign.FLOW_KINDS`.
 FAMILIES: dict[str, tuple[str, str]] = {

@@ -18,7 +18,6 @@ from vla_ros.engine.io.processors import read_preprocessor
 from vla_ros.engine.layers.linear import LowBit
 
 Tensors = dict[str, torch.Tensor]
-RANDOM = "random:"  # prefix of a preset's name: weights are drawn
 STATISTICS = "dataset_statistics.json"
 LANGUAGE, VQ = "language_model.", "vq."
 

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 
 from vla_ros.core.console import log_line
 from vla_ros.core.files import BadFile, open_file, read_text, sha256_of
-from vla_ros.core.names import known_or_nearest
+from vla_ros.core.names import known_or_nearest, nearest
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io import lock
 from vla_ros.engine.io.files import AGAIN, SHIPPED_FOLDER, refuse_broken, some, state_of
@@ -39,6 +39,7 @@ from vla_ros.engine.io.foreign import foreign_files
 
 WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.txt", "README.md")
 SHIPPED = "shipped:"
+RANDOM = "random:"  # prefix of a preset's name: weights are drawn
 MANIFEST = "SHA256SUMS"
 #: What decides what a policy says: each of these at the top of a folder must be in its list.
 DECIDES = ("*.safetensors", "*.json", "*.model", "*.txt")
@@ -99,14 +100,74 @@ def folder_of(
 
 
 def _download(place: str, path: Path, wanted: Sequence[str], judge: Judge | None) -> Path:
-    what = hub_id(place)
-    if path.exists() or what is None:
-        raise CheckpointError(
-            f"{place!r} is neither a directory nor a hub id (owner/name, or owner/name@commit)"
-        )
+    what = _hub_id_of(place, path)
     if what.pinned:
         return _fetch(what, wanted, judge, _reachable())[0]
     return _held(what, wanted, judge)
+
+
+def _hub_id_of(place: str, path: Path) -> HubId:
+    """The hub id that a name which is no folder means. CheckpointError: none, or it looks like a
+    mistyped folder."""
+    if path.exists():
+        raise CheckpointError(f"{place!r} is a file: give the folder that it is in")
+    what = hub_id(place)
+    if what is None:
+        raise CheckpointError(
+            f"{place!r} is neither a directory nor a hub id (owner/name, or owner/name@commit)"
+            f"{_nearest_folder(place, path)}"
+        )
+    if not what.revision and path.parent.is_dir() and not _known(what):
+        there = _nearest_folder(place, path) or f", though {path.parent} is here"
+        raise CheckpointError(f"there is no folder {place!r}{there} (the hub's: {place}@main)")
+    return what
+
+
+def _known(what: HubId) -> bool:
+    """True of an id that a lock holds, or of which something was downloaded."""
+    if lock.find(str(what)) is not None:
+        return True
+    try:
+        return _repository(what).is_dir()
+    except ImportError:
+        return False
+
+
+def _nearest_folder(place: str, path: Path) -> str:
+    """End of a line about a folder that is not there: the one that may be meant."""
+    names = {SHIPPED + one: one for one in _shipped_names()} if path.parent == Path() else {}
+    with suppress(OSError):
+        beside = (one for one in path.parent.iterdir() if one.is_dir())
+        names |= {str(one): one.name for one in beside if not one.name.startswith(".")}
+    near = nearest(path.name, names.values())
+    meant = [name for name, last in names.items() if near.endswith(f"{last!r}?")]
+    return f": did you mean {meant[0]!r}?" if meant else ""
+
+
+def look(name: str) -> Path | None:
+    """The local folder of ``name``, before anything is downloaded or compared; None: it comes from
+    the hub, or is drawn. CheckpointError, at once, where :func:`resolve` could only fail: there is
+    no such folder, or it is not here and the hub cannot be reached."""
+    if name.startswith(SHIPPED):
+        return shipped(name)
+    if name.startswith(RANDOM):
+        return None
+    place = name if Path(name).expanduser().is_dir() else name.partition("#")[0]
+    path = Path(place).expanduser()
+    if path.is_dir():
+        return path
+    what = _hub_id_of(place, path)
+    held = None if what.pinned else lock.find(str(what))
+    pinned = what if what.pinned else HubId(what.repository, held.commit if held else "-")
+    try:
+        here = _snapshot(pinned).is_dir()
+    except ImportError as error:
+        raise CheckpointError(_no_library(what)) from error
+    if not here and not _reachable():
+        if what.pinned or held:
+            raise CheckpointError(_unreachable(what))
+        _commit_of(what, reached=False)  # the cache may know its branch
+    return None
 
 
 def _held(what: HubId, wanted: Sequence[str], judge: Judge | None) -> Path:
@@ -330,12 +391,15 @@ def _compare(file: Path) -> None:
 
 def shipped(name: str) -> Path:
     """``shipped:<name>`` -> its directory. CheckpointError: there is none of that name."""
-    wanted = name.removeprefix(SHIPPED)
-    known = sorted(path.parent.name for path in SHIPPED_FOLDER.glob("*/config.json"))
+    wanted, known = name.removeprefix(SHIPPED), _shipped_names()
     if wanted not in known:
         names = [SHIPPED + one for one in known]
         raise CheckpointError(f"no checkpoint {name!r}{known_or_nearest(name, names)}")
     return SHIPPED_FOLDER / wanted
+
+
+def _shipped_names() -> list[str]:
+    return sorted(path.parent.name for path in SHIPPED_FOLDER.glob("*/config.json"))
 
 
 def read_manifest(path: Path) -> dict[str, str]:

@@ -50,6 +50,19 @@ def use_beside(file: Path) -> None:
     os.environ.setdefault(VARIABLE, str(beside(file)))
 
 
+@contextmanager
+def beside_it(file: Path | None) -> Iterator[None]:
+    """The same within the block."""
+    before = os.environ.get(VARIABLE)
+    if file is not None:
+        use_beside(file)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+
+
 def locks() -> tuple[Path, ...]:
     """The files of this process, the one that wins first."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")

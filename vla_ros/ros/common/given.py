@@ -65,11 +65,15 @@ def _mine(node: Node, file: Path) -> set[str]:
 
 
 def own_parameter_file() -> Path | None:
-    """The last of this process's parameter files that somebody wrote: neither one of the package
-    nor what `vla-ros up` and launch write of the values that they were given. None: there is none.
-    """
+    """The last of this process's parameter files that somebody wrote; None: there is none."""
+    return last_written(_parameter_files(sys.argv))
+
+
+def last_written(files: Iterable[Path]) -> Path | None:
+    """The last of a node's parameter files that somebody wrote: neither one of the package nor what
+    `vla-ros up` and launch write of the values that they were given. None: there is none."""
     ours, written = (share() / "config").resolve(), Path(tempfile.gettempdir()).resolve()
-    for file in reversed([one.expanduser().resolve() for one in _parameter_files(sys.argv)]):
+    for file in reversed([one.expanduser().resolve() for one in files]):
         if not file.is_relative_to(ours) and file.parent != written:
             return file
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,42 @@ def test_lerobots_folders_are_found_the_same_way(cache: FakeHub) -> None:
     assert folder_of(NAME) == snapshot
     with pytest.raises(PolicyRefused, match="neither a directory nor a hub id"):
         folder_of("/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("models/mine", r"no folder 'models/mine', though models is here .*models/mine@main"),
+        ("models/my_smolvl", "no folder 'models/my_smolvl': did you mean 'models/my_smolvla'"),
+        ("./models/my_smolvl", "neither a directory nor .*: did you mean 'models/my_smolvla'"),
+        ("tabletop-flw", "neither a directory nor .*: did you mean 'shipped:tabletop-flow'"),
+        ("models/my_smolvla/config.json", "is a file: give the folder that it is in"),
+        ("models/mine@main", "the hub cannot be reached: `hf download models/mine --rev"),
+        ("others/mine", "the hub cannot be reached: `hf download others/mine"),
+        (f"others/mine@{COMMIT}", "the hub cannot be reached: `hf download others/mine"),
+    ],
+)
+@pytest.mark.parametrize("ask", [hub.look, hub.resolve])
+def test_a_mistyped_folder_is_not_asked_of_the_hub(
+    cache: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str,
+    ask: Callable[[str], object],
+) -> None:  # fmt: skip
+    folder = tmp_path / "models" / "my_smolvla"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=says):
+        ask(name)
+
+
+def test_what_was_downloaded_is_meant_though_a_folder_of_its_owner_is_here(
+    cache: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = cache.add(COMMIT, FILES, branch="main")
+    (tmp_path / "somebody").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert hub.look(NAME) is None
+    assert hub.resolve(NAME) == snapshot
+    assert hub.look(f"{NAME}@{COMMIT}") is None
+    assert hub.look("random:small") is None
+    assert hub.look("shipped:tabletop") == hub.shipped("shipped:tabletop")

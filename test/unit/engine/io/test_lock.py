@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from support.engine import tiny_config
 from support.local_hub import LocalHub, local_hub
+from support.timing import judge
 from vla_ros.core.files import sha256_of
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import write_random
@@ -138,7 +139,7 @@ def test_without_a_network_one_line_says_how_to_bring_it(machine: Machine) -> No
     status, text = machine.doctor(HF_ENDPOINT=NOBODY)
     assert status != 0
     assert f"the hub cannot be reached: `hf download {NAME} --local-dir DIRECTORY`" in text
-    assert time.monotonic() - began < 10.0  # of which the interpreter takes most
+    judge("refused offline", time.monotonic() - began, quiet=3.0, loaded=30.0)
     assert not machine.state.exists()
     status, text = machine("lock", NAME, HF_ENDPOINT=NOBODY)
     assert (status, text.count("\n")) == (2, 1), text

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import rclpy
@@ -327,6 +327,18 @@ TABLE = (
 )
 
 
+def config_of(values: Mapping[str, Any]) -> EnvConfig:
+    """The environment that the parameters ask for. SimError: there is none such."""
+    return EnvConfig(
+        values["environment"],
+        values["image_size"],
+        values["wrist_camera"],
+        values["suite"],
+        values["nudge_m"],
+        control_rate_hz=values["control_rate_hz"],
+    )
+
+
 class BridgeNode(Node):
     """The topics and services of the simulated robot; the outlet of its episode runner.
 
@@ -340,15 +352,7 @@ class BridgeNode(Node):
         self._clock_source = SystemClock()
         delay_ns = 0 if self._mode is Mode.LOCKSTEP else round(values["image_delay_ms"] * MS)
         self._delay = DelayLine(delay_ns, self._clock_source)
-        config = EnvConfig(
-            values["environment"],
-            values["image_size"],
-            values["wrist_camera"],
-            values["suite"],
-            values["nudge_m"],
-            control_rate_hz=values["control_rate_hz"],
-        )
-        self._sim = SimProcess(config)
+        self._sim = SimProcess(config_of(values))
         if self._sim.spec.note:
             self.get_logger().warning(f"what is seen here is labelled: {self._sim.spec.note}")
         self._policy = PolicyPeer(
