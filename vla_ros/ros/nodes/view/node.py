@@ -37,7 +37,7 @@ from std_srvs.srv import Trigger
 
 from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND, SystemClock
-from vla_ros.core.pixels import BadMessage, decompressed, image_of
+from vla_ros.core.pixels import BadMessage, decompressed
 from vla_ros.core.types import Floats, PolicyState
 from vla_ros.msg import (
     ActionChunk,
@@ -50,6 +50,7 @@ from vla_ros.msg import (
 from vla_ros.ros.bringup.view import ADDRESS, LEFT, OPENED
 from vla_ros.ros.common import qos, spin
 from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.common.images import pixels_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
@@ -497,7 +498,7 @@ class ViewNode(Node):
                 if self._compressed:
                     image = decompressed(read_compressed(raw), MAX_PIXELS)
                 else:
-                    image = image_of(read_image(raw), MAX_PIXELS)
+                    image = pixels_of(read_image(raw), MAX_PIXELS)
             except BadMessage as error:
                 self._warn(f"{camera}: {error}")
                 continue
