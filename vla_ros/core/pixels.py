@@ -1,7 +1,8 @@
 """Image messages to pixels, of rclpy or of a bag alike: this knows their fields, not their classes.
 
 What comes in is validated before anything is allocated. Only 8-bit encodings are accepted, so
-the endianness flag of an image does not matter. What cv_bridge knows beyond these: ros/common/images.py.
+the endianness flag of an image does not matter. What cv_bridge converts beyond these:
+ros/common/images.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw image messages to pixels in a node: by core/pixels.py, and by cv_bridge what that does not know.
+"""Raw image messages to pixels in a node: by core/pixels.py, or by cv_bridge.
 
 cv_bridge is looked for at the first such image: 16-bit colors and Bayer mosaics then go through it
 where it is installed, and are refused with the advice of core/pixels.py where it is not. YUV goes

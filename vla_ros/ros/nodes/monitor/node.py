@@ -37,6 +37,7 @@ from vla_ros.ros.common.convert import Diagnostics, set_times, stamp_of, status
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.qos_overrides import QosOverrides
 from vla_ros.runtime.monitor.monitor import Judgement, Monitor
 from vla_ros.runtime.monitor.seen import (
     CommandSeen,
@@ -195,7 +196,7 @@ TABLE = (
 LIMITS = tuple(row.name for row in TABLE if row.name in MonitorConfig.__slots__)
 
 
-class MonitorNode(Node):
+class MonitorNode(QosOverrides, Node):
     """The node around :class:`Monitor`: messages in, its judgement out."""
 
     def __init__(self) -> None:
@@ -215,6 +216,7 @@ class MonitorNode(Node):
         self._logged: dict[str, Level] = {}  # subject -> the trouble that the log tells of
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
+        self.warn_of_unused_overrides()
 
     def _subscribe(self) -> None:
         listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)
