@@ -10,7 +10,6 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSPolicyKind, QoSProfile
 from rclpy.qos_overriding_options import InvalidQosOverridesError, QoSOverridingOptions
@@ -25,7 +24,7 @@ _POLICIES = {"publisher": _KINDS, "subscription": (*_KINDS, QoSPolicyKind.DURABI
 _OWN = "/parameter_events"  # rclpy's, made before there are parameters
 
 if TYPE_CHECKING:
-    _Base = Node
+    from rclpy.node import Node as _Base
 else:
     _Base = object
 
