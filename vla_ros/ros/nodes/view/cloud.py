@@ -39,12 +39,13 @@ class CloudReader:
         self, node: Node, topic: str, steady_ns: Callable[[], int], warn: Callable[[str], None]
     ) -> None:
         try:
-            self._reader: Any = import_module("sensor_msgs_py.point_cloud2")
+            from sensor_msgs_py import point_cloud2
         except ImportError as error:
             raise ValueError(
                 f"point_cloud needs sensor_msgs_py ({error}): apt install"
                 " ros-$ROS_DISTRO-sensor-msgs-py"
             ) from None
+        self._reader: Any = point_cloud2
         self._steady_ns, self._warn, self._topic = steady_ns, warn, topic
         self._raw, self._came_ns = b"", 0
         self._fixed: dict[str, tuple[str, Floats]] = {}  # frame -> its parent, and where in it
