@@ -6,13 +6,13 @@ an entity allows it where a value was given for it, and `ros2 param list` shows 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import TYPE_CHECKING, Any
 
-from rcl_interfaces.msg import SetParametersResult
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSPolicyKind, QoSProfile
-from rclpy.qos_overriding_options import InvalidQosOverridesError, QoSOverridingOptions
+from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
 
 from vla_ros.core.names import nearest
@@ -54,16 +54,18 @@ class QosOverrides(_Base):
         self, entity: str, create: Any, msg_type: Any, topic: str, profile: QoSProfile,
         rest: tuple[Any, ...], more: dict[str, Any],
     ) -> Any:  # fmt: skip
+        any_given = any(name.startswith(_PREFIX) for name in self._parameter_overrides)
         given: dict[str, QoSPolicyKind] = {}
-        if topic != _OWN and "qos_overriding_options" not in more:
-            given = self._given(self.resolve_topic_name(topic), entity)
+        if any_given and topic != _OWN and "qos_overriding_options" not in more:
+            with contextlib.suppress(RuntimeError):  # no name of a topic: rclpy refuses it below
+                given = self._given(self.resolve_topic_name(topic), entity)
         if not given:
             return create(msg_type, topic, profile, *rest, **more)
-        options = QoSOverridingOptions(list(given.values()), callback=_judged)
+        options = QoSOverridingOptions(list(given.values()))
         mine = copy.copy(profile)  # rclpy writes into it, and all topics of a kind share one
         try:
             made = create(msg_type, topic, mine, *rest, qos_overriding_options=options, **more)
-        except (InvalidQosOverridesError, RuntimeError) as error:
+        except RuntimeError as error:
             raise ValueError(f"{', '.join(given)}: {error}") from None
         values = [f"{name} {self.get_parameter(name).value}" for name in given]
         self.get_logger().info(f"as given: {', '.join(values)}")
@@ -76,25 +78,22 @@ class QosOverrides(_Base):
         used.add(prefix)
         known = {kind.name.lower(): kind for kind in _POLICIES[entity]}
         found = {}
-        for name in self._parameter_overrides:  # rclpy has no public name for it
+        for name, value in self._parameter_overrides.items():  # rclpy has no public name for it
             if name.startswith(prefix):
                 policy = name.removeprefix(prefix)
                 if policy not in known:
                     raise ValueError(f"{name}: of a {entity} here {', '.join(known)} can be given")
+                if policy == "depth" and isinstance(value.value, int) and value.value < 1:
+                    raise ValueError(f"{name} is {value.value}: depth is at least 1")
                 found[name] = known[policy]
         return found
 
-    def warn_of_unused_overrides(self) -> None:
-        """A warning for each that was given for a topic that this node has not: another node in
-        the same file may have it."""
-        used = sorted(self.__dict__.get("_qos_entities", ()))
-        for name in sorted(self._parameter_overrides):
-            if name.startswith(_PREFIX) and not self.has_parameter(name):
-                hint = nearest(name.rpartition(".")[0], [one.rstrip(".") for one in used])
-                self.get_logger().warning(f"{name}: this node has no such topic{hint}")
 
-
-def _judged(profile: QoSProfile) -> SetParametersResult:
-    if profile.depth < 1:
-        return SetParametersResult(successful=False, reason="depth is at least 1")
-    return SetParametersResult(successful=True)
+def warn_of_unused(node: QosOverrides) -> None:
+    """A warning for each that was given for a topic that the node has not: another node in the same
+    file may have it."""
+    used = sorted(node.__dict__.get("_qos_entities", ()))
+    for name in sorted(node._parameter_overrides):
+        if name.startswith(_PREFIX) and not node.has_parameter(name):
+            hint = nearest(name.rpartition(".")[0], [one.rstrip(".") for one in used])
+            node.get_logger().warning(f"{name}: this node has no such topic{hint}")

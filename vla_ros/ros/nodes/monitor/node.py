@@ -37,7 +37,7 @@ from vla_ros.ros.common.convert import Diagnostics, set_times, stamp_of, status
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
-from vla_ros.ros.common.qos_overrides import QosOverrides
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
 from vla_ros.ros.nodes.monitor.tracing import ActionTraces, otlp_exporter
 from vla_ros.runtime.monitor.monitor import Judgement, Monitor
 from vla_ros.runtime.monitor.seen import (
@@ -227,7 +227,7 @@ class MonitorNode(QosOverrides, Node):
         self._logged: dict[str, Level] = {}  # subject -> the trouble that the log tells of
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
-        self.warn_of_unused_overrides()
+        warn_of_unused(self)
 
     def _subscribe(self) -> None:
         listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)

@@ -28,7 +28,7 @@ from vla_ros.policies.trust import refuse_named
 from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_parameters
 from vla_ros.ros.common.given import own_parameter_file
 from vla_ros.ros.common.parameters import check_fixed, declare
-from vla_ros.ros.common.qos_overrides import QosOverrides
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
 from vla_ros.ros.common.spin import every, make_executor, run
 from vla_ros.ros.nodes.policy.goals import GoalServer
 from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows, check_parameters
@@ -163,7 +163,7 @@ class PolicyNode(QosOverrides, LifecycleNode):
             return TransitionCallbackReturn.FAILURE
         self.runtime = runtime
         self.goals.attach(runtime.control)
-        self.warn_of_unused_overrides()
+        warn_of_unused(self)
         self.publish_status()
         return TransitionCallbackReturn.SUCCESS
 
