@@ -195,6 +195,8 @@ setup(
             "msgpack>=1.0.5",
             "prometheus_client>=0.17",
         ],
+        # Spans of the stages of an action, of the monitor: docs/how-to/watch.md.
+        "tracing": ["opentelemetry-sdk>=1.20", "opentelemetry-exporter-otlp-proto-http>=1.20"],
         # See docs/how-to/other-windows.md: 670 MB with pyarrow.
         "rerun": ["rerun-sdk>=0.41,<0.42; python_version >= '3.11'", "rosbags>=0.11,<0.12"],
         "test": TEST,

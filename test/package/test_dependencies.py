@@ -27,14 +27,20 @@ ROSDEP = {
     "setuptools": "python3-setuptools",
     "yaml": "python3-yaml",
 }
-PIP = {"PIL": "Pillow", "yaml": "PyYAML", "backports": "backports.zstd", "rerun": "rerun-sdk"}
+PIP = {
+    "PIL": "Pillow",
+    "backports": "backports.zstd",
+    "opentelemetry": "opentelemetry-sdk",
+    "rerun": "rerun-sdk",
+    "yaml": "PyYAML",
+}
 ROS = {  # packages of the three distributions that this repository may ask for
     *("ament_cmake", "ament_cmake_pytest", "ament_cmake_python", "launch_pytest"),
     *("action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs"),
     *("rcl_interfaces", "rosgraph_msgs", "sensor_msgs", "service_msgs", "std_msgs", "std_srvs"),
     *("trajectory_msgs", "unique_identifier_msgs", "rclpy", "launch", "launch_ros"),
     *("ros2launch", "rosidl_default_generators", "rosidl_default_runtime"),
-    "rosidl_parser",
+    *("rosidl_parser", "cv_bridge", "sensor_msgs_py"),
 }
 NOT_IN_HUMBLE = {"service_msgs"}
 

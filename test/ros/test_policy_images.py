@@ -25,7 +25,7 @@ YUV = ("yuv422_yuy2", "yuyv", "yuv422", "uyvy")
 
 #: Fields that differ from a good 8 x 6 rgb8 image, and what the status must say.
 BAD_FIELDS = {
-    "bayer": ({"encoding": "bayer_rggb8"}, "image_proc's debayer node makes colors of it"),
+    "bayer": ({"encoding": "bayer_rggb12"}, "image_proc's debayer node makes colors of it"),
     "16 bit": ({"encoding": "16UC1"}, "encoding '16UC1'"),
     "float depth": ({"encoding": "32FC1"}, "encoding '32FC1'"),
     "yuv": ({"encoding": "nv21"}, "of usb_cam pixel_format mjpeg2rgb or yuyv2rgb"),
@@ -232,6 +232,18 @@ def test_the_default_of_usb_cam_runs(start_policy):
     with repeating(lambda: rig.show(with_fields(rig, YUYV)), 0.05):
         rig.expect(State.RUNNING)
     assert rig.now().frames_dropped == 0
+
+
+def test_a_mosaic_runs_where_cv_bridge_is_installed(start_policy):
+    pytest.importorskip("cv_bridge", reason="cv_bridge is not installed")
+    rig = start_policy(max_age_s=PATIENT)
+    rig.bring_up("reach")
+    mosaic = {"encoding": "bayer_rggb8", "step": 8, "data": bytes(range(48))}
+    with repeating(lambda: rig.show(with_fields(rig, mosaic)), 0.05):
+        rig.expect(State.RUNNING)
+    assert rig.now().frames_dropped == 0
+    line = "bayer_rggb8 images are converted by cv_bridge"
+    assert rig.node.log.count(line) == 1
 
 
 # Compressed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import io
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,6 +44,38 @@ def png() -> bytes:
     out = io.BytesIO()
     Image.fromarray(PIXELS).save(out, "PNG")
     return out.getvalue()
+
+
+#: What zstd_image_transport (image_transport_plugins 7404d77) sends of 2 x 3 bgr8 pixels with rows
+#: of 10 bytes, 0, 11, 22...: written by its own compressor.
+ZIPPED = bytes.fromhex(
+    "0200000003000000000a00000004000000626772381f8b080000000000000363e01653d43177f28d48ceab6ce9"
+    "9fb574c3ee631701edb942e414000000"
+)
+
+
+def zipped(data: object) -> SimpleNamespace:
+    return SimpleNamespace(format="zstd", data=data)
+
+
+@pytest.mark.parametrize("kind", [Buffer, bytes, lambda data: array.array("B", data)])
+def test_an_image_of_zstd_image_transport_is_read_as_its_own_subscriber_does(kind) -> None:
+    rows = (np.arange(20) * 11 % 256).astype(np.uint8).reshape(2, 10)
+    wanted = rows[:, :9].reshape(2, 3, 3)[:, :, ::-1]
+    assert np.array_equal(decompressed(zipped(kind(ZIPPED)), 100), wanted)
+
+
+def test_a_zipped_image_that_is_corrupt_or_a_bomb_is_refused_before_it_takes_memory() -> None:
+    for broken in (ZIPPED[:16], ZIPPED[:30], ZIPPED[:21] + b"\x28\xb5\x2f\xfd" + ZIPPED[25:]):
+        with pytest.raises(BadMessage, match=r"is corrupt|data has 0 bytes"):
+            decompressed(zipped(broken), 100)
+    with pytest.raises(BadMessage, match="exceeds max_image_pixels 5"):
+        decompressed(zipped(ZIPPED), 5)
+    with pytest.raises(BadMessage, match="of 4294967294 bytes is too large for 3x2"):
+        decompressed(zipped(ZIPPED[:9] + b"\xff\xff\xff\x7f" + ZIPPED[13:]), 100)
+    bomb = ZIPPED[:21] + zlib.compress(bytes(1 << 24))
+    with pytest.raises(BadMessage, match="data has 21 bytes, step x height is 10 x 2"):
+        decompressed(zipped(bomb), 100)
 
 
 KINDS = [Buffer, bytes, bytearray, memoryview, lambda data: array.array("B", data)]

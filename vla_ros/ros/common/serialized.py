@@ -149,6 +149,7 @@ class RawImage:
     height: int
     width: int
     encoding: str
+    is_bigendian: bool
     step: int
     data: memoryview
 
@@ -169,9 +170,9 @@ def read_image(raw: bytes) -> RawImage:
     reader.text("frame_id")
     height, width = reader.whole(), reader.whole()
     encoding = reader.text("encoding")
-    reader.take(1, "is_bigendian")
-    step = reader.whole()
-    return RawImage(stamp_ns, height, width, encoding, step, reader.octets("data"))
+    bigendian = reader.take(1, "is_bigendian") != b"\0"
+    step, data = reader.whole(), reader.octets("data")
+    return RawImage(stamp_ns, height, width, encoding, bigendian, step, data)
 
 
 def read_compressed(raw: bytes) -> RawCompressedImage:

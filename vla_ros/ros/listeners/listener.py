@@ -17,12 +17,12 @@ from sensor_msgs.msg import Image
 
 from vla_ros.core import types as core
 from vla_ros.core.clock import SECOND, Moment, moment
-from vla_ros.core.pixels import image_of
 from vla_ros.core.types import INFERENCE_STAGES, Inference, Timeline
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.compat import listener
 from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.common.images import pixels_of
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.peer import Peer
 from vla_ros.ros.common.serialized import header_stamp, read_image
@@ -181,4 +181,4 @@ class EpisodeWatcher(Peer, ABC):
         with self.bell:
             keep = self.on_image(stamp, self.clock.arrival(info))
         if keep is not None:
-            keep(image_of(read_image(raw), MAX_PIXELS))
+            keep(pixels_of(read_image(raw), MAX_PIXELS))

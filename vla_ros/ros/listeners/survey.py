@@ -13,8 +13,9 @@ from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from vla_ros.core.clock import SECOND
-from vla_ros.core.pixels import BadMessage, decompressed, image_of
+from vla_ros.core.pixels import BadMessage, decompressed
 from vla_ros.core.text import printable
+from vla_ros.ros.common.images import pixels_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.peer import Peer, Topics, class_of
 from vla_ros.ros.common.qos import LATCHED
@@ -199,7 +200,7 @@ def _camera(
     message: Any = None
     try:
         message = read_image(one.raw) if raw else read_compressed(one.raw)
-        image = image_of(message, _MOST_PIXELS) if raw else decompressed(message, _MOST_PIXELS)
+        image = pixels_of(message, _MOST_PIXELS) if raw else decompressed(message, _MOST_PIXELS)
         height, width = image.shape[:2]
     except BadMessage:
         image, height, width = None, getattr(message, "height", 0), getattr(message, "width", 0)

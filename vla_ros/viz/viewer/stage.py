@@ -1,10 +1,11 @@
 """The three-dimensional part of the page: the arm by its joints, things by their poses, and an
-arrow where the commanded displacement leads, and the path of the policy's newest chunk, with its
-age."""
+arrow where the commanded displacement leads, the path of the policy's newest chunk, with its age,
+and what a depth camera sees."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,23 @@ from vla_ros.viz.viewer.model import (
     thing_shape,
 )
 
+POINT_M = 0.004  # of a side
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Points of a depth camera: float32 [n, 3] in the frame of the robot's root, uint8 [n, 3] RGB,
+    and the stamp of the cloud in ns."""
+
+    points: np.ndarray[Any, np.dtype[np.float32]]
+    colors: np.ndarray[Any, np.dtype[np.uint8]]
+    stamp_ns: int
+
+    @staticmethod
+    def none() -> Cloud:
+        """No points."""
+        return Cloud(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), 0)
+
 
 class Stage:
     """Draws into a viser server's scene. One thread."""
@@ -34,6 +52,7 @@ class Stage:
         self._arrow: Any = None
         self._path: Any = None
         self._path_age: Any = None
+        self._cloud: Any = None
         self._scene.add_grid(
             "/floor",
             width=2.0,
@@ -74,7 +93,7 @@ class Stage:
 
     def show(self, instant: ViewInstant, rate_hz: float) -> None:
         """Everything as it was then."""
-        places = self._robot.places(instant.joints) if self._robot is not None else {}
+        places = self.places(instant.joints)
         for link, frame in self._frames.items():
             _put(frame, places[link])
         if self._robot is not None and not self._frames:
@@ -86,9 +105,25 @@ class Stage:
         self._show_arrow(instant.arrow(rate_hz, places.get(BASE)))
         self._show_path(instant)
 
+    def places(self, joints: Mapping[str, float]) -> dict[str, Floats]:
+        """Every link of the robot, float64 [4, 4]; none where there is no robot."""
+        return self._robot.places(joints) if self._robot is not None else {}
+
+    def show_cloud(self, cloud: Cloud | None) -> None:
+        """In place of the cloud before; None: that one stays."""
+        if cloud is None:
+            return
+        if self._cloud is not None:
+            self._cloud.remove()
+            self._cloud = None
+        if len(cloud.points):
+            self._cloud = self._scene.add_point_cloud(
+                "/cloud", cloud.points, cloud.colors, point_size=POINT_M, point_shading="flat"
+            )
+
     def base(self, joints: Mapping[str, float]) -> Floats | None:
         """Place of the frame of displacements, float64 [4, 4]; None: the robot has none."""
-        return self._robot.places(joints).get(BASE) if self._robot is not None else None
+        return self.places(joints).get(BASE)
 
     def _show_path(self, instant: ViewInstant) -> None:
         """The chunk's path as a tube, and beside its end how old its observation was then."""

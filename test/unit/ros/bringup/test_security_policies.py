@@ -71,6 +71,8 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         3,  # the helper itself, a gripper, an arm
         {"subscribe": tuple(f"~/takeover/{name}" for name in TAKEOVER)},
     ),
+    # The cloud has any name: who shows one adds it to view.xml.
+    ("view", "cloud.py"): (1, {}),
     ("recorder", "node.py"): (
         5,
         {

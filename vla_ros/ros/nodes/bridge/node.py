@@ -32,6 +32,7 @@ from vla_ros.ros.common.convert import Diagnostics, to_time
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
 from vla_ros.ros.common.spin import every, run
 from vla_ros.ros.nodes.bridge import convert as bridge_convert
 from vla_ros.ros.nodes.bridge.convert import GeometryTopics
@@ -339,7 +340,7 @@ def config_of(values: Mapping[str, Any]) -> EnvConfig:
     )
 
 
-class BridgeNode(Node):
+class BridgeNode(QosOverrides, Node):
     """The topics and services of the simulated robot; the outlet of its episode runner.
 
     ValueError: a bad parameter. SimError: the simulation cannot be started.
@@ -369,6 +370,7 @@ class BridgeNode(Node):
             raise ValueError(str(error)) from None
         listen(self, ActionCommand, "policy/action", self._on_command, qos.ACTION)
         self.create_service(ResetEpisode, "~/reset", self._on_reset)
+        warn_of_unused(self)
         self._publishing = threading.Lock()  # a status read before another must not go out after it
         every(self, 1.0, self._repeat_episode)
         self._thread = threading.Thread(target=self._runner.run, name="episode", daemon=True)

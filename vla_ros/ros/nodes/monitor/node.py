@@ -37,6 +37,8 @@ from vla_ros.ros.common.convert import Diagnostics, set_times, stamp_of, status
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
+from vla_ros.ros.nodes.monitor.tracing import ActionTraces, otlp_exporter
 from vla_ros.runtime.monitor.monitor import Judgement, Monitor
 from vla_ros.runtime.monitor.seen import (
     CommandSeen,
@@ -190,12 +192,19 @@ TABLE = (
     P("missed_fraction", 0.05, "Warn when more control periods lack an action", 0.0, 1.0),
     P("drift_ms_per_min", 1.0, "Warn when the camera's clock drifts faster", 0.01, 1000.0),
     P("hardware_id", "", "Of the robot, on /diagnostics; empty: the namespace", fixed=True),
+    P(
+        "tracing",
+        False,
+        "OpenTelemetry spans of the stages of actions, to where its OTEL_* variables say; needs"
+        " vla_ros[tracing]",
+        fixed=True,
+    ),
     P("check_period_s", 0.2, "How often everything is judged", 0.05, 1.0, fixed=True),
 )
 LIMITS = tuple(row.name for row in TABLE if row.name in MonitorConfig.__slots__)
 
 
-class MonitorNode(Node):
+class MonitorNode(QosOverrides, Node):
     """The node around :class:`Monitor`: messages in, its judgement out."""
 
     def __init__(self) -> None:
@@ -205,6 +214,9 @@ class MonitorNode(Node):
         self._time = ArrivalClock(self, self._sim_time)
         self._monitor = Monitor(self._config(values), self._time)
         on_parameters(self, self._may_set, self._set)
+        self._traces: ActionTraces | None = None
+        if values["tracing"]:
+            self._traces = ActionTraces(otlp_exporter(), self.get_fully_qualified_name())
         self._subscribe()
         self._diagnostics = Diagnostics(self, values["hardware_id"])
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
@@ -215,6 +227,7 @@ class MonitorNode(Node):
         self._logged: dict[str, Level] = {}  # subject -> the trouble that the log tells of
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
+        warn_of_unused(self)
 
     def _subscribe(self) -> None:
         listen(self, TimeReference, "policy/camera", self._on_image, qos.REPORT, with_info=True)
@@ -277,6 +290,8 @@ class MonitorNode(Node):
             self._warn(f"command ignored: {error}")
             return
         self._monitor.command(seen, arrival)
+        if self._traces is not None:
+            self._traces.command(seen)
 
     def _on_status(self, message: PolicyStatus) -> None:
         try:
@@ -286,6 +301,8 @@ class MonitorNode(Node):
             return
         self._outputs, self._shadow = seen.outputs, int(seen.shadow)
         self._monitor.status(seen, moment(self._time))
+        if self._traces is not None:
+            self._traces.status(seen)
 
     def _on_liveliness(self, info: QoSLivelinessChangedInfo) -> None:
         """Take the middleware's report, within the lease, that the policy's process is gone."""
@@ -316,6 +333,11 @@ class MonitorNode(Node):
             report = report_message(judgement.report)
             report.header.stamp = self.get_clock().now().to_msg()
             self._reports.publish(report)
+
+    def close(self) -> None:
+        """Send the spans that wait."""
+        if self._traces is not None:
+            self._traces.close()
 
     def _writers(self, topic: str) -> tuple[PublisherSeen, ...]:
         return tuple(map(publisher_seen, self.get_publishers_info_by_topic(topic)))
@@ -348,7 +370,8 @@ class MonitorNode(Node):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the node. The events executor cannot pass message infos on, so it is not used."""
-    return spin.run(lambda _: MonitorNode(), args=args, executor=SingleThreadedExecutor)
+    executor = SingleThreadedExecutor
+    return spin.run(lambda _: MonitorNode(), MonitorNode.close, args, executor)
 
 
 if __name__ == "__main__":

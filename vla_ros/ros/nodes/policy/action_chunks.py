@@ -23,9 +23,10 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_ros.core.action_space import ActionKind, ActionSpace
 from vla_ros.core.clock import Clock
-from vla_ros.core.pixels import BadMessage, image_of, resized
+from vla_ros.core.pixels import BadMessage, resized
 from vla_ros.core.types import Executing, Floats, Image, Inference, Instruction, Observation
 from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.common.images import pixels_of
 from vla_ros.ros.nodes.policy.cameras import Camera
 from vla_ros.ros.nodes.policy.inputs import joints_of
 from vla_ros.ros.nodes.policy.link import LoopLink
@@ -266,7 +267,7 @@ class ActionChunkService:
         pixels = {}
         for name, image in zip(names, request.images, strict=True):
             try:
-                pixels[name] = resized(image_of(image, self._most), *self._cameras[name].resize)
+                pixels[name] = resized(pixels_of(image, self._most), *self._cameras[name].resize)
             except BadMessage as error:
                 raise ValueError(f"image {name}: {error}") from None
         return pixels, [stamp_of(image.header.stamp) for image in request.images]

@@ -19,7 +19,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV, BadMessage
+from vla_ros.core.pixels import BadMessage
 from vla_ros.core.video import VIDEOS, codec_of
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.compat import (
@@ -27,6 +27,7 @@ from vla_ros.ros.common.compat import (
     UnsupportedEventTypeError,
     listener,
 )
+from vla_ros.ros.common.images import takes_long
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.ros.common.spin import every
@@ -58,7 +59,7 @@ class CameraReader:
     """Reader of one camera, until :meth:`close`: calls ``take`` with each serialized image and the
     time of its receipt.
 
-    Raw images in the node's executor; those to be decoded, compressed ones and YUV, in a thread of
+    Raw images in the node's executor; those to be decoded or converted, in a thread of
     its own, which leaves out those that came while it decoded another, so that no camera holds up a
     service; of video it decodes every packet. ``newest``: raw ones too are left out where a newer
     one has come. ``lossy`` is called once, with the reason, where far fewer images come than the
@@ -193,7 +194,7 @@ class CameraReader:
 
     def _is_coded(self, raw: bytes) -> bool:
         try:
-            return self._kind is CompressedImage or read_image(raw).encoding in YUV
+            return self._kind is CompressedImage or takes_long(read_image(raw).encoding)
         except BadMessage:
             return False  # reported where the image is read
 

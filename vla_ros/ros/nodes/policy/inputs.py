@@ -24,13 +24,14 @@ from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import YUV, BadMessage, decompressed, image_of, quoted, resized
+from vla_ros.core.pixels import BadMessage, decompressed, quoted, resized
 from vla_ros.core.types import Floats, Observation, PolicyState, Pose
 from vla_ros.core.urdf import read_joints
 from vla_ros.core.video import VIDEOS, VideoDecoder, codec_of, need_av
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.common.images import is_converted, pixels_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.serialized import (
     read_compressed,
@@ -403,9 +404,9 @@ class PolicyInputs:
 
     def _pixels(self, raw: bytes) -> tuple[int, Any]:
         image = read_image(raw)
-        if image.encoding in YUV and not self._control.wants_frames:
+        if is_converted(image.encoding) and not self._control.wants_frames:
             raise NotWanted
-        return image.stamp_ns, image_of(image, self._most)
+        return image.stamp_ns, pixels_of(image, self._most)
 
     def _decoder(self, transport: str) -> Read:
         """Reader of one camera's compressed images, or of its packets of video, each of which it

@@ -28,6 +28,7 @@ from vla_ros.policies.trust import refuse_named
 from vla_ros.ros.common.compat import awaiting_executor, awaiting_group, on_parameters
 from vla_ros.ros.common.given import own_parameter_file
 from vla_ros.ros.common.parameters import check_fixed, declare
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
 from vla_ros.ros.common.spin import every, make_executor, run
 from vla_ros.ros.nodes.policy.goals import GoalServer
 from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows, check_parameters
@@ -56,7 +57,7 @@ class NodeClock:
         return int(self._clock.now().nanoseconds)
 
 
-class PolicyNode(LifecycleNode):
+class PolicyNode(QosOverrides, LifecycleNode):
     """The policy's lifecycle node. A value that no parameter can have raises ValueError, or rclpy's
     own exceptions; what the values mean together is judged at configure."""
 
@@ -162,6 +163,7 @@ class PolicyNode(LifecycleNode):
             return TransitionCallbackReturn.FAILURE
         self.runtime = runtime
         self.goals.attach(runtime.control)
+        warn_of_unused(self)
         self.publish_status()
         return TransitionCallbackReturn.SUCCESS
 

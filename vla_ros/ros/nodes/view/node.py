@@ -36,7 +36,7 @@ from std_srvs.srv import Trigger
 
 from vla_ros.core.assumption import Assumption
 from vla_ros.core.clock import MS, SECOND, SystemClock
-from vla_ros.core.pixels import BadMessage, decompressed, image_of
+from vla_ros.core.pixels import BadMessage, decompressed
 from vla_ros.core.types import Floats, PolicyState
 from vla_ros.msg import (
     ActionChunk,
@@ -49,12 +49,14 @@ from vla_ros.msg import (
 from vla_ros.ros.bringup.view import ADDRESS, LEFT, OPENED
 from vla_ros.ros.common import qos, spin
 from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.common.images import pixels_of
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.ros.nodes.monitor.node import command_seen, status_seen
+from vla_ros.ros.nodes.view.cloud import CloudReader
 from vla_ros.srv import ResetEpisode
 from vla_ros.viz.robot_model import place_of, read
 from vla_ros.viz.viewer.guard import PageGuard, is_loopback
@@ -290,6 +292,8 @@ TABLE = (
     P("cameras", ["image", "wrist_image"], "Topics of the images", fixed=True),
     P("image_transport", "raw", "Topics of the cameras: as they are, or with /compressed",
       choices=("raw", "compressed"), fixed=True),
+    P("point_cloud", "", "Topic of a depth camera's sensor_msgs/PointCloud2, shown in 3-D where"
+      " sensor_msgs_py is installed; empty: none", fixed=True),
     P("suite", "", "libero: whose instructions are suggested; empty: of all suites", fixed=True),
     P("draw_rate_hz", 4.0, "How often the page is drawn, while a browser is open", 0.2, 20.0,
       fixed=True),
@@ -315,6 +319,7 @@ class ViewNode(Node):
         self._suite: str = values["suite"]
         self._images: dict[str, bytes] = {}  # the newest of each camera, not decoded
         self._compressed = values["image_transport"] == "compressed"
+        self._cloud: CloudReader | None = None
         self._bounds_asked = False
         self._drawings = 0
         self._watched = False
@@ -369,6 +374,8 @@ class ViewNode(Node):
         listen(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, many)
         listen(self, Log, "/rosout", self._on_log, many)
         listen(self, String, "robot_description", self._on_robot, qos.LATCHED)
+        if topic := values["point_cloud"]:
+            self._cloud = CloudReader(self, topic, self._time.steady_ns, self._warn)
 
     # Received
 
@@ -466,6 +473,9 @@ class ViewNode(Node):
         self._window.stage.show(self._past.at(self._window.seconds_ago), rate_hz)
         if self._drawings % CHARTS_EVERY == 0:
             self._window.show_strips(self._strips.strips(now))
+            if self._cloud is not None and not self._window.seconds_ago:
+                places = self._window.stage.places(self._past.now.joints)
+                self._window.stage.show_cloud(self._cloud.cloud(places))
         self._drawings += 1
 
     def _is_watched(self, now_ns: int) -> bool:
@@ -492,7 +502,7 @@ class ViewNode(Node):
                 if self._compressed:
                     image = decompressed(read_compressed(raw), MAX_PIXELS)
                 else:
-                    image = image_of(read_image(raw), MAX_PIXELS)
+                    image = pixels_of(read_image(raw), MAX_PIXELS)
             except BadMessage as error:
                 self._warn(f"{camera}: {error}")
                 continue
