@@ -24,9 +24,7 @@ from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
 HALF = 0.5  # of the error that a named repair leaves at most
 LEAST = 0.03  # error that it takes away at least
 SURE = 2.5  # standard errors that this is above 0
-BEYOND = (
-    0.01  # floor that it takes away at least, where half of the error is left: no scale does so
-)
+BEYOND = 0.01  # floor that it takes away at least, where it leaves half: no scale does so
 RESTORED = 0.25  # of the error: a repair that leaves less ends the search
 ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
 FITS = 0.4  # largest error of a policy that does what the data do
@@ -149,6 +147,9 @@ class Search:
             for base in self._bases(before):
                 self._level(base.chain, self._others(base))
             best = self._best(before)
+            if before.error > FITS and (best is None or self._left(best, before) > HALF):
+                self._images_twice()
+                best = self._best(before)
         if best is not None and not self._named(best, before):
             best = None
         return self._diagnosis(before, best)
@@ -185,6 +186,18 @@ class Search:
             if self._restored(base):
                 break
             self._ask_all(base, [one for one in asked if one.about == about])
+
+    def _images_twice(self) -> None:
+        """Two faults of one camera, of which a policy that is lost with either shows neither alone:
+        colors or exposure with every other step of the same camera."""
+        images = [one for one in self.hypotheses if one.about == "image" and one.parameters]
+        for first in images:
+            (name, *_) = first.parameters
+            if name.endswith((".colors", ".gamma")):
+                role = name.rpartition(".")[0]
+                others = [one for one in images if {*one.parameters} - {*first.parameters}
+                          and all(n.startswith(f"{role}.") for n in one.parameters)]  # fmt: skip
+                self._ask_all((first,), others)
 
     def _restored(self, base: tuple[Hypothesis, ...]) -> bool:
         """Whether one repair leaves so little that no other need be asked for."""

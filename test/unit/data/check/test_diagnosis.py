@@ -224,6 +224,28 @@ def test_two_faults_at_once(clean):
     assert found.parameters["action_offset"] == [0.0, 0.0, 0.0, 1.0]
 
 
+class Cornered(Reaching):
+    """Goes where the red of one corner of the image is, and sees nothing else."""
+
+    def step(self, observation, timeline, clock):
+        corner = observation.image[: SIZE // 2, : SIZE // 2, 0].mean() / 255
+        actions = np.tile([*(4 * [corner - 0.5])[:3], self.open], (CHUNK, 1))
+        return Inference(observation.stamp_ns, actions, timeline)
+
+
+def test_two_faults_of_a_camera_of_which_neither_alone_shows_are_found_together(clean):
+    asker, red = Asker(Cornered(), clean), clean.actions.copy()
+    for row, actions in zip(clean.chosen, asker.ask((), clean.chosen), strict=True):
+        red[row : row + CHUNK] = actions
+    planted = imaged(replace(clean, actions=red), lambda i: i[::-1, ::-1, ::-1])
+    hypotheses = all_of(planted, SPACE, CHUNK, ())
+    found = Search(Asker(Cornered(), planted), hypotheses, 60.0).run()
+    singles = [one.error for one in found.rivals if len(one.chain) == 1]
+    assert min(singles) > 0.9 * found.before.error
+    assert found.named is not None
+    assert found.parameters == {"cameras.main.colors": "bgr", "cameras.main.rotate": 180}
+
+
 def unsteady(recording, sway=0.5):
     """As of a hand that sways by ``sway`` rad about what it should do."""
     noise = np.random.default_rng(3).normal(0.0, sway, (len(recording.actions), 3))
