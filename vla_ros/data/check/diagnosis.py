@@ -158,7 +158,7 @@ class Search:
         rivals = sorted((t for t in self._tried.values() if t.chain), key=lambda t: t.error)
         ties: tuple[str, ...] = ()
         if best is not None:
-            ties = tuple(t.name for t in rivals if t is not best and self._tied(t, best))
+            ties = tuple(t.name for t in rivals if t is not best and self._tied(t, best, before))
         return Diagnosis(
             before,
             best,
@@ -340,7 +340,9 @@ class Search:
         if single is not None and enough and not self._better(least, single):
             least = single
         order = {one.key: number for number, one in enumerate(self.hypotheses)}
-        ties = [t for t in fit if len(t.chain) <= len(least.chain) and self._tied(t, least)]
+        ties = [t for t in fit if len(t.chain) <= len(least.chain) and self._tied(t, least, before)]
+        if least.error >= HALF * before.error:  # beside noise all are near: the order tells nothing
+            return min((least, *ties), key=lambda t: (len(t.chain), t.error))
         return min(
             (least, *ties), key=lambda t: (len(t.chain), [order.get(h.key, 0) for h in t.chain])
         )
@@ -355,7 +357,19 @@ class Search:
         # Most of what is left is the labels' own. Beside noise a smaller scale always helps, and so
         # does another rate, which averages it: neither is named there.
         averaged = any(one.answer is not None and one.answer.rate != 1.0 for one in best.chain)
-        return before.floor - best.floor > BEYOND and not averaged
+        return before.floor - best.floor > BEYOND and not averaged and self._alone(best, before)
+
+    def _alone(self, best: Tried, before: Tried) -> bool:
+        """Whether none does as well but another lag of the same."""
+        (first, *_) = best.chain
+        ties = [
+            t
+            for t in self._tried.values()
+            if len(t.chain) == len(best.chain) and t is not best and self._tied(t, best, before)
+        ]
+        of_lags = first.about == "time" and len(best.chain) == 1
+        word = first.key.split()[0]
+        return all(of_lags and t.name.split()[0] == word for t in ties)
 
     @staticmethod
     def _better(tried: Tried, single: Tried) -> bool:
@@ -368,9 +382,9 @@ class Search:
         return (tried.error - noise) / max(before.error - noise, 1e-9)
 
     @staticmethod
-    def _tied(tried: Tried, best: Tried) -> bool:
+    def _tied(tried: Tried, best: Tried, before: Tried) -> bool:
         factor, more = _TIE
-        noise = _noise(best)
+        noise = _noise(best) if best.error >= HALF * before.error else 0.0
         return tried.error - noise <= factor * (best.error - noise) + more
 
     @staticmethod
