@@ -132,7 +132,7 @@ test-docs: install ## run the documented commands that need no robot, GPU or net
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
 	@$(TOOL) second_robot $(ARGS)
 
-check-suite: install ## planted faults on episodes of the tabletop: what `vla-ros check` names, by fault (it goes on where it was stopped; hours on two cores)
+check-suite: install ## planted faults on episodes of the tabletop: what `vla-ros check` names, by fault (it goes on where it was stopped; hours on two cores, ARGS="--drawn 3" minutes)
 	@$(TOOL) check_suite $(ARGS)
 
 smoothness: install ## how smooth is what is commanded and executed of recorded chunks: vla_ros, LeRobot's interpolator, stairs (2 minutes)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from check_suite.episodes import load, make
-from check_suite.plant import faults
+from check_suite.plant import Fault, faults
 from vla_ros.data.check.asking import Asker
 from vla_ros.data.check.diagnosis import Diagnosis, Search
 from vla_ros.data.check.hypotheses import all_of
@@ -44,11 +44,14 @@ def main() -> int:
     """Run what is missing, then print the table."""
     parser = argparse.ArgumentParser(prog="check_suite", description=__doc__.split("\n")[0])
     parser.add_argument("--checkpoint", nargs="+", default=["shipped:tabletop-flow"])
-    parser.add_argument("--frames", type=int, nargs="+", default=[24, 12, 48])
-    parser.add_argument("--clean", type=int, default=50, help="clean sets of each size (50)")
+    parser.add_argument("--frames", type=int, nargs="+", default=[24])
+    parser.add_argument("--clean", type=int, default=10, help="clean sets of each size (10)")
     parser.add_argument("--only", default="", help="faults whose name has this word")
     parser.add_argument("--episodes", type=int, default=4, help="of each family (4)")
     parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
+    parser.add_argument("--drawn", type=int, default=0, metavar="N",
+                        help="of faults of the actions alone N drawn sets each, with the repairs"
+                        " that ask nothing: a second of CPU each")  # fmt: skip
     parser.add_argument("--labels", nargs="+", default=["clean", "disturbed"])
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
     args = parser.parse_args()
@@ -73,7 +76,7 @@ def _run(args: argparse.Namespace, checkpoint: str, done: set[tuple[Any, ...]]) 
             if _key(case) in done:
                 continue
             begun = time.process_time()
-            found = _check(policy, planted)
+            found = _check(policy, planted, args.drawn > 0)
             case |= {"wanted": wanted, "seconds": round(time.process_time() - begun, 1)}
             case |= _outcome(found)
             print(f"{frames:3d} {labels:9s} {name:34s} -> {case['named'] or 'nothing'}"
@@ -87,6 +90,9 @@ def _cases(
 ) -> Iterator[tuple[str, list[list[str]], Recording, int]]:
     """Name, the names that are right (one of each list), the recording, and its frames."""
     fit = {one.name: one for one in faults() if not one.needs or one.needs in needs}
+    if args.drawn:
+        yield from _of_actions(args, whole, [*fit.values()])
+        return
     few = labels == "disturbed"
     for frames in args.frames[:1] if few else args.frames:
         recording = whole.only(frames)
@@ -102,6 +108,21 @@ def _cases(
             yield f"clean {number}", [[]], _drawn(whole, frames, number), frames
 
 
+def _of_actions(
+    args: argparse.Namespace, whole: Recording, fit: Sequence[Fault]
+) -> Iterator[tuple[str, list[list[str]], Recording, int]]:
+    """Drawn sets: clean ones, and of each fault that leaves images, state and instruction."""
+    for frames in args.frames:
+        for number in range(args.drawn):
+            drawn = _drawn(whole, frames, number)
+            yield f"clean {number}", [[]], drawn, frames
+            for one in fit:
+                planted = one.plant(drawn)
+                seen = planted.images is drawn.images and planted.state is drawn.state
+                if seen and planted.tasks is drawn.tasks and args.only in one.name:
+                    yield f"{one.name} #{number}", [[*one.wanted]], planted, frames
+
+
 def _drawn(whole: Recording, frames: int, number: int) -> Recording:
     """Another clean set: frames drawn of all."""
     rng = np.random.default_rng([5, number, frames])
@@ -109,9 +130,11 @@ def _drawn(whole: Recording, frames: int, number: int) -> Recording:
     return replace(whole, chosen=tuple(rows))
 
 
-def _check(policy: Policy, recording: Recording) -> Diagnosis:
+def _check(policy: Policy, recording: Recording, free: bool) -> Diagnosis:
+    """``free``: only with the repairs that ask the policy nothing."""
     info = policy.info
     hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
+    hypotheses = [one for one in hypotheses if not free or one.inputs is None]
     return Search(_asker(policy, recording), hypotheses, 1e9).run()
 
 
@@ -201,6 +224,8 @@ def table(cases: Sequence[Mapping[str, Any]]) -> str:
 def _kind(case: Mapping[str, Any]) -> str:
     if case["fault"].startswith("clean "):
         return "clean sets"
+    if "#" in case["fault"]:
+        return f"drawn: {case['fault'].partition(' #')[0]}"
     if not any(case["wanted"]):
         return "none fits"
     return "two faults" if len(case["wanted"]) > 1 else "one fault"

@@ -303,7 +303,7 @@ def _checked(
     from vla_ros.data.check.hypotheses import all_of
     from vla_ros.data.check.report import CheckReport, figures
     from vla_ros.data.check.sensitivity import sensitivities
-    from vla_ros.data.check.static import findings, refuse_width
+    from vla_ros.data.check.static import LOOK, Finding, findings, refuse_width
     from vla_ros.data.check.texts import trained_texts
 
     spec = _spec(args, robot)
@@ -317,7 +317,9 @@ def _checked(
     recording = _recording(args, robot, needs, progress)
     refuse_width(recording, info.action_space)
     ends = _ends(spec, info.action_space.width)
-    seen = findings(recording, info, ends, trained_texts(args.checkpoint))
+    trained, unread = trained_texts(args.checkpoint)
+    seen = findings(recording, info, ends, trained)
+    seen += [Finding(LOOK, unread)] if unread else []
     asker = Asker(policy, recording)
     hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
 

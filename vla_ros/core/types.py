@@ -209,6 +209,7 @@ class PolicyInfo:
     action_rate_hz: float = 0.0  # of the data that it learned from; 0: nothing says it
     moves_grippers: bool = True
     image_sizes: tuple[int, ...] = ()
+    observations: int = 1  # that an answer looks at: the newest, and those of the periods before
 
 
 class PolicyState(IntEnum):

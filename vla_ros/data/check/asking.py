@@ -72,17 +72,21 @@ class Asker:
     def _answers(
         self, inputs: Sequence[Inputs], rows: Sequence[int], instruction: str | None
     ) -> list[Floats]:
-        requests = []
-        for session, row in zip(self._sessions, rows, strict=False):
+        asked = list(zip(self._sessions, rows, strict=False))
+        for session, row in asked:
             self._epoch += 1
             text = self.recording.tasks[row] if instruction is None else instruction
             session.reset(Instruction(text, self._epoch))
-            seen = self.observation(inputs, row)
-            timeline = Timeline(seen.received_steady_ns)
-            timeline = timeline.mark("queue", seen.received_steady_ns)
-            requests.append(SessionRequest(session, seen, timeline))
-        found: list[Floats] = []
-        for request, answer in zip(requests, step_together(requests, self._clock), strict=True):
+        for back in range(self._policy.info.observations - 1, -1, -1):
+            requests = []
+            for session, row in asked:
+                seen = self.observation(inputs, row, back)
+                timeline = Timeline(seen.received_steady_ns)
+                timeline = timeline.mark("queue", seen.received_steady_ns)
+                requests.append(SessionRequest(session, seen, timeline))
+            answers = step_together(requests, self._clock)
+        found: list[Floats] = []  # of the newest; the others were its history
+        for request, answer in zip(requests, answers, strict=True):
             turn = 0
             while answer is None and turn < self._policy.info.pipeline_depth:
                 turn += 1  # a pipeline fills with the same frame
@@ -96,11 +100,11 @@ class Asker:
         self._asked(len(found))
         return found
 
-    def observation(self, inputs: Sequence[Inputs], row: int) -> Observation:
-        """The frame of a row, changed by ``inputs`` in turn."""
+    def observation(self, inputs: Sequence[Inputs], row: int, back: int = 0) -> Observation:
+        """The frame ``back`` rows before a row, changed by ``inputs`` in turn."""
         recording = self.recording
-        image_lag = sum(one.image_lag for one in inputs)
-        state_lag = sum(one.state_lag for one in inputs)
+        image_lag = sum(one.image_lag for one in inputs) - back
+        state_lag = sum(one.state_lag for one in inputs) - back
         images: dict[str, Image] = dict(recording.images[recording.row(row, image_lag)])
         state = None
         if recording.state is not None:
@@ -109,7 +113,7 @@ class Asker:
             images |= {role: images[other] for role, other in one.cameras.items()}
             images = {role: one.adaptation.image(role, image) for role, image in images.items()}
             state = None if state is None else one.adaptation.state.apply(state)
-        stamp = 1_000_000 * (row + 1)
+        stamp = 1_000_000 * (row - back + 1)
         return Observation(
             stamp, stamp, self._clock.steady_ns(), images["main"], images.get("wrist"), state,
             more_images={r: i for r, i in images.items() if r not in ("main", "wrist")},
@@ -130,8 +134,28 @@ class Judge:
 
     def errors(self, predicted: Floats, answer: Answer, rows: Sequence[int], steps: int) -> Floats:
         """Error of each frame, float64 [F]: of its motion 0 to 1, and of its grippers as much."""
+        return self._errors(*self.compared(predicted, answer, rows, steps), answer)
+
+    def floors(self, predicted: Floats, answer: Answer, rows: Sequence[int], steps: int) -> Floats:
+        """Error of each frame, float64 [F], where each value of the motion has the scale, of none
+        to any, that fits the other frames best: what no convention explains, such as a hand that
+        is not steady."""
         mine, labels = self.compared(predicted, answer, rows, steps)
-        out, weights = np.zeros(len(rows)), 0.0
+        mine = mine.copy()
+        for i in self.space.motion:
+            there = np.isfinite(labels[..., i])
+            if not there.any():
+                continue
+            middle = labels[..., i][there].mean()
+            moved, label = mine[..., i] - middle, labels[..., i] - middle
+            both = np.where(there, moved * label, 0.0).sum(1)
+            own = np.where(there, moved**2, 0.0).sum(1)
+            scale = (both.sum() - both) / np.maximum(own.sum() - own, 1e-12)
+            mine[..., i] = middle + np.maximum(scale, 0.0)[:, None] * moved
+        return self._errors(mine, labels, answer)
+
+    def _errors(self, mine: Floats, labels: Floats, answer: Answer) -> Floats:
+        out, weights = np.zeros(len(mine)), 0.0
         variances = self._variance(answer, labels.shape[1])
         for (group, weight), variance in zip(self._groups(), variances, strict=True):
             if variance < _LEAST**2:
@@ -147,6 +171,8 @@ class Judge:
             span = max([1.0, *np.abs(labels[..., i][there]).tolist()])
             away = np.minimum(np.abs(mine[..., i] - labels[..., i]) / span, 1.0) ** 2
             out += _mean_of(away, there) / len(self.space.grippers)
+        known = np.isfinite(labels).any((1, 2))  # a lag may lead out of an episode
+        out[~known] = mean(out[known]) if known.any() else 1.0
         return out
 
     def _variance(self, answer: Answer, steps: int) -> list[float]:

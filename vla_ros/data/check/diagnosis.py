@@ -3,6 +3,9 @@
 The policy is asked the frames under each hypothesis; the one whose repair restores the error is
 named. A name needs three things: it leaves less than half of the error, it takes away more than
 chance, and no simpler one does as well. Where nothing does so, nothing is named.
+
+Of the error counts what a convention can explain: labels of an unsteady hand have a floor that no
+repair takes away, and where the repaired policy does what the data do it is left out of the half.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
 HALF = 0.5  # of the error that a named repair leaves at most
 LEAST = 0.03  # error that it takes away at least
 SURE = 2.5  # standard errors that this is above 0
-LESS, SURER = 0.67, 3.5  # the same, of a repair that leaves next to nothing
+BEYOND = 0.01  # floor that it takes away at least, where it leaves half: no scale does so
 RESTORED = 0.25  # of the error: a repair that leaves less ends the search
 ENOUGH = 0.12  # where a repair leaves more, a second fault is looked for
 FITS = 0.4  # largest error of a policy that does what the data do
@@ -35,10 +38,11 @@ _BASES = 2
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A chain of hypotheses that was tried on all frames: the error that it leaves, of each
-    frame [F]."""
+    frame [F], and ``floor``, what of their mean no convention explains."""
 
     chain: tuple[Hypothesis, ...]
     errors: Floats
+    floor: float = 0.0
 
     @property
     def error(self) -> float:
@@ -91,6 +95,12 @@ class Diagnosis:
         return min(others, default=self.before.error) / max(self.named.error, 1e-3)
 
 
+def _noise(tried: Tried) -> float:
+    """What of a repair's error is the labels' own: its floor, where the repaired policy does what
+    the data do. Of one that does not, the floor may as well be another fault."""
+    return min(tried.floor, tried.error) if tried.error <= FITS else 0.0
+
+
 def combined(chain: Sequence[Hypothesis]) -> dict[str, Any]:
     """Parameters of several repairs, one after the other; factors and offsets of the same values
     are put together."""
@@ -133,10 +143,13 @@ class Search:
             return self._diagnosis(before, None)
         self._level((), self.hypotheses)
         best = self._best(before)
-        if best is None or self._left(best, before) > HALF or best.error > ENOUGH:
+        if best is None or self._left(best, before) > HALF or best.error - _noise(best) > ENOUGH:
             for base in self._bases(before):
                 self._level(base.chain, self._others(base))
             best = self._best(before)
+            if before.error > FITS and (best is None or self._left(best, before) > HALF):
+                self._images_twice()
+                best = self._best(before)
         if best is not None and not self._named(best, before):
             best = None
         return self._diagnosis(before, best)
@@ -145,7 +158,7 @@ class Search:
         rivals = sorted((t for t in self._tried.values() if t.chain), key=lambda t: t.error)
         ties: tuple[str, ...] = ()
         if best is not None:
-            ties = tuple(t.name for t in rivals if t is not best and self._tied(t, best))
+            ties = tuple(t.name for t in rivals if t is not best and self._tied(t, best, before))
         return Diagnosis(
             before,
             best,
@@ -173,6 +186,18 @@ class Search:
             if self._restored(base):
                 break
             self._ask_all(base, [one for one in asked if one.about == about])
+
+    def _images_twice(self) -> None:
+        """Two faults of one camera, of which a policy that is lost with either shows neither alone:
+        colors or exposure with every other step of the same camera."""
+        images = [one for one in self.hypotheses if one.about == "image" and one.parameters]
+        for first in images:
+            (name, *_) = first.parameters
+            if name.endswith((".colors", ".gamma")):
+                role = name.rpartition(".")[0]
+                others = [one for one in images if {*one.parameters} - {*first.parameters}
+                          and all(n.startswith(f"{role}.") for n in one.parameters)]  # fmt: skip
+                self._ask_all((first,), others)
 
     def _restored(self, base: tuple[Hypothesis, ...]) -> bool:
         """Whether one repair leaves so little that no other need be asked for."""
@@ -243,7 +268,12 @@ class Search:
 
     def _others(self, base: Tried) -> list[Hypothesis]:
         keys = {one.key for one in base.chain}
-        return [one for one in self.hypotheses if one.key not in keys]
+        late = {one.key.split()[0] for one in base.chain if one.about == "time"}  # not twice
+        return [
+            one
+            for one in self.hypotheses
+            if one.key not in keys and not (one.about == "time" and one.key.split()[0] in late)
+        ]
 
     def _bases(self, before: Tried) -> list[Tried]:
         """The single repairs that help most, one of each kind."""
@@ -257,20 +287,32 @@ class Search:
         return found[:_BASES]
 
     def _try(self, chain: tuple[Hypothesis, ...]) -> Tried:
-        made = Tried(chain, self._errors(chain, self._rows))
+        made = Tried(chain, self._errors(chain, self._rows), self._floor(chain))
         known = self._tried.get(made.name)
         if known is None or made.error < known.error:
             self._tried[made.name] = made
         return made
 
     def _errors(self, chain: Sequence[Hypothesis], rows: Sequence[int]) -> Floats:
-        inputs: list[Inputs] = [one.inputs for one in chain if one.inputs is not None]
         try:
-            predicted = self.asker.ask(inputs, rows)
+            return self._judge.errors(*self._answered(chain, rows), rows, self.steps)
         except NoAnswer:
             if not chain:
                 raise
             return np.full(len(rows), _UNANSWERED)
+
+    def _floor(self, chain: Sequence[Hypothesis]) -> float:
+        try:
+            return mean(
+                self._judge.floors(*self._answered(chain, self._rows), self._rows, self.steps)
+            )
+        except NoAnswer:
+            return _UNANSWERED
+
+    def _answered(self, chain: Sequence[Hypothesis], rows: Sequence[int]) -> tuple[Floats, Answer]:
+        """The policy's actions under a chain, and how they are compared. NoAnswer."""
+        inputs: list[Inputs] = [one.inputs for one in chain if one.inputs is not None]
+        predicted = self.asker.ask(inputs, rows)
         lag, rate = 0, 1.0
         for one in chain:
             if one.answer is None:
@@ -278,7 +320,7 @@ class Search:
             if one.answer.change is not None:
                 predicted = one.answer.change(predicted, self.asker.states(rows))
             lag, rate = lag + one.answer.lag, rate * one.answer.rate
-        return self._judge.errors(predicted, Answer(None, lag, rate), rows, self.steps)
+        return predicted, Answer(None, lag, rate)
 
     def _spent(self) -> bool:
         return time.monotonic() - self._begun > self.budget_s
@@ -298,29 +340,52 @@ class Search:
         if single is not None and enough and not self._better(least, single):
             least = single
         order = {one.key: number for number, one in enumerate(self.hypotheses)}
-        ties = [t for t in fit if len(t.chain) <= len(least.chain) and self._tied(t, least)]
+        ties = [t for t in fit if len(t.chain) <= len(least.chain) and self._tied(t, least, before)]
+        if least.error >= HALF * before.error:  # beside noise all are near: the order tells nothing
+            return min((least, *ties), key=lambda t: (len(t.chain), t.error))
         return min(
             (least, *ties), key=lambda t: (len(t.chain), [order.get(h.key, 0) for h in t.chain])
         )
 
     def _named(self, best: Tried, before: Tried) -> bool:
-        left = self._left(best, before)
-        halved = left < HALF and self._sure(best, before)
-        # An error that is small already has a floor, and half of it may be below that.
-        small = best.error < ENOUGH and left < LESS and self._sure(best, before, SURER)
-        return (halved or small) and before.error - best.error > LEAST
+        if before.error - best.error <= LEAST or self._left(best, before) >= HALF:
+            return False
+        if not self._sure(best, before):
+            return False
+        if best.error < HALF * before.error:
+            return True
+        # Most of what is left is the labels' own. Beside noise a smaller scale always helps, and so
+        # does another rate, which averages it: neither is named there.
+        averaged = any(one.answer is not None and one.answer.rate != 1.0 for one in best.chain)
+        return before.floor - best.floor > BEYOND and not averaged and self._alone(best, before)
 
-    def _better(self, tried: Tried, single: Tried) -> bool:
-        return tried.error < HALF * single.error and self._sure(tried, single)
+    def _alone(self, best: Tried, before: Tried) -> bool:
+        """Whether none does as well but another lag of the same."""
+        (first, *_) = best.chain
+        ties = [
+            t
+            for t in self._tried.values()
+            if len(t.chain) == len(best.chain) and t is not best and self._tied(t, best, before)
+        ]
+        of_lags = first.about == "time" and len(best.chain) == 1
+        word = first.key.split()[0]
+        return all(of_lags and t.name.split()[0] == word for t in ties)
+
+    @staticmethod
+    def _better(tried: Tried, single: Tried) -> bool:
+        return Search._left(tried, single) < HALF and Search._sure(tried, single)
 
     @staticmethod
     def _left(tried: Tried, before: Tried) -> float:
-        return tried.error / max(before.error, 1e-9)
+        """What a repair leaves, of the error that a convention can explain."""
+        noise = _noise(tried)
+        return (tried.error - noise) / max(before.error - noise, 1e-9)
 
     @staticmethod
-    def _tied(tried: Tried, best: Tried) -> bool:
+    def _tied(tried: Tried, best: Tried, before: Tried) -> bool:
         factor, more = _TIE
-        return tried.error <= factor * best.error + more
+        noise = _noise(best) if best.error >= HALF * before.error else 0.0
+        return tried.error - noise <= factor * (best.error - noise) + more
 
     @staticmethod
     def _sure(tried: Tried, before: Tried, sure: float = SURE) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from vla_ros.core.adaptation import Adaptation, adaptation_of
 from vla_ros.core.types import Floats, PolicyInfo
 from vla_ros.data.check.asking import Asker
-from vla_ros.data.check.diagnosis import Diagnosis
+from vla_ros.data.check.diagnosis import FITS, Diagnosis
 from vla_ros.data.check.recording import Recording
 from vla_ros.data.check.sensitivity import Sensitivity
 from vla_ros.data.check.static import WRONG, Finding
@@ -107,10 +107,16 @@ class CheckReport:
                 line = f"the policy does what the data do (error {tried.before.error:.2f})"
                 wrong = any(one.level == WRONG for one in self.findings)
                 return [f"{'BUT SEE ABOVE' if wrong else 'FITS'}: {line}"]
+            best = tried.rivals[0] if tried.rivals else tried.before
+            more = (
+                f"  {best.name} leaves {best.error:.2f}: more frames may be sure of it, --frames"
+                f" {4 * tried.frames}"
+            )
             return [
                 f"CANNOT TELL: the policy does not do what the data do (error"
                 f" {tried.before.error:.2f}), and no repair on the list halves that: another robot,"
-                " camera position or task than it was trained on?"
+                " camera position or task than it was trained on?",
+                *([more] if best.chain and best.error <= FITS else []),
             ]
         out = []
         for one in tried.named.chain:

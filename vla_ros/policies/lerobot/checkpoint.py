@@ -44,7 +44,8 @@ class CameraFeature:
 @dataclass(frozen=True, slots=True)
 class Features:
     """Features of a checkpoint. ``kind`` is LeRobot's name of the policy; ``action_names`` are ()
-    where neither it nor its data set has any, else in the file ``named_by``."""
+    where neither it nor its data set has any, else in the file ``named_by``. ``observations``: that
+    an answer looks at, one a row of its data."""
 
     kind: str
     cameras: tuple[CameraFeature, ...]
@@ -52,6 +53,7 @@ class Features:
     action_dim: int
     action_names: tuple[str, ...] = ()
     named_by: str = ""
+    observations: int = 1
 
 
 def folder_of(checkpoint: str) -> Path:
@@ -94,7 +96,10 @@ def read_features(directory: Path) -> Features:
     what, shape = outputs.get(ACTION, ("", ()))
     if what != "ACTION" or len(shape) != 1:
         raise PolicyRefused(f"{directory} gives {', '.join(outputs) or 'nothing'}, not an {ACTION}")
-    return Features(kind, tuple(cameras), state, shape[0], *action_names_in(directory, shape[0]))
+    steps = raw.get("n_obs_steps")
+    many = steps if type(steps) is int and steps > 0 else 1
+    names, named_by = action_names_in(directory, shape[0])
+    return Features(kind, tuple(cameras), state, shape[0], names, named_by, many)
 
 
 def _config(directory: Path) -> Mapping[str, Any]:

@@ -379,7 +379,12 @@ class LerobotPolicy:
             state_dim=self._features.state_dim,
             action_space=self._layout.space,
             action_rate_hz=action_rate_of(directory),
+            observations=self._features.observations if self._keeps() else 1,
         )
+
+    def _keeps(self) -> bool:
+        """Whether it keeps the observations before by itself."""
+        return self._features.kind in _SELECTING
 
     def _assumptions(self, spec: PolicySpec, chunk: int) -> tuple[Assumption, ...]:
         _, state = state_units_of(spec, self._features.state_dim)

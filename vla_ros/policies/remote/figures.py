@@ -190,12 +190,14 @@ INFO = Fields(
         "action_rate_hz": Range(0.0, MAX_HZ, real=True),
         "moves_grippers": Flag(),
         "image_sizes": Many(Range(0, 2**14), 2 * MAX_CAMERAS + 4),
+        "observations": Range(1, MAX_CHUNK),
     },
     given={
         "action_rate_hz": 0.0,
         "moves_grippers": True,
         "assumptions": (),
         "image_sizes": (),
+        "observations": 1,
     },
 )
 _EXECUTING = Fields({"stamp_ns": _STAMP, "index": _PERIODS, "delay_steps": _PERIODS}, nothing=True)

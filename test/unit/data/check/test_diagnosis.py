@@ -3,13 +3,16 @@
 The policy is a stranger's: three joints and a gripper that go to where the colors of an image say.
 """
 
+import importlib.util
 import json
 import math
+import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from support.lerobot import interpreter
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.adaptation import ImageAdaptation
 from vla_ros.core.errors import UserError
@@ -221,6 +224,53 @@ def test_two_faults_at_once(clean):
     assert found.parameters["action_offset"] == [0.0, 0.0, 0.0, 1.0]
 
 
+class Cornered(Reaching):
+    """Goes where the red of one corner of the image is, and sees nothing else."""
+
+    def step(self, observation, timeline, clock):
+        corner = observation.image[: SIZE // 2, : SIZE // 2, 0].mean() / 255
+        actions = np.tile([*(4 * [corner - 0.5])[:3], self.open], (CHUNK, 1))
+        return Inference(observation.stamp_ns, actions, timeline)
+
+
+def test_two_faults_of_a_camera_of_which_neither_alone_shows_are_found_together(clean):
+    asker, red = Asker(Cornered(), clean), clean.actions.copy()
+    for row, actions in zip(clean.chosen, asker.ask((), clean.chosen), strict=True):
+        red[row : row + CHUNK] = actions
+    planted = imaged(replace(clean, actions=red), lambda i: i[::-1, ::-1, ::-1])
+    hypotheses = all_of(planted, SPACE, CHUNK, ())
+    found = Search(Asker(Cornered(), planted), hypotheses, 60.0).run()
+    singles = [one.error for one in found.rivals if len(one.chain) == 1]
+    assert min(singles) > 0.9 * found.before.error
+    assert found.named is not None
+    assert found.parameters == {"cameras.main.colors": "bgr", "cameras.main.rotate": 180}
+
+
+def unsteady(recording, sway=0.5):
+    """As of a hand that sways by ``sway`` rad about what it should do."""
+    noise = np.random.default_rng(3).normal(0.0, sway, (len(recording.actions), 3))
+
+    def change(actions):
+        actions[:, :3] += noise
+
+    return acted(recording, change)
+
+
+@pytest.mark.parametrize("name", ["action sign", "action order"])
+def test_a_fault_is_named_where_most_of_the_error_is_an_unsteady_hand_s(clean, name):
+    plant, key, parameters = FAULTS[name]
+    found = check(plant(unsteady(clean)))
+    assert found.named is not None, [(t.name, t.error, t.floor) for t in found.rivals[:3]]
+    assert (found.named.name, found.parameters) == (key, parameters)
+    assert found.named.error > 0.6 * found.before.error  # no convention explains that
+
+
+def test_an_unsteady_hand_is_no_fault(clean):
+    found = check(unsteady(clean))
+    assert (found.status, found.named) == (0, None)
+    assert found.before.error > 0.3
+
+
 def test_where_nothing_fits_nothing_is_named(clean):
     noise = np.random.default_rng(0).normal(0, 1, (len(clean.actions), 3))
 
@@ -283,6 +333,22 @@ def test_what_the_policy_ignores_is_seen(clean):
 
     found = {one.what: one for one in sensitivities(Asker(Deaf(), clean), ["main"])}
     assert found["another instruction"].ignored
+
+
+def test_a_policy_of_several_observations_is_given_those_before(clean):
+    class Moving(Reaching):
+        info = replace(Reaching.info, observations=3)
+
+        def reset(self, instruction):
+            self.seen = []
+
+        def step(self, observation, timeline, clock):
+            self.seen.append(observation.proprio[0])
+            return Inference(observation.stamp_ns, np.tile(self.seen[-3:], (CHUNK, 1)), timeline)
+
+    row = clean.chosen[3]
+    given = Asker(Moving(), clean).ask((), [row])[0, 0]
+    assert np.array_equal(given, clean.state[row - 2 : row + 1, 0])
 
 
 # What is seen without asking
@@ -348,8 +414,8 @@ def test_instructions_are_held_against_those_of_the_training_data(clean, tmp_pat
     (meta / "tasks.jsonl").write_text(
         "".join(json.dumps({"task": text}) + "\n" for text in ("Reach it.", "stack"))
     )
-    trained = trained_texts(str(meta.parent))
-    assert trained == {"Reach it.", "stack"}
+    trained, unread = trained_texts(str(meta.parent))
+    assert (trained, unread) == ({"Reach it.", "stack"}, "")
 
     def lines(text):
         told = replace(clean, tasks=(text,) * len(clean.tasks))
@@ -358,15 +424,35 @@ def test_instructions_are_held_against_those_of_the_training_data(clean, tmp_pat
     assert not [line for line in lines("stack") if "instruction" in line]
     assert any("the training data write it 'Reach it.'" in line for line in lines("reach it"))
     assert any("none of the 2 of the training data" in line for line in lines("open the box"))
-    assert not trained_texts("shipped:nothing")
+    assert trained_texts("shipped:nothing") == (frozenset(), "")
     (meta / "tasks.jsonl").write_text("{no json")
-    assert not trained_texts(str(meta.parent))
+    trained, unread = trained_texts(str(meta.parent))
+    assert not trained and "are not read" in unread and "tasks.jsonl" in unread
     (tmp_path / "policy" / "train_config.json").write_text(
         json.dumps({"dataset": {"root": str(tmp_path / "set")}})
     )
     (tmp_path / "set" / "meta").mkdir(parents=True)
     (tmp_path / "set" / "meta" / "tasks.jsonl").write_text('{"task": "pour"}')
-    assert trained_texts(str(meta.parent)) == {"pour"}
+    assert trained_texts(str(meta.parent)) == ({"pour"}, "")
+
+
+def test_instructions_of_v3_are_read_by_a_python_that_has_pyarrow(tmp_path, monkeypatch):
+    python, meta = interpreter(), tmp_path / "meta"
+    meta.mkdir()
+    write = (
+        "import pandas, sys;"
+        "pandas.DataFrame({'task_index': [0, 1]}, index=pandas.Index(['Reach it.', 'stack'],"
+        " name=sys.argv[2] or None)).to_parquet(sys.argv[1])"
+    )
+    for name in ("task", ""):  # newer LeRobots name the index
+        subprocess.run([python, "-c", write, str(meta / "tasks.parquet"), name], check=True)
+        assert trained_texts(str(tmp_path)) == ({"Reach it.", "stack"}, "")
+    (meta / "tasks.parquet").write_bytes(b"PAR1, and no more")
+    found, unread = trained_texts(str(tmp_path))
+    assert not found and "tasks.parquet" in unread and "\n" not in unread
+    if importlib.util.find_spec("pyarrow") is None:
+        monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", str(tmp_path / "none"))
+        assert "needs pyarrow: `pip install pyarrow`, or" in trained_texts(str(tmp_path))[1]
 
 
 # Recordings
