@@ -19,9 +19,9 @@ What it cannot see: how long anything takes; races within a kernel, and those of
 wait by luck; Triton's kernels (torch's operators run in their place: ``make kernels`` has them in
 Triton's interpreter, a GPU alone in graphs); the rounding of cuBLAS, cuDNN and flash attention, and
 the draws of a GPU's generator; shared memory, registers, launch limits; what only one generation
-of GPU can do; processes that share a GPU; a second thread that launches during a capture;
-gradients (``rtc_mode=guided_vjp``), for which torch's engine wants a device. Inference mode is
-``no_grad`` here.
+of GPU can do; processes that share a GPU; a second thread that launches during a capture; the
+operators of a backward pass (``rtc_mode=guided_vjp``), which are the CPU's: its gradient is seen,
+not what it waits for and what memory is kept for it. Inference mode is ``no_grad`` here.
 """
 
 from shadow_cuda.journal import CudaError, Journal

@@ -20,10 +20,11 @@ _SMALL_SEGMENT, _SEGMENT, _STEP = 2 << 20, 20 << 20, 2 << 20
 
 @dataclass(eq=False)
 class Block:
-    """Bytes of a segment, between its neighbours there."""
+    """Bytes of a segment from an address on, between its neighbours there."""
 
+    at: int
     size: int
-    place: tuple[int, bool]  # the stream, and whether it is of small segments
+    place: tuple[str, bool]  # the stream, and whether it is of small segments
     before: Block | None = None
     behind: Block | None = None
     free: bool = False
@@ -32,17 +33,21 @@ class Block:
 @dataclass
 class Allocator:
     """One device's: free blocks are kept by stream, split, joined and asked of the device last.
-    ``in_use``, ``reserved`` and their ``peaks`` in bytes."""
+    ``in_use``, ``reserved`` and their ``peaks`` in bytes.
+
+    Of free blocks the smallest that fits is taken, of equal ones the lowest address, as in torch:
+    which one it is decides whether a later one still fits."""
 
     journal: Journal
     in_use: int = 0
     reserved: int = 0
     peaks: list[int] = field(default_factory=lambda: [0, 0])
-    _free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = field(default_factory=dict)
+    _free: dict[tuple[str, bool], list[tuple[int, int, Block]]] = field(default_factory=dict)
+    _end: int = 0  # the address behind the last segment
 
     def take(self, size: int, stream: Actor) -> Block:
         size = max(-(-size // ROUND) * ROUND, ROUND)
-        place = (id(stream), size <= SMALL)
+        place = (stream.name, size <= SMALL)
         free = self._free.setdefault(place, [])
         at = bisect_left(free, (size, 0))
         if at < len(free):
@@ -53,7 +58,7 @@ class Allocator:
         left = block.size - size
         if left >= ROUND if place[1] else left > SMALL:
             block.size = size
-            rest = Block(left, place, block, block.behind)
+            rest = Block(block.at + size, left, place, block, block.behind)
             if rest.behind is not None:
                 rest.behind.before = rest
             block.behind = rest
@@ -73,13 +78,14 @@ class Allocator:
             size = -(-size // _STEP) * _STEP
         self.reserved += size
         self.peaks[1] = max(self.peaks[1], self.reserved)
-        return Block(size, place)
+        self._end += size
+        return Block(self._end - size, size, place)
 
     def give(self, block: Block) -> None:
         self.in_use -= block.size
         for other in (block.before, block.behind):
             if other is not None and other.free:
-                self._free[block.place].remove((other.size, id(other), other))
+                self._free[block.place].remove((other.size, other.at, other))
                 self._join(block, other)
         self._keep(block)
 
@@ -87,7 +93,7 @@ class Allocator:
     def _join(block: Block, other: Block) -> None:
         block.size += other.size
         if other is block.before:
-            block.before = other.before
+            block.at, block.before = other.at, other.before
             if block.before is not None:
                 block.before.behind = block
         else:
@@ -97,7 +103,7 @@ class Allocator:
 
     def _keep(self, block: Block) -> None:
         block.free = True
-        insort(self._free.setdefault(block.place, []), (block.size, id(block), block))
+        insort(self._free.setdefault(block.place, []), (block.size, block.at, block))
 
     def empty(self) -> None:
         """Give whole segments that are free back to the device."""

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten
 from shadow_cuda.journal import CudaError, Journal
 from shadow_cuda.memory import Allocator, Pinned, Pool
 from shadow_cuda.order import Actor, Uses
-from shadow_cuda.tensors import RUNNING, Memory, Recorded, ShadowMode, ShadowTensor, mapped
+from shadow_cuda.tensors import RUNNING, Memory, Recorded, ShadowMode, ShadowTensor, mapped, plain
 
 TOTAL = 80 << 30
 _CUDA = 1  # c10/core/DeviceType: where its guard is
@@ -402,6 +402,33 @@ class _NoGrad(torch.no_grad):
         super().__init__()
 
 
+def _gradients(gpu: ShadowGpu) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """``torch.autograd.grad`` by the CPU's engine, over what the CPU's operators kept: torch's own
+    has no thread for a device that is not there."""
+    real = torch.autograd.grad
+
+    def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **more: Any) -> Any:
+        given = tree_flatten((outputs, inputs, grad_outputs))[0]
+        given = [one for one in given if isinstance(one, torch.Tensor)]
+        shadows = [one for one in given if type(one) is ShadowTensor]
+        if not shadows:
+            return real(outputs, inputs, grad_outputs, **more)
+        if len(shadows) < len(given):
+            gpu.journal.fail("two devices in a backward pass")
+        if gpu.graph is not None:
+            gpu.journal.fail("a backward pass while capturing, which the shadow cannot replay")
+        index = shadows[0].memory.index
+        stream = gpu.launch(index)
+        for one in shadows:
+            gpu.uses(one.memory, stream, "backward", write=False)
+        with _disable_current_modes(), torch.enable_grad():
+            asked = (mapped(plain, part) for part in (outputs, inputs, grad_outputs))
+            made = real(*asked, **more)
+        return tuple(gpu.made(one.detach(), index, stream) for one in made)
+
+    return grad
+
+
 @contextmanager
 def _current(device: Any) -> Iterator[None]:
     gpu = gpu_here()
@@ -505,6 +532,7 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
             stack.enter_context(mock.patch.object(torch.Tensor, name, value))
         for name, value in (("Generator", _generator(gpu)), ("inference_mode", _NoGrad)):
             stack.enter_context(mock.patch.object(torch, name, value))
+        stack.enter_context(mock.patch.object(torch.autograd, "grad", _gradients(gpu)))
         stack.enter_context(mock.patch.dict(sys.modules, {"triton": None}))  # would want a driver
         stack.enter_context(mock.patch.object(threading.Thread, "_bootstrap_inner", in_thread))
         stack.callback(torch._C._set_only_lift_cpu_tensors, lift)

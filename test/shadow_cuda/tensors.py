@@ -8,6 +8,7 @@ within a capture records it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +82,11 @@ class ShadowTensor(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return dispatch(RUNNING[-1], func, args, kwargs or {})
+
+    def requires_grad_(self, wanted: bool = True) -> ShadowTensor:
+        """The CPU's operators keep what a gradient needs, and these tensors nothing."""
+        self.inner.requires_grad_(wanted)
+        return self
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -294,7 +300,7 @@ def run(
     if k.get("pin_memory"):
         k = {**k, "pin_memory": False}
     if known.view:
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), followed(shadows):
             return wrapped(gpu, func(*a, **k), shadows[0].memory)
     stream = gpu.launch(index)
     written = [args[at] if at < len(args) else kwargs.get(n) for at, n in known.writes]
@@ -309,13 +315,23 @@ def run(
         graph.record(func, a, k, None)
         if any(t.memory.pool is None for t in flat):  # nothing is done to it before a replay
             return written[0]
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes(), followed(shadows):
         out = func(*a, **k)
     if known.returns_written:
         return written[0]
     if graph is None:
         return fresh(gpu, out, shadows, index, stream)
     return graph.keep(func, a, k, out, shadows, index, stream)
+
+
+def followed(shadows: list[ShadowTensor]) -> AbstractContextManager[Any]:
+    """How an operator on the CPU is called: for a gradient, where what it is given asks for one."""
+    if torch.is_grad_enabled() and any(t.inner.requires_grad for t in shadows):
+        # An operator comes here with autograd behind it: for the CPU's it begins anew.
+        return torch._C._SetExcludeDispatchKeyGuard(
+            torch._C.DispatchKey.AutogradFunctionality, False
+        )
+    return torch.no_grad()
 
 
 def wrapped(gpu: ShadowGpu, out: Any, memory: Memory) -> Any:

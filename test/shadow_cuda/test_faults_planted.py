@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -11,7 +12,9 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 
-from shadow_cuda import CudaError, ShadowGpu, shadow
+from shadow_cuda import CudaError, Journal, ShadowGpu, shadow
+from shadow_cuda.memory import Allocator, Block
+from shadow_cuda.order import Actor
 from vla_ros.engine.layers.graphs import CudaCapture
 
 CUDA = "cuda:0"
@@ -231,6 +234,46 @@ def test_what_the_allocators_count(gpu: ShadowGpu) -> None:
     torch.cuda.synchronize()
     torch.ones(8).pin_memory()
     assert gpu.journal.counts["host malloc"] == 3
+
+
+def test_memory_lies_at_the_same_addresses_in_every_run() -> None:
+    """Wherever Python keeps its objects: where a piece lies decides whether a later one fits."""
+    sizes = Random(7)
+
+    def addresses(strewn: int) -> list[int]:
+        rng, stream, between = Random(3), Actor("stream 0"), list[object]()
+        one, held, found = Allocator(Journal()), list[Block](), list[int]()
+        for _ in range(400):
+            between += [bytearray(sizes.randrange(200)) for _ in range(strewn)]
+            if held and rng.random() < 0.5:
+                one.give(held.pop(rng.randrange(len(held))))
+            else:
+                held.append(one.take(rng.choice((100_000, 300_000)), stream))
+                found.append(held[-1].at)
+        return found
+
+    first = addresses(0)
+    assert all(addresses(strewn) == first for strewn in range(1, 9))
+
+
+def test_a_gradient_is_the_cpu_s(gpu: ShadowGpu) -> None:
+    weights = torch.linspace(-1, 1, 12).view(4, 3)
+
+    def pulled(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.clone().requires_grad_(True)
+            made = (x[None] @ weights).softmax(-1).view(3).mul(2)
+            (gradient,) = torch.autograd.grad(made, x, torch.ones_like(made) * made.detach())
+        return gradient
+
+    there = torch.arange(4.0, device=CUDA), weights.to(CUDA)
+    assert pulled(*there).device == torch.device(CUDA)
+    assert pulled(*there).tolist() == pulled(torch.arange(4.0), weights).tolist()
+    with pytest.raises(CudaError, match="two devices in a backward pass"), torch.enable_grad():
+        x = there[0].clone().requires_grad_(True)
+        torch.autograd.grad(x * 2, x, torch.ones(4))
+    with pytest.raises(CudaError, match="a backward pass while capturing"):
+        captured(lambda: pulled(*there))
 
 
 def test_times_of_events_that_nobody_waited_for(gpu: ShadowGpu) -> None:

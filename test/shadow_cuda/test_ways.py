@@ -22,6 +22,7 @@ from vla_ros.engine.families.lerobot import PRESETS
 from vla_ros.engine.families.openvla import in_memory, write_random
 from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.load import load_engine
 
 CONFIG = tiny_config("llama_gqa", "fused")
@@ -72,7 +73,14 @@ def of_tokens(name: str, folder: Path, **more: Any) -> Callable[[str], Engine]:
     return make
 
 
-@pytest.mark.parametrize("name", DECODINGS)
+def quick_but(names: tuple[str, ...], *slow: str) -> list[Any]:
+    """Parameters, some of them for `make test-slow`: what takes seconds and asks what others do."""
+    return [pytest.param(n, marks=pytest.mark.slow) if n in slow else n for n in names]
+
+
+@pytest.mark.parametrize(
+    "name", quick_but(tuple(DECODINGS), "speculative, temporal_linear", "speculative, gamma 2")
+)
 def test_tokens(name: str, tmp_path: Path) -> None:
     """A draw by the GPU's generator differs there; the shadow's draws as the CPU's."""
     here, there = on_both(of_tokens(name, tmp_path))
@@ -89,11 +97,6 @@ FAMILIES = ("pi0", "pi05", "smolvla", "groot-n1.5", "groot-n1.6", "groot-n1.7", 
 GUIDED = tuple(name for name in FAMILIES if name != "turbovla")  # which starts from no noise
 
 
-def quick_but(names: tuple[str, ...], *slow: str) -> list[Any]:
-    """Parameters, some of them for `make test-slow`: what takes seconds and asks what others do."""
-    return [pytest.param(n, marks=pytest.mark.slow) if n in slow else n for n in names]
-
-
 def of_family(checkpoint: str, **options: Any) -> Callable[[str], Engine]:
     def make(device: str) -> Engine:
         return load_engine(EngineOptions(checkpoint, device=device, num_threads=1, **options))
@@ -107,15 +110,14 @@ def test_chunks(name: str) -> None:
     held(name, here, there, within=2e-6)
 
 
-@pytest.mark.parametrize("name", quick_but(GUIDED, "smolvla", "groot-n1.6", "groot-n1.7"))
+@pytest.mark.parametrize("name", quick_but(GUIDED, "pi05", "smolvla", "groot-n1.6", "groot-n1.7"))
 def test_chunks_that_continue(name: str) -> None:
     here, there = on_both(of_family(f"random:{name}-small", rtc_mode="guided"))
     assert any(one.continues for one in there.answers)
     held(f"{name}, guided", here, there, within=2e-6)
 
 
-@pytest.mark.parametrize("name", ["pi0", "groot-n1.7"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "dtype"), [("pi0", "float32"), ("groot-n1.7", "bfloat16")])
 def test_chunks_without_graphs(name: str, dtype: str) -> None:
     make = of_family(f"random:{name}-small", cuda_graphs=False, dtype=dtype)
     here, there = on_both(make)
@@ -128,11 +130,22 @@ def test_chunks_in_bf16(name: str) -> None:
     held(f"{name}, bf16, gemm=auto", here, there, within=0.02)
 
 
-def test_chunks_whose_beginning_is_given(tmp_path: Path) -> None:
-    write_folder(tmp_path, replace(PRESETS["pi05-small"], rtc_trained=True, max_delay=4), seed=1)
-    here, there = on_both(of_family(str(tmp_path), rtc_mode="trained"))
+@pytest.fixture(scope="module")
+def trained_for_rtc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pi05 that takes every RTC mode."""
+    folder = tmp_path_factory.mktemp("rtc_trained")
+    write_folder(folder, replace(PRESETS["pi05-small"], rtc_trained=True, max_delay=4), seed=1)
+    return folder
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("mode", [mode.value for mode in RtcMode])
+def test_chunks_that_continue_in_each_mode(mode: str, graphs: bool, trained_for_rtc: Path) -> None:
+    """``guided_vjp`` goes back through the network at every step, behind a prefix of a graph."""
+    make = of_family(str(trained_for_rtc), rtc_mode=mode, cuda_graphs=graphs)
+    here, there = on_both(make)
     assert any(one.continues for one in there.answers)
-    held("pi05, rtc_trained", here, there, within=2e-6)
+    held(f"pi05, {mode}{'' if graphs else ', eager'}", here, there, 2e-6, graphs)
 
 
 def test_chunks_of_three_cameras(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import pytest
@@ -160,17 +159,19 @@ def test_the_verb_says_what_it_read_and_what_it_wrote(
     assert len(modes) == 1  # the weights as readable as the rest
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, base: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Here: files of at most 100 kB."""
     pickled(base, 1)
-    program = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, -1));"
-        "from vla_ros.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", program, "convert", str(base), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.strip().splitlines()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        status = main(["convert", str(base), str(tmp_path / "out")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("vla-ros convert: ")
     assert "cannot write" in line
     assert [path.name for path in tmp_path.iterdir()] == ["base"]

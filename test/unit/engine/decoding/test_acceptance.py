@@ -107,7 +107,7 @@ def test_sampling_over_a_tree_draws_the_targets_distribution() -> None:
     offered = tree([*likely, *below], (-1, -1, -1, 0, 1, 2))
     rows = torch.stack([first_row, *(behind[t - 20] for t in likely), *torch.randn(3, V)])
     first, second = np.zeros(V), np.zeros(V)
-    for _ in range(12_000):
+    for _ in range(4_000):
         out = rule.accept((rows,), offered, 0).tokens
         first[out[0] - 20] += 1
         if out[0] == likely[0]:
@@ -157,7 +157,7 @@ def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: boo
     guess = torch.softmax(torch.randn(2, V), -1)
     likely = 20 + logits[:2].argmax(-1)
     first, second = np.zeros(V), np.zeros((V, V))
-    for _ in range(12_000):
+    for _ in range(4_000):
         tokens = 20 + torch.multinomial(guess, 1, generator=generator)[:, 0]
         offered = Draft(likely, None) if certain else Draft(tokens, guess)
         out = [t - 20 for t in rule.accept((logits,), offered, 0).tokens]
@@ -186,10 +186,10 @@ def test_sampling_without_a_draft_draws_the_same() -> None:
 def test_sampled_actions_follow_the_models_distribution(
     drafter: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The whole loop on a small model: the first two tokens of many actions of one frame."""
+    """The whole loop on a small model: the two tokens of many actions of one frame."""
     directory = tmp_path_factory.mktemp("draft")
     write_random(directory, tiny_config("qwen2_tied"), seed=9)
-    checkpoint = tiny(seed=5, dim=3)
+    checkpoint = tiny(seed=5, dim=2)
     engine = engine_of(
         checkpoint, "speculative", acceptance="sampling", temperature=0.25, drafter=drafter,
         draft_checkpoint=str(directory), adaptive_draft=False, seed=3,
@@ -198,9 +198,9 @@ def test_sampled_actions_follow_the_models_distribution(
     play(engine, frame)
     request = engine.encode(observation(0, frame[0].image), Timeline(0), CLOCK)
     counts: dict[tuple[int, ...], int] = {}
-    for _ in range(5_000 if drafter == "temporal" else 2_000):
+    for _ in range(1_200):
         tokens = engine.decoder.decoding.step(request).tokens  # type: ignore[union-attr]
-        counts[tokens[:2]] = counts.get(tokens[:2], 0) + 1
+        counts[tokens] = counts.get(tokens, 0) + 1
     runner, length, actions = engine.model.runner(1, 300), len(request.prompt), engine.model.actions
     first = runner.logits(prefill_layout(length, (length - 1,)), request.prompt, None)[0]
     one = torch.softmax(first[actions.first : actions.vocab] / 0.25, -1)
