@@ -115,6 +115,14 @@ def test_a_bad_parameter_says_which_before_anything_starts(up, value, status, sa
     assert line.startswith("vla-ros up: ") and says in line
 
 
+def test_a_middleware_that_is_not_installed_is_one_line(ros_env):
+    """In a process of its own: rcl ends one that imports rclpy, with a line of its own."""
+    env = {**ros_env, "RMW_IMPLEMENTATION": "rmw_nobody_cpp"}
+    status, out, err = run_cli("up", "sim", env=env)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1 and "RMW_IMPLEMENTATION is rmw_nobody_cpp" in err
+
+
 def test_the_death_of_a_node_ends_the_graph(ros_env):
     lines = []
     graph = Graph(

@@ -40,6 +40,7 @@ from vla_ros.ros.bringup.graph_file import (
 from vla_ros.ros.bringup.view import view_node
 from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.common.parameter_files import place_of_error
+from vla_ros.ros.common.surroundings import check_surroundings
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -115,6 +116,7 @@ def _graph_line(graph: tuple[str, Path]) -> str:
 def run(args: argparse.Namespace) -> int:
     """Start, wait, end. Returns the exit status."""
     check_seconds(args.seconds)
+    check_surroundings()  # before rclpy is imported, which a wrong RMW_IMPLEMENTATION ends
     given = parse_overrides(args.param)
     robot = read_contract(args.contract) if args.contract else None
     spec = GraphSpec.load(
