@@ -1,5 +1,6 @@
-"""A UR5e with a Robotiq gripper behind a SmolVLA folder of seven joint values: degrees or radians,
-in the data's order, the gripper in any range; each value arrives where it belongs."""
+"""A UR5e with a Robotiq gripper behind a folder of seven joint values, of SmolVLA, π0 or ACT:
+degrees or radians, in the data's order, the gripper in any range; each value arrives where it
+belongs."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ from std_msgs.msg import Float64MultiArray
 from support.foreign_server import ForeignServer
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
-from vla_ros.engine.families.lerobot import PRESETS
+from vla_ros.engine.families import act, lerobot
 from vla_ros.engine.families.registry import write_folder
+from vla_ros.engine.models.act import View
 from vla_ros.ros.common import qos
 
+PRESETS = {**lerobot.PRESETS, **act.PRESETS}
 ARM = [f"{n}_joint" for n in ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2",
                               "wrist_3")]  # fmt: skip
 JOINTS = [*ARM, "finger_joint"]
@@ -48,9 +51,13 @@ NODE = {
 }
 
 
-def folder_that_says(path: Path, action: np.ndarray, ends: tuple[float, float], names=()) -> Path:
-    """A SmolVLA folder whose every action is ``action``, in its data's units and order."""
-    config = replace(PRESETS["smolvla-small"], action_dim=7, state_dim=7, cameras=("front",))
+def folder_that_says(
+    path: Path, action: np.ndarray, ends: tuple[float, float], names=(), kind="smolvla"
+) -> Path:
+    """A folder whose every action is ``action``, in its data's units and order."""
+    views = {"views": (View("observation.images.front", 48, 64),)} if kind == "act" else {}
+    config = replace(PRESETS[f"{kind}-small"], action_dim=7, state_dim=7, cameras=("front",),
+                     **views)  # fmt: skip
     write_folder(path, config, seed=4)
     low, high = np.abs(action) * -1.5 - 1.0, np.abs(action) * 1.5 + 1.0
     index = list(names).index("finger_joint.pos") if names else 6
@@ -117,10 +124,16 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_each_value_arrives_where_it_belongs(start_policy, tmp_path, case):
+_KINDS = ("smolvla", "pi0", "act")
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [*zip(_KINDS, CASES, strict=True), *zip(_KINDS[1:], list(CASES)[2:0:-1], strict=True)],
+)
+def test_each_value_arrives_where_it_belongs(start_policy, tmp_path, kind, case):
     arm, gripper, ends, given, opening = CASES[case]
-    folder = folder_that_says(tmp_path / "it", np.array([*arm, gripper]), ends)
+    folder = folder_that_says(tmp_path / "it", np.array([*arm, gripper]), ends, kind=kind)
     check(start_policy(**NODE, **given, policy="vla", checkpoint=str(folder)), opening)
 
 
