@@ -9,6 +9,13 @@ import pytest
 from vla_ros.cli.main import main
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """DIR: a checkpoint that is there is all that is looked at before the flags."""
+    (tmp_path / "DIR").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def served(monkeypatch):
     """The policy that would be served by these words."""
@@ -86,7 +93,7 @@ def test_an_address_that_cannot_be_listened_at_is_a_line_before_anything_loads(c
             (["--port", port], "is taken: give another --port, 0 for a free one"),
             (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: "),
         ):
-            words = ["serve", "/nowhere", *words]
+            words = ["serve", "DIR", *words]
             assert main(words) == 2
             err = capsys.readouterr().err
             assert says in err and err.count("\n") == 1, err
