@@ -107,9 +107,9 @@ def test_losses_are_in_tensorboard_too(data, tmp_path):
     ("arguments", "said"),
     [
         (["train", "--data", "nowhere", "--out", "x"], "vla-ros collect"),
-        (["train", "--data", "nowhere", "--out", "x", "--arch", "huge"], "small"),
-        (["train", "--data", "nowhere", "--out", "x", "--steps", "0"], "at least 1"),
-        (["train", "--data", "nowhere", "--out", "x", "--workers", "0"], "--workers"),
+        (["train", "--data", ".", "--out", "x", "--arch", "huge"], "small"),
+        (["train", "--data", ".", "--out", "x", "--steps", "0"], "at least 1"),
+        (["train", "--data", ".", "--out", "x", "--workers", "0"], "--workers"),
         (["collect", "--out", "x", "--demos", "0"], "--demos"),
         (["collect", "--out", "x", "--image-size", "4"], "16 to 256"),
         (["collect", "--out", "x", "--seed", "7"], "0 to 4"),

@@ -371,9 +371,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--track is of a policy's training; LeRobot has wandb.enable=true")
     if args.policy:
         return train_lerobot(args)
-    for folder in args.data:
+    for folder in () if args.head else args.data:
         if not Path(folder).exists():
-            raise UserError(f"--data {folder}: there is no such folder")
+            raise UserError(f"--data {folder}: no such folder; vla-ros collect makes one")
     try:
         from vla_ros.engine.layers.devices import multiplies_bfloat16
         from vla_ros_lab.train.flow import FLOW_ARCHITECTURES
