@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "vla-ros check models/mine empty": ("no folder 'models/mine'",),
     "vla-ros convert nope out": ("nope is no directory",),
     # the lab's verbs
-    "vla-ros train --data nope --out x": ("--data nope: there is no such folder",),
+    "vla-ros train --data nope --out x": ("--data nope: no such folder",),
     "vla-ros train --out x": ("give --data",),
     "vla-ros collect --out x --tasks pick_red_cub": ("did you mean 'pick_red_cube'?",),
     "vla-ros collect --out x --demos 0": ("--demos", "at least 1"),
