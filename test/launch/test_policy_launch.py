@@ -169,6 +169,7 @@ def test_no_node_outlives_its_launch(ros2_launch, ros, tmp_path, number) -> None
     pids = [pid for pid in session(launch.pid) if pid != launch.pid]
     assert len(pids) >= 3, "policy, monitor, recorder"
     pids.append(up.worker_pid)  # which leads a session of its own
+    wait_until((tmp_path / "bag").is_dir, 30.0, "the recorder's bag")
     launch.signal(number)
     launch.wait(30)
     wait_until(lambda: not any(map(alive, pids)), 15.0, f"the end of {pids}")
