@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 
@@ -15,6 +17,8 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
+from support.nodes import Program
+from support.wait import wait_until
 from vla_ros.ros.bringup import lifecycle
 from vla_ros.ros.bringup.lifecycle import LifecycleClient
 
@@ -130,3 +134,17 @@ def test_who_never_answers_is_waited_for_no_longer_than_asked(serve, ros_domain)
             client.change("/served", "configure", 30.0, lambda: False)
         with pytest.raises(TimeoutError, match="/nobody/change_state did not appear in time"):
             client.change("/nobody", "configure", 0.2, lambda: True)
+
+
+def test_ctrl_c_of_the_launch_is_no_failure(serve, ros_domain, ros_env):
+    """It comes while the answer is on its way; launch calls a status of 1 "process has died"."""
+    server = serve(["make!"], looks=1000)
+    bring_up = [sys.executable, "-m", lifecycle.__name__, "/served"]
+    started = Program("bring_up", bring_up, ros_env)
+    try:
+        wait_until(lambda: server.asked, 30.0, "a request")
+        started.signal(signal.SIGINT)
+        assert started.wait(10.0) == 0, started.log
+        assert started.log == ""
+    finally:
+        started.kill()

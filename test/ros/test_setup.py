@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,11 +114,19 @@ class Person:
             os.chdir(folder)
             command = [sys.executable, "-m", "vla_ros", "setup"]
             os.execve(sys.executable, command, {**env, "TERM": "dumb", "COLUMNS": "100"})
-        while part := self._read():
+        typed = b""
+        while True:
+            if not select.select([self._terminal], [], [], 2.0)[0] and typed == b"\x03":
+                # Between the question and the read that waits, Python only notes a signal.
+                os.write(self._terminal, typed)
+                continue
+            if not (part := self._read()):
+                break
             self.shown += part.replace("\r\n", "\n")
             if self.shown.endswith("left out): ") and len(self.shown) > self._seen:
                 self._seen = len(self.shown)
-                os.write(self._terminal, self._left.pop(0).encode())
+                typed = self._left.pop(0).encode()
+                os.write(self._terminal, typed)
         self.status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(self._terminal)
 

@@ -175,7 +175,8 @@ class LifecycleClient:
 
 
 def main(node: str) -> int:
-    """Bring a node up. Returns 1, after one line on stderr, where it refused or did not respond."""
+    """Bring a node up, or until a signal. Returns 1, after one line on stderr, where it refused or
+    did not respond."""
     end_with_parent()
     stop = threading.Event()
     set_on_signal(stop)
@@ -185,6 +186,8 @@ def main(node: str) -> int:
             try:
                 done = client.change(node, transition, LONGEST_S, lambda: not stop.is_set())
             except TimeoutError as error:
+                if stop.is_set():  # Ctrl-C of the launch, which is no failure
+                    return 0
                 log_line(f"{node}: {transition}: {error}")
                 return 1
             if not done:

@@ -51,10 +51,14 @@ class CameraWatch:
         steady = arrival.steady_ns
         self.frames += 1
         self._last_frame_ns = steady
+        waits = self._config.sim_time and arrival.now_ns == self._received_ns
         self._follow_clock(stamp_ns, arrival)
         previous, self._stamp_ns = self._stamp_ns, stamp_ns
         if previous is not None and stamp_ns == previous:
-            self.repeated.add(steady)
+            if waits:  # a simulation in lock-step publishes a frame until its answer comes
+                self._last_fresh_ns = steady
+            else:
+                self.repeated.add(steady)
             return  # an old stamp does not count for rate or clocks
         if previous is not None and stamp_ns < previous:
             # The next frame is compared with this one: a bag that begins again counts once.

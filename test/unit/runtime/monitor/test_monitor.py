@@ -425,6 +425,23 @@ def test_a_single_repeated_stamp_warns() -> None:
     assert "1 images with a repeated stamp" in diagnostic.message
 
 
+def test_a_world_that_waits_shows_its_frame_again() -> None:
+    """A simulation in lock-step publishes a frame until its answer comes; its clock stands still."""
+    graph = Graph(sim_time=True)
+    graph.run(5)
+    for _ in range(60):
+        graph.frame(stamp_ns=graph.clock.now)
+        graph.clock.steady += PERIOD
+    diagnostic = graph.diagnostic("camera")
+    assert dict(diagnostic.values)["repeated stamps"] == "0"
+    assert "stamp" not in diagnostic.message
+    stamp = graph.clock.now
+    for _ in range(3):  # its clock goes on, and the camera does not
+        graph.clock.advance(PERIOD)
+        graph.frame(stamp_ns=stamp)
+    assert "3 images with a repeated stamp" in graph.diagnostic("camera").message
+
+
 def test_a_bag_that_begins_again_counts_once() -> None:
     graph = Graph()
     start = graph.clock.now
