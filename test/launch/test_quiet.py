@@ -64,12 +64,15 @@ def test_a_latched_instruction_from_before_and_from_after_the_start_is_heard(up,
     graph = up("policy")
     status = ros.inbox(PolicyStatus, "/policy/status", STATUS)
     status.wait(lambda m: m.instruction == "first", timeout=60)
-    late = RosPeer(ros.domain, "late")
+    late = []
     try:
-        late.publisher(String, "/instruction", LATCHED).publish(String(data="second"))
-        status.wait(lambda m: m.instruction == "second", timeout=10)
+        for text in ("second", "third", "fourth"):  # the others stay, and latch what was before
+            late.append(RosPeer(ros.domain, text))
+            late[-1].publisher(String, "/instruction", LATCHED).publish(String(data=text))
+            status.wait(lambda m, text=text: m.instruction == text, timeout=10)
     finally:
-        late.close()
+        for peer in late:
+            peer.close()
     assert "incompatible" not in graph.log.lower()
 
 

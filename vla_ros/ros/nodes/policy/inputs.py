@@ -17,7 +17,7 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.qos import QoSProfile
 from rclpy.time import Time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
@@ -43,11 +43,11 @@ from vla_ros.ros.common.serialized import (
 from vla_ros.ros.common.spin import every
 from vla_ros.ros.common.writers import StreamWriters
 from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
+from vla_ros.ros.nodes.policy.instructions import Instructions
 from vla_ros.ros.nodes.policy.needs import FrameStreams, gripper_ends_of
 from vla_ros.ros.nodes.policy.outputs import NAMESPACE, arms_of
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.control import Control
-from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.control.joints import (
     JointIntake,
     Joints,
@@ -79,8 +79,6 @@ MODEL = 2.0  # times the speed of robot_description: readings have noise
 _FIGURES = re.compile(r"-?\d+(\.\d+)?(?![\w'])")
 _MOST_CAUSES = 256
 _LOG_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
-LATCHED_S = 2.0  # for a latched instruction to come from a writer that was just discovered
-KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _POLL_S = 0.01  # how often the newest transform is read
 
 # Messages
@@ -250,14 +248,6 @@ class PolicyInputs:
         self._frames: FramePoses | None = None
         self._names_logged = 0
         self._lost_ns: dict[str, int] = {}  # stream and cause -> steady time of its last loss
-        self._latched: Any = None  # reader of latched instructions, for a while
-        self._retired: list[Any] = []  # those before it, which got what they were made for
-        self._latching: frozenset[bytes] = frozenset()  # writers that latch, by GID
-        self._latched_ns = 0  # when the reader was made
-        self._kept: bytes | None = None  # a latched instruction, perhaps from before we subscribed
-        self._instructed_ns = 0  # receipt of the last one that was not latched
-        self._when_kept = every(node, KEPT_S, self._set_kept_instruction)
-        self._when_kept.cancel()
         self._open: list[Any] = []
         self._cameras: list[CameraReader] = []
         self._joining = threading.Lock()
@@ -273,7 +263,7 @@ class PolicyInputs:
             parts["ground_truth"] = Nearest(STATES)
         self._join = Assembler(self._window, parts, needs.layout.make, more)
         self._subscribe(needs)
-        self._writers_seen = every(node, KEPT_S, self._read_latched)  # of the topic subscribed to
+        self._instructions = Instructions(node, clock, control)
 
     def _subscribe(self, needs: FrameStreams) -> None:
         self._read_camera("image", needs.main, self._join.image)
@@ -299,8 +289,6 @@ class PolicyInputs:
             for first in range(0, len(space.motion), 6):
                 arm = space.motion[first : first + 6]
                 self._listen_to_pose(space.names[arm[0]].removesuffix("x"), arm)
-        self._listen(String, "instruction", self._on_instruction, qos.EVENT, raw=True)
-        self._instruction_topic = self._open[-1].topic_name  # remappings applied
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     @property
@@ -320,9 +308,7 @@ class PolicyInputs:
         return PairingWindow(self._slop_ns or longest_ns // 2, limits.max_age_ns)
 
     def close(self) -> None:
-        self._node.destroy_timer(self._when_kept)
-        self._node.destroy_timer(self._writers_seen)
-        self._forget_latched()
+        self._instructions.close()
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
@@ -722,67 +708,6 @@ class PolicyInputs:
             self._control.measure(values, stamp_ns, received, indices)
 
         self._listen(PoseStamped, topic, callback, qos.STATE_SUB)
-
-    def _on_instruction(self, serialized: bytes) -> None:
-        """Take every instruction of every writer, in each one's order."""
-        self._kept = None  # a new instruction outweighs an older one
-        self._instructed_ns = self._clock.steady_ns()
-        self._set_instruction(serialized)
-
-    def _read_latched(self) -> None:
-        """Read what a writer latches that has come since the last call, as long as it takes.
-
-        A reader of latched messages that stayed would be incompatible with the default of `ros2
-        topic pub`, and the middleware of both sides would warn of it. Fast DDS was seen to hang
-        while it deletes an endpoint: so it is not done while the robot moves.
-        """
-        found = self._node.get_publishers_info_by_topic(self._instruction_topic)
-        latching = frozenset(
-            bytes(writer.endpoint_gid)
-            for writer in found
-            if writer.qos_profile.durability is DurabilityPolicy.TRANSIENT_LOCAL
-        )
-        news, self._latching = latching - self._latching, latching
-        now_ns = self._clock.steady_ns()
-        if news:
-            self._latched_ns = now_ns
-            if self._latched is not None:
-                self._retired.append(self._latched)
-            self._latched = self._node.create_subscription(
-                String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True
-            )
-            return
-        over = now_ns - self._latched_ns > LATCHED_S * SECOND
-        if over and not self._control.loop.safety.moves:
-            self._forget_latched()
-
-    def _forget_latched(self) -> None:
-        for reader in filter(None, (self._latched, *self._retired)):
-            self._node.destroy_subscription(reader)
-        self._latched, self._retired = None, []
-
-    def _on_kept_instruction(self, serialized: bytes) -> None:
-        """Keep the last instruction of a writer that latches it. This reader gets new ones too,
-        before or after the other one: only what that one does not get is news."""
-        if self._clock.steady_ns() - self._instructed_ns > KEPT_S * SECOND:
-            self._kept = serialized
-            self._when_kept.reset()
-
-    def _set_kept_instruction(self) -> None:
-        self._when_kept.cancel()
-        if self._kept is not None:
-            self._set_instruction(self._kept)
-            self._kept = None
-
-    def _set_instruction(self, serialized: bytes) -> None:
-        log = self._node.get_logger()
-        try:
-            text = check_instruction(read_text(serialized))
-        except ValueError as error:
-            self._control.ignore(f"instruction rejected, the task stays: {error}")
-            return
-        if self._control.set_instruction(text):
-            log.info(f"instruction: '{text}'" if text else "instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus, _: Mapping[str, Any]) -> None:
         """Follow the episodes of a simulation; a robot has none."""
