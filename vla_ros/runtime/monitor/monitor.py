@@ -268,12 +268,13 @@ def action_rate(facts: MonitorFacts) -> Diagnostic:
             found.add(Level.ERROR, f"RUNNING, but no command for {silent:.1f} s")
         missed = facts.commands.missed.recent(facts.steady_ns)
         due = missed + facts.commands.acted.recent(facts.steady_ns)
-        # One alone is no pattern, however short the window still is.
         begins = facts.running_s <= facts.config.command_timeout_s  # a second shows no pattern
-        if missed > max(1.0, facts.config.missed_fraction * due):
+        period_ms = status.period_ns / MS
+        # The first frames of an episode of three seconds are no pattern: of a whole window's.
+        whole = facts.config.window_s * 1e3 / period_ms if period_ms else 0.0
+        if missed > max(1.0, facts.config.missed_fraction * max(due, whole)):
             text = f"{missed} of {due} periods without an action"
             found.add(Level.WARN, text, expected=begins)
-        period_ms = status.period_ns / MS
         if not facts.config.sim_time and report.period_error.p99 > period_ms / 2:
             found.add(
                 Level.WARN,

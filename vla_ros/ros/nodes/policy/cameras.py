@@ -151,7 +151,9 @@ class CameraReader:
                 self.reliable = reliable
                 self._loss = LossWatch()
                 self._subscribe_anew()
-        if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
+        if self._left is None:
+            self._forget_counts()
+        elif self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
         if warning := self._loss.warning(self._topic, self.reliable, self._clock.steady_ns()):
             self._lossy(warning)
@@ -159,19 +161,23 @@ class CameraReader:
     def _subscribe_anew(self) -> None:
         """Read by another profile; the reader before this one stays for a moment."""
         self._forget_left()
+        self._forget_counts()
         self._left, self._left_ns = self._subscription, self._clock.steady_ns()
         self._subscription = self._subscribe()
 
     def _forget_left(self) -> None:
-        """Close the reader before this one: writers have found this one by now."""
+        """Close the reader before this one: writers have found this one by now. Its counts stay
+        until the next check, since what it has got may still wait in this one."""
         if self._left is not None:
             self._node.destroy_subscription(self._left)
             self._left = None
-            del self._counts[0]
-            self._counts[0].clear()
+
+    def _forget_counts(self) -> None:
+        del self._counts[:-1]
+        self._counts[0].clear()
 
     def _on_image(self, raw: bytes, info: Mapping[str, Any], mine: Counter[bytes]) -> None:
-        if self._left is not None:
+        if len(self._counts) > 1:
             key = raw[:_HEAD]
             mine[key] += 1
             if any(other[key] >= mine[key] for other in self._counts if other is not mine):
