@@ -136,7 +136,8 @@ class PolicyPeer:
         future.add_done_callback(lambda _: self._ring())
         if not self._until(future.done, interrupted, waiting, _RESET_S):
             self._reset_client.remove_pending_request(future)
-            self._log.warning("the policy's reset service did not answer: begins anyway")
+            if not interrupted():
+                self._log.warning("the policy's reset service did not answer: begins anyway")
             return False
         answer = future.result()
         if answer is None or not answer.success:
