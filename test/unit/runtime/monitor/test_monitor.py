@@ -426,7 +426,7 @@ def test_a_single_repeated_stamp_warns() -> None:
 
 
 def test_a_world_that_waits_shows_its_frame_again() -> None:
-    """A simulation in lock-step publishes a frame until its answer comes; its clock stands still."""
+    """A simulation in lock-step publishes a frame until its answer comes, and its clock stands."""
     graph = Graph(sim_time=True)
     graph.run(5)
     for _ in range(60):
