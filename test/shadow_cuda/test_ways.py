@@ -24,6 +24,7 @@ from vla_ros.engine.families.registry import write_folder
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.layers.flow_matching import RtcMode
 from vla_ros.engine.load import load_engine
+from vla_ros.engine.options import HERE
 
 CONFIG = tiny_config("llama_gqa", "fused")
 DECODINGS: dict[str, dict[str, Any]] = {
@@ -194,3 +195,9 @@ def test_weights_of_few_bits(checkpoint: str, weights: str) -> None:
         assert tokens(played[0]) == tokens(played[1])
     assert off(*played) < 0.05
     held(f"{name}, bf16", *played, within=0.05)
+
+
+def test_what_is_left_open_takes_the_gpu() -> None:
+    with shadow():
+        info = load_engine(EngineOptions("random:small", **HERE)).info  # type: ignore[arg-type]
+        assert (info.device, info.dtype) == ("cuda:0", "bfloat16")

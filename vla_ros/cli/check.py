@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_fields, add_flag, add_verb, require_rosbags
 from vla_ros.core.console import Progress, Table, print_json, show
 from vla_ros.core.errors import UserError, user_errors
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import HERE, EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def add_parser(verbs: Verbs) -> None:
     add("--fps", type=int, default=0, metavar="N", help="rows a second (the data's own)")
     add("--frames", type=int, default=24, metavar="N", help="frames to ask about (24)")
     add("--budget", type=float, default=120.0, metavar="S", help="longest search, in s (120)")
-    add_fields(parser, EngineOptions, "device", "dtype", "unnorm_key", "num_threads")
+    add_fields(parser, EngineOptions, "device", "dtype", "unnorm_key", "num_threads", **HERE)
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
     add("--write", type=Path, metavar="FILE", help="write the repair as a parameter file")
     add_flag(parser, "--json")
@@ -140,9 +140,10 @@ def _spec(args: argparse.Namespace, robot: Mapping[str, Any]) -> PolicySpec:
     remote = args.checkpoint.startswith(("ws://", "wss://", "tcp://"))
     name = args.policy or ("remote" if remote else "vla")
     own = {one: getattr(args, one) for one in ("device", "dtype", "unnorm_key", "num_threads")}
-    own = {one: value for one, value in own.items() if value != getattr(EngineOptions(), one)}
     if not robot:
         return PolicySpec(name, EngineOptions(args.checkpoint, **own))
+    default = {one: HERE.get(one, getattr(EngineOptions(), one)) for one in own}
+    own = {one: value for one, value in own.items() if value != default[one]}
     from vla_ros.ros.common.parameter_files import is_known, nearest
     from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows
     from vla_ros.ros.nodes.policy.settings import spec_of
@@ -240,8 +241,6 @@ def _of_set(
         state = _names(features[STATE]) if STATE in features else ()
         rows = reader.rows(wanted)
         if args.instruction is not None:
-            from dataclasses import replace
-
             rows = (replace(row, task=args.instruction) for row in rows)
         recording = record(
             str(path), float(args.fps or reader.info.fps), rows, reader.info.frames, args.frames,

@@ -270,20 +270,18 @@ def completed(setup: Setup) -> Setup:
         from vla_ros.engine.formats import parse_formats
         from vla_ros.engine.layers.devices import usable_device
         from vla_ros.engine.load import refuse_weights, sha256_on_disk
-        from vla_ros.engine.verdicts import chosen_dtype
+        from vla_ros.engine.verdicts import settled
         from vla_ros.policies.conventions import conventions_of
         from vla_ros.sim.libero.suites import base_of
         from vla_ros.sim.so101 import world as so101
     except ImportError as missing:
         raise UserError(f"{missing}: pip install '.[model]' in the checkout") from missing
-    usable_device(setup.device)
-    checkpoint = setup.checkpoint
+    device, checkpoint = str(usable_device(setup.device)), setup.checkpoint
     with user_errors(ValueError):
         options = parse_words(setup.engine_options)
-        dtype = setup.dtype
-        if dtype == AUTO:  # another machine that goes on with it keeps what this one chose
-            dtype, _ = chosen_dtype(checkpoint, setup.weights, setup.device)
-        refuse_weights(checkpoint, setup.weights, setup.device, dtype)
+        wanted = EngineOptions(checkpoint, device, setup.dtype, setup.weights)
+        dtype = settled(wanted)[0].dtype  # another machine that goes on with it keeps them
+        refuse_weights(checkpoint, setup.weights, device, dtype)
         refuse_unreadable(checkpoint, str(options.get("tokenizer", "")))
         suite = base_of(setup.suite)  # no checkpoint is trained on a perturbed one
         space = so101.ACTIONS if setup.environment == so101.NAME else END_EFFECTOR_DELTA
@@ -302,6 +300,7 @@ def completed(setup: Setup) -> Setup:
         return replace(
             setup,
             checkpoint_sha256=known,
+            device=device,
             dtype=dtype,
             weights=str(parse_formats(setup.weights)),
             unnorm_key=found.unnorm_key,

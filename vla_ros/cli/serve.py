@@ -22,7 +22,7 @@ from vla_ros.core.action_space import KINDS, ActionSpace, end_effectors, is_grip
 from vla_ros.core.adaptation import adaptation_of_words
 from vla_ros.core.console import LogFormatter
 from vla_ros.core.errors import UserError, user_errors
-from vla_ros.engine.options import EngineOptions, parse_options
+from vla_ros.engine.options import AUTO, HERE, EngineOptions, parse_options
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.remote.link import TOKEN
 
@@ -82,7 +82,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--policy-option", action="append", default=[], metavar="NAME=VALUE", help="of an"
         " installed package's policy; may be given again")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
-    add_fields(parser.add_argument_group("the engine"), EngineOptions, *FLAGS)
+    group = parser.add_argument_group("the engine")
+    add_fields(group, EngineOptions, *FLAGS, **HERE)
 
 
 def _pairs(words: Sequence[str], flag: str) -> dict[str, str]:
@@ -114,7 +115,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.replicas < 0 or (args.replicas and not args.port):
         raise UserError("--replicas must be 0 or more, and with Ray --port is a number")
-    if args.replicas and (":" in args.device or args.device == "auto"):
+    if args.replicas and args.device == AUTO:
+        from vla_ros.engine.layers.devices import usable_device
+
+        args.device = usable_device(AUTO).type  # the replicas' machines are as this one
+    if args.replicas and ":" in args.device:
         raise UserError(f"--device {args.device}: Ray gives each replica its GPU, say cuda")
     if args.policy == "remote":
         raise UserError("--policy remote: its clients may ask that server themselves")

@@ -27,7 +27,7 @@ from vla_ros.engine.models.corrector import CorrectorConfig, find_corrector
 from vla_ros.engine.models.robot_side import check_layout
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
-from vla_ros.engine.verdicts import chosen_dtype
+from vla_ros.engine.verdicts import settled
 
 
 def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) -> Engine:
@@ -41,9 +41,7 @@ def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) ->
         raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
-    if options.dtype == AUTO:
-        dtype_name, _ = chosen_dtype(options.checkpoint, options.weights, options.device)
-        options = replace(options, dtype=dtype_name)
+    options, _ = settled(options)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no GPU here")
@@ -151,10 +149,9 @@ def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = 
     formats (:mod:`vla_ros.engine.formats`) there; reads no weights."""
     if not (formats := parse_formats(weights)):
         return
-    if dtype == AUTO:
-        dtype, _ = chosen_dtype(name, weights, device)
-    source, place = source_of(name), torch.device(device)
-    wanted = Placement(place, getattr(torch, dtype), formats=formats)
+    options, _ = settled(EngineOptions(name, device=device, dtype=dtype, weights=weights))
+    source, place = source_of(name), torch.device(options.device)
+    wanted = Placement(place, getattr(torch, options.dtype), formats=formats)
     family_of(source).refuse_formats(source, wanted, rtc)
 
 

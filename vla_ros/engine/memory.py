@@ -14,8 +14,8 @@ from vla_ros.engine.families.base import LoadOptions, Placement
 from vla_ros.engine.families.registry import family_of, source_of
 from vla_ros.engine.formats import parse_formats
 from vla_ros.engine.layers.prepacked import can_prepack
-from vla_ros.engine.options import AUTO, EngineOptions
-from vla_ros.engine.verdicts import chosen_dtype
+from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.verdicts import settled
 
 _MEMINFO = Path("/proc/meminfo")
 _LIMITS = Path("/sys/fs/cgroup")
@@ -51,16 +51,13 @@ class Need:
 
 def needed(options: EngineOptions) -> Need:
     """What loading will need; reads headers alone. CheckpointError: it cannot be loaded."""
-    if options.dtype == AUTO:
-        name, _ = chosen_dtype(options.checkpoint, options.weights, options.device)
-    else:
-        name = options.dtype
-    device, dtype = torch.device(options.device), getattr(torch, name)
+    options, _ = settled(options)
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     source = source_of(options.checkpoint)
     place = Placement(device, dtype, formats=parse_formats(options.weights))
     sizes = family_of(source).sizes(source, LoadOptions.of(options), place)
     packs = options.decoding != "generate" and can_prepack(device, dtype)
-    return Need(sizes.weights, sizes.head if packs else 0, sizes.largest, name)
+    return Need(sizes.weights, sizes.head if packs else 0, sizes.largest, options.dtype)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -108,6 +108,10 @@ def _option(default: Any, text: str, **more: Any) -> Any:
     return field(default=default, metadata={"text": text, **more})
 
 
+#: What the policy node and its like take unless they are told: whatever this machine has.
+HERE = {"device": AUTO, "dtype": ""}
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Options of :func:`vla_ros.engine.load_engine`, validated once, here.
@@ -123,13 +127,14 @@ class EngineOptions:
         " of SHA-256",
     )
     device: str = _option(
-        "cpu", "torch device, such as cpu or cuda:0; of a policy auto too: a GPU, else the CPU"
+        "cpu", "torch device, such as cpu or cuda:0; auto: the first GPU, else the CPU"
     )
     dtype: str = _option(
         "float32",
-        "number format of the weights; auto: bfloat16 where the device multiplies it and vla-ros"
-        " verify passed this checkpoint in it, else float32",
-        choices=(*DTYPES, AUTO),
+        "number format of the weights; empty: bfloat16 on a GPU, unless vla-ros verify found this"
+        " checkpoint wrong in it, and float32 on a CPU; auto: bfloat16 where the device multiplies"
+        " it and vla-ros verify passed this checkpoint in it, else float32",
+        choices=("", *DTYPES, AUTO),
     )
     weights: str = _option(
         "",

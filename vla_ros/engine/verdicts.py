@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ import torch
 from vla_ros.core.errors import UserError
 from vla_ros.core.files import read_json
 from vla_ros.engine.formats import parse_formats
-from vla_ros.engine.io.hub import PRECISION
-from vla_ros.engine.layers.devices import multiplies_bfloat16
+from vla_ros.engine.io.hub import PRECISION, RANDOM
+from vla_ros.engine.layers.devices import device_of, multiplies_bfloat16
 from vla_ros.engine.layers.tuner import multiplies_integers
-from vla_ros.engine.options import DTYPES
+from vla_ros.engine.options import AUTO, DTYPES, EngineOptions
 
 _VERSION = 3  # of the measurement; a new one makes old verdicts void
 
@@ -108,11 +108,11 @@ def require(checkpoint: str, precision: Precision) -> None:
 
     CheckpointError where there is no such checkpoint.
     """
-    from vla_ros.engine.families.random import PREFIX
+    from vla_ros.engine.families.random import RANDOM
 
     if (precision.dtype, precision.weights) == ("float32", ""):
         return
-    if checkpoint.startswith(PREFIX):
+    if checkpoint.startswith(RANDOM):
         raise NotVerified("require_verified: random weights are no policy that could be verified")
     found = _found(checkpoint, precision)
     if found is not None and found.passed:
@@ -130,11 +130,9 @@ def chosen_dtype(checkpoint: str, weights: str, device: str) -> tuple[str, str]:
     On one core of a Zen 4 an action of shipped:tabletop took 35 ms in bfloat16 and 44 in float32.
     CheckpointError where there is no such checkpoint.
     """
-    from vla_ros.engine.families.random import PREFIX
-
     if not multiplies_bfloat16(torch.device(device)):
         return "float32", "this processor has no instructions for bfloat16"
-    if checkpoint.startswith(PREFIX):
+    if checkpoint.startswith(RANDOM):
         return "float32", "random weights are never checked"
     precision = Precision("bfloat16", weights, device)
     found = _found(checkpoint, precision)
@@ -142,6 +140,31 @@ def chosen_dtype(checkpoint: str, weights: str, device: str) -> tuple[str, str]:
         return "bfloat16", "it passed its precision check"
     why = "did not pass its precision check" if found else "has no precision check"
     return "float32", f"bfloat16 {why}: `{command(checkpoint, precision)}`"
+
+
+def settled(options: EngineOptions) -> tuple[EngineOptions, tuple[str, ...]]:
+    """Options with the device and dtype that were left open, and a line about each.
+
+    CheckpointError where there is no such checkpoint.
+    """
+    device, why = device_of(options.device)
+    lines = [f"device auto is {device}: {why}"] if why else []
+    name, dtype = options.checkpoint, options.dtype
+    if dtype == AUTO:
+        dtype, why = chosen_dtype(name, options.weights, device)
+        lines.append(f"dtype auto is {dtype}: {why}")
+    elif not dtype:
+        dtype = "float32" if torch.device(device).type == "cpu" else "bfloat16"
+        if dtype == "bfloat16" and not name.startswith(RANDOM):
+            precision = Precision(dtype, options.weights, device)
+            found = _found(name, precision)
+            if found is not None and not found.passed:
+                dtype = "float32"
+                lines.append("dtype is float32: bfloat16 did not pass its precision check")
+            elif found is None:
+                how = f"bfloat16 is not checked: `{command(name, precision)}`"
+                lines.append(f"dtype is bfloat16, a GPU's default; {how}")
+    return replace(options, device=device, dtype=dtype), tuple(lines)
 
 
 def command(checkpoint: str, precision: Precision) -> str:
@@ -156,10 +179,9 @@ def command(checkpoint: str, precision: Precision) -> str:
 
 def directory_of(checkpoint: str) -> Path | None:
     """The folder beside whose weights verdicts are kept; None: the package's own, or random."""
-    from vla_ros.engine.families.random import PREFIX
     from vla_ros.engine.io.hub import SHIPPED, resolve
 
-    return None if checkpoint.startswith((PREFIX, SHIPPED)) else resolve(checkpoint)
+    return None if checkpoint.startswith((RANDOM, SHIPPED)) else resolve(checkpoint)
 
 
 def _found(checkpoint: str, precision: Precision) -> StoredVerdict | None:

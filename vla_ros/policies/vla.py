@@ -20,10 +20,8 @@ from vla_ros.core.types import (
     Timeline,
 )
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.layers.devices import device_of
 from vla_ros.engine.layers.pieces import Pieces
-from vla_ros.engine.options import AUTO
-from vla_ros.engine.verdicts import Precision, chosen_dtype, require
+from vla_ros.engine.verdicts import Precision, require, settled
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
 from vla_ros.policies.layout import state_units_of
@@ -51,26 +49,13 @@ def _require_verified(spec: PolicySpec) -> None:
         raise PolicyRefused(str(error)) from error
 
 
-def _with_device(spec: PolicySpec) -> tuple[PolicySpec, str]:
-    """The spec with the device that ``auto`` stands for here, and the end of the line about it."""
-    device, why = device_of(spec.engine.device)
-    if not why:
-        return spec, ""
-    return replace(spec, engine=replace(spec.engine, device=device)), (
-        f"; device auto is {device}: {why}"
-    )
-
-
-def _with_dtype(spec: PolicySpec) -> tuple[PolicySpec, str]:
-    """The spec with the dtype that ``auto`` stands for here, and the end of the line about it."""
-    engine = spec.engine
-    if engine.dtype != AUTO:
-        return spec, ""
+def _settled(spec: PolicySpec) -> tuple[PolicySpec, str]:
+    """The spec with the device and dtype that it runs on, and the end of the line about them."""
     try:
-        dtype, why = chosen_dtype(engine.checkpoint, engine.weights, engine.device)
+        engine, lines = settled(spec.engine)
     except (UserError, ValueError, OSError, RuntimeError) as error:
         raise PolicyRefused(str(error)) from error
-    return replace(spec, engine=replace(engine, dtype=dtype)), f"; dtype auto is {dtype}: {why}"
+    return replace(spec, engine=engine), "".join(f"; {line}" for line in lines)
 
 
 class VlaPolicy:
@@ -86,8 +71,7 @@ class VlaPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         used, contradiction = settle(spec)
         self._layout = layout = used.layout(spec)
-        spec, device = _with_device(spec)
-        spec, dtype = _with_dtype(spec)
+        spec, place = _settled(spec)
         if spec.require_verified:  # before weights are read, which may take minutes
             _require_verified(spec)
         try:
@@ -109,7 +93,7 @@ class VlaPolicy:
         self.info: PolicyInfo = replace(
             self._engine.info,
             cameras=self._engine.cameras,
-            conventions=f"{used}{device}{dtype}",
+            conventions=f"{used}{place}",
             contradiction="; ".join(
                 filter(None, (contradiction, layout.doubt, self._engine.info.contradiction))
             ),

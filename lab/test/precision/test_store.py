@@ -14,7 +14,7 @@ from support.engine import tiny_config
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.families.openvla import write_random
 from vla_ros.engine.load import sha256_on_disk
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import HERE, EngineOptions
 from vla_ros.engine.verdicts import (
     NotVerified,
     Precision,
@@ -23,12 +23,14 @@ from vla_ros.engine.verdicts import (
     command,
     find,
     require,
+    settled,
     store,
 )
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
 
 BF16 = Precision("bfloat16")
+GPU = Precision("bfloat16", device="cuda")
 
 
 @pytest.fixture
@@ -181,3 +183,23 @@ def test_the_shipped_policy_has_its_check_with_it(checkpoint: Path, multiplies: 
 def test_a_check_is_of_one_dtype() -> None:
     with pytest.raises(ValueError, match="dtype auto: a check is of one of float32, bfloat16"):
         Precision("auto")
+
+
+def test_what_is_left_open_is_settled_once(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU bfloat16, which was not checked, and is not taken where it did not pass."""
+    left = EngineOptions(str(checkpoint), **HERE)  # type: ignore[arg-type]
+    here, lines = settled(left)
+    assert (here.device, here.dtype) == ("cpu", "float32")
+    assert lines == ("device auto is cpu: torch sees no GPU",)
+    monkeypatch.setattr("vla_ros.engine.verdicts.device_of", lambda name: ("cuda:0", "an L4"))
+    there, lines = settled(left)
+    assert (there.device, there.dtype) == ("cuda:0", "bfloat16")
+    assert lines[0] == "device auto is cuda:0: an L4"
+    assert lines[1].startswith("dtype is bfloat16, a GPU's default; bfloat16 is not checked: `vla-")
+    assert settled(replace(left, dtype="float32"))[0].dtype == "float32"
+    store(replace(passed(checkpoint), precision=GPU, passed=False), checkpoint)
+    assert settled(left)[0].dtype == "float32"
+    store(replace(passed(checkpoint), precision=GPU), checkpoint)
+    assert settled(left)[1] == ("device auto is cuda:0: an L4",)

@@ -201,7 +201,7 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
     from vla_ros.engine.load import refuse_weights
     from vla_ros.policies.base import PolicySpec
 
-    usable_device(args.device)
+    args.device = str(usable_device(args.device))
     with user_errors(ValueError):
         weights = str(parse_formats(args.weights))
         refuse_weights(args.checkpoint, weights, args.device, args.dtype)

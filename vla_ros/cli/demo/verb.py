@@ -192,12 +192,12 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
         from vla_ros.engine.load import refuse_weights
 
         with user_errors(ValueError):
-            refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or AUTO)
+            refuse_weights(checkpoint, args.weights, args.device or AUTO, args.dtype or AUTO)
     words = dict(word.partition("=")[::2] for word in given.get("engine_options", ()))
     refuse_unreadable(checkpoint, str(words.get("tokenizer", "")))
     robot = args.embodiment or str(given.get("embodiment", ""))
     values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, given, robot)}
-    if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
+    if args.device in (None, AUTO, "cpu") and checkpoint.startswith("random"):
         values["max_age_s"] = RANDOM_MAX_AGE_S
     return values
 

@@ -146,9 +146,10 @@ def device_of(name: str) -> tuple[str, str]:
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of that name. UserError: torch knows none, or finds none of its kind here."""
+    """The device of that name, auto too. UserError: torch knows none, or finds none of its kind
+    here."""
     try:
-        device = torch.device(name)
+        device = torch.device(device_of(name)[0])
     except RuntimeError:
         raise UserError(f"device is {name!r}: give cpu, cuda or cuda:0") from None
     if device.type != "cuda":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from vla_ros.core.adaptation import COLORS, FITS, IMAGE_DEFAULTS, TURNS
 from vla_ros.core.types import StaleAction
-from vla_ros.engine.options import OPTIONS, parse_options
+from vla_ros.engine.options import HERE, OPTIONS, parse_options
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import check_values
 from vla_ros.ros.common.peer import TRANSPORTS
@@ -92,6 +93,8 @@ def _view(role: str) -> tuple[P, ...]:
 def _engine(name: str) -> P:
     """The engine's option as a parameter."""
     option = OPTIONS[name]
+    if name in HERE:
+        option = replace(option, default=HERE[name])
     default = list(option.default) or [""] if isinstance(option.default, tuple) else option.default
     text = option.text[0].upper() + option.text[1:]
     return F(name, default, text, option.low, option.high, option.choices)

@@ -9,7 +9,7 @@ from typing import Any
 
 from vla_ros.core.adaptation import Adaptation, adaptation_of
 from vla_ros.core.types import StaleAction
-from vla_ros.engine.options import EngineOptions, parse_options
+from vla_ros.engine.options import AUTO, EngineOptions, parse_options
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.ros.nodes.policy.outputs import check_outputs, outputs_of
 from vla_ros.ros.nodes.policy.parameters import ENGINE, HIGH, IN_ENGINE_OPTIONS, LOW, roles_of
@@ -194,4 +194,4 @@ def engine_of(values: Mapping[str, Any]) -> EngineOptions:
 
 def _threads(device: str) -> int:
     """Threads of a model that shares the CPUs with the other nodes; 0: torch decides."""
-    return max(1, len(os.sched_getaffinity(0)) // 2) if device in ("cpu", "auto") else 0
+    return max(1, len(os.sched_getaffinity(0)) // 2) if device in ("cpu", AUTO) else 0
