@@ -11,7 +11,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or u
 pytest.importorskip("viser", reason="viser is not installed: make view")
 
 from vla_ros.core.resources import config_path
-from vla_ros.engine.options import OPTIONS, Option
+from vla_ros.engine.options import HERE, OPTIONS, Option
 from vla_ros.policies import PolicyRefused
 from vla_ros.ros import describe
 from vla_ros.ros.nodes.policy.parameters import ENGINE, IN_ENGINE_OPTIONS, TABLE
@@ -65,7 +65,7 @@ def test_every_option_of_the_engine_has_one_way_in_and_its_own_default():
     ways = [*ENGINE, *IN_ENGINE_OPTIONS, "camera_roles", "action_dim"]
     assert sorted(ways) == sorted(OPTIONS)
     spec = spec_of({**DEFAULTS, "device": "cuda:0", "policy": "vla", "checkpoint": "x"})
-    assert spec.engine.changed() == {"checkpoint": "x", "device": "cuda:0"}
+    assert spec.engine.changed() == {"checkpoint": "x", **HERE, "device": "cuda:0"}
     words = ["gamma=3", "adaptive_draft=false", "temperature=0.5"]
     engine = spec_of({**DEFAULTS, "engine_options": words}).engine
     assert (engine.gamma, engine.adaptive_draft, engine.temperature) == (3, False, 0.5)

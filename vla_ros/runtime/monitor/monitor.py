@@ -270,11 +270,13 @@ def action_rate(facts: MonitorFacts) -> Diagnostic:
         due = missed + facts.commands.acted.recent(facts.steady_ns)
         begins = facts.running_s <= facts.config.command_timeout_s  # a second shows no pattern
         period_ms = status.period_ns / MS
-        # The first frames of an episode of three seconds are no pattern: of a whole window's.
+        # One alone is no pattern, however short the window still is. For a log, nor are the first
+        # of an episode of three seconds: it is told of more than may be of a whole window.
         whole = facts.config.window_s * 1e3 / period_ms if period_ms else 0.0
-        if missed > max(1.0, facts.config.missed_fraction * max(due, whole)):
+        few = missed <= facts.config.missed_fraction * whole
+        if missed > max(1.0, facts.config.missed_fraction * due):
             text = f"{missed} of {due} periods without an action"
-            found.add(Level.WARN, text, expected=begins)
+            found.add(Level.WARN, text, expected=begins or few)
         if not facts.config.sim_time and report.period_error.p99 > period_ms / 2:
             found.add(
                 Level.WARN,
