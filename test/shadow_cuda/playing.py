@@ -122,7 +122,7 @@ def held(name: str, here: Played, there: Played, within: float, graphs: bool = T
         f" {waits}; {loads} |"
     )
     assert not there.errors
-    assert differs <= within
+    assert differs <= within, f"{differs:.2e}"
     if within == 0.0:
         assert tokens(here) == tokens(there)
     assert there.in_service == 0

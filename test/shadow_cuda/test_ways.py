@@ -146,7 +146,9 @@ def test_chunks_that_continue_in_each_mode(mode: str, graphs: bool, trained_for_
     make = of_family(str(trained_for_rtc), rtc_mode=mode, cuda_graphs=graphs)
     here, there = on_both(make)
     assert any(one.continues for one in there.answers)
-    held(f"pi05, {mode}{'' if graphs else ', eager'}", here, there, 2e-6, graphs)
+    # A backward pass a step adds up what other products round: 5.5e-6 on a CPU with AVX512-BF16.
+    within = 2e-5 if mode == "guided_vjp" else 2e-6
+    held(f"pi05, {mode}{'' if graphs else ', eager'}", here, there, within, graphs)
 
 
 def test_chunks_of_three_cameras(tmp_path: Path) -> None:

@@ -283,12 +283,12 @@ def give_back_freed() -> None:
 
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt(3)
-_APART, _MOST = 1 << 22, 1 << 25  # glibc takes no more than 32 MB
+_APART, _MOST = 1 << 20, 1 << 25  # glibc takes no more than 32 MB
 
 
 @contextmanager
 def memory_returned() -> Iterator[None]:
-    """Within, what is freed goes back to the kernel at once, where it had 4 MB or more: while a
+    """Within, what is freed goes back to the kernel at once, where it had 1 MB or more: while a
     model is loaded memory is what is in use and no more. Behind it blocks below 32 MB are kept for
     the next one, as glibc does by itself once such a block was freed: activations cost no new
     pages. Nothing where there is no glibc."""
