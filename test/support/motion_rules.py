@@ -433,8 +433,9 @@ class Course:
         if limits.acceleration is not None:
             most = limits.acceleration[idx]
             brakes = speeds <= began - since * most / 2 + EPSILON
-            jolts = np.abs(changes) > most * (1 + 1e-3) + 6 * unsure / length**2 + EPSILON
-            jolts &= length > 1e-4  # a duration is of whole nanoseconds
+            # A duration is of whole nanoseconds, in which a short segment's way is another one.
+            unsure_too = unsure + 1e-9 * speeds
+            jolts = np.abs(changes) > most * (1 + 1e-3) + 6 * unsure_too / length**2 + EPSILON
             if number == 0:
                 jolts &= np.abs(changes) > most * (1 + vague + self.stands + 4 * loose / length)
             words("acceleration", jolts, most)
