@@ -100,7 +100,9 @@ def policy_yaml() -> str:
     for name, (about, rows) in policy_parameters.GROUPS.items():
         lines += ["\0", *textwrap.wrap(f"------------ {name}: {about}", WIDTH - 6)]
         for row in rows:
-            text = f"{row.text} ({', '.join(filter(None, row.choices))})" if row.choices else row.text
+            text = (
+                f"{row.text} ({', '.join(filter(None, row.choices))})" if row.choices else row.text
+            )
             lines += [*textwrap.wrap(text, WIDTH - 6), f"\0{row.name}: {json.dumps(row.default)}"]
     words = (line[1:] if line.startswith("\0") else f"# {line}" for line in lines)
     return _YAML + "".join(f"    {line}".rstrip() + "\n" for line in words)

@@ -240,7 +240,9 @@ class _Maker:
         out.set("policy", needs.policy, "a checkpoint was given")
         out.set("checkpoint", needs.checkpoint, needs.family or "as given")
         if needs.policy == "vla":
-            out.set("device", "auto", "CUDA in bfloat16 where there is a GPU, else the CPU in float32")
+            out.set(
+                "device", "auto", "CUDA in bfloat16 where there is a GPU, else the CPU in float32"
+            )
         options = list(out.value("engine_options", ()))
         for name, values in needs.choices.items():
             question = f"{name} of {needs.checkpoint}"
