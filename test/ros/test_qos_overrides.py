@@ -68,6 +68,20 @@ def test_entities_have_what_was_given_and_the_others_what_they_had(ros, ros_env)
         node.kill()
 
 
+@pytest.mark.parametrize("name", ["recorder", "view"])
+def test_who_only_listens_has_what_was_given_too(ros_env, tmp_path, name):
+    if name == "view":
+        pytest.importorskip("viser", reason="viser is not installed: make view")
+    given = ("/policy/action.subscription.depth:=7", "/policy/actoin.subscription.depth:=3")
+    own = {"recorder": f"output:={tmp_path / 'bag'}", "view": "port:=8765"}
+    node = Program(name, [*command(name, *given), "-p", own[name]], ros_env)
+    try:
+        node.wait_for_log("as given: qos_overrides./policy/action.subscription.depth 7", 30.0)
+        node.wait_for_log("actoin.subscription.depth: this node has no such topic", 30.0)
+    finally:
+        node.kill()
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [

@@ -39,6 +39,7 @@ from vla_ros.ros.common.listening import message_of
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
 from vla_ros.ros.common.peer import class_of
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
 from vla_ros.ros.common.spin import every, run
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def log_folder() -> Path:
     return Path(os.environ.get("ROS_LOG_DIR") or f"{home}/log").expanduser()
 
 
-class RecorderNode(Node):
+class RecorderNode(QosOverrides, Node):
     """The node that feeds the bag and the flight recorder. ValueError: a bad parameter, or a folder
     that cannot be used.
 
@@ -201,6 +202,7 @@ class RecorderNode(Node):
         self._diagnostics = Diagnostics(self)
         every(self, 1.0, self._diagnose)
         self._begun_ns = clock.steady_ns()
+        warn_of_unused(self)
         only = "" if self._sink is not None else "flight records only, into "
         self._say(f"recording: {only}{self._where()}")
 

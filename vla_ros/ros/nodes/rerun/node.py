@@ -23,6 +23,7 @@ from vla_ros.ros.common.listening import message_of
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
 from vla_ros.ros.common.peer import Topics, class_of
+from vla_ros.ros.common.qos_overrides import QosOverrides
 from vla_ros.viz.rerun import RerunLog
 from vla_ros.viz.scene import Reader, stamp_of
 
@@ -45,7 +46,7 @@ IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _ARRANGE_S = 20.0  # after that an arrangement is the user's, and only the default is renewed
 
 
-class RerunNode(Node):
+class RerunNode(QosOverrides, Node):
     """The node that feeds the viewer. ValueError: a bad parameter, or no viewer."""
 
     def __init__(self) -> None:

@@ -54,6 +54,7 @@ from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
 from vla_ros.ros.common.peer import image_topic
+from vla_ros.ros.common.qos_overrides import QosOverrides, warn_of_unused
 from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.ros.nodes.monitor.node import command_seen, status_seen
 from vla_ros.ros.nodes.view.cloud import CloudReader
@@ -307,7 +308,7 @@ MOST_WAITING = 20  # requests of people; STOP is not among them
 GONE_NS = 3 * SECOND  # without a browser for so long the page is closed; a reload is shorter
 
 
-class ViewNode(Node):
+class ViewNode(QosOverrides, Node):
     """The node behind the page. ValueError: a bad parameter, or no port to serve on."""
 
     def __init__(self) -> None:
@@ -335,6 +336,7 @@ class ViewNode(Node):
         spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
         spin.every(self, 0.2, self._sample)
         spin.every(self, 1.0 / HOLD_HZ, self._keep)
+        warn_of_unused(self)
 
     def _open(self, values: dict[str, Any]) -> PageWindow:
         host: str = values["host"]
