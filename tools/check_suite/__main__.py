@@ -13,16 +13,18 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from check_suite.episodes import load, make
 from check_suite.plant import Fault, faults
+from vla_ros.core.types import Floats
 from vla_ros.data.check.asking import Asker
 from vla_ros.data.check.diagnosis import Diagnosis, Search
-from vla_ros.data.check.hypotheses import all_of
+from vla_ros.data.check.hypotheses import Inputs, all_of
 from vla_ros.data.check.recording import Recording
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import Policy, PolicySpec, load_policy
@@ -135,21 +137,34 @@ def _check(policy: Policy, recording: Recording, free: bool) -> Diagnosis:
     info = policy.info
     hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
     hypotheses = [one for one in hypotheses if not free or one.inputs is None]
-    return Search(_asker(policy, recording), hypotheses, 1e9).run()
+    return Search(RememberingAsker(policy, recording), hypotheses, 1e9).run()
 
 
-_ASKERS: dict[int, Asker] = {}
+class RememberingAsker(Asker):
+    """An asker that keeps each answer of a policy by what the policy was shown: faults of the
+    actions ask the same, and a fault repaired by another's repair is often a third one's."""
 
+    answers: ClassVar[dict[tuple[int, bytes], Floats]] = {}
 
-def _asker(policy: Policy, recording: Recording) -> Asker:
-    """One that keeps its answers as long as the images are the same: clean sets are of one pool."""
-    key = id(recording.images)
-    known = _ASKERS.get(key)
-    if known is None or known.recording.state is not recording.state:
-        _ASKERS.clear()
-        known = _ASKERS[key] = Asker(policy, recording)
-    known.recording = recording
-    return known
+    def ask(
+        self, inputs: Sequence[Inputs], rows: Sequence[int], instruction: str | None = None
+    ) -> Floats:
+        keys = {row: (id(self._policy), self._shown(inputs, row, instruction)) for row in rows}
+        left = [row for row in dict.fromkeys(rows) if keys[row] not in self.answers]
+        if left:
+            found = super().ask(inputs, left, instruction)
+            self.answers.update({keys[row]: one for row, one in zip(left, found, strict=True)})
+        return np.stack([self.answers[keys[row]] for row in rows])
+
+    def _shown(self, inputs: Sequence[Inputs], row: int, instruction: str | None) -> bytes:
+        text = self.recording.tasks[row] if instruction is None else instruction
+        digest = blake2b(text.encode(), digest_size=16)
+        for back in range(self._policy.info.observations):
+            seen = self.observation(inputs, row, back)
+            digest.update(str(seen.stamp_ns).encode())
+            for array in (seen.image, seen.wrist_image, seen.proprio, *seen.more_images.values()):
+                digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+        return digest.digest()
 
 
 def _outcome(found: Diagnosis) -> dict[str, Any]:
