@@ -1,8 +1,10 @@
 """`python -m check_suite`: planted faults on episodes of the tabletop, named or not, as a table.
 
-Every result is a line of a file, and a run that was stopped goes on where it was. A fault is named
-right where the name is the planted one's; a wrong name is any other; nothing named is a miss. On
-clean recordings, and where no hypothesis repairs the fault, any name is wrong.
+Every result is a line of a tracked file, `results.jsonl`, and a run that was stopped goes on where
+it was, also on another machine: a line is of the code that made it, and void once that changed.
+
+A fault is named right where the name is the planted one's; a wrong name is any other; nothing named
+is a miss. On clean recordings, and where no hypothesis repairs the fault, any name is wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +32,12 @@ from vla_ros.data.check.recording import Recording
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import Policy, PolicySpec, load_policy
 
-FOLDER = Path(__file__).resolve().parents[2] / "build" / "check-suite"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FOLDER = ROOT / "build" / "check-suite"
+#: What decides about a name: files of the search and of the planted faults.
+CODE = (*sorted((ROOT / "vla_ros/data/check").glob("*.py")), ROOT / "vla_ros/core/adaptation.py",
+        HERE / "plant.py", HERE / "episodes.py")  # fmt: skip
 #: Two at once: each by its name.
 PAIRS = (
     ("BGR", "gripper 1..0"),
@@ -50,7 +58,7 @@ def main() -> int:
     parser.add_argument("--clean", type=int, default=10, help="clean sets of each size (10)")
     parser.add_argument("--only", default="", help="faults whose name has this word")
     parser.add_argument("--episodes", type=int, default=4, help="of each family (4)")
-    parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
+    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl")
     parser.add_argument("--drawn", type=int, default=0, metavar="N",
                         help="of faults of the actions alone N drawn sets each, with the repairs"
                         " that ask nothing: a second of CPU each")  # fmt: skip
@@ -74,7 +82,8 @@ def _run(args: argparse.Namespace, checkpoint: str, done: set[tuple[Any, ...]]) 
         file = make(FOLDER, args.episodes, labels == "disturbed")
         whole = load(file, 96, bool(needs), False)
         for name, wanted, planted, frames in _cases(args, whole, needs, labels):
-            case = {"checkpoint": checkpoint, "labels": labels, "fault": name, "frames": frames}
+            case = {"checkpoint": checkpoint, "labels": labels, "fault": name, "frames": frames,
+                    "code": _code()}  # fmt: skip
             if _key(case) in done:
                 continue
             begun = time.process_time()
@@ -183,10 +192,20 @@ def _outcome(found: Diagnosis) -> dict[str, Any]:
     }
 
 
+@cache
+def _code() -> str:
+    digest = blake2b(digest_size=6)
+    for file in CODE:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def _read(file: Path) -> list[dict[str, Any]]:
+    """Results of the code as it is; others are left out."""
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    found = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return [one for one in found if one["code"] == _code()]
 
 
 def _key(case: Mapping[str, Any]) -> tuple[Any, ...]:
