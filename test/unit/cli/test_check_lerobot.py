@@ -1,5 +1,6 @@
 """`vla-ros check --policy lerobot`: a folder that LeRobot itself answers for, in its own Python."""
 
+import argparse
 import json
 
 import numpy as np
@@ -11,7 +12,14 @@ pytest.importorskip("rclpy", reason="--robot reads the policy node's parameters"
 
 from support.bags import START, STORE, Entry, T, header, image, task, write_bag
 from support.lerobot import interpreter, make_checkpoints
+from vla_ros.cli.check import _robot, _spec
 from vla_ros.cli.main import main
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Instruction, Timeline
+from vla_ros.data.check.asking import Asker
+from vla_ros.data.check.recording import record
+from vla_ros.data.lerobot.dataset import ACTION, STATE, DatasetRow
+from vla_ros.runtime.worker.asked import WorkerPolicy
 
 ARM = ["shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper"]
 ROBOT = """\
@@ -71,6 +79,45 @@ def test_lerobot_answers_as_our_own_engine_does(tmp_path, capsys):
     assert found["lerobot"]["calls"] > 8
     assert found["lerobot"]["error"] == pytest.approx(found["vla"]["error"], abs=2e-3)
     assert found["lerobot"]["rmse"] == pytest.approx(found["vla"]["rmse"], abs=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_policy_of_two_observations_is_given_the_one_before(tmp_path):
+    folder = make_checkpoints(tmp_path, "diffusion") / "diffusion"
+    robot = tmp_path / "robot.yaml"
+    robot.write_text(ROBOT.format(arm=json.dumps(ARM)).replace("    camera_roles: [side]\n", ""))
+    args = argparse.Namespace(robot=robot, contract=None, checkpoint=str(folder), policy="lerobot",
+                              device="cpu", dtype="float32", unnorm_key="",
+                              num_threads=1)  # fmt: skip
+    rng = np.random.default_rng(0)
+
+    def rows():
+        for _ in range(16):
+            seen = {name: rng.integers(0, 256, (48, 64, 3), np.uint8) for name in ("main", "wrist")}
+            yield DatasetRow(0, "push", seen, {ACTION: rng.normal(0, 0.3, 6),
+                                               STATE: rng.normal(0, 0.3, 6)})  # fmt: skip
+
+    roles = {"main": "main", "wrist": "wrist"}
+    recording = record("rows", 20.0, rows(), 16, 4, ARM, ARM, roles, 4)
+    policy, clock = WorkerPolicy(_spec(args, _robot(args)), SystemClock()), SystemClock()
+    try:
+        assert policy.info.observations == 2
+        asker, row = Asker(policy, recording), recording.chosen[1]
+        asked = asker.ask((), [row])[0]
+
+        def answer(*backs):
+            policy.reset(Instruction("push", 100 + len(backs)))
+            for back in backs:
+                seen = asker.observation((), row, back)
+                timeline = Timeline(seen.received_steady_ns)
+                found = policy.step(seen, timeline.mark("queue", timeline.end_ns), clock)
+            return found.actions
+
+        assert np.array_equal(asked, answer(1, 0))
+        assert not np.array_equal(asked, answer(0))
+    finally:
+        policy.close()
 
 
 def test_without_lerobot_it_is_a_line(tmp_path, capsys, monkeypatch):
