@@ -26,7 +26,7 @@ def test_what_the_loop_s_lock_is_held_for_is_a_fraction_of_the_percentiles() -> 
         windows.tick(i % 100 * MS, i * MS)
     whole = min(spent(lambda: windows.message(now)) for _ in range(15))
     held = min(spent(windows.copy) for _ in range(15))
-    assert held < whole / 5, f"{1e3 * held:.2f} ms under the lock, {1e3 * whole:.2f} ms in all"
+    assert held < whole / 3, f"{1e3 * held:.2f} ms under the lock, {1e3 * whole:.2f} ms in all"
 
 
 def test_what_comes_later_changes_nothing_of_a_copy() -> None:
