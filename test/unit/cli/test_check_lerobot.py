@@ -82,7 +82,7 @@ def test_lerobot_answers_as_our_own_engine_does(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 def test_a_policy_of_two_observations_is_given_the_one_before(tmp_path):
     folder = make_checkpoints(tmp_path, "diffusion") / "diffusion"
     robot = tmp_path / "robot.yaml"
