@@ -4,7 +4,8 @@ Every result is a line of a tracked file, `results.jsonl`, and a run that was st
 it was, also on another machine: a line is of the code that made it, and void once that changed.
 
 A fault is named right where the name is the planted one's; a wrong name is any other; nothing named
-is a miss. On clean recordings, and where no hypothesis repairs the fault, any name is wrong.
+is a miss, or unseen where the policy hardly errs more with the fault than without. On clean
+recordings, and where no hypothesis repairs the fault, any name is wrong.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _cases(
         recording = whole.only(frames)
         for one in fit.values():
             if args.only in one.name:
-                yield one.name, [[*one.wanted]], one.plant(recording), frames
+                right = [*one.wanted, *(() if "state" in needs else one.stateless)]
+                yield one.name, [right], one.plant(recording), frames
         for names in PAIRS if frames >= 24 and not few else ():
             if set(names) <= set(fit) and args.only in " + ".join(names):
                 first, second = (fit[name] for name in names)
@@ -214,33 +216,55 @@ def _key(case: Mapping[str, Any]) -> tuple[Any, ...]:
 
 # The table
 
+VERDICTS = ("right", "tied", "half", "unseen", "missed", "wrong")
+
 
 def judged(case: Mapping[str, Any]) -> str:
-    """right, wrong or missed. Of two faults, both or one of them without a wrong one is right."""
+    """right, half (of two faults one), missed, wrong; tied: another repair is as good on these
+    frames, and both are printed."""
     wanted = [set(names) for names in case["wanted"]]
     named = set(case["names"])
     if not any(wanted):
         return "wrong" if named else "right"
     strange = [name for name in named if not any(name in names for names in wanted)]
     if strange:
-        return "wrong"
+        as_good = {tie for tie in case["ties"] if any(tie in names for names in wanted)}
+        return "tied" if len(wanted) == 1 and as_good else "wrong"
     return "right" if named and len(named) == len(wanted) else "missed" if not named else "half"
+
+
+def unseen(cases: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    """Cases of a fault that makes the policy's error less than twice what it is without one."""
+    repaired: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for case in cases:
+        if judged(case) == "right" and case["names"]:
+            repaired[case["checkpoint"], case["labels"], case["frames"]].append(case["after"])
+    usual = {key: float(np.median(found)) for key, found in repaired.items()}
+    return {
+        _key(case)
+        for case in cases
+        if any(case["wanted"])
+        and case["before"]
+        < 2 * usual.get((case["checkpoint"], case["labels"], case["frames"]), 0.0)
+    }
 
 
 def table(cases: Sequence[Mapping[str, Any]]) -> str:
     """All results in Markdown: a row a kind and size, then what was not named right."""
+    hidden = unseen(cases)
     rows: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for case in cases:
         key = (case["checkpoint"], case["labels"], _kind(case), case["frames"])
-        rows[key].append(judged(case))
+        verdict = judged(case)
+        rows[key].append("unseen" if verdict == "missed" and _key(case) in hidden else verdict)
         seconds[key].append(case["seconds"])
     out = [
-        "| checkpoint | labels | kind | frames | cases | right | half | missed | wrong | CPU s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| checkpoint | labels | kind | frames | cases | {' | '.join(VERDICTS)} | CPU s |",
+        f"|{'---|' * (6 + len(VERDICTS))}",
     ]
     for key, found in sorted(rows.items()):
-        counts = [found.count(word) for word in ("right", "half", "missed", "wrong")]
+        counts = [found.count(word) for word in VERDICTS]
         words = [str(word) for word in (*key, len(found), *counts)]
         out.append(f"| {' | '.join(words)} | {np.median(seconds[key]):.0f} |")
     out += ["", "Not named right:", ""]

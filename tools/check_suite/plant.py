@@ -19,12 +19,14 @@ Plant = Callable[[Recording], Recording]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A planted fault. ``wanted``: names that are right; empty: nothing on the list repairs it, and
-    nothing is to be named. ``needs``: "state" or "wrist" of the policy."""
+    nothing is to be named. ``needs``: "state" or "wrist" of the policy. ``stateless``: names that
+    are right, too, of a policy without a state."""
 
     name: str
     wanted: tuple[str, ...]
     plant: Plant
     needs: str = ""
+    stateless: tuple[str, ...] = ()
 
 
 def _images(recording: Recording, change: Callable[[str, Image], Image]) -> Recording:
@@ -77,22 +79,20 @@ def _action(factor: tuple[float, ...] = (), offset: tuple[float, ...] = (), turn
 
 
 def _shifted(what: str, lag: int) -> Plant:
-    """Images, state or actions of ``lag`` rows before, episode by episode."""
+    """Images, state or actions of ``lag`` rows before, episode by episode. Of images few rows are
+    kept: they are late where the state and the actions are of ``lag`` rows later."""
 
     def plant(recording: Recording) -> Recording:
         def source(row: int) -> int:
             rows = np.flatnonzero(recording.episodes == recording.episodes[row])
-            return int(np.clip(row - lag, rows[0], rows[-1]))
+            return int(np.clip(row + (lag if what == "image" else -lag), rows[0], rows[-1]))
 
-        if what == "image":
-            images = {
-                row: recording.images.get(source(row), one) for row, one in recording.images.items()
-            }
-            return replace(recording, images=images)
         at = [source(row) for row in range(len(recording.actions))]
+        state = None if recording.state is None else recording.state[at]
+        if what == "image":
+            return replace(recording, state=state, actions=recording.actions[at])
         if what == "state":
-            assert recording.state is not None
-            return replace(recording, state=recording.state[at])
+            return replace(recording, state=state)
         return replace(recording, actions=recording.actions[at])
 
     return plant
@@ -149,7 +149,8 @@ def faults() -> Iterator[Fault]:
     yield Fault("frame of the tool", ("action: frame tool",), _tool, "state")
     for lag in (3, 5, 8):
         near = tuple(f"image {n:+d}" for n in range(lag - 2, lag + 3) if n)
-        yield Fault(f"image {lag} frames late", near, _shifted("image", lag))
+        early = tuple(f"actions {-n:+d}" for n in range(lag - 1, lag + 2))
+        yield Fault(f"image {lag} frames late", near, _shifted("image", lag), stateless=early)
         near = tuple(f"actions {n:+d}" for n in range(lag - 1, lag + 2) if n)
         yield Fault(f"actions {lag} frames late", near, _shifted("actions", lag))
     yield Fault("state 5 frames late", tuple(f"state {n:+d}" for n in (3, 4, 5, 6)),

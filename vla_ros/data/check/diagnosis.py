@@ -208,10 +208,14 @@ class Search:
     def _ask_all(self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis]) -> None:
         """Try those on all frames that help in some, alone or with a change of the answers."""
         screened = self._screened(base, asked, self._fewest)
-        few = self._with_free(base, self._fewest)[0]
+        few, change = self._with_free(base, self._fewest)
+        if change and change[0].about == asked[0].about:  # a lag of the actions is like another's
+            few = mean(self._errors(base, self._fewest))
         left = [one for error, one, _ in screened if error < 0.9 * few][:_SEMIFINALISTS]
         screened = self._screened(base, left, self._few)
-        few = self._with_free(base, self._few)[0]
+        few, change = self._with_free(base, self._few)
+        if change and change[0].about == asked[0].about:
+            few = mean(self._errors(base, self._few))
         for error, one, more in screened[:_FINALISTS]:
             if error > 0.85 * few:
                 break

@@ -175,7 +175,7 @@ def _of_state(recording: Recording, middle: Sequence[float]) -> Iterator[Hypothe
                              f"{names[i]} and {names[j]} of the state are exchanged",
                              order=order)  # fmt: skip
     for i in lives:
-        guesses = {g * max(float(spread[i]), 1e-3) for g in (-1.8, -0.6, 0.6, 1.8)}
+        guesses = {g * max(float(spread[i]), 1e-3) for g in (-1.8, -1.2, -0.6, 0.6, 1.2, 1.8)}
         if len(middle) == count:
             guesses.add(float(middle[i] - recording.state[:, i].mean()))
         if np.abs(recording.state[:, i]).max() > 0.5:
