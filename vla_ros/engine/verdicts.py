@@ -108,8 +108,6 @@ def require(checkpoint: str, precision: Precision) -> None:
 
     CheckpointError where there is no such checkpoint.
     """
-    from vla_ros.engine.families.random import RANDOM
-
     if (precision.dtype, precision.weights) == ("float32", ""):
         return
     if checkpoint.startswith(RANDOM):

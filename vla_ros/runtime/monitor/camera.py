@@ -36,6 +36,7 @@ class CameraWatch:
         self.out_of_order = EventTally(config.window_s)
         self.ahead = EventTally(config.window_s)
         self._stamp_ns: int | None = None
+        self._fresh_now_ns: int | None = None  # ROS time at which that stamp came first
         self._received_ns: int | None = None
         self._last_frame_ns = self._last_fresh_ns = steady_ns
         self.offset = ClockOffset(config.window_s, EPSILON_NS / MS)
@@ -51,7 +52,7 @@ class CameraWatch:
         steady = arrival.steady_ns
         self.frames += 1
         self._last_frame_ns = steady
-        waits = self._config.sim_time and arrival.now_ns == self._received_ns
+        waits = self._config.sim_time and arrival.now_ns == self._fresh_now_ns
         self._follow_clock(stamp_ns, arrival)
         previous, self._stamp_ns = self._stamp_ns, stamp_ns
         if previous is not None and stamp_ns == previous:
@@ -64,6 +65,7 @@ class CameraWatch:
             # The next frame is compared with this one: a bag that begins again counts once.
             self.out_of_order.add(steady)
             return
+        self._fresh_now_ns = arrival.now_ns
         self._fresh.add(steady, 1.0)
         self._last_fresh_ns = steady
         if not self._config.sim_time:

@@ -431,7 +431,7 @@ def test_a_world_that_waits_shows_its_frame_again() -> None:
     graph.run(5)
     for _ in range(60):
         graph.frame(stamp_ns=graph.clock.now)
-        graph.clock.steady += PERIOD
+        graph.clock.steady += round(PERIOD * 1e9)
     diagnostic = graph.diagnostic("camera")
     assert dict(diagnostic.values)["repeated stamps"] == "0"
     assert "stamp" not in diagnostic.message
@@ -656,6 +656,20 @@ def test_strangers_cannot_fill_the_memory() -> None:
         graph.run(1, publisher=i.to_bytes(2, "big"))
     assert len(graph.monitor._commands._last) <= MAX_WRITERS
     assert len(graph.monitor._writers._senders) <= MAX_WRITERS
+
+
+def test_frozen_stamps_are_an_error_beside_a_coarse_clock_too() -> None:
+    """/clock goes on only with every third image."""
+    graph = Graph(sim_time=True)
+    graph.run(20)
+    stamp = graph.clock.now
+    for number in range(60):
+        graph.frame(stamp_ns=stamp)
+        graph.clock.steady += round(PERIOD * 1e9)
+        graph.clock.now += round(3 * PERIOD * 1e9) if number % 3 == 2 else 0
+    diagnostic = graph.diagnostic("camera")
+    assert diagnostic.level is Level.ERROR
+    assert "stamps stand still" in diagnostic.message
 
 
 def test_the_first_periods_of_an_episode_are_no_news() -> None:

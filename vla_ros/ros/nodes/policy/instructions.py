@@ -19,6 +19,7 @@ from vla_ros.runtime.control.goals import check_instruction
 
 LATCHED_S = 2.0  # for a latched instruction to come from a writer that was just discovered
 KEPT_S = 0.2  # between two readers' receipt of one message, at most
+_MOST_WRITERS = 100  # `ros2 topic pub` is another one each time
 
 
 class Instructions:
@@ -54,20 +55,24 @@ class Instructions:
 
     def _on_instruction(self, serialized: bytes, info: Mapping[str, Any]) -> None:
         """Take every instruction of every writer, in each one's order."""
-        self._is_news(info)
+        self._note(info)
         self._kept = None  # a new instruction outweighs an older one
         self._instructed_ns = self._clock.steady_ns()
         self._set(serialized)
 
-    def _is_news(self, info: Mapping[str, Any]) -> bool:
-        """False for what this writer's last instruction is, or was before it. A reader made for one
-        writer gets what all the others latch, too, in any order."""
-        gid = info.get("publisher_gid")
-        writer = bytes(gid["data"]) if gid is not None else b""
-        written = int(info.get("source_timestamp") or 0)
-        if written and written <= self._newest.get(writer, -1):
+    def _note(self, info: Mapping[str, Any]) -> bool:
+        """Note a writer's instruction; False: it, or a later one, was noted before. A reader made
+        for one writer gets what all the others latch, too, in any order. True where the middleware
+        names no writer (Jazzy): clocks of two machines are not compared."""
+        gid, written = info.get("publisher_gid"), int(info.get("source_timestamp") or 0)
+        if gid is None or not written:
+            return True
+        writer = bytes(gid["data"])
+        if written <= self._newest.get(writer, -1):
             return False
         self._newest[writer] = written
+        if len(self._newest) > _MOST_WRITERS:
+            del self._newest[next(iter(self._newest))]
         return True
 
     def _read_latched(self) -> None:
@@ -101,7 +106,7 @@ class Instructions:
     def _on_latched(self, serialized: bytes, info: Mapping[str, Any]) -> None:
         """Keep the last instruction of a writer that latches it. This reader gets new ones too,
         before or after the other one: only what that one does not get is news."""
-        if not self._is_news(info):
+        if not self._note(info):
             return
         if self._clock.steady_ns() - self._instructed_ns > KEPT_S * SECOND:
             written = int(info.get("source_timestamp") or 0)
