@@ -30,8 +30,8 @@ from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 
 KINDS = ["float32", "bfloat16", "int8"]
-#: of oneDNN's: with it every kind is read; with the others bfloat16 is not, as on a CPU with AMX,
-#: and float32 is not
+#: of oneDNN's: with it every kind is read in blocks of 64; with the others bfloat16 is not read, and
+#: float32 is not
 WITHOUT_AMX, WITHOUT_BFLOAT16, WITHOUT_AVX2 = "AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX"
 
 
@@ -80,16 +80,16 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_every_kind_is_read_without_amx() -> None:
-    """What was skipped on this CPU for its order runs here as on one without AMX."""
+def test_every_kind_is_read_with_amx_and_without() -> None:
+    """Here, and as on a CPU without AMX, where those of bfloat16 run once more."""
     if not torch.cpu._is_avx512_bf16_supported():
         pytest.skip("this CPU has no AVX-512 for bfloat16")
-    skipped = [kind for kind in KINDS if why_not(kind)]
-    if os.environ.get(LIMIT) == WITHOUT_AMX:
-        assert not skipped
-    else:
-        own = "" if skipped else f"::{test_every_kind_is_read_without_amx.__name__}"
-        run_limited(WITHOUT_AMX, f"{__file__}{own}")
+    assert not [kind for kind in KINDS if why_not(kind)]
+    amx, limited = torch.cpu._is_amx_tile_supported(), os.environ.get(LIMIT) == WITHOUT_AMX
+    wide = held(weight_of("bfloat16", 64, 64)[0]).blocks.shape[2]
+    assert wide == (32 if amx and not limited else 64)
+    if amx and not limited:
+        run_limited(WITHOUT_AMX, __file__, "-k", "bfloat16 or with_amx")
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (192, 320), (2304, 768)])
@@ -157,7 +157,7 @@ def test_memory_in_another_order_is_not_read(functions: Any, kind: str) -> None:
 
 
 def test_another_order_is_torchs_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """As bfloat16 has it on a CPU with AMX, or without instructions for it."""
+    """As bfloat16 has it without instructions for it."""
     if not why_not("bfloat16") and os.environ.get(LIMIT) != WITHOUT_BFLOAT16:
         own = test_another_order_is_torchs_and_logged.__name__
         run_limited(WITHOUT_BFLOAT16, f"{__file__}::{own}")

@@ -3,9 +3,10 @@
 Such a pass waits for its weights, so they have to come as fast as memory gives them, and little may
 stand between: torch takes 18 operators a layer, and oneDNN's product of one row reads at two thirds
 of that pace. Weights are read where oneDNN keeps them, so none lies twice in memory: blocks of 64
-rows of the matrix, a block column by column, of bfloat16 two columns in a word and of int8 four.
-oneDNN promises this order to nobody, so :func:`blocks` compares it with the matrix. Of int8 up to
-eight rows are multiplied so, by the processor's own instruction for four products of bytes.
+rows of the matrix (32 of bfloat16 where a CPU has AMX), a block column by column, of bfloat16 two
+columns in a word and of int8 four. oneDNN promises this order to nobody, so :func:`blocks` compares
+it with the matrix. Of int8 up to eight rows are multiplied so, by the processor's own instruction
+for four products of bytes.
 
 Sums are float32, those of int8 integers. Nothing is rounded to bfloat16 on the way but what goes to
 the KV cache.
@@ -27,7 +28,7 @@ from numba.extending import intrinsic, overload
 from vla_ros.engine.layers.devices import warn_once
 from vla_ros.engine.layers.kernels.fused import Heads
 
-WIDE = 64  # rows of a matrix that lie side by side
+WIDE, AMX_WIDE = 64, 32  # rows of a matrix that lie side by side
 _FAST = {"reassoc", "contract", "nsz"}  # sums in any order; NaN and infinity stay what they are
 _U16 = np.uint32(16)
 _HIGH = np.uint32(0xFFFF0000)
@@ -39,18 +40,22 @@ HAS_VNNI = (
     and not config.CPU_FEATURES
     and bool(binding.get_host_cpu_features().get("avx512vnni"))
 )
-#: whether it compiles for AVX-512, where one stream of a matrix is read as fast as memory gives it
-HAS_AVX512 = not config.CPU_NAME and bool(binding.get_host_cpu_features().get("avx512f"))
+_FEATURES = {} if config.CPU_NAME else binding.get_host_cpu_features()
+#: whether one stream of a matrix is read as fast as memory gives it, as with AVX-512 on a Zen 4 (25
+#: GB/s); with AVX2 (a Zen 3: 17 of 25) and with AMX (a Xeon: 13 of 16.5) it takes four
+ONE_STREAM = bool(_FEATURES.get("avx512f")) and not _FEATURES.get("amx-tile")
 #: of a word: how many columns' values of a row it holds, and what they are compared as
 _VALUES = {torch.float32: (1, np.uint32), torch.bfloat16: (2, np.uint16), torch.int8: (4, np.int8)}
+#: the orders that are looked for
+_WIDTHS = {torch.float32: (WIDE,), torch.bfloat16: (WIDE, AMX_WIDE), torch.int8: (WIDE,)}
 
 
 def blocks(packed: torch.Tensor, matrix: torch.Tensor) -> np.ndarray[Any, Any] | None:
-    """oneDNN's memory of ``packed`` as words uint32 (float32 as such) [N / 64, K / values, 64];
+    """oneDNN's memory of ``packed`` as words uint32 (float32 as such) [N / wide, K / values, wide];
     valid as long as ``packed`` lives. None where the ``matrix`` [N, K] of float32, bfloat16 or int8
     has another size, or another order there, which is logged."""
     count, width = matrix.shape
-    values, kind = _VALUES[matrix.dtype]
+    values, _ = _VALUES[matrix.dtype]
     if count % WIDE or width % (16 * values):
         return None
     words = count * width // values
@@ -58,19 +63,24 @@ def blocks(packed: torch.Tensor, matrix: torch.Tensor) -> np.ndarray[Any, Any] |
         return None
     address = torch.ops.mkldnn.data_ptr(packed)
     flat = np.ctypeslib.as_array((ctypes.c_uint32 * words).from_address(address))
-    found = flat.reshape(count // WIDE, width // values, WIDE)
-    for block in {0, len(found) - 1}:
-        rows = matrix[block * WIDE : (block + 1) * WIDE].contiguous()
-        wanted = rows.view(torch.int16 if values == 2 else rows.dtype).numpy().view(kind)
-        own = found[block].view(kind).reshape(-1, WIDE, values).transpose(1, 0, 2)
-        if not np.array_equal(own.reshape(WIDE, width), wanted):
-            name = str(matrix.dtype).removeprefix("torch.")
-            warn_once(
-                "a pass of one token: Numba's product does not read oneDNN's order of"
-                f" {name} on this CPU: torch runs instead"
-            )
-            return None
-    return found.view(np.float32) if values == 1 else found
+    for wide in _WIDTHS[matrix.dtype]:
+        found = flat.reshape(count // wide, width // values, wide)
+        if all(_is_block(found[n], matrix[n * wide :][:wide]) for n in {0, len(found) - 1}):
+            return found.view(np.float32) if values == 1 else found
+    name = str(matrix.dtype).removeprefix("torch.")
+    warn_once(
+        "a pass of one token: Numba's product does not read oneDNN's order of"
+        f" {name} on this CPU: torch runs instead"
+    )
+    return None
+
+
+def _is_block(words: np.ndarray[Any, Any], rows: torch.Tensor) -> bool:
+    """Whether words [K / values, wide] are these rows [wide, K], column by column."""
+    values, kind = _VALUES[rows.dtype]
+    bits = rows.contiguous().view(torch.int16) if values == 2 else rows.contiguous()
+    own = words.view(kind).reshape(len(words), len(rows), values).transpose(1, 0, 2)
+    return np.array_equal(own.reshape(rows.shape), bits.numpy().view(kind))
 
 
 def product(weight: Any, scale: Any, x: Any) -> Any:
@@ -81,66 +91,111 @@ def product(weight: Any, scale: Any, x: Any) -> Any:
 
 @overload(product, jit_options={"fastmath": _FAST})
 def _product(weight: Any, scale: Any, x: Any) -> Any:
-    if weight.dtype == types.float32:
-        return _of_float32 if HAS_AVX512 else _of_float32_by_quarters
-    return _of_words if HAS_VNNI else _of_bfloat16
-
-
-def _of_float32(weight: Any, scale: Any, x: Any) -> Any:
-    count, width, _ = weight.shape
-    out = np.empty(count * WIDE, np.float32)
-    for b in range(count):
-        sums = np.zeros(WIDE, np.float32)
-        for k in range(width):
-            for j in range(WIDE):
-                sums[j] += x[k] * weight[b, k, j]
-        out[b * WIDE : (b + 1) * WIDE] = sums
-    return out
-
-
-def _of_float32_by_quarters(weight: Any, scale: Any, x: Any) -> Any:
-    """Four columns of a block at a time, a quarter of it apart: memory is fetched ahead for each of
-    four streams (AVX2, one core of a Zen 3: 25 GB/s; of one stream 17, oneDNN's own product 15)."""
-    count, width, _ = weight.shape
-    part = width // 4  # :func:`blocks` takes multiples of 16 alone
-    out = np.empty(count * WIDE, np.float32)
-    for b in range(count):
-        first, second = weight[b], weight[b, part:]
-        third, fourth = weight[b, 2 * part :], weight[b, 3 * part :]
-        sums = np.zeros(WIDE, np.float32)
-        for k in range(part):
-            for j in range(WIDE):
-                early = x[k] * first[k, j] + x[part + k] * second[k, j]
-                late = x[2 * part + k] * third[k, j] + x[3 * part + k] * fourth[k, j]
-                sums[j] += early + late
-        out[b * WIDE : (b + 1) * WIDE] = sums
-    return out
+    return _of_words if HAS_VNNI and weight.dtype != types.float32 else _of_floats
 
 
 def _of_words(weight: Any, scale: Any, x: Any) -> Any:
     if len(scale):
         return of_int8(weight, scale, x)
-    return of_bfloat16(weight, x)
+    return of_floats(weight, x)
 
 
-def _of_bfloat16(weight: Any, scale: Any, x: Any) -> Any:
-    return of_bfloat16(weight, x)
+def _of_floats(weight: Any, scale: Any, x: Any) -> Any:
+    return of_floats(weight, x)
+
+
+def given(weight: Any, x: Any, at: int) -> Any:
+    """What column ``at`` of a block's words is multiplied with: two numbers, of float32 the first.
+    They are read ahead of the rows, which else are not done 16 at a time."""
+    raise NotImplementedError
+
+
+@overload(given, inline="always")
+def _given(weight: Any, x: Any, at: int) -> Any:
+    return _given_one if weight.dtype == types.float32 else _given_two
+
+
+def _given_one(weight: Any, x: Any, at: int) -> Any:
+    return x[at], np.float32(0)
+
+
+def _given_two(weight: Any, x: Any, at: int) -> Any:
+    return x[2 * at], x[2 * at + 1]
+
+
+def term(word: Any, even: Any, odd: Any) -> Any:
+    """What a word adds to the sum of its row."""
+    raise NotImplementedError
+
+
+@overload(term, inline="always", jit_options={"fastmath": _FAST})
+def _term(word: Any, even: Any, odd: Any) -> Any:
+    return _term_of_one if word == types.float32 else _term_of_two
+
+
+def _term_of_one(word: Any, even: Any, odd: Any) -> Any:
+    return even * word
+
+
+def _term_of_two(word: Any, even: Any, odd: Any) -> Any:
+    low = np.uint32(word << _U16).view(np.float32)
+    return even * low + odd * np.uint32(word & _HIGH).view(np.float32)
+
+
+def _in_one_stream(wide: int) -> Any:
+    @njit(fastmath=_FAST, boundscheck=False, nogil=True)
+    def times(weight: Any, x: Any) -> Any:
+        count, width, _ = weight.shape
+        out = np.empty(count * wide, np.float32)
+        for b in range(count):
+            sums = np.zeros(wide, np.float32)
+            for k in range(width):
+                even, odd = given(weight, x, k)
+                for j in range(wide):
+                    sums[j] += term(weight[b, k, j], even, odd)
+            out[b * wide : (b + 1) * wide] = sums
+        return out
+
+    return times
+
+
+def _in_four_streams(wide: int) -> Any:
+    """Four columns of a block at a time, a quarter of it apart: memory is fetched ahead for each."""
+
+    @njit(fastmath=_FAST, boundscheck=False, nogil=True)
+    def times(weight: Any, x: Any) -> Any:
+        count, width, _ = weight.shape
+        part = width // 4  # :func:`blocks` takes multiples of 16 alone
+        out = np.empty(count * wide, np.float32)
+        for block in range(count):
+            first, second = weight[block], weight[block, part:]
+            third, fourth = weight[block, 2 * part :], weight[block, 3 * part :]
+            sums = np.zeros(wide, np.float32)
+            for k in range(part):
+                a, b = given(weight, x, k)
+                c, d = given(weight, x, part + k)
+                e, f = given(weight, x, 2 * part + k)
+                g, h = given(weight, x, 3 * part + k)
+                for j in range(wide):
+                    early = term(first[k, j], a, b) + term(second[k, j], c, d)
+                    late = term(third[k, j], e, f) + term(fourth[k, j], g, h)
+                    sums[j] += early + late
+            out[block * wide : (block + 1) * wide] = sums
+        return out
+
+    return times
+
+
+_read = _in_one_stream if ONE_STREAM else _in_four_streams
+_by_64, _by_32 = _read(WIDE), _read(AMX_WIDE)
 
 
 @njit(fastmath=_FAST, boundscheck=False, nogil=True, cache=True)
-def of_bfloat16(weight: Any, x: Any) -> Any:
-    count, pairs, _ = weight.shape
-    out = np.empty(count * WIDE, np.float32)
-    for b in range(count):
-        sums = np.zeros(WIDE, np.float32)
-        for p in range(pairs):
-            even, odd = x[2 * p], x[2 * p + 1]
-            for j in range(WIDE):
-                both = weight[b, p, j]
-                low = np.uint32(both << _U16).view(np.float32)
-                sums[j] += even * low + odd * np.uint32(both & _HIGH).view(np.float32)
-        out[b * WIDE : (b + 1) * WIDE] = sums
-    return out
+def of_floats(weight: Any, x: Any) -> Any:
+    """Blocks of float32 or bfloat16 times x float32 [K] -> float32 [N]."""
+    if weight.shape[2] == WIDE:
+        return _by_64(weight, x)
+    return _by_32(weight, x)
 
 
 def _of_block(rows: int) -> Any:
@@ -415,10 +470,11 @@ def check() -> None:
     random = torch.Generator().manual_seed(0)
     matrix = torch.randint(-127, 128, (2 * WIDE, 128), generator=random, dtype=torch.int8)
     x = torch.randn(128, generator=random)
-    for kind, columns in ((torch.float32, 1), (torch.bfloat16, 2), (torch.int8, 4)):
+    for kind, wide in ((kind, wide) for kind, found in _WIDTHS.items() for wide in found):
+        columns, _ = _VALUES[kind]
         if columns == 4 and not HAS_VNNI:
             continue
-        rows = matrix.to(kind).view(2, WIDE, -1, columns).transpose(1, 2).contiguous()
+        rows = matrix.to(kind).view(-1, wide, 128 // columns, columns).transpose(1, 2).contiguous()
         words = rows.view(torch.float32 if columns == 1 else torch.int32).flatten(2).numpy()
         scale = np.ones(2 * WIDE if columns == 4 else 0, np.float32)
         found = multiply(words if columns == 1 else words.view(np.uint32), scale, x.numpy())
