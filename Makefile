@@ -14,7 +14,7 @@ ARGS ?=
 TESTS ?=
 TEST_SECONDS ?= 3000
 JOBS ?= $(shell nproc)
-NODE_JOBS ?= 2
+NODE_JOBS ?= $(shell expr 2 '*' `nproc`)
 
 # Set by another environment of ROS wheels, these would make ours load its libraries.
 unexport _ROS_WHEELS_BOOTSTRAP_COMPLETE
@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot check-suite smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
+.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-long test-jazzy test-lyrical test-humble test-slow test-timing test-docs second-robot check-suite smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -69,7 +69,7 @@ lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA)
 demo: $(if $(findstring --view,$(ARGS)),view,install) ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
 
-# Nodes mostly wait, so two files of their tests run beside each other; `make test-timing` judges times, one by one.
+# Nodes mostly wait, so several files of their tests run beside each other; `make test-timing` judges times, one by one.
 # Programs of tools/ stand on test/support.
 TOOL = cd tools && PYTHONPATH=$(CURDIR)/test$${PYTHONPATH:+:$$PYTHONPATH} ../$(BIN)/python -m
 PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=5
@@ -85,15 +85,20 @@ LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_asset
 
 # With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
 # tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
-test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the long and the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
-	$(call PYTESTED,-n $(JOBS),-m "not ros and not slow" $(or $(TESTS),. ../lab/test) $(ARGS));) \
+	$(call PYTESTED,-n $(JOBS),-m "not ros and not long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS));) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
-	$(call PYTESTED,$(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile),-m "ros and not slow" $(TESTS) $(ARGS)); \
+	$(call PYTESTED,$(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile),-m "ros and not long and not slow" $(TESTS) $(ARGS)); \
 	$(if $(OTHER)$(TESTS),,$(MAKE) --no-print-directory launch-pytest || status=1;) \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
+	exit $$status
+
+# What takes seven seconds or more and asks in full what a test of `make test` asks in part.
+test-long: $(if $(LIBERO_ASSETS),libero,install) ## the long tests, which CI runs beside `make test`: whole trainings, LIBERO's worlds, long chunks (8 minutes)
+	@status=0; $(call PYTESTED,-n $(JOBS),-m "long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)); \
 	exit $$status
 
 JAZZY_TESTS ?= package/test_interfaces.py $(addprefix ros/test_,consumer.py demo.py policy_configure.py policy_faults.py policy_goals.py policy_lifecycle.py)
@@ -115,7 +120,7 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 	"$$python" requirements/humble.py --venv .venv-humble $(if $(TORCH),--torch "$(TORCH)") && \
 	echo "==> pytest, tests without ROS, on Python 3.10 with NumPy 1.26" && \
 	cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../.venv-humble/bin/python -m pytest \
-	-n $(JOBS) -m "not ros and not slow" $(or $(TESTS),$(HUMBLE_TESTS)) $(ARGS)
+	-n $(JOBS) -m "not ros and not long and not slow" $(or $(TESTS),$(HUMBLE_TESTS)) $(ARGS)
 
 # Some take a quarter of an hour alone, and a busy machine three times that.
 test-slow: TEST_SECONDS = 7200

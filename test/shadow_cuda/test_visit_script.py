@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("engine-autoregressive", "passes-pi0-auto")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_visit_ends_with_a_report(tmp_path: Path) -> None:
     own = Path(__file__).parent

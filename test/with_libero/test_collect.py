@@ -16,6 +16,7 @@ from vla_ros_lab.train.demonstrations import read_images, read_info, read_tracks
 from vla_ros_lab.train.frames import load_frames
 
 
+@pytest.mark.long
 def test_a_demonstration_can_be_trained_on(tmp_path: Path) -> None:
     out = tmp_path / "set"
     words = ("collect", "--out", out, "--suite", "libero_object", "--demos", 1, "--image-size", 64)

@@ -115,6 +115,7 @@ class Nobody:
     def rejected(self, reason): ...
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("image_size", "camera_hz"), [(16, 1.0), (256, 0.0)])
 def test_real_time_goes_on_without_a_policy_and_says_when_it_cannot(start, image_size, camera_hz):
     """Without a GPU, 256 pixels take more than the 50 ms of a step, and 16 pixels a part."""

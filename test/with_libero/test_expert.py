@@ -10,6 +10,7 @@ from vla_ros.sim.commands import environment_action
 from vla_ros.sim.libero.expert import LiberoExpert
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("suite", "index", "most"), [("libero_object", 0, 160), ("libero_spatial", 0, 160)]
 )

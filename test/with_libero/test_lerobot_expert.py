@@ -89,6 +89,7 @@ def played(folder: Path, steps: int) -> Record:
         return direct.play(Job(variant.label, TASK, 0, 0), variant)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_experts_actions_solve_its_task_out_of_a_lerobot_folder(start, tmp_path, monkeypatch):
     actions = experts_actions(start)

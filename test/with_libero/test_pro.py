@@ -62,6 +62,7 @@ def poses_of(suite: str, state: int) -> dict[str, tuple[float, ...]]:
         env.close()
 
 
+@pytest.mark.long
 def test_a_perturbed_suite_begins_in_its_own_states(
     given: None, base: dict[str, tuple[float, ...]]
 ) -> None:

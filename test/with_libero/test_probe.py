@@ -12,7 +12,8 @@ import pytest
 from vla_ros.cli import main
 from vla_ros.sim.libero import expected, probe
 
-pytestmark = pytest.mark.timeout(420)  # fifty resets and five tasks to build, on a busy machine
+# Fifty resets and five tasks to build, on a busy machine.
+pytestmark = [pytest.mark.timeout(420), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

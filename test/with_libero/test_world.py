@@ -48,6 +48,7 @@ def spatial(start):
     return start("libero_spatial", SIZE)
 
 
+@pytest.mark.long
 def test_it_sees_and_does_what_the_plain_benchmark_does(spatial, tmp_path):
     """Task 4 draws furniture and how far a drawer is open; episode 1 depends on episode 0."""
     package = find_package()
@@ -81,6 +82,7 @@ def test_it_sees_and_does_what_the_plain_benchmark_does(spatial, tmp_path):
             assert np.array_equal(ours.joint_positions[:7], theirs["robot0_joint_pos"])
 
 
+@pytest.mark.long
 def test_two_processes_and_two_resets_give_the_same_bits(spatial, start):
     actions = some_actions(3, 8)
     first = run(spatial, "4", 3, actions[0])

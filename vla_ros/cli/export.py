@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,19 +87,24 @@ def run(args: argparse.Namespace) -> int:
     for path in args.lerobot:
         if path.is_dir() and any(path.glob("*.hdf5")):
             raise UserError(f"{path} holds demonstrations: `vla-ros demonstrations --to-lerobot`")
-    return make_set(args, _bags)
+    return make_set(args, args.lerobot, _bags)
 
 
 def make_set(
     args: argparse.Namespace,
+    sources: Sequence[Path],
     make: Callable[[argparse.Namespace, str, Progress], dict[str, Any]],
 ) -> int:
-    """Make --out by ``make``, which gets LeRobot's interpreter; returns the exit status."""
+    """Make --out of the ``sources`` by ``make``, which gets LeRobot's interpreter; returns the exit
+    status."""
     from vla_ros.data.lerobot.dataset import python_of, refuse_existing
 
     if args.fps < 0 or args.fps > 1000:
         raise UserError(f"--fps {args.fps}: must be 1 to 1000")
     refuse_existing(args.out)
+    for path in sources:
+        if not path.exists():
+            raise UserError(f"{path} is not there")
     python = python_of(args.python)
     began = time.monotonic()
     with Progress() as progress:

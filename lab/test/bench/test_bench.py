@@ -28,6 +28,7 @@ SMALL = ["bench", "--checkpoint", "random:small", "--dtype", "float32", "--warm-
 Bench = Callable[..., dict[str, Any]]
 
 
+@pytest.mark.long
 def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main([*SMALL, "--timed", "8", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

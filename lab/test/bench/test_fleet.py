@@ -21,6 +21,7 @@ ROBOTS = (
 )
 
 
+@pytest.mark.long
 def test_every_way_is_measured_with_every_number_of_robots(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ WORDS = {
     "calibrate": ["--checkpoint", "{}"],
     "collect": ["--policy", "{}", "--out", "x"],
     "coverage": ["{}"],
-    "demonstrations": ["--from-lerobot", "{}", "--out", "x"],
+    "demonstrations": ["--from-lerobot", "{}", "--out", "x", "--python", sys.executable],
     "loop": ["{}/none"],
     "roofline": ["--devices", "{}"],
     "train": ["--data", "{}", "--out", "x"],

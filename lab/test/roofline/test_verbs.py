@@ -173,6 +173,7 @@ def test_a_decoding_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
     assert "actionflow" not in [row["decoding"] for row in last(out)["decodings"]]
 
 
+@pytest.mark.long
 def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
     """What `vla-ros bench --output` writes of this very checkpoint, not a file made up here."""
     rows = ("--rows", "autoregressive,speculative_hit", "--timed", "2", "--warm-up", "1")

@@ -104,6 +104,7 @@ def test_it_learns_what_only_the_newest_frame_shows():
     assert torch.equal(again.out.bias, made.out.bias)
 
 
+@pytest.mark.long
 def test_the_verb_writes_a_folder_that_the_target_takes(tmp_path, capsys):
     pytest.importorskip("mujoco")
     data, out = tmp_path / "box", tmp_path / "run"

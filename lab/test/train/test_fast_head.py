@@ -67,6 +67,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_head_is_trained_on_answers_to_recorded_frames_and_drafts(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

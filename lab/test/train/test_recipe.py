@@ -67,6 +67,7 @@ def killed(recipe, out, when):
     process.wait()
 
 
+@pytest.mark.long
 def test_from_nothing_to_the_policy_and_after_a_kill_to_the_same(recipe, tmp_path, capsys):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main(words(recipe, whole, "--json")) == 0
@@ -100,6 +101,7 @@ def test_a_sitting_ends_after_its_minutes_and_another_recipe_is_refused(recipe, 
     assert "clone steps 60" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_judge_that_is_missed_leaves_the_policy_as_it_is(recipe, tmp_path, capsys):
     """Sixty steps teach nothing; what is asked may be changed, since nothing is made by it."""
     out = tmp_path / "run"

@@ -66,6 +66,7 @@ def assert_same(whole, parts, steps):
     assert weights[0] == weights[1]
 
 
+@pytest.mark.long
 def test_killed_it_goes_on_as_if_nothing_had_happened(data, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     steps = 100
@@ -89,6 +90,7 @@ def test_killed_it_goes_on_as_if_nothing_had_happened(data, tmp_path):
     assert_same(whole, killed, steps)
 
 
+@pytest.mark.long
 def test_it_learns_what_the_images_say(tmp_path):
     """Brightness is the action: after a short run the engine reads it off the image."""
     data = data_set(tmp_path / "set", shards=10)

@@ -59,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     """Convert; returns the exit status."""
     if not 16 <= args.image_size <= 1024:
         raise UserError(f"--image-size {args.image_size}: give 16 to 1024 pixels")
-    return make_set(args, _to_lerobot if args.to_lerobot else _from_lerobot)
+    if args.to_lerobot:
+        return make_set(args, args.to_lerobot, _to_lerobot)
+    return make_set(args, [args.from_lerobot], _from_lerobot)
 
 
 def _to_lerobot(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def test_while_it_runs_there_is_a_report_of_what_was_played(tmp_path, monkeypatc
     assert said == [None, (3, 4), None]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_solves_fewer_of_the_same_episodes_is_not_promoted(tmp_path, capsys):
     pytest.importorskip("torch")
     few = ["eval", "--no-ros", "--tasks", "reach_red_cube", "--episodes", "2"]
@@ -245,6 +246,7 @@ def test_workers_play_the_same_episodes(tmp_path):
     assert len(list((tmp_path / "two" / "strips").iterdir())) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checkpoint", ["random:small", "random:small-oft", "random:pi0-small"])
 def test_batched_episodes_are_the_same_as_one_by_one(tmp_path, capfd, checkpoint):
     pytest.importorskip("websockets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ WORDS = {
     "demo": ["--policy", "vla", "--checkpoint", "{}"],
     "doctor": ["--checkpoint", "{}"],
     "eval": ["--policy", "vla", "--checkpoint", "{}"],
-    "export": ["--lerobot", "{}", "--out", "x"],
+    "export": ["--lerobot", "{}", "--out", "x", "--python", sys.executable],
     "lerobot": ["check", "{}"],
     "libero": ["tasks", "--suite", "{}"],
     "lock": ["{}"],

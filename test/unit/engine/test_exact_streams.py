@@ -23,10 +23,10 @@ CASES = [
     ("llama_mha", "single", 7, 0),
     ("llama_mha", "fused", 7, 1),
     ("llama_gqa", "single", 7, 2),
-    ("llama_gqa", "fused", 16, 3),
-    ("qwen2_tied", "single", 16, 4),
+    pytest.param("llama_gqa", "fused", 16, 3, marks=pytest.mark.long),
+    pytest.param("qwen2_tied", "single", 16, 4, marks=pytest.mark.long),
     ("qwen2_tied", "fused", 7, 5),
-    ("qwen2_tied", "single", 32, 7),
+    pytest.param("qwen2_tied", "single", 32, 7, marks=pytest.mark.long),
 ]
 SCHEDULES = [
     ("autoregressive", {}),

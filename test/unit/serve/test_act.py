@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import socket as sockets
 import subprocess
@@ -171,7 +172,8 @@ def test_connections_that_ask_nothing_go_when_more_come(rows) -> None:
         silent = [Poster(server) for _ in range(HALF_OPEN + 8)]
         for one in silent:
             one.socket.sendall(b"POST /act HTTP/1.1\r\n")
-        assert silent[0].socket.recv(10) == b"", "the oldest is closed"
+        with contextlib.suppress(ConnectionResetError):  # what it sent was not read yet
+            assert silent[0].socket.recv(10) == b"", "the oldest is closed"
         silent[-1].socket.sendall(b"\r\n")
         assert silent[-1].answer()[0] == 411
         assert Poster(server).post(body())[0] == 200

@@ -196,6 +196,7 @@ def test_what_a_teacher_says_of_the_periods_ahead_is_what_it_then_does(arm):
         seen = arm.step(action, render=False).observation
 
 
+@pytest.mark.long
 @MODEL
 def test_a_policy_of_its_own_is_taught_from_the_teacher_and_its_own_episodes(tmp_path: Path):
     """The whole of its recipe at the smallest size: it plays, in degrees."""

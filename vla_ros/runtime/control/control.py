@@ -54,6 +54,7 @@ from vla_ros.runtime.control.takeover import Takeover, Teleoperation
 from vla_ros.runtime.safety import Limits, Safety
 
 _REPORT_LACKS_NS = SECOND  # the figures in it change with every frame
+_CLOCK_COMES_NS = 3 * SECOND  # from a simulation that is there, on a busy machine
 _EARLY = 0.1  # of a period: what a tick comes early by as clocks jitter
 
 
@@ -163,6 +164,7 @@ class Control:
         self.gate = PublishGate(self.loop)
         self.takeover = Takeover(limits.space, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
+        self._clock_missed_ns: int | None = None  # when the first frame came without a /clock
         self.supply = FrameSupply()
         self._lacks_ns = 0  # of the last report of it
         self.clock_watch = ClockWatch(sim_time, clock.steady_ns())
@@ -536,7 +538,17 @@ class Control:
                 self.supply.refused(stream, reason, self.clock.steady_ns())
             self.loop.counters.frames_dropped += 1
             self.loop.counters.last_drop = reason
-            self.loop.sink.warn(of, f"frame dropped: {reason}")
+            if not self._looks_for_clock():
+                self.loop.sink.warn(of, f"frame dropped: {reason}")
+
+    def _looks_for_clock(self) -> bool:
+        """Whether /clock is only not found yet: frames may be there some moments before it."""
+        if not self.loop.sim_time or self.clock.now_ns() > 0:
+            return False
+        steady = self.clock.steady_ns()
+        if self._clock_missed_ns is None:
+            self._clock_missed_ns = steady
+        return steady - self._clock_missed_ns < _CLOCK_COMES_NS
 
     def measure(
         self, values: Floats, stamp_ns: int, received: Moment, indices: Sequence[int] | None = None

@@ -53,6 +53,8 @@ class CameraWatch:
         self.frames += 1
         self._last_frame_ns = steady
         waits = self._config.sim_time and arrival.now_ns == self._fresh_now_ns
+        if self._config.sim_time and self._fresh_now_ns == 0:  # /clock comes after its first frames
+            waits, self._fresh_now_ns = True, arrival.now_ns
         self._follow_clock(stamp_ns, arrival)
         previous, self._stamp_ns = self._stamp_ns, stamp_ns
         if previous is not None and stamp_ns == previous:

@@ -254,6 +254,7 @@ def test_who_takes_longer_than_a_step_for_an_answer_has_none_for_some(delay, lea
     assert delay < 4 or max(shares) > 0.35
 
 
+@pytest.mark.long
 def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
     options = replace(
         REACH, demonstrations=3, policy=policy, expert_share=1.0, unsteady=True, tasks=("pick",)
@@ -269,6 +270,7 @@ def test_in_one_unsteady_episode_of_three_the_cube_is_moved(policy, tmp_path):
     assert max(map(_jump, still)) < 0.03
 
 
+@pytest.mark.long
 def test_in_one_crowded_episode_of_three_another_cube_stands_beside_it(tmp_path):
     options = replace(REACH, demonstrations=6, crowded=True, tasks=("pick",))
     list(collect(options, tmp_path))

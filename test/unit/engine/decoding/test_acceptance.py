@@ -182,6 +182,7 @@ def test_sampling_without_a_draft_draws_the_same() -> None:
     assert chi_square(counts, torch.softmax(logits[0] / 0.7, -1).numpy()) > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drafter", ["temporal", "temporal_tree", "model"])
 def test_sampled_actions_follow_the_models_distribution(
     drafter: str, tmp_path_factory: pytest.TempPathFactory

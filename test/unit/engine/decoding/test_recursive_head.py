@@ -106,6 +106,7 @@ def test_its_width_follows_the_target() -> None:
     assert (recursive_width(4096), heads_for(1024)) == (1024, 16)
 
 
+@pytest.mark.long
 def test_drafted_by_the_head_a_chunk_says_the_same(tmp_path: Path) -> None:
     """Fp32, over changes of the instruction and resets; generate is the oracle."""
     checkpoint = tiny(CONFIG, seed=2)

@@ -183,6 +183,17 @@ def test_a_stamp_of_another_clock_is_named_with_the_remedy(now_s, stamp_s, sim_t
     assert says in bench.loop.counters.last_drop, bench.loop.counters.last_drop
 
 
+def test_a_clock_that_comes_moments_after_the_first_frames_is_no_warning():
+    bench = Bench(sim_time=True)
+    bench.clock.now = 0
+    bench.control.activate()
+    for warnings in (0, 0, 1):
+        bench.frame(SECOND)
+        assert len(warned(bench, "frame")) == warnings
+        bench.clock.steady += 2 * SECOND
+    assert bench.loop.counters.frames_dropped == 3
+
+
 def test_the_first_stamps_of_a_clock_that_begins_at_zero_are_taken():
     bench = Bench(sim_time=True)
     bench.clock.now = 0

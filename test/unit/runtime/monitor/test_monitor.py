@@ -672,6 +672,17 @@ def test_frozen_stamps_are_an_error_beside_a_coarse_clock_too() -> None:
     assert "stamps stand still" in diagnostic.message
 
 
+def test_a_frame_that_comes_again_once_clock_is_there_is_no_repeated_stamp() -> None:
+    """In lock-step the first frames may be there before /clock is found."""
+    graph = Graph(sim_time=True)
+    stamp, begins = graph.clock.now, graph.clock.now
+    for now in (0, 0, begins, begins):
+        graph.clock.now = now
+        graph.frame(stamp_ns=stamp)
+        graph.clock.steady += round(PERIOD * 1e9)
+    assert "repeated" not in graph.diagnostic("camera").message
+
+
 def test_the_first_periods_of_an_episode_are_no_news() -> None:
     """Five of 35 without an action; 5 % of a window of 10 s are ten, and the eleventh is logged."""
     graph = Graph()

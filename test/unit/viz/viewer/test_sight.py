@@ -1,5 +1,6 @@
 """What a person sees of the page in Chromium: STOP always, every text, at a desk and on a phone."""
 
+import contextlib
 import json
 import time
 
@@ -89,10 +90,12 @@ def open_pad(page):
       return b.contains(document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2)); })()"""
     time.sleep(2.0)
     for _ in range(5):
-        if page.run(seen):
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: page.run(seen), 0.5, "it is open")
             return
         page._click(FOLDER)
-        time.sleep(5.0)  # it unfolds slowly where it is drawn in software
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: page.run(seen), 5, "it unfolds slowly where it is drawn in software")
     raise AssertionError("the takeover does not open")
 
 

@@ -44,5 +44,6 @@ def test_no_page_frames_it(path, headers, status):
         assert answer.status == status
         assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
         assert answer.headers["X-Frame-Options"] == "DENY"
+        answer.close()  # the server waits for open connections when it stops
     finally:
         server.stop()
