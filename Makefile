@@ -98,7 +98,7 @@ test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),lib
 
 # What takes seven seconds or more and asks in full what a test of `make test` asks in part.
 test-long: $(if $(LIBERO_ASSETS),libero,install) ## the long tests, which CI runs beside `make test`: whole trainings, LIBERO's worlds, long chunks (8 minutes)
-	@status=0; $(call PYTESTED,-n $(JOBS),-m "long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)); \
+	@status=0; $(call PYTESTED,-n $(JOBS),--dist loadfile -m "long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)); \
 	exit $$status
 
 JAZZY_TESTS ?= package/test_interfaces.py $(addprefix ros/test_,consumer.py demo.py policy_configure.py policy_faults.py policy_goals.py policy_lifecycle.py)

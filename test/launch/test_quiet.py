@@ -95,6 +95,7 @@ def test_a_refusal_is_said_once_and_last(up):
     assert lines[-1].startswith("vla-ros up: policy refused to configure: ")
 
 
+@pytest.mark.long
 def test_a_second_graph_leaves_the_nodes_of_the_first_alone(up, ros):
     first = up("policy")
     first.wait_for_log("everything is running", timeout=60)
@@ -114,6 +115,7 @@ def test_a_second_graph_leaves_the_nodes_of_the_first_alone(up, ros):
     third.wait_for_log("everything is running", timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 1.6])
 def test_ctrl_c_in_the_first_seconds_gives_no_traceback(up, seconds):
     graph = up("policy")

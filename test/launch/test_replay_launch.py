@@ -18,6 +18,7 @@ from support.ros2_launch import needs_launch
 pytestmark = needs_launch
 
 
+@pytest.mark.long
 def test_the_launch_ends_with_the_verdict_s_status(
     ros2_launch: Callable[..., Program], tmp_path: Path
 ) -> None:

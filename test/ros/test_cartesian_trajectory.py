@@ -59,6 +59,7 @@ def turned_about_z(angle):
     return np.array([np.cos(angle / 2), np.sin(angle / 2), 0.0, 0.0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limits", [{}, {"acceleration_limits": [0.4] * 3 + [8.0] * 3}])
 @pytest.mark.parametrize("added_to", ["commanded", "measured"])
 def test_an_arm_follows_the_poses_that_displacements_lead_to(start_policy, names, limits, added_to):

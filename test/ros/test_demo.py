@@ -117,6 +117,7 @@ def test_the_trained_policy_does_what_the_instruction_asks(
     assert 1.0 <= result["passes_per_action"] <= 7.0
 
 
+@pytest.mark.long
 def test_actions_that_were_all_blocked_are_named_and_what_was_not_measured_is_null(
     env: dict[str, str],
 ) -> None:
@@ -181,6 +182,7 @@ def test_an_installed_package_s_policy_is_shown_with_its_options(
     assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=near)
 
 
+@pytest.mark.long
 @pytest.mark.timing
 @pytest.mark.parametrize("takes_s", [0.08, 0.005])
 def test_a_machine_slower_than_real_time_is_named(

@@ -19,6 +19,7 @@ from vla_ros.ros.common import qos
 FOUND_S = 6.0
 
 
+@pytest.mark.long
 def test_nodes_that_start_together_find_each_other(ros_env):
     took = rounds(processes=4, number=3, spread=0.3, env=ros_env, seed=0)
     assert max(took) < FOUND_S, took

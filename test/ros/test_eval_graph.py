@@ -125,6 +125,7 @@ def test_another_control_rate_is_the_same_with_and_without_ros(graph):
     assert record.frames == pytest.approx(record.steps, abs=1)
 
 
+@pytest.mark.long
 def test_lossless_decodings_do_the_same_with_and_without_ros(graph):
     drafting = Variant("speculative", decoding="speculative", adaptive_draft=False)
     variants = [
@@ -221,6 +222,7 @@ def test_an_empty_instruction_moves_nothing_in_real_time(graph):
     assert (record.steps, record.held, record.age_ms.count) == (15, 15, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "said", ["sing a song", "pick up the purple cube and put it on the plate"], ids=["no", "purple"]
 )

@@ -92,6 +92,7 @@ def arms() -> Iterator[list[Arm]]:
         arm.stop()
 
 
+@pytest.mark.long
 def test_nan_is_a_fault_and_a_lost_worker_a_hold(start_policy, tmp_path: Path, arms) -> None:
     """One graph: it acts; its worker is killed; its chunks are NaN; it is recovered."""
     rig: PolicyRig = start_policy(
@@ -149,6 +150,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_at_configure(start_policy, tm
     assert "action_out_proj.weight holds NaN or infinity" in reason
 
 
+@pytest.mark.long
 def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, arms) -> None:
     """Statistics by data set and none of the state: refused in the line that says what to give,
     and with that it answers."""
@@ -210,6 +212,7 @@ def test_a_policy_without_a_solver_drives_the_robot(
     rig.check_commands(AGE)
 
 
+@pytest.mark.long
 def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path) -> None:
     """Nothing is said of its state or its wrist: the graph knows what its checkpoint needs."""
     pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs the simulation")
@@ -271,6 +274,7 @@ def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
     assert all(m.previous_index >= 4 - 1 and m.delay_steps >= 1 for m in continued)
 
 
+@pytest.mark.long
 def test_each_action_is_corrected_by_a_newer_frame_in_a_second_worker(
     start_policy, tmp_path: Path, arms
 ) -> None:

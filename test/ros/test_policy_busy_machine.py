@@ -40,6 +40,7 @@ class Spiky:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("slow_loads", "configured", "loads"), [(2, True, 3), (9, False, 3)])
 def test_too_slow_at_configure_is_measured_again(
     spawn_node, ros, ros_env, tmp_path: Path, slow_loads: int, configured: bool, loads: int

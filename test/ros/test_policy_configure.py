@@ -20,6 +20,7 @@ from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
     start_policy, tmp_path

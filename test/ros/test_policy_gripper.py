@@ -82,6 +82,7 @@ def answered(program):
     return [answer for _, _, answer in goals(program)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hand", KINDS, indirect=True)
 @pytest.mark.parametrize("answer", ["reject", "abort"])
 def test_a_goal_that_came_to_nothing_is_sent_again_a_second_later_until_one_is_reached(
@@ -111,6 +112,7 @@ def test_a_controller_that_gave_up_because_it_holds_something_is_left_alone(hand
     assert answered(controller) == ["stall"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["left", "killed"])
 def test_a_controller_that_starts_anew_is_told_what_the_last_one_knew(hand, end):
     first = hand.controller("succeed")

@@ -38,6 +38,7 @@ def programs() -> Iterator[list[Program]]:
         print(f"----- {program.name}\n{program.log}")
 
 
+@pytest.mark.long
 def test_it_is_held_beside_the_robots_file_and_a_changed_copy_is_refused(
     ros: RosPeer,
     ros_env: dict[str, str],

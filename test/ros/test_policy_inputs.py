@@ -108,6 +108,7 @@ def meet(
         print(f"----- {program.name}\n{program.log}")
 
 
+@pytest.mark.long
 @pytest.mark.timing
 @pytest.mark.parametrize("drop", [0.0, 0.2])
 def test_every_image_of_another_robot_that_can_be_answered_is(meet, drop, capsys):

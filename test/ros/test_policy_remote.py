@@ -87,6 +87,7 @@ class Robot:
         wait_until(found, 120.0, lambda: f"{self.name}: {self.episodes.last}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_robots_on_one_server_solve_their_tasks_and_hold_while_it_is_lost(
     ros, spawn_node, ros_env

@@ -74,6 +74,7 @@ def rig(request, ros, spawn_node, ros_env, tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.long
 def test_a_lost_packet_holds_the_robot_until_the_next_key_frame(rig, film):
     rig.bring_up("reach")
     sent, lose = [], []

@@ -126,6 +126,7 @@ def test_a_recorded_run_gives_the_same_actions_again(
     assert said["first_difference"]["now"] == 0.001
 
 
+@pytest.mark.long
 def test_a_run_commanded_five_times_an_action_is_replayed_and_exported_by_actions(
     replay: Replay, env: dict[str, str], tmp_path: Path
 ) -> None:

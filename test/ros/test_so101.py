@@ -47,6 +47,7 @@ def both_ways(setup: Setup, variant: Variant, job: Job, env: dict[str, str]) -> 
     return heard
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rate_hz", [0.0, 100.0])
 def test_the_teacher_lifts_the_cube_by_joint_commands(
     ros_env: dict[str, str], rate_hz: float

@@ -71,6 +71,7 @@ def test_a_step_in_which_the_middleware_hangs_is_named_and_everything_ends(
     wait_until(lambda: not [pid for pid in nodes if alive(pid)], 20.0, "the end of all nodes")
 
 
+@pytest.mark.long
 def test_a_node_that_answers_nothing_is_named(verb):
     code = HANGS.format(where="nothing", appears_s=3.0)
     program = verb(code, "up", "policy")

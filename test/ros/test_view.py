@@ -51,6 +51,7 @@ def address_of(graph):
     return wait_until(told, 60, lambda: f"an address in:\n{graph.log}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="mujoco is not installed")

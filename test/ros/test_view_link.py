@@ -50,6 +50,7 @@ def found(page):
     wait_until(lambda: page.run(ON_STOP) == "STOP", BROWSER_S, "STOP", every=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_page_that_is_lost_says_so_and_what_to_press_instead(spawn_node):
     view = spawn_node("view", {"port": 8420})

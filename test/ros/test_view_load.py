@@ -35,6 +35,7 @@ def wait_for_lines(program, text, count):
     wait_until(lambda: program.log.count(text) >= count, 20, f"{text!r}, {count} times")
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_ten_browsers_half_of_them_stuck_do_not_move_the_control_tick(start_policy, spawn_node):
     """Judged by the median of a few windows of each kind, in turn: what other programs of the

@@ -22,6 +22,7 @@ from vla_ros.runtime.control.observation import axis_angle
 from vla_ros.sim.factory import EnvConfig
 
 
+@pytest.mark.long
 def test_the_state_is_liberos_own_and_the_same_through_the_graph(
     ros_env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ from vla_ros.engine.models import openvla
 from vla_ros.engine.models.language.llama import LlamaDecoder
 
 KINDS = ["float32", "bfloat16", "int8"]
-#: of oneDNN's: with it every kind is read in blocks of 64; with the others bfloat16 is not read, and
+#: of oneDNN's: with it every kind is read in blocks of 64; with the others bfloat16 is not, and
 #: float32 is not
 WITHOUT_AMX, WITHOUT_BFLOAT16, WITHOUT_AVX2 = "AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX"
 

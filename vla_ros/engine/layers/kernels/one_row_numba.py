@@ -160,7 +160,7 @@ def _in_one_stream(wide: int) -> Any:
 
 
 def _in_four_streams(wide: int) -> Any:
-    """Four columns of a block at a time, a quarter of it apart: memory is fetched ahead for each."""
+    """Four columns of a block at a time, a quarter of it apart: memory is fetched ahead for all."""
 
     @njit(fastmath=_FAST, boundscheck=False, nogil=True)
     def times(weight: Any, x: Any) -> Any:
