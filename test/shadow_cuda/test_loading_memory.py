@@ -70,14 +70,14 @@ QUICK = {"groot-n1.6-small-int8", "pi0-small-int4", "smolvla-small-fp8"}
 
 
 def of_families() -> list[Any]:
-    """Each as it is stored; in few bits one of each format, the others for `make test-slow`."""
+    """Each as it is stored; in few bits one of each format, the others for `make test-long`."""
     made = []
     for name, weights in product(TABLES, ("", "int8", "int4", "fp8")):
         if weights and name in STORED:
             continue
         key = f"{name}-{weights or 'stored'}"
-        slow = pytest.mark.slow if weights and key not in QUICK else ()
-        made.append(pytest.param(name, weights, id=key, marks=slow))
+        long = pytest.mark.long if weights and key not in QUICK else ()
+        made.append(pytest.param(name, weights, id=key, marks=long))
     return made
 
 

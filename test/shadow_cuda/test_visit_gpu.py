@@ -15,7 +15,7 @@ from vla_ros.cli.main import main
 from vla_ros_lab.roofline import devices
 
 ROOT = Path(__file__).resolve().parents[2]
-#: in `make test`; the others with the slow ones
+#: in `make test`; the others with the long ones
 QUICK = {"passes", "engine-speculative_tree", "weights-int8", "family-smolvla", "family-pi0"}
 REFUSED = 2
 
@@ -28,7 +28,7 @@ def stages() -> list:  # type: ignore[type-arg]
         stage for stage in on_gpu(small=True) if stage.command[:3] == ("-m", "vla_ros", "bench")
     ]
     return [
-        pytest.param(stage, id=stage.name, marks=() if stage.name in QUICK else pytest.mark.slow)
+        pytest.param(stage, id=stage.name, marks=() if stage.name in QUICK else pytest.mark.long)
         for stage in every
         if "--compile-ablation" not in stage.command
     ]

@@ -74,9 +74,9 @@ def of_tokens(name: str, folder: Path, **more: Any) -> Callable[[str], Engine]:
     return make
 
 
-def quick_but(names: tuple[str, ...], *slow: str) -> list[Any]:
-    """Parameters, some of them for `make test-slow`: what takes seconds and asks what others do."""
-    return [pytest.param(n, marks=pytest.mark.slow) if n in slow else n for n in names]
+def quick_but(names: tuple[str, ...], *long: str) -> list[Any]:
+    """Parameters, some of them for `make test-long`: what takes seconds and asks what others do."""
+    return [pytest.param(n, marks=pytest.mark.long) if n in long else n for n in names]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ FAST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick_but(tuple(FAST), "temporal"))
+@pytest.mark.parametrize("name", quick_but(tuple(FAST), "temporal", "temporal_tree"))
 def test_pi0_fast(name: str) -> None:
     here, there = on_both(of_family("random:pi0_fast-small", **FAST[name]))
     held(f"pi0_fast, {name}", here, there, within=0.0)
@@ -182,7 +182,7 @@ CHECKPOINTS = ("random:small", "random:pi0-small")
 WEIGHTS = ("", "int8", "int4", "fp8", "decoder=int4,head=int8")
 
 
-@pytest.mark.parametrize("weights", quick_but(WEIGHTS, "decoder=int4,head=int8"))
+@pytest.mark.parametrize("weights", quick_but(WEIGHTS, "int4", "fp8", "decoder=int4,head=int8"))
 @pytest.mark.parametrize("checkpoint", quick_but(CHECKPOINTS, "random:small"))
 def test_weights_of_few_bits(checkpoint: str, weights: str) -> None:
     """A GPU multiplies them by other kernels than a CPU: its graphs are held to its passes without

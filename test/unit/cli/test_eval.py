@@ -266,7 +266,10 @@ def test_batched_episodes_are_the_same_as_one_by_one(tmp_path, capfd, checkpoint
             assert all_[key].action_digest == record.action_digest
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.long)],
+)
 def test_stopped_in_the_middle_it_goes_on(tmp_path, number, status):
     out = tmp_path / "out"
     words = [*FEW, *SMALL, "--episodes", "30", "--workers", "2", "--out", str(out)]

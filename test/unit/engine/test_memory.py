@@ -44,7 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("dtype", "weights"),
-    [("bfloat16", ""), ("float32", ""), ("bfloat16", "int8"), ("bfloat16", "int4")],
+    [
+        ("bfloat16", ""),
+        pytest.param("float32", "", marks=pytest.mark.long),
+        ("bfloat16", "int8"),
+        ("bfloat16", "int4"),
+    ],
 )
 def test_loading_takes_what_was_said_and_leaves_the_weights_alone(
     folder: Path, dtype: str, weights: str

@@ -294,7 +294,13 @@ PRESETS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*DECODINGS, *DRAFTERS, *PRESETS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(*DECODINGS, *DRAFTERS, *PRESETS[::4]),
+        *(pytest.param(n, marks=pytest.mark.long) for n in PRESETS if n not in PRESETS[::4]),
+    ],
+)
 def test_a_session_that_ends_leaves_nothing_to_the_garbage_collector(
     loaded: Callable[[str], Engine], name: str, tmp_path: Path
 ) -> None:

@@ -48,7 +48,9 @@ class MailboxFrame:
 class _Fence:
     """A full memory barrier, which ARM needs between the words and the data.
 
-    Releasing and then acquiring a lock orders everything before against everything after.
+    Releasing and then acquiring a lock orders everything before against everything after: nothing
+    goes below the store that releases, nothing above the load that acquires, and ARMv8 does not
+    exchange these two (its model's ``[L]; po; [A]``).
     """
 
     def __init__(self) -> None:

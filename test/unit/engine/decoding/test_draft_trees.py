@@ -45,6 +45,13 @@ RESETS = {
     470: TEXTS[1],
 }  # fmt: skip
 FULL = {"drafter": "temporal_tree", "adaptive_draft": False}
+#: of drafts and their length: fixed, adaptive
+SHAPES = [
+    (False, True),
+    (True, False),
+    pytest.param(False, False, marks=pytest.mark.long),
+    pytest.param(True, True, marks=pytest.mark.long),
+]
 
 
 def said(answers) -> dict[int, tuple[int, ...]]:  # type: ignore[no-untyped-def]
@@ -175,7 +182,7 @@ def prepare(engine: Engine, events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("drafter", ["temporal_tree", "head"])
-@pytest.mark.parametrize(("fixed", "adaptive"), list(itertools.product([False, True], repeat=2)))
+@pytest.mark.parametrize(("fixed", "adaptive"), SHAPES)
 def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool, drafter: str) -> None:
     captured: list[object] = []
     engine = graphed(captured, fixed, adaptive, drafter)
@@ -191,7 +198,7 @@ def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool, dra
     assert said({**first, **answers}) == said(play(engine_of(tiny(seed=2)), events))
 
 
-@pytest.mark.parametrize(("fixed", "adaptive"), list(itertools.product([False, True], repeat=2)))
+@pytest.mark.parametrize(("fixed", "adaptive"), SHAPES)
 def test_with_graphs_heterospec_meets_neither_a_new_shape_nor_a_new_plan(
     fixed: bool, adaptive: bool, tmp_path: Path
 ) -> None:

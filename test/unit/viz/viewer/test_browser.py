@@ -64,6 +64,7 @@ def height_of_the_box(page, path):
     return float(np.nonzero(red)[0].mean()) if red.sum() > 200 else None
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_slider_shows_the_robot_where_it_was(tmp_path):
     """Ten seconds ago the box began to stand low; before, it was half a metre higher."""
