@@ -14,7 +14,7 @@ ARGS ?=
 TESTS ?=
 TEST_SECONDS ?= 3000
 JOBS ?= $(shell nproc)
-NODE_JOBS ?= $(shell expr 3 '*' `nproc`)
+NODE_JOBS ?= $(shell expr 2 '*' `nproc`)
 
 # Set by another environment of ROS wheels, these would make ours load its libraries.
 unexport _ROS_WHEELS_BOOTSTRAP_COMPLETE
@@ -80,6 +80,9 @@ PYTESTED = ( $(PYTEST) --cache-clear $1 $2 ); code=$$?; \
 	( $(PYTEST) --last-failed --last-failed-no-failures=none $2 ) && code=0 && echo "==> flaky: failed, then passed alone"; fi; \
 	[ $$code -eq 0 ] || [ $$code -eq 5 ] || status=1
 
+# Where tests of nodes are: to look for them everywhere takes half a minute.
+NODE_TESTS := ros launch package with_libero unit/endurance unit/ros unit/viz
+
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
 LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_assets_subset.tar.xz))
 
@@ -91,7 +94,7 @@ test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),lib
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
 	$(call PYTESTED,-n $(JOBS),-m "not ros and not long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS));) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
-	$(call PYTESTED,$(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile),-m "ros and not long and not slow" $(TESTS) $(ARGS)); \
+	$(call PYTESTED,$(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile),-m "ros and not long and not slow" $(or $(TESTS),$(NODE_TESTS)) $(ARGS)); \
 	$(if $(OTHER)$(TESTS),,$(MAKE) --no-print-directory launch-pytest || status=1;) \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status

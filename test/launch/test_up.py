@@ -140,6 +140,7 @@ def test_the_death_of_a_node_ends_the_graph(ros_env):
     assert exits["policy"].clean and not exits["monitor"].clean
 
 
+@pytest.mark.long
 def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
     from vla_ros.ros.bringup import graph as module
 

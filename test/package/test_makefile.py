@@ -29,6 +29,23 @@ def test_make_kernels_runs_tests_of_every_kernel() -> None:
     assert not missed, f"in no test that `make kernels` runs: {', '.join(missed)}"
 
 
+def test_make_test_looks_for_tests_of_nodes_where_they_are() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(r"^NODE_TESTS := (.+)$", makefile, re.MULTILINE)
+    assert found
+    folders = [ROOT / "test" / name for name in found[1].split()]
+    of_nodes = re.compile(
+        r"mark\.ros\b|\b(ros_env|ros_domain|spawn_node)\b|^def test\w*\([^)]*\bros\b", re.MULTILINE
+    )
+    missed = [
+        str(path.relative_to(ROOT))
+        for path in sorted([*ROOT.glob("test/**/test_*.py"), *ROOT.glob("lab/test/**/test_*.py")])
+        if of_nodes.search(path.read_text(encoding="utf-8"))
+        and not any(folder in path.parents for folder in folders)
+    ]
+    assert not missed
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_slow_tests_have_the_time_that_they_ask_for() -> None:
     """`timeout` ends all of them together, some of which may take half an hour alone."""

@@ -167,6 +167,7 @@ def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
     assert processes_with(str(tmp_path)) == []
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_an_installed_package_s_policy_is_shown_with_its_options(
     env: dict[str, str], tmp_path: Path

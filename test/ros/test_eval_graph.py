@@ -361,6 +361,7 @@ def test_an_episode_in_which_nothing_happens_is_given_up(graph):
     assert runner.play(job(PLAIN, 1), PLAIN).success
 
 
+@pytest.mark.long
 def test_what_cannot_be_loaded_is_said_once_for_all(graph, tmp_path):
     runner = graph(replace(RANDOM, checkpoint=str(tmp_path / "nothing")))
     with pytest.raises(
@@ -369,6 +370,7 @@ def test_what_cannot_be_loaded_is_said_once_for_all(graph, tmp_path):
         runner.play(job(AUTOREGRESSIVE), AUTOREGRESSIVE)
 
 
+@pytest.mark.long
 def test_two_graphs_side_by_side_do_not_hear_each_other(graph):
     runners = [graph(SCRIPTED), graph(SCRIPTED)]
     records: dict[int, Record] = {}

@@ -189,6 +189,7 @@ SINGLE_PASS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SINGLE_PASS)
 def test_a_policy_without_a_solver_drives_the_robot(
     name: str, start_policy, tmp_path: Path, arms

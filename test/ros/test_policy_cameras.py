@@ -64,6 +64,7 @@ def test_a_reader_follows_a_writer_that_offers_less(start_policy, drive):
     wait_until(lambda: rig.now().frames_received >= before + 60, 10.0, "the other driver's")
 
 
+@pytest.mark.long
 def test_what_is_lost_below_is_said_once_with_its_cause_and_remedies(start_policy, drive):
     rig = start_policy(detect_frozen=False, **{"cameras.main.reliability": "best_effort"})
     rig.bring_up()

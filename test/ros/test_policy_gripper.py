@@ -102,6 +102,7 @@ def test_a_goal_that_came_to_nothing_is_sent_again_a_second_later_until_one_is_r
     assert hand.rig.node.log.count(told) == 1, "once a reason"
 
 
+@pytest.mark.long
 def test_a_controller_that_gave_up_because_it_holds_something_is_left_alone(hand):
     controller = hand.controller("stall")
     hand.rig.bring_up("reach")

@@ -270,6 +270,7 @@ def deep(rig):
     return stream.getvalue()
 
 
+@pytest.mark.long
 def test_compressed_images_are_decoded_and_corrupt_ones_dropped(start_policy):
     rig = start_policy(image_transport="compressed", max_age_s=PATIENT)
     rig.bring_up("reach")  # without a task nothing is decoded

@@ -149,6 +149,7 @@ def test_a_joint_with_two_publishers_is_refused_and_a_hand_of_its_own_is_not(
         goes_on(rig)
 
 
+@pytest.mark.long
 def test_a_driver_that_was_restarted_is_no_second_writer(start_policy, tmp_path, driver):
     with running(start_policy, tmp_path, driver) as (rig, arm):
         arm.says, again = list, driver("arm_driver_again")

@@ -28,6 +28,7 @@ def test_an_installed_package_s_policy_runs_in_the_node(spawn_node, ros, ros_env
     assert nods.action[2] == pytest.approx(-0.01)
 
 
+@pytest.mark.long
 @pytest.mark.timing
 @pytest.mark.parametrize("takes_s", [0.08, 0.005])
 def test_a_machine_slower_than_real_time_is_logged_once(

@@ -119,6 +119,7 @@ UDP = """<?xml version="1.0" encoding="UTF-8" ?>
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_one_of_another_machine_that_knows_the_address_finds_nothing_by_default(
     ros_env: dict[str, str], tmp_path: Path

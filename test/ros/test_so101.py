@@ -64,6 +64,7 @@ def test_zero_is_asked_at_every_step_with_and_without_ros(ros_env: dict[str, str
     assert (record.steps, record.frames) == (12, 12)
 
 
+@pytest.mark.long
 def test_a_smolvla_drives_it_in_degrees(ros_env: dict[str, str], tmp_path: Path) -> None:
     config = replace(PRESETS["smolvla-small"], action_dim=6, state_dim=6)
     write_folder(tmp_path, config, seed=3)

@@ -84,8 +84,15 @@ class Program:
         return code
 
     def wait_for_log(self, text: str, timeout: float = 10.0) -> None:
-        """Wait for a piece of text in its output."""
-        wait_until(lambda: text in self.log, timeout, lambda: f"{text!r} in:\n{self.log}")
+        """Wait for a piece of text in its output; fails the test at once where there is no more."""
+
+        def said() -> bool:
+            ended = self.returncode is not None and not self._reader.is_alive()
+            found = text in self.log
+            assert found or not ended, f"{self.name} ended ({self.returncode}):\n{self.log}"
+            return found
+
+        wait_until(said, timeout, lambda: f"{text!r} in:\n{self.log}")
 
     def end(self, timeout: float = 5.0) -> None:
         """Ask it to end, and kill it if it does not. For one that publishes all the time: killed

@@ -42,7 +42,7 @@ HAS_VNNI = (
 )
 _FEATURES = {} if config.CPU_NAME else binding.get_host_cpu_features()
 #: whether one stream of a matrix is read as fast as memory gives it, as with AVX-512 on a Zen 4 (25
-#: GB/s); with AVX2 (a Zen 3: 17 of 25) and with AMX (a Xeon: 13 of 16.5) it takes four
+#: GB/s); with AVX2 (a Zen 3: 17 of 25) and with AMX (a Xeon: 8 of 12) it takes four
 ONE_STREAM = bool(_FEATURES.get("avx512f")) and not _FEATURES.get("amx-tile")
 #: of a word: how many columns' values of a row it holds, and what they are compared as
 _VALUES = {torch.float32: (1, np.uint32), torch.bfloat16: (2, np.uint16), torch.int8: (4, np.int8)}
