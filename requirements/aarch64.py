@@ -58,12 +58,14 @@ def wheels() -> None:
         return
     say("unpacking PyPI's wheels for ARM (a few minutes)")
     shutil.rmtree(SITE, ignore_errors=True)
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:")
+    pip = (sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--only-binary=:all:")
     platforms = [o for name in PLATFORMS for o in ("--platform", name)]
     command = [*pip, "--target", str(SITE), *platforms, "--python-version", "3.11"]
     without = [pin for pin in pins(lock.read_text()) if subprocess.run([*command, pin]).returncode]
     if without:
         say(f"no wheel for ARM, left out: {', '.join(without)}")
+    for package, place in (("vla_ros", "/src/vla_ros"), ("vla_ros_lab", "/src/lab/vla_ros_lab")):
+        (SITE / package).symlink_to(place)
     done.write_text(key)
 
 

@@ -74,7 +74,8 @@ def _numba() -> Any:
     """The module ``kernels/one_row_numba.py`` where Numba is installed and right, and reads faster
     than oneDNN: measured with AVX-512 (one row's product reads at 25 GB/s on one core of a Zen 4,
     oneDNN's at 16), with AMX (12 on one of a Xeon, oneDNN's at 8) and AVX2 (25 on one of a Zen 3,
-    oneDNN's at 15, torch's of a plain matrix at 20). A rule and no timing, so that every start on a machine gives the same bits."""
+    oneDNN's at 15, torch's of a plain matrix at 20). A rule and no timing, so that every start on a
+    machine gives the same bits."""
     known = torch.backends.cpu.get_cpu_capability() in ("AVX512", "AVX2")
     if not known or importlib.util.find_spec("numba") is None:
         return None
