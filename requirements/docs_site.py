@@ -31,6 +31,7 @@ BROUGHT = {
     "SECURITY.md": "security.md",
     "QUALITY_DECLARATION.md": "quality-declaration.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/shadow.md": "shadow-gpu.md",
     "vla_ros/shipped/README.md": "model-card.md",
     "test/golden/README.md": "golden-references.md",
 }
@@ -38,6 +39,7 @@ BROUGHT = {
 MORE = {
     "All pages and commands": "pages.md",
     "Benchmarks": "benchmarks.md",
+    "The shadow of a GPU": "shadow-gpu.md",
     "Model card": "model-card.md",
     "Golden references": "golden-references.md",
     "Changelog": "changelog.md",

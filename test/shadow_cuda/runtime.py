@@ -532,6 +532,13 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
             stack.enter_context(mock.patch.object(torch.Tensor, name, value))
         for name, value in (("Generator", _generator(gpu)), ("inference_mode", _NoGrad)):
             stack.enter_context(mock.patch.object(torch, name, value))
+        # Module.to() puts a new parameter in the place of an old one, and not other data into it.
+        moved = torch.__future__
+        stack.callback(
+            moved.set_overwrite_module_params_on_conversion,
+            moved.get_overwrite_module_params_on_conversion(),
+        )
+        moved.set_overwrite_module_params_on_conversion(True)
         stack.enter_context(mock.patch.object(torch.autograd, "grad", _gradients(gpu)))
         stack.enter_context(mock.patch.dict(sys.modules, {"triton": None}))  # would want a driver
         stack.enter_context(mock.patch.object(threading.Thread, "_bootstrap_inner", in_thread))

@@ -192,7 +192,7 @@ def test_weights_of_few_bits(checkpoint: str, weights: str) -> None:
         make = of_family(checkpoint, dtype="bfloat16", weights=weights, cuda_graphs=graphs)
         with shadow() as gpu:
             played.append(play(make("cuda:0"), gpu))
-    name = f"{checkpoint.removeprefix('random:')}, {weights}"
+    name = f"{checkpoint.removeprefix('random:')}, {weights or 'as stored'}"
     if checkpoint == "random:small":
         assert tokens(played[0]) == tokens(played[1])
     assert off(*played) < 0.05
