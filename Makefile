@@ -130,7 +130,7 @@ AARCH64_TESTS ?= unit/core unit/runtime unit/policies unit/engine/layers unit/en
 test-aarch64: ## on an ARM that QEMU emulates, Debian's Python 3.11 and PyPI's wheels: tests without ROS (root, debootstrap, qemu-user-static; an hour)
 	@$(PYTHON) requirements/aarch64.py && echo "==> pytest, tests without ROS, on an emulated aarch64" && \
 	unshare --mount sh -c 'mount -t proc proc build/aarch64/proc && mount --rbind /dev build/aarch64/dev && exec "$$@"' - \
-	chroot build/aarch64 /usr/bin/env PYTHONPATH=/opt/site-packages OMP_NUM_THREADS=1 HOME=/root \
+	chroot build/aarch64 /usr/bin/env OMP_NUM_THREADS=1 HOME=/root \
 	sh -c 'cd /src/test && python3 -m pytest -p no:cacheprovider -n $(JOBS) -m "not ros and not long and not slow and not timing" --timeout 1800 $(AARCH64_TESTS) $(ARGS)'
 
 # Some take a quarter of an hour alone, and a busy machine three times that.

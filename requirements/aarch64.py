@@ -1,5 +1,5 @@
 """Set up build/aarch64 for `make test-aarch64`: Debian of ARM in a folder, run by QEMU, with PyPI's
-aarch64 wheels in the lock file's versions and torch. No ROS: there are no wheels of it for ARM.
+aarch64 wheels in the lock file's versions, and torch. No ROS: there are no wheels of it for ARM.
 
 Needs root on Debian or Ubuntu with debootstrap and qemu-user-static. Wheels are unpacked by this
 machine's own pip, since QEMU takes ten times as long. Standard library only.
@@ -15,16 +15,17 @@ import sys
 from pathlib import Path
 
 from over_ros import SetupError, say
-from sources import DEFAULT_ROS, ROOT, TORCH, digest, lock_file
+from sources import DEFAULT_ROS, ROOT, digest, lock_file
 from tracked import sizes
 
 RELEASE, VERSION = "bookworm", (3, 11)  # Debian's, and its Python
 FOLDER = ROOT / "build" / "aarch64"
 SITE = FOLDER / "opt" / "site-packages"
 SOURCE = FOLDER / "src"
+TORCH = "torch==2.10.0"  # PyPI's last for ARM that does without CUDA's libraries
 PLATFORMS = ("manylinux2014_aarch64", *(f"manylinux_2_{n}_aarch64" for n in range(17, 37)))
 #: without a wheel for ARM, or of no use without ROS and a screen
-LEFT_OUT = ("ros-", "mypy", "ruff", "import-linter", "grimp", "viser", "rerun-sdk")
+LEFT_OUT = ("ros-", "empy", "mypy", "ruff", "import-linter", "grimp", "viser", "rerun-sdk")
 
 
 def debian() -> None:
@@ -38,22 +39,23 @@ def debian() -> None:
             " apt-get install debootstrap qemu-user-static"
         )
     say("setting up Debian of arm64 in build/aarch64 (some minutes)")
-    packages = "python3,python3-distutils,ca-certificates,libgomp1,make"
+    packages = "python3,python3-distutils,python3-pip,ca-certificates,libgomp1,make"
     command = ["debootstrap", "--arch=arm64", "--variant=minbase", f"--include={packages}", RELEASE]
     subprocess.run([*command, str(FOLDER)], check=True)
+    beside = FOLDER / "usr" / "lib" / "python3" / "dist-packages" / "beside.pth"
+    beside.write_text("/opt/site-packages\n")
 
 
 def pins(lock: str) -> list[str]:
     """A lock file's versions that have wheels for ARM, and torch's."""
     found = re.findall(r"^(\S+==\S+)", lock, re.MULTILINE)
-    kept = [pin for pin in found if not pin.startswith(LEFT_OUT)]
-    return kept + re.findall(r"^(torch==\S+)", TORCH.read_text(), re.MULTILINE)
+    return [*(pin for pin in found if not pin.startswith(LEFT_OUT)), TORCH]
 
 
 def wheels() -> None:
     """The wheels, unpacked; what has none is named and left out."""
     lock = lock_file(DEFAULT_ROS, VERSION)
-    key, done = digest([lock, TORCH, Path(__file__).resolve()]), SITE / ".installed"
+    key, done = digest([lock, Path(__file__).resolve()]), SITE / ".installed"
     if done.exists() and done.read_text() == key:
         return
     say("unpacking PyPI's wheels for ARM (a few minutes)")

@@ -164,6 +164,7 @@ def moving(start_policy):
     [
         (signal.SIGTERM, None),
         (signal.SIGINT, None),
+        (signal.SIGHUP, None),
         (signal.SIGTERM, signal.SIGSTOP),
         (signal.SIGTERM, signal.SIGKILL),
     ],

@@ -112,8 +112,10 @@ def run(args: argparse.Namespace) -> int:
             return node
 
         def close(node: RecorderNode) -> None:
-            progress.end()
-            node.close()
+            try:
+                progress.end()
+            finally:
+                node.close()
 
         return main([sys.argv[0], *command], make, close)
 

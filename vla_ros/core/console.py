@@ -124,6 +124,9 @@ def console_of(stream: TextIO, width: int = WIDTH) -> Console:
                 text = part.text if part.control else printable_lines(part.text)
                 yield Segment(text, part.style, part.control)
 
+        def on_broken_pipe(self) -> None:  # rich's ends the process
+            raise BrokenPipeError
+
     if isinstance(stream, _PlainText):
         stream = stream.stream
     terminal = stream.isatty()
@@ -167,9 +170,11 @@ def error(who: str, message: object) -> None:
 
 
 def log_line(text: str) -> None:
-    """One line on stderr, written whole: several threads write there."""
-    sys.stderr.write(printable(text, _LONGEST) + "\n")
-    sys.stderr.flush()
+    """One line on stderr, written whole: several threads write there. Where nobody reads it any
+    more it is no error."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(text, _LONGEST) + "\n")
+        sys.stderr.flush()
 
 
 # Tables as every verb shows them: no lines, names on the left, figures on the right.
@@ -252,7 +257,8 @@ class Progress:
     """Progress line: ``say`` for events, ``update`` for what changes all the time. One thread.
 
     It draws in the caller's thread and only when called, so that what is being measured does
-    not share its time with it. Leave it by :meth:`end` or a ``with``.
+    not share its time with it. Leave it by :meth:`end` or a ``with``. Once its stream is gone (a
+    terminal that was closed, a pipe that nobody reads) it shows nothing: what is done goes on.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -265,6 +271,7 @@ class Progress:
         self._kind = ""
         self._began: tuple[int, float] | None = None  # what was done at first, and when
         self._last_s = float("-inf")
+        self._gone = False  # the stream is
 
     def __enter__(self) -> Progress:
         return self
@@ -274,7 +281,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self._console.print(printable(text, _LONGEST), soft_wrap=True)
+        with self._heedless():
+            self._console.print(printable(text, _LONGEST), soft_wrap=True)
 
     def update(self, kind: str, text: str, done: int = 0, total: int = 0) -> None:
         """The current state. ``kind`` is the part whose change is worth a line of its own.
@@ -296,7 +304,8 @@ class Progress:
         if self._state != self._shown:
             self._show()
         if self._live is not None:
-            self._live.stop()
+            with self._heedless():
+                self._live.stop()
             self._live = None
         self._state = self._shown = _State()
         self._kind, self._began, self._last_s = "", None, float("-inf")
@@ -311,6 +320,19 @@ class Progress:
         if self._shown == self._state:
             return
         self._shown = self._state
+        with self._heedless():
+            self._draw()
+
+    @contextlib.contextmanager
+    def _heedless(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._gone = self._console.quiet = True
+
+    def _draw(self) -> None:
+        if self._gone:
+            return
         if not self._terminal:
             print(self._state.plain, file=self._stream, flush=True)
             return

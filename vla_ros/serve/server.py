@@ -24,6 +24,7 @@ from typing import Any
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.plain import executing_of
+from vla_ros.core.signals import ENDS
 from vla_ros.core.types import (
     Executing,
     Floats,
@@ -528,7 +529,7 @@ def _answer(found: Inference, age_s: float, total_s: float | None) -> dict[str, 
 
 
 def serve(spec: PolicySpec, options: ServeOptions, say: Any = print) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit status."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Returns the exit status."""
     import signal
 
     check_address(options.host, options.port)  # before weights are read, which may take minutes
@@ -537,7 +538,9 @@ def serve(spec: PolicySpec, options: ServeOptions, say: Any = print) -> int:
 
     async def run() -> str:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDS:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
             with contextlib.suppress(NotImplementedError):
                 loop.add_signal_handler(number, server.stop)
         return await server.run(lambda: say(_greeting(server, info)))

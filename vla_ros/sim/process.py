@@ -45,7 +45,7 @@ Reply = EnvSpec | SimObservation | SimStep | SimError
 
 def main(requests_fd: int, alive_fd: int) -> None:
     """Serve until the parent closes its end of the sockets."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # A simulation that hangs never reads its requests: another socket says the parent is gone.
     threading.Thread(target=_end_with_parent, args=(alive_fd,), daemon=True).start()

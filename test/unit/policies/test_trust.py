@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytest.importorskip("rcl_interfaces", reason="ROS 2 is not installed")
+
 from vla_ros.cli.main import make_parser
 from vla_ros.core.errors import UserError
 from vla_ros.policies.trust import VARIABLE, Untrusted, refuse_named

@@ -6,6 +6,7 @@ command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -130,7 +131,8 @@ def run(
     try:
         spin(node, stop, executor)
     finally:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # whoever read it may be gone
+            sys.stdout.flush()
         with bounded(end_s, FORCED):
             if before_end is not None:
                 before_end(node)
