@@ -32,6 +32,7 @@ ALLOWED = {
     "core/origin.py": ("read_text", "/proc"),
     "core/private.py": ("os.open tempfile.gettempdir", "the one place of locks"),
     "core/resources.py": ("ElementTree.parse", "the package's own package.xml"),
+    "core/signals.py": ("os.open", "/dev/null"),
     "core/urdf.py": ("ElementTree.fromstring", "the one place of robots' descriptions"),
     "engine/convert/pickles.py": ("torch.load", "the one place, behind refuse_broken"),
     "engine/io/lock.py": ("os.open", "a folder, to be locked"),
