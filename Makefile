@@ -92,7 +92,7 @@ test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),lib
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
-	$(call PYTESTED,-n $(JOBS),-m "not ros and not long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS));) \
+	$(call PYTESTED,-n $(JOBS),-m "not ros and not long and not slow" $(or $(TESTS),. ../lab/test --ignore ros --ignore with_libero) $(ARGS));) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
 	$(call PYTESTED,$(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile),-m "ros and not long and not slow" $(or $(TESTS),$(NODE_TESTS)) $(ARGS)); \
 	$(if $(OTHER)$(TESTS),,$(MAKE) --no-print-directory launch-pytest || status=1;) \

@@ -44,6 +44,7 @@ def test_a_healthy_run_from_start_to_end_warns_of_nothing(up, ros):
     assert bad_lines(graph.log) == []
 
 
+@pytest.mark.long
 def test_a_volatile_writer_of_the_instruction_is_heard_and_nobody_warns(up, ros, capfd):
     """The default of `ros2 topic pub`; the middleware would warn in both logs."""
     graph = up("policy")
@@ -58,6 +59,7 @@ def test_a_volatile_writer_of_the_instruction_is_heard_and_nobody_warns(up, ros,
     assert "incompatible" not in capfd.readouterr().err.lower()
 
 
+@pytest.mark.long
 def test_a_latched_instruction_from_before_and_from_after_the_start_is_heard(up, ros):
     publisher = ros.publisher(String, "/instruction", LATCHED)
     publisher.publish(String(data="first"))
@@ -76,6 +78,7 @@ def test_a_latched_instruction_from_before_and_from_after_the_start_is_heard(up,
     assert "incompatible" not in graph.log.lower()
 
 
+@pytest.mark.long
 def test_running_names_what_is_missing_and_says_it_once(up):
     graph = up("policy")
     graph.wait_for_log("everything is running", timeout=60)
@@ -86,6 +89,7 @@ def test_running_names_what_is_missing_and_says_it_once(up):
     assert len(said) <= 1, said
 
 
+@pytest.mark.long
 def test_a_refusal_is_said_once_and_last(up):
     graph = up("policy", "-p", "policy.policy=vla", "-p", "policy.checkpoint=random:tiny")
     assert graph.wait(60) == 1

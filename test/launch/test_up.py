@@ -92,6 +92,7 @@ def test_up_so101_starts_with_the_policy_that_it_has_by_default(up):
     graph.wait_for_log("everything is running")
 
 
+@pytest.mark.long
 def test_a_refused_configuration_says_why_and_ends_everything(up):
     graph = up("policy", "-p", "policy.policy=vla", "-p", "policy.checkpoint=random:tiny")
     assert graph.wait(60) == 1
@@ -159,6 +160,7 @@ def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
     assert any("sending SIGKILL" in line for line in said)
 
 
+@pytest.mark.long
 def test_killing_up_itself_ends_its_nodes(up):
     graph = up("policy")
     graph.wait_for_log("everything is running", timeout=30)

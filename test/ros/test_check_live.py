@@ -22,6 +22,7 @@ from vla_ros.ros.common import qos
 FLOW = "shipped:tabletop-flow"
 
 
+@pytest.mark.long
 def test_a_graph_without_a_robot_is_refused_in_one_line(ros, ros_env):
     person = ros.publisher(JointState, "teleop/joints", qos.ACTION)
     with repeating(lambda: person.publish(JointState(name=["a"], position=[0.0])), 0.1):

@@ -48,6 +48,7 @@ def result_of(out: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_the_scripted_policy_solves_a_task_in_real_time(
     env: dict[str, str], tmp_path: Path
@@ -154,6 +155,7 @@ def test_a_vla_with_random_weights_is_judged_by_the_graph(env: dict[str, str]) -
     assert "no success is expected" in out
 
 
+@pytest.mark.long
 def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
     env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -281,6 +281,7 @@ def test_a_job_that_the_bridge_refuses_costs_only_itself(graph):
 # Real time
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_real_time_counts_the_age_of_what_was_executed(graph):
     runner = graph(REALTIME)

@@ -155,6 +155,7 @@ def through_groot(policy, stamp_ns, table):
     return found
 
 
+@pytest.mark.long
 def test_one_chunk_of_joint_positions(ros, spawn_node, ros_env, values, package, tmp_path):
     spec = spec_of({row.name: row.default for row in TABLE} | values)
     policy = load_policy(spec)

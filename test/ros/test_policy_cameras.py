@@ -53,6 +53,7 @@ def test_a_driver_without_our_profile_loses_no_image(start_policy, drive):
     assert lost <= bound(quiet=0.05, loaded=0.3)
 
 
+@pytest.mark.long
 def test_a_reader_follows_a_writer_that_offers_less(start_policy, drive):
     """A reliable reader does not match a best-effort writer at all."""
     rig = start_policy(detect_frozen=False)

@@ -171,6 +171,7 @@ def test_velocities_alone_are_no_frame_that_was_dropped(start_policy, tmp_path, 
     assert "positions" not in rig.node.log
 
 
+@pytest.mark.long
 def test_a_hand_that_speaks_only_on_change_is_named_and_may_be(start_policy, tmp_path, driver):
     arm, hand = driver(), driver("hand_driver")
     arm.at(j1=REST, j2=-REST)

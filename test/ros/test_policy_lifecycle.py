@@ -182,6 +182,7 @@ def test_two_robots_are_two_on_diagnostics(spawn_node, ros):
     assert {v.key: v.value for v in state.values}["policy"] == "zero"
 
 
+@pytest.mark.long
 def test_cleanup_set_configure_answers_with_another_checkpoint(start_policy, ros_env, tmp_path):
     ros_env[VARIABLE] = str(tmp_path)  # below it anybody may name a checkpoint
     for seed in (1, 2):

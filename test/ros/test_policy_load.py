@@ -43,6 +43,7 @@ def test_640_by_480_at_30_hz_arrives_whole(start_policy):
     rig.check_commands()
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_a_flood_of_images_moves_no_tick_by_more_than_half_a_period(start_policy):
     """Judged by the ticks' own lateness: on a machine that does other work by the median of one

@@ -159,6 +159,7 @@ rclpy.spin(node)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("output", "topic", "kind"),
     [

@@ -15,6 +15,7 @@ from vla_ros.core.types import PolicyState
 from vla_ros.data.bags import Bag
 
 
+@pytest.mark.long
 @pytest.mark.timing
 def test_it_says_where_how_much_and_at_the_end_all_of_it(start_policy, ros_env, tmp_path):
     rig = start_policy()

@@ -22,6 +22,8 @@ from vla_ros.engine.layers.flash import Shape, flash, misfit
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.load import load_engine
 
+pytestmark = pytest.mark.long
+
 CUDA = torch.device("cuda:0")
 
 

@@ -21,6 +21,8 @@ from vla_ros.engine.layers.pieces import Batched
 from vla_ros.engine.load import load_engine
 from vla_ros.policies import PolicySpec, load_policy
 
+pytestmark = pytest.mark.long
+
 __all__ = ["make_bench"]  # a fixture
 CONFIG = tiny_config("llama_gqa", "fused")
 

@@ -65,12 +65,15 @@ NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs ROS, skip it without rclpy, and run unit tests first."""
+    """Mark what needs ROS, skip it without rclpy, mark what runs in LIBERO, and run unit tests
+    first."""
     missing = importlib.util.find_spec("rclpy") is None
     for item in items:
         nodes = ROOT / "test" / "ros" in item.path.parents
         if nodes or NEEDS_ROS & set(getattr(item, "fixturenames", ())):
             item.add_marker("ros")
+        if ROOT / "test" / "with_libero" in item.path.parents:  # its worlds take seconds each
+            item.add_marker("long")
         if missing and item.get_closest_marker("ros"):
             item.add_marker(pytest.mark.skip(reason="rclpy is not installed: no ROS 2 here"))
     items.sort(key=lambda item: item.get_closest_marker("ros") is not None)

@@ -72,6 +72,7 @@ def test_a_damaged_checkpoint_is_an_ordinary_one(
     assert damage.main() == 2  # it is there already
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("bits", "passes"), [(4, True), (3, False)])
 def test_the_limits_of_int4_lie_between_what_costs_nothing_and_what_loses_episodes(
     bits: int, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,11 +131,12 @@ TOKENS = {"7": (7, 1), "40": (40, 1), "56": (7, 8)}  # values an action, actions
 
 
 EVERY = (*SCHEDULES, "heterospec")
+LONG = pytest.mark.long
 #: what is made for single actions
 SINGLE = ("actionflow", "vanilla_speculative")
 
 
-@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("tokens", [*"7", *(pytest.param(n, marks=LONG) for n in ("40", "56"))])
 @pytest.mark.parametrize("name", EVERY)
 def test_few_graphs_are_captured_before_the_first_answer(
     name: str, tokens: str, draft: str, monkeypatch: pytest.MonkeyPatch

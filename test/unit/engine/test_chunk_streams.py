@@ -47,6 +47,7 @@ def test_it_answers_a_chunk_after_one_prefill() -> None:
         assert np.allclose(answer.actions, engine.robot.normalizer.restore(values))
 
 
+@pytest.mark.long
 def test_drafted_or_not_it_says_the_same() -> None:
     checkpoint = tiny(CONFIG, seed=2)
     events = stream(14, {0: TEXTS[0], 9: TEXTS[1]}, seed=3)

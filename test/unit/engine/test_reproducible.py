@@ -47,7 +47,9 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
     return found, bits, shapes
 
 
-@pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
+@pytest.mark.parametrize(
+    "language", ["llama_gqa", pytest.param("qwen2_tied", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize(
     ("drafter", "gamma"),
     [("temporal", 0), ("temporal", 3), ("model", 3), ("temporal_tree", 0)],

@@ -131,6 +131,7 @@ def test_stop_is_in_sight_however_far_the_panel_is_scrolled(shown, size):
         assert stop["width"] > 0.9 * width
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_text_can_be_read_in_every_state(shown, size, mode):
