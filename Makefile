@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-long test-jazzy test-lyrical test-humble test-aarch64 test-slow test-timing test-docs second-robot check-suite smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
+.PHONY: help install ros2-launch launch-pytest strangers weights libero tokenizers view lerobot demo test test-long test-jazzy test-lyrical test-humble test-arm test-slow test-timing test-docs second-robot check-suite smoothness soak cameras ticks cycles fuzz fuzz-pure mutants door dds-hang type-lookup kernels check house changelog lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -86,9 +86,11 @@ NODE_TESTS := ros launch package with_libero unit/endurance unit/ros unit/viz
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
 LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_assets_subset.tar.xz))
 
+OF_TESTS := view ros2-launch strangers $(if $(LIBERO_ASSETS),libero)
+
 # With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
 # tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
-test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the long and the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+test: $(if $(OTHER),install,$(OF_TESTS)) ## every check and every test but the long and the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
@@ -100,7 +102,7 @@ test: $(if $(OTHER),install,view ros2-launch strangers $(if $(LIBERO_ASSETS),lib
 	exit $$status
 
 # What takes seven seconds or more and asks in full what a test of `make test` asks in part.
-test-long: $(if $(LIBERO_ASSETS),libero,install) ## the long tests, which CI runs beside `make test`: whole trainings, LIBERO's worlds, long chunks (8 minutes)
+test-long: $(OF_TESTS) ## the long tests, which CI runs beside `make test`: whole trainings, LIBERO's worlds, long chunks (12 minutes)
 	@status=0; $(call PYTESTED,-n $(JOBS),--dist loadfile -m "long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)); \
 	exit $$status
 
@@ -127,7 +129,7 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 
 # Without ROS, of which there are no wheels for ARM; what loads a model takes ten times as long as here.
 AARCH64_TESTS ?= unit/core unit/runtime unit/policies unit/engine/layers unit/engine/test_engine.py unit/engine/models/test_golden_ints.py
-test-aarch64: ## on an ARM that QEMU emulates, Debian's Python 3.11 and PyPI's wheels: tests without ROS (root, debootstrap, qemu-user-static; an hour)
+test-arm: ## on an ARM that QEMU emulates, Debian's Python 3.11 and PyPI's wheels: tests without ROS (root, debootstrap, qemu-user-static; an hour)
 	@$(PYTHON) requirements/aarch64.py && echo "==> pytest, tests without ROS, on an emulated aarch64" && \
 	unshare --mount sh -c 'mount -t proc proc build/aarch64/proc && mount --rbind /dev build/aarch64/dev && exec "$$@"' - \
 	chroot build/aarch64 /usr/bin/env OMP_NUM_THREADS=1 HOME=/root \

@@ -1,4 +1,4 @@
-"""Set up build/aarch64 for `make test-aarch64`: Debian of ARM in a folder, run by QEMU, with PyPI's
+"""Set up build/aarch64 for `make test-arm`: Debian of ARM in a folder, run by QEMU, with PyPI's
 aarch64 wheels in the lock file's versions, and torch. No ROS: there are no wheels of it for ARM.
 
 Needs root on Debian or Ubuntu with debootstrap and qemu-user-static. Wheels are unpacked by this
