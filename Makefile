@@ -103,7 +103,7 @@ test: $(if $(OTHER),install,$(OF_TESTS)) ## every check and every test but the l
 
 # What takes seven seconds or more and asks in full what a test of `make test` asks in part.
 test-long: $(OF_TESTS) ## the long tests, which CI runs beside `make test`: whole trainings, LIBERO's worlds, long chunks (12 minutes)
-	@status=0; $(call PYTESTED,-n $(JOBS),--dist loadfile -m "long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)); \
+	@status=0; $(call PYTESTED,-n $(JOBS) --dist loadfile,-m "long and not slow" $(or $(TESTS),. ../lab/test) $(ARGS)); \
 	exit $$status
 
 JAZZY_TESTS ?= package/test_interfaces.py $(addprefix ros/test_,consumer.py demo.py policy_configure.py policy_faults.py policy_goals.py policy_lifecycle.py)
