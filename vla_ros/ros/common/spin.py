@@ -1,7 +1,7 @@
 """Main function of every node: own signal handling, one executor, a clean end.
 
 rclpy's own signal handlers make the context invalid before a node can publish its last
-command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:`spin`.
+command, so they stay off: SIGINT, SIGTERM and SIGHUP only set an event that ends :func:`spin`.
 """
 
 from __future__ import annotations
