@@ -19,13 +19,6 @@ def no_gpu_and_no_triton() -> None:
         pytest.skip("a GPU or Triton's interpreter is here: test/gpu is for them")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def dynamo() -> None:
-    """What it registers it registers once: it is not imported first within a shadow, which may end
-    that half way."""
-    import torch._dynamo  # noqa: F401
-
-
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)

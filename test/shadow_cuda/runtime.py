@@ -540,13 +540,28 @@ def shadow(devices: int = 1) -> Iterator[ShadowGpu]:
         )
         moved.set_overwrite_module_params_on_conversion(True)
         stack.enter_context(mock.patch.object(torch.autograd, "grad", _gradients(gpu)))
-        stack.enter_context(mock.patch.dict(sys.modules, {"triton": None}))  # would want a driver
+        stack.enter_context(_without("triton"))  # would want a driver
         stack.enter_context(mock.patch.object(threading.Thread, "_bootstrap_inner", in_thread))
         stack.callback(torch._C._set_only_lift_cpu_tensors, lift)
         torch._C._set_only_lift_cpu_tensors(True)
         stack.callback(RUNNING.pop)
         stack.enter_context(ShadowMode(gpu))
         yield gpu
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """No import of it within. Every other module stays as it was imported: mock.patch.dict would
+    take back what was imported within, and the next import would make its classes once more."""
+    missing = object()
+    before: Any = sys.modules.get(module, missing)
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+        if before is not missing:
+            sys.modules[module] = before
 
 
 __all__ = ["CudaError", "ShadowGpu", "gpu_here", "shadow"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -293,6 +296,23 @@ def test_everything_is_as_before_behind_it() -> None:
         assert torch.cuda.is_available()
     assert (torch.cuda.Stream, torch.Generator, torch.Tensor.numpy, torch.inference_mode) == before
     assert not torch.cuda.is_available() or torch.cuda.get_device_name() != "shadow"
+
+
+def test_what_is_imported_within_is_not_imported_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its classes would be there twice, and rich's table be no table to rich's console."""
+    (tmp_path / "first_in_a_shadow.py").write_text("class Style: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with shadow():
+        within = importlib.import_module("first_in_a_shadow")
+        with pytest.raises(ImportError):
+            importlib.import_module("triton")
+    try:
+        assert importlib.import_module("first_in_a_shadow") is within
+    finally:
+        del sys.modules["first_in_a_shadow"]
+    assert sys.modules.get("triton", ...) is not None
 
 
 def test_an_engine_s_capture_is_a_graph(gpu: ShadowGpu) -> None:
