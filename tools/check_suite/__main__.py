@@ -1,4 +1,5 @@
-"""`python -m check_suite`: planted faults on episodes of the tabletop, named or not, as a table.
+"""`python -m check_suite`: planted faults on episodes of the tabletop or of the SO-101, named or
+not, as a table.
 
 Every result is a line of a tracked file, `results.jsonl`, and a run that was stopped goes on where
 it was, also on another machine: a line is of the code that made it, and void once that changed.
@@ -23,8 +24,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from check_suite.episodes import load, make
-from check_suite.plant import Fault, faults
+from check_suite import episodes, plant, so101
+from check_suite.plant import Fault
 from vla_ros.core.types import Floats
 from vla_ros.data.check.asking import Asker
 from vla_ros.data.check.diagnosis import Diagnosis, Search
@@ -37,8 +38,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / "build" / "check-suite"
 #: What decides about a name: files of the search and of the planted faults.
-CODE = (*sorted((ROOT / "vla_ros/data/check").glob("*.py")), ROOT / "vla_ros/core/adaptation.py",
-        HERE / "plant.py", HERE / "episodes.py")  # fmt: skip
+_SEARCH = (*sorted((ROOT / "vla_ros/data/check").glob("*.py")), ROOT / "vla_ros/core/adaptation.py",
+           HERE / "plant.py")  # fmt: skip
+CODE = {
+    "tabletop": (*_SEARCH, HERE / "episodes.py"),
+    "so101": (*_SEARCH, HERE / "so101.py"),
+}
 #: Two at once: each by its name.
 PAIRS = (
     ("BGR", "gripper 1..0"),
@@ -48,6 +53,12 @@ PAIRS = (
     ("state: x and y exchanged", "gripper -1..1"),
     ("frame turned z90", "gripper 1..0"),
     ("BGR", "180 degrees"),
+    # of the SO-101
+    ("main: bgr", "gripper 1..0"),
+    ("main: 180", "wrist: 180"),
+    ("wrist: mirror", "joint: sign of shoulder_pan"),
+    ("cameras exchanged", "gripper -1..1"),
+    ("joint: shoulder_lift 17 degrees off", "main: bgr"),
 )
 
 
@@ -55,6 +66,8 @@ def main() -> int:
     """Run what is missing, then print the table."""
     parser = argparse.ArgumentParser(prog="check_suite", description=__doc__.split("\n")[0])
     parser.add_argument("--checkpoint", nargs="+", default=["shipped:tabletop-flow"])
+    parser.add_argument("--world", choices=CODE, default="tabletop")
+    parser.add_argument("--name", default="", help="of the checkpoint in the results")
     parser.add_argument("--frames", type=int, nargs="+", default=[24])
     parser.add_argument("--clean", type=int, default=10, help="clean sets of each size (10)")
     parser.add_argument("--only", default="", help="faults whose name has this word")
@@ -77,14 +90,19 @@ def main() -> int:
 
 def _run(args: argparse.Namespace, checkpoint: str, done: set[tuple[Any, ...]]) -> None:
     engine = EngineOptions(checkpoint, dtype="float32", num_threads=1)
-    policy = load_policy(PolicySpec("vla", engine=engine))
+    spec = PolicySpec("vla", engine=engine)
+    policy = load_policy(so101.spec(spec) if args.world == "so101" else spec)
     needs = {"state"} if policy.info.state_dim else set()
     for labels in args.labels:
-        file = make(FOLDER, args.episodes, labels == "disturbed")
-        whole = load(file, 96, bool(needs), False)
+        disturbed = labels == "disturbed"
+        if args.world == "so101":
+            whole = so101.load(so101.make(FOLDER, 4 * args.episodes, disturbed), 96)
+        else:
+            file = episodes.make(FOLDER, args.episodes, disturbed)
+            whole = episodes.load(file, 96, bool(needs), False)
         for name, wanted, planted, frames in _cases(args, whole, needs, labels):
-            case = {"checkpoint": checkpoint, "labels": labels, "fault": name, "frames": frames,
-                    "code": _code()}  # fmt: skip
+            case = {"checkpoint": args.name or checkpoint, "labels": labels, "fault": name,
+                    "frames": frames, "world": args.world, "code": _code(args.world)}  # fmt: skip
             if _key(case) in done:
                 continue
             begun = time.process_time()
@@ -101,7 +119,8 @@ def _cases(
     args: argparse.Namespace, whole: Recording, needs: set[str], labels: str
 ) -> Iterator[tuple[str, list[list[str]], Recording, int]]:
     """Name, the names that are right (one of each list), the recording, and its frames."""
-    fit = {one.name: one for one in faults() if not one.needs or one.needs in needs}
+    every = so101.faults() if args.world == "so101" else plant.faults()
+    fit = {one.name: one for one in every if not one.needs or one.needs in needs}
     if args.drawn:
         yield from _of_actions(args, whole, [*fit.values()])
         return
@@ -195,9 +214,9 @@ def _outcome(found: Diagnosis) -> dict[str, Any]:
 
 
 @cache
-def _code() -> str:
+def _code(world: str) -> str:
     digest = blake2b(digest_size=6)
-    for file in CODE:
+    for file in CODE[world]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -207,7 +226,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     found = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return [one for one in found if one["code"] == _code()]
+    return [one for one in found if one["code"] == _code(one.get("world", "tabletop"))]
 
 
 def _key(case: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -228,8 +247,9 @@ def judged(case: Mapping[str, Any]) -> str:
         return "wrong" if named else "right"
     strange = [name for name in named if not any(name in names for names in wanted)]
     if strange:
-        as_good = {tie for tie in case["ties"] if any(tie in names for names in wanted)}
-        return "tied" if len(wanted) == 1 and as_good else "wrong"
+        ties = [set(tie.split(" + ")) for tie in case["ties"]]
+        as_good = any(all(tie & names for names in wanted) for tie in ties)
+        return "tied" if as_good else "wrong"
     return "right" if named and len(named) == len(wanted) else "missed" if not named else "half"
 
 

@@ -37,11 +37,13 @@ def _images(recording: Recording, change: Callable[[str, Image], Image]) -> Reco
     return replace(recording, images=images)
 
 
-def _of_image(steps: ImageAdaptation, role: str = "main") -> Plant:
+def of_image(steps: ImageAdaptation, role: str = "main") -> Plant:
+    """A camera whose images these steps repair."""
     return lambda r: _images(r, lambda name, one: steps.undo(one) if name == role else one)
 
 
-def _image(change: Callable[[Image], Image]) -> Plant:
+def imaged(change: Callable[[Image], Image]) -> Plant:
+    """Other images of the main camera."""
     return lambda r: _images(r, lambda role, one: change(one) if role == "main" else one)
 
 
@@ -78,7 +80,7 @@ def _action(factor: tuple[float, ...] = (), offset: tuple[float, ...] = (), turn
     return _actions(lambda actions: made.apply(actions, END_EFFECTOR_DELTA))
 
 
-def _shifted(what: str, lag: int) -> Plant:
+def shifted(what: str, lag: int) -> Plant:
     """Images, state or actions of ``lag`` rows before, episode by episode. Of images few rows are
     kept: they are late where the state and the actions are of ``lag`` rows later."""
 
@@ -107,18 +109,18 @@ _LAST = (0.0,) * 6
 
 def faults() -> Iterator[Fault]:
     """All of them."""
-    yield Fault("BGR", ("main: bgr",), _of_image(ImageAdaptation(colors="bgr")))
-    yield Fault("180 degrees", ("main: 180",), _of_image(ImageAdaptation(rotate=180)))
-    yield Fault("mirrored", ("main: mirror",), _of_image(ImageAdaptation(mirror=True)))
+    yield Fault("BGR", ("main: bgr",), of_image(ImageAdaptation(colors="bgr")))
+    yield Fault("180 degrees", ("main: 180",), of_image(ImageAdaptation(rotate=180)))
+    yield Fault("mirrored", ("main: mirror",), of_image(ImageAdaptation(mirror=True)))
     flip = ImageAdaptation(rotate=180, mirror=True)
-    yield Fault("upside down by a mirror", ("main: flip",), _of_image(flip))
-    yield Fault("turned by 90", ("main: 90",), _of_image(ImageAdaptation(rotate=90)))
-    yield Fault("turned by 270", ("main: 270",), _of_image(ImageAdaptation(rotate=270)))
+    yield Fault("upside down by a mirror", ("main: flip",), of_image(flip))
+    yield Fault("turned by 90", ("main: 90",), of_image(ImageAdaptation(rotate=90)))
+    yield Fault("turned by 270", ("main: 270",), of_image(ImageAdaptation(rotate=270)))
     dark = ("main: dark", "main: darker")
-    yield Fault("dark, gamma 2", dark, _of_image(ImageAdaptation(gamma=0.5)))
-    yield Fault("dark, gamma 2.6", dark, _of_image(ImageAdaptation(gamma=1 / 2.6)))
+    yield Fault("dark, gamma 2", dark, of_image(ImageAdaptation(gamma=0.5)))
+    yield Fault("dark, gamma 2.6", dark, of_image(ImageAdaptation(gamma=1 / 2.6)))
     bright = ("main: bright", "main: brighter")
-    yield Fault("bright, gamma 0.4", bright, _of_image(ImageAdaptation(gamma=2.5)))
+    yield Fault("bright, gamma 0.4", bright, of_image(ImageAdaptation(gamma=2.5)))
     for i, axis in enumerate("xyz"):
         yield Fault(f"state: sign of {axis}", (f"state {axis}: sign",), _state({i: -1.0}), "state")
     yield Fault("state: x and y exchanged", ("state x<->y",), _order((1, 0, *range(2, 8))), "state")
@@ -150,18 +152,18 @@ def faults() -> Iterator[Fault]:
     for lag in (3, 5, 8):
         near = tuple(f"image {n:+d}" for n in range(lag - 2, lag + 3) if n)
         early = tuple(f"actions {-n:+d}" for n in range(lag - 1, lag + 2))
-        yield Fault(f"image {lag} frames late", near, _shifted("image", lag), stateless=early)
+        yield Fault(f"image {lag} frames late", near, shifted("image", lag), stateless=early)
         near = tuple(f"actions {n:+d}" for n in range(lag - 1, lag + 2) if n)
-        yield Fault(f"actions {lag} frames late", near, _shifted("actions", lag))
+        yield Fault(f"actions {lag} frames late", near, shifted("actions", lag))
     yield Fault("state 5 frames late", tuple(f"state {n:+d}" for n in (3, 4, 5, 6)),
-                _shifted("state", 5), "state")  # fmt: skip
+                shifted("state", 5), "state")  # fmt: skip
     # What nothing on the list repairs: naming anything is wrong.
     yield Fault("other objects named", (), _other_instruction)
     yield Fault("state all zero", (), _state(dict.fromkeys(range(8), 0.0)), "state")
-    yield Fault("grey images", (), _image(_grey))
-    yield Fault("image of noise", (), _image(_noise))
-    yield Fault("half of the image covered", (), _image(_covered))
-    yield Fault("actions of another episode", (), _mixed)
+    yield Fault("grey images", (), imaged(grey))
+    yield Fault("image of noise", (), imaged(noise))
+    yield Fault("half of the image covered", (), imaged(covered))
+    yield Fault("actions of another episode", (), mixed)
 
 
 def _fingers(recording: Recording) -> Recording:
@@ -190,20 +192,24 @@ def _other_instruction(recording: Recording) -> Recording:
     return replace(recording, tasks=tasks)
 
 
-def _grey(image: Image) -> Image:
-    grey = image.mean(2, keepdims=True).round().astype(np.uint8)
-    return np.repeat(grey, 3, axis=2)
+def grey(image: Image) -> Image:
+    """Without colors."""
+    one = image.mean(2, keepdims=True).round().astype(np.uint8)
+    return np.repeat(one, 3, axis=2)
 
 
-def _noise(image: Image) -> Image:
+def noise(image: Image) -> Image:
+    """Nothing but noise."""
     return np.random.default_rng(0).integers(0, 256, image.shape, dtype=np.uint8)
 
 
-def _covered(image: Image) -> Image:
+def covered(image: Image) -> Image:
+    """Two thirds of it are dark."""
     out = image.copy()
     out[:, image.shape[1] // 3 :] = 20
     return out
 
 
-def _mixed(recording: Recording) -> Recording:
+def mixed(recording: Recording) -> Recording:
+    """Actions of another time."""
     return replace(recording, actions=np.roll(recording.actions, len(recording.actions) // 2, 0))

@@ -31,8 +31,10 @@ FITS = 0.4  # largest error of a policy that does what the data do
 _UNANSWERED = 2.0  # error of a repair that makes frames of which the policy has no answer
 _TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
 _SEMIFINALISTS, _FINALISTS = 12, 4
-_REFINED = (0.5, 0.75, 1.3)
+_REFINED = ((0.5, 0.75, 1.3), (0.75, 0.87, 1.15), (0.93, 1.07))
 _BASES = 2
+#: Error in some frames, the hypothesis, and the change of the answers that goes with it.
+Screened = tuple[float, Hypothesis, tuple[Hypothesis, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Search:
         best = self._best(before)
         if best is None or self._left(best, before) > HALF or best.error - _noise(best) > ENOUGH:
             for base in self._bases(before):
-                self._level(base.chain, self._others(base))
+                self._level(base.chain, self._others(base.chain))
             best = self._best(before)
             if before.error > FITS and (best is None or self._left(best, before) > HALF):
                 self._images_twice()
@@ -206,23 +208,30 @@ class Search:
         return min(simple) < min(RESTORED * before, ENOUGH)
 
     def _ask_all(self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis]) -> None:
-        """Try those on all frames that help in some, alone or with a change of the answers."""
-        screened = self._screened(base, asked, self._fewest)
-        few, change = self._with_free(base, self._fewest)
-        if change and change[0].about == asked[0].about:  # a lag of the actions is like another's
-            few = mean(self._errors(base, self._fewest))
-        left = [one for error, one, _ in screened if error < 0.9 * few][:_SEMIFINALISTS]
-        screened = self._screened(base, left, self._few)
-        few, change = self._with_free(base, self._few)
-        if change and change[0].about == asked[0].about:
-            few = mean(self._errors(base, self._few))
-        for error, one, more in screened[:_FINALISTS]:
-            if error > 0.85 * few:
-                break
+        """Try those on all frames that help in some, alone or with a change of the answers. What
+        restores the fewest is tried, too: of a few more frames the policy may be lost in one."""
+        first = self._helpful(base, asked, self._fewest, 0.9)[:_SEMIFINALISTS]
+        least = RESTORED * mean(self._errors(base, self._fewest))
+        restoring = [item for item in first[:1] if item[0] < least]
+        second = self._helpful(base, [one for _, one, _ in first], self._few, 0.85)
+        finalists = {item[1].key: item for item in second[:_FINALISTS] + restoring}
+        for error, one, more in finalists.values():
             refined = (*base, one if more else self._refined(base, one, error))
             self._try(refined)
             if more:
                 self._try((*refined, *more))
+
+    def _helpful(
+        self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis], rows: Sequence[int],
+        share: float,
+    ) -> list[Screened]:  # fmt: skip
+        """The hypotheses that leave less than a share of a chain's error in some frames, or of what
+        a change of the answers leaves of it. Lags of the actions are compared with its error."""
+        screened = self._screened(base, asked, rows)
+        few, change = self._with_free(base, rows)
+        if change and asked and change[0].about == asked[0].about:
+            few = mean(self._errors(base, rows))
+        return [item for item in screened if item[0] < share * few]
 
     def _with_free(
         self, chain: tuple[Hypothesis, ...], rows: Sequence[int]
@@ -230,8 +239,7 @@ class Search:
         """The least error of a chain, alone or with one change of the answers, which costs no
         question; and that change, where it halves the error."""
         alone = mean(self._errors(chain, rows))
-        keys = {one.key for one in chain}
-        free = [one for one in self.hypotheses if one.inputs is None and one.key not in keys]
+        free = [one for one in self._others(chain) if one.inputs is None]
         error, best = min(
             ((mean(self._errors((*chain, one), rows)), one) for one in free),
             key=lambda item: item[0],
@@ -241,10 +249,10 @@ class Search:
 
     def _screened(
         self, base: tuple[Hypothesis, ...], asked: Sequence[Hypothesis], rows: Sequence[int]
-    ) -> list[tuple[float, Hypothesis, tuple[Hypothesis, ...]]]:
+    ) -> list[Screened]:
         """The hypotheses by the error that they leave in some frames, the best first, each with the
         change of the answers that goes with it."""
-        found: list[tuple[float, Hypothesis, tuple[Hypothesis, ...]]] = []
+        found: list[Screened] = []
         for number, one in enumerate(asked):
             if self._spent():
                 self._untried += [other.key for other in asked[number:]]
@@ -260,8 +268,8 @@ class Search:
             return one
         found, make = one.refine
         best = one
-        for _ in range(2):
-            others = [make(found * factor) for factor in _REFINED]
+        for factors in _REFINED:
+            others = [make(found * factor) for factor in factors]
             for other in () if self._spent() else others:
                 now = mean(self._errors((*base, other), self._few))
                 if now < error:
@@ -270,9 +278,13 @@ class Search:
             found = best.refine[0]
         return best
 
-    def _others(self, base: Tried) -> list[Hypothesis]:
-        keys = {one.key for one in base.chain}
-        late = {one.key.split()[0] for one in base.chain if one.about == "time"}  # not twice
+    def _others(self, chain: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """What may be tried on top of a chain: nothing and no lag twice. Without a state images
+        that are late and actions that are early are one thing."""
+        keys = {one.key for one in chain}
+        late = {one.key.split()[0] for one in chain if one.about == "time"}
+        if late & {"image", "actions"} and self.asker.recording.state is None:
+            late |= {"image", "actions"}
         return [
             one
             for one in self.hypotheses

@@ -63,8 +63,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """One thing that may be wrong. ``key``: its name, stable. ``text``: a line. ``parameters`` of
-    the policy node that repair it; ``advice`` where they alone do not. ``about``: image, state,
-    action or time. ``refine``: of a number that was guessed, the hypothesis with another one."""
+    the policy node that repair it; ``advice`` where they alone do not. ``about``: image, joint,
+    state, action or time. ``refine``: of a number that was guessed, the one with another."""
 
     key: str
     text: str
@@ -88,6 +88,7 @@ def all_of(
         *_of_actions(recording, space),
         *_of_time(recording, space, chunk),
         *_of_images(recording),
+        *_of_joints(recording, space, middle),
         *_of_state(recording, middle),
         *_of_lags(recording),
     ]
@@ -140,6 +141,56 @@ def _image(role: str, key: str, text: str, steps: ImageAdaptation) -> Hypothesis
     )  # fmt: skip
 
 
+# Joints: how the robot counts them, in its state and in its commands alike.
+
+
+def _of_joints(
+    recording: Recording, space: ActionSpace, middle: Sequence[float]
+) -> Iterator[Hypothesis]:
+    state = recording.state
+    if not space.kind.joints or state is None or state.shape[1] != space.width:
+        return
+    count, names = space.width, space.names
+    spread = np.std(state, axis=0)
+    lives = [i for i in space.motion if spread[i] > 1e-6]
+    for i in lives:
+        sign = _numbers(np.where(np.arange(count) == i, -1.0, 1.0))
+        text = f"joint {names[i]} of the robot counts the other way"
+        yield _joint(f"joint {names[i]}: sign", text, space, ValueAdaptation((), sign))
+    for i in lives if space.absolute else ():
+        for guess in _guesses(recording, middle, i):
+            yield _joint_offset(i, space, guess)
+    for i, j in _pairs(space):
+        if i in lives and j in lives:
+            order = list(range(count))
+            order[i], order[j] = j, i
+            text = f"joints {names[i]} and {names[j]} of the robot are exchanged"
+            values = ValueAdaptation(tuple(order))
+            yield _joint(f"joints {names[i]}<->{names[j]}", text, space, values)
+
+
+def _joint_offset(i: int, space: ActionSpace, value: float) -> Hypothesis:
+    offset = _numbers(np.where(np.arange(space.width) == i, value, 0.0))
+    made = _joint(
+        f"joint {space.names[i]}: offset",
+        f"joint {space.names[i]} of the robot is off by {-value:.3g}"
+        f" ({math.degrees(-value):.0f} degrees)",
+        space, ValueAdaptation((), (), offset),
+    )  # fmt: skip
+    return replace(made, refine=(value, lambda other: _joint_offset(i, space, other)))
+
+
+def _joint(key: str, text: str, space: ActionSpace, values: ValueAdaptation) -> Hypothesis:
+    """``values``: from the robot's joints to the data's; its actions go the way back."""
+    order = tuple(int(i) for i in np.argsort(values.order)) if values.order else ()
+    back = ValueAdaptation(order, values.factor, tuple(0.0 - one for one in values.offset))
+    there, made = Adaptation(state=values), ActionAdaptation(back)
+    return Hypothesis(
+        key, text, "joint", Inputs(there), Answer(lambda actions, _: made.apply(actions, space)),
+        parameters=there.parameters() | Adaptation(action=made).parameters(),
+    )  # fmt: skip
+
+
 # State
 
 
@@ -175,17 +226,25 @@ def _of_state(recording: Recording, middle: Sequence[float]) -> Iterator[Hypothe
                              f"{names[i]} and {names[j]} of the state are exchanged",
                              order=order)  # fmt: skip
     for i in lives:
-        guesses = {g * max(float(spread[i]), 1e-3) for g in (-1.8, -1.2, -0.6, 0.6, 1.2, 1.8)}
-        if len(middle) == count:
-            guesses.add(float(middle[i] - recording.state[:, i].mean()))
-        if np.abs(recording.state[:, i]).max() > 0.5:
-            guesses |= {-_TURN, _TURN, -_TURN / 2, _TURN / 2}
-        for guess in sorted(guesses, key=abs):
+        for guess in _guesses(recording, middle, i):
             yield _offset(i, count, names[i], guess)
 
 
 def _alike(one: float, other: float) -> bool:
     return max(one, other) < 20.0 * min(one, other)
+
+
+def _guesses(recording: Recording, middle: Sequence[float], i: int) -> list[float]:
+    """What may be added to value ``i`` of the state, the least first."""
+    assert recording.state is not None
+    values = recording.state[:, i]
+    spread = max(float(values.std()), 1e-3)
+    guesses = {g * spread for g in (-1.8, -1.2, -0.6, 0.6, 1.2, 1.8)}
+    if len(middle) == recording.state.shape[1]:
+        guesses.add(float(middle[i] - values.mean()))
+    if np.abs(values).max() > 0.5:
+        guesses |= {-_TURN, _TURN, -_TURN / 2, _TURN / 2}
+    return sorted(guesses, key=abs)
 
 
 def _offset(i: int, count: int, name: str, value: float) -> Hypothesis:

@@ -193,6 +193,38 @@ def test_an_offset_of_a_joint_is_found_and_measured(clean, offset):
     assert [measured[i] for i in (0, 2, 3)] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("offset", [math.radians(17), -0.45])
+def test_a_joint_that_is_assembled_off_is_found_and_measured(clean, offset):
+    """In the state and in the commands alike, as of an arm that was calibrated anew."""
+
+    def change(values):
+        values[:, 1] += offset
+
+    found = check(acted(stated(clean, change), change))
+    assert found.named is not None and found.named.name == "joint lift: offset"
+    assert "of the robot is off by" in found.named.chain[0].text
+    measured = found.parameters["state_offset"]
+    assert measured[1] == pytest.approx(-offset, rel=0.1)
+    assert found.parameters["action_offset"] == [-one for one in measured]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "parameters"),
+    [
+        (negate(1), "joint lift: sign",
+         {"state_factor": [1.0, -1.0, 1.0, 1.0], "action_factor": [1.0, -1.0, 1.0, 1.0]}),
+        (swap, "joints pan<->lift",
+         {"state_order": [1, 0, 2, 3], "action_order": [1, 0, 2, 3]}),
+    ],
+)  # fmt: skip
+def test_what_a_robot_counts_otherwise_in_state_and_commands_is_one_fault(
+    clean, change, name, parameters
+):
+    found = check(acted(stated(clean, change), change))
+    assert found.named is not None
+    assert (found.named.name, found.parameters) == (name, parameters)
+
+
 def test_late_images_are_found(clean):
     source = {r: r - 3 for r in clean.images}
     ends = {e: np.flatnonzero(clean.episodes == e) for e in set(clean.episodes)}
